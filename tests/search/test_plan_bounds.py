@@ -17,6 +17,7 @@ from simdev.search.plan import Plan, Question, Space, choices_of, plans_of, ques
 from simdev.search.plan.bounds import Bounds
 from simdev.search.plan.scoring import Scorer
 from simdev.search.plan.searching import degrees
+from simdev.search.plan.space import Setup
 
 EVERY = ["GPipe", "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2", "InterleavedZeroBubble"]
 DENSE = {"model": "llama3.2-1b", "layers": 6, "length": 256}
@@ -66,7 +67,7 @@ def check_bounds(world: int, count: int, seed: int) -> None:
         row, bound = scorer.score(plan), {p: bounds.plan(p) for p in space.plans(plan.setup)}[plan]
         if "reason" in row:
             continue
-        assert bounds.setup_ps(plan.setup) <= row["step_ps"], plan
+        check_setup(bounds, plan.setup, space.zeros(plan.setup.layout), row)
         assert bound.step_ps <= row["step_ps"], plan
         assert bound.peak_bytes <= row["peak_bytes"], plan
         assert bound.fits or not row["fits"], plan
@@ -76,6 +77,37 @@ def check_bounds(world: int, count: int, seed: int) -> None:
         if plan.zero < 2 and cluster != MIXED and not others.get("offload"):
             least = 0.99 if others.get("scatter_gather") else 1
             assert bound.step_ps >= least * row["step_ps"], plan
+
+
+def check_setup(
+    bounds: Bounds, setup: Setup, zeros: tuple[int, ...], row: Mapping[str, Any]
+) -> None:
+    """What is known of a setup, and of those alike together, is no more than of its plans."""
+    exchanged, least, (held, fits) = (
+        bounds.exchanged_ps(setup), bounds.setup_ps(setup), bounds.held(setup, zeros),
+    )  # fmt: skip
+    assert exchanged <= least <= row["step_ps"], setup
+    assert held <= row["peak_bytes"], setup
+    assert fits or not row["fits"], setup
+
+
+@pytest.mark.parametrize("world", range(len(WORLDS)))
+def test_setups_that_are_alike_share_their_bounds(world: int) -> None:
+    """Whichever of them is asked for first."""
+    graph, cluster, options = WORLDS[world]
+    question = question_of(graph, cluster, 8)
+    setups = list(dict.fromkeys(plan.setup for plan in space_of(question, options)[1]))
+    shared = Bounds(question)
+    groups: dict[Any, list[Setup]] = {}
+    for setup in setups:
+        groups.setdefault(shared.alike(setup), []).append(setup)
+    several = [group for group in groups.values() if len({s.layout.pp for s in group}) > 1]
+    for group in random.Random(3).sample(several, min(len(several), 3)):
+        assert len({shared.exchanged_ps(setup) for setup in group}) == 1
+        for setup in (group[0], group[-1]):
+            alone = Bounds(question)
+            assert shared.setup_ps(setup) == alone.setup_ps(setup)
+            assert shared.held(setup, (0, 1)) == alone.held(setup, (0, 1))
 
 
 @pytest.mark.parametrize("world", range(len(WORLDS)))

@@ -23,6 +23,7 @@ from ...models.large.likes import Kernel, Loads
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import Ints
 from ...units import MAX_PS, picoseconds
+from ..sharing import refuse_slowing
 from ..symmetry import Alike, Flow
 from .grid import rank_grid
 
@@ -41,9 +42,13 @@ class Part(NamedTuple):
 
 
 class Timings:
-    """What is known of a cluster whatever the degrees: many steps on it may share it."""
+    """What is known of a cluster whatever the degrees: many steps on it may share it.
+
+    Raises InputError where tasks slow each other there, which large models do not know.
+    """
 
     def __init__(self, model: CollectiveModel, costs: CostModel) -> None:
+        refuse_slowing(model.cluster, "a large model")
         self.model, self.cluster, self.costs = model, model.cluster, costs
         self.specs = {spec.kind: spec for spec in costs.specs}
         self.alike = Alike(model.cluster)
@@ -181,7 +186,8 @@ class Durations:
     def nodes(self, kind: int, rank: int) -> int:
         """Over how many nodes a group of a class is spread, at most."""
         homes = self._alike.neighbourhood
-        return max(len({*map(homes, devices)}) for devices in self.grid.members(kind, rank))
+        places, _ = self._places(kind, rank)
+        return max(len({*map(homes, group)}) for _, (group, *_) in places)
 
     def _places(self, kind: int, rank: int) -> tuple[list[Place], list[int]]:
         # The devices of a rank are those of its place among ranks of so many devices.

@@ -16,7 +16,6 @@ from ...cluster import Cluster
 from ...errors import InputError
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import Ints
-from ..sharing import refuse_slowing
 
 SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT = range(6)
 CLASSES = 6
@@ -73,7 +72,6 @@ class RankGrid:
 
 def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
     """The cluster's workers in their order, dealt out. Raises InputError where counts differ."""
-    refuse_slowing(cluster, "a large model")
     usable = cluster.workers
     if len(usable) != p.devices:
         names = [name for name in ("dp", "cp", "tp", "pp") if name != "cp" or p.cp > 1]

@@ -8,11 +8,14 @@ replicas) count by their load. docs/how-to/plan.md has the proofs.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...lowering.hybrid.buffers import persistent_bytes
 from ...lowering.hybrid.program import Program
 from ...models.large import shard_of
 from ...schedules import BACKWARD, FORWARD, SEARCHED, SPLIT, Schedule, named_schedule
@@ -52,6 +55,10 @@ class Bounds:
         self._pieces: tuple[Any, dict[int, Pieces]] = None, {}
         self._flying: dict[tuple[str, int], Ints] = {}
         self._ended: dict[tuple[str, int], tuple[Ints, Ints]] = {}
+        # Of setups that are alike.
+        self._means: dict[Hashable, tuple[int, int]] = {}
+        self._states: dict[Hashable, int] = {}
+        self._kept: dict[Hashable, tuple[int, int, int]] = {}
 
     def _ground(self, number: int) -> Ground:
         return Ground(self.question, number)
@@ -71,12 +78,44 @@ class Bounds:
             self._pieces[1][zero] = Pieces(program, ground.kinds, ranks)
         return self._pieces[1][zero]
 
+    def alike(self, setup: Setup) -> Hashable:
+        """Equal for setups that compute and exchange the same for a microbatch, whatever they make
+        again; as many microbatches come on each of their ranks.
+        """
+        layout = setup.layout
+        degrees = layout.cluster, layout.cp, layout.tp, layout.ep, layout.context
+        sort = self.ground(layout.cluster).sort(layout.pp)
+        return sort, *degrees, setup.microbatch, setup.others
+
+    def exchanged_ps(self, setup: Setup) -> int:
+        """What no plan is faster than of any setup that is ``alike``: what the layers exchange,
+        forward and backward, in the mean over the ranks.
+        """
+        layout = setup.layout
+        # A ring takes as long as what it exchanges, which attention is computed beside.
+        gathered = setup._replace(layout=layout._replace(context="all_gather"))
+        around, other = self.pieces(gathered, 0).exchanged()
+        times = around * (1 + (layout.context == "all_gather")) + 2 * other - 1
+        each = int(self._counts(layout.cluster) @ np.maximum(times, 0))
+        return setup.microbatches * each // layout.pp
+
+    def _counts(self, cluster: int) -> Ints:
+        """How many layers there are of each kind."""
+        return np.bincount(self.ground(cluster).kind)
+
     def setup_ps(self, setup: Setup) -> int:
         """What no plan of a setup is faster than: what a rank computes and exchanges in the mean,
         behind the forwards of the stages before it, of a layer each at the least.
         """
-        pieces, pp = self.pieces(setup, 0), setup.layout.pp
-        counts = np.bincount(self.ground(setup.layout.cluster).kind)
+        pp, key = setup.layout.pp, (self.alike(setup), setup.recompute)
+        if key not in self._means:
+            self._means[key] = self._mean(setup)
+        each, forward = self._means[key]
+        return (setup.microbatches * each + pp * (pp - 1) // 2 * forward) // pp
+
+    def _mean(self, setup: Setup) -> tuple[int, int]:
+        """How long a microbatch takes in all layers and ends, and a forward in one layer."""
+        pieces, counts = self.pieces(setup, 0), self._counts(setup.layout.cluster)
         forward, backward = pieces.layers(FORWARD)[:, MAIN], pieces.layers(BACKWARD)[:, MAIN]
         each = int(counts @ (forward + backward)) + sum(
             pieces.end(end, kind).main
@@ -84,9 +123,49 @@ class Bounds:
             for kind in (FORWARD, BACKWARD)
         )
         # Halves of a backward are rounded each by itself, a ps at most.
-        each -= 2 * len(self.ground(setup.layout.cluster).kind) + 4
-        waiting = pp * (pp - 1) // 2 * int(forward.min())
-        return (setup.microbatches * each + waiting) // pp
+        return each - 2 * int(counts.sum()) - 4, int(forward.min())
+
+    def held(self, setup: Setup, zeros: Sequence[int]) -> tuple[int, bool]:
+        """What the fullest rank holds at the least whatever the schedule, and whether all ranks
+        together have room for it: the states, and when its first backward begins what the layers
+        save of that microbatch.
+        """
+        pp = setup.layout.pp
+        total = self._persistent(setup, zeros) + self._saved(setup, pp)
+        room = sum(self.ground(setup.layout.cluster).capacity(pp).tolist())
+        return -(-total // pp), total <= room
+
+    def _persistent(self, setup: Setup, zeros: Sequence[int]) -> int:
+        """Bytes of what lives throughout, of all ranks together."""
+        layout, layers = setup.layout, list(range(self.question.model.layers))
+        ground = self.ground(layout.cluster)
+        key = layout.cluster, layout.dp * layout.cp, layout.tp, layout.ep, setup.others, zeros
+        if key not in self._states:
+            # Ranks round their shares up, and what two of them have counts twice: one has less.
+            each = []
+            for zero in zeros:
+                plan = Plan(setup, "1F1B", 1, zero)
+                p = replace(plan.parallelism, pp=1)
+                shard, durations = shard_of(self.question.model, p), ground.durations(plan)
+                program = Program(shard, p, _shape(1), (tuple(layers),), durations)
+                each.append(sum(persistent_bytes(program, 0, layers).values()))
+            self._states[key] = min(each)
+        return self._states[key]
+
+    def _saved(self, setup: Setup, pp: int) -> int:
+        """Bytes that all ranks together have for a microbatch as its backward begins on each."""
+        key = self.alike(setup), setup.recompute
+        if key not in self._kept:
+            pieces = self.pieces(setup, 0)
+            prints, moved = pieces.footprints, "activations" in pieces.program.parallelism.offload
+            saved = np.array([f.saved - f.moved * moved for f in prints], np.int64)
+            embedding, classifier, *_ = pieces.ends_saved
+            total = int(self._counts(setup.layout.cluster) @ saved) + embedding + classifier
+            # On the last rank the classifier's comes first.
+            space = min(f.workspace for f in prints), min(f.workspace + f.again for f in prints)
+            self._kept[key] = total, *space
+        total, last, others = self._kept[key]
+        return total + last + (pp - 1) * others
 
     def plan(self, plan: Plan) -> Bound:
         """That of one plan."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from itertools import accumulate, pairwise
+from functools import cache, cached_property
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,26 @@ class Ground:
         counts = np.zeros((stages, len(self.kinds)), np.int64)
         np.add.at(counts, (stage, self.kind), 1)
         return Division(layers, counts, stage)
+
+    def sort(self, pp: int) -> int:
+        """A number that ranks of pipelines of such lengths share whose groups cost the same: 0
+        where a rank has whole nodes, and all of these are alike.
+        """
+        each = len(self.cluster.workers) // pp
+        return pp if not self._node or each % self._node else 0
+
+    @cached_property
+    def _node(self) -> int:
+        """How many workers in a row are a node, where all nodes are alike, else 0."""
+        devices, alike = self.cluster.devices, self.timings.alike
+        workers = self.cluster.workers
+        runs = [list(run) for _, run in groupby(workers, alike.neighbourhood)]
+        sorts = {
+            (alike.pattern([[(d, d) for d in run]]), *(devices[d].kind for d in run))
+            for run in runs
+        }
+        is_whole = len({alike.neighbourhood(d) for d in workers}) == len(runs)
+        return len(runs[0]) if len(sorts) == 1 and is_whole else 0
 
     def _devices(self, pp: int, rank: int) -> list[int]:
         # As lowering.hybrid.grid.rank_grid deals them out.

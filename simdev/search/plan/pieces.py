@@ -15,6 +15,7 @@ import numpy as np
 from ...lowering.hybrid.buffers import persistent_bytes
 from ...lowering.hybrid.program import (
     COMPUTE,
+    CONTEXT_QUEUE,
     DATA_QUEUE,
     EXPERT_DATA_QUEUE,
     LAST_MAIN_QUEUE,
@@ -22,7 +23,7 @@ from ...lowering.hybrid.program import (
     Template,
 )
 from ...lowering.hybrid.replicas import gather, reduce
-from ...lowering.hybrid.templates import end_template, layer_template
+from ...lowering.hybrid.templates import end_template, exchanges_template, layer_template
 from ...models.large import Footprint, footprint, roles, update
 from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
@@ -81,6 +82,13 @@ def piece_of(template: Template) -> Piece:
     return Piece(main, computed, *_by_queue(queues, ps, gathers), *_by_queue(queues, ps, reduces))
 
 
+def _exchanged(template: Template) -> tuple[int, int]:
+    ps = [(row[1] == CONTEXT_QUEUE, _least(template, row[2])) for row in template.rows]
+    return sum(time for is_context, time in ps if is_context), sum(
+        time for is_context, time in ps if not is_context
+    )
+
+
 def _by_queue(
     queues: Sequence[int], ps: Sequence[int], rows: Iterable[int]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -125,6 +133,17 @@ class Pieces:
                 least[:, most] = np.maximum.reduce(tables)[:, most]
             self._layers[kind] = least
         return self._layers[kind]
+
+    def exchanged(self) -> tuple[Ints, Ints]:
+        """By kind of layer what a forward exchanges at the least (ps): between the parts of a
+        sample, and else.
+        """
+        every = [
+            [_exchanged(exchanges_template(self.program, rank, layer)) for layer in self.kinds]
+            for rank in self.ranks
+        ]
+        around, other = np.array(every, np.int64).min(axis=0).T
+        return around, other
 
     def end(self, end: str, kind: str) -> Piece:
         """The embedding or the classifier in actions of this kind."""

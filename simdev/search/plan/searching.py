@@ -1,8 +1,9 @@
 """Best first: the plans of a space by their bounds, simulated until no bound is below the best.
 
-A setup stands for all of its plans by a bound of its own; where it comes up, its plans take its
-place, each with its bound. What comes up next has the least bound of all that is left: where that
-is above the last of the best, so is everything behind it. The best are those of different degrees,
+Setups that exchange the same for a microbatch stand together by a bound of their own. Where they
+come up, those that fit take their place, and then the plans of a setup take its, each with its
+bound. What comes up next has the least bound of all that is left: where that is above the last of
+the best, so is everything behind it. The best are those of different degrees,
 unless plans that are alike in these are asked for, too.
 """
 
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import InputError
 from .bounds import Bounds
@@ -26,6 +28,12 @@ ROUND = 8  # plans simulated before the best is looked at again, however many wo
 def degrees(setup: Setup) -> Layout:
     """The layout but for how attention gets the keys of others."""
     return setup.layout._replace(context="")
+
+
+class Group(NamedTuple):
+    """Setups that are alike, each with the place of its first plan."""
+
+    members: list[tuple[int, Setup]]
 
 
 @dataclass
@@ -50,21 +58,20 @@ class Search:
     least_bytes: int | None = None
     _least: dict[Layout, int] = field(default_factory=dict)
     _heap: list[tuple[int, int, int, Any, int]] = field(default_factory=list)
+    _too_large: list[tuple[int, int, Setup]] = field(default_factory=list)
+    _has_bounds: bool = False
 
     def run(self, setups: Iterable[Setup], progress: Callable[[int], object]) -> None:
         """All of it; ``progress`` hears how many plans are done with. Raises InputError where none
         can be simulated.
         """
+        groups: dict[Hashable, Group] = {}
         place = 0
         for setup in setups:
-            count = self.space.count(setup)
-            try:
-                heapq.heappush(self._heap, (self.bounds.setup_ps(setup), place, 0, setup, 0))
-            except InputError as error:
-                self._refuse(error, count)
-            place += count
-        if not self._heap:
-            raise InputError(self.refused)
+            groups.setdefault(self.bounds.alike(setup), Group([])).members.append((place, setup))
+            place += self.space.count(setup)
+        for group in groups.values():
+            heapq.heappush(self._heap, (self._group_ps(group), group.members[0][0], 0, group, 0))
         done = 0
         while batch := self._next():
             records = self._simulated({place: plan for place, plan in batch})
@@ -73,17 +80,33 @@ class Search:
             now = self.unfit + self.slower + len(self.scored) + self.refused.total()
             progress(now - done)
             done = now
-        self.slower += sum(
-            self.space.count(node) if isinstance(node, Setup) else 1
-            for _, _, _, node, _ in self._heap
-        )
+        if not self._has_bounds and self.refused:
+            raise InputError(self.refused)
+        self.slower += sum(self._size(node) for _, _, _, node, _ in self._heap)
+        if not self.fitting:
+            self._tell_least()
+
+    def _group_ps(self, group: Group) -> int:
+        try:
+            return self.bounds.exchanged_ps(group.members[0][1])
+        except InputError:  # its setups are refused, each by itself
+            return 0
+
+    def _size(self, node: Group | Setup | Plan) -> int:
+        """How many plans there are of it."""
+        if isinstance(node, Group):
+            return sum(self.space.count(setup) for _, setup in node.members)
+        return self.space.count(node) if isinstance(node, Setup) else 1
 
     def _next(self) -> list[tuple[int, Plan]]:
         """The plans of the next round."""
         batch: list[tuple[int, Plan]] = []
         while self._heap and len(batch) < ROUND and self._heap[0][0] <= self._limit:
             bound, place, _, node, peak = heapq.heappop(self._heap)
-            if isinstance(node, Setup):
+            if isinstance(node, Group):
+                for place, setup in node.members:
+                    self._open(bound, place, setup)
+            elif isinstance(node, Setup):
                 if self.front or self._may_be_best(bound, node):
                     self._expand(node, place)
                 else:
@@ -120,6 +143,36 @@ class Search:
         least = float("inf") if self.alike else self._least.get(degrees(setup), float("inf"))
         return step <= min(least, self._last)
 
+    def _open(self, bound: int, place: int, setup: Setup) -> None:
+        """A setup by its own bounds, in place of those that it shares."""
+        count = self.space.count(setup)
+        if not (self.front or self._may_be_best(bound, setup)):
+            self.slower += count
+            return
+        try:
+            held, fits = self.bounds.held(setup, self.space.zeros(setup.layout))
+            if not fits:
+                self.unfit += count
+                self._too_large.append((held, place, setup))
+                return
+            heapq.heappush(self._heap, (self.bounds.setup_ps(setup), place, 1, setup, 0))
+            self._has_bounds = True
+        except InputError as error:
+            self._refuse(error, count)
+
+    def _tell_least(self) -> None:
+        """The least bytes that any plan holds, where none fits: of setups, too, that were left out
+        whole.
+        """
+        heapq.heapify(self._too_large)
+        while self._too_large and self._too_large[0][0] < (self.least_bytes or float("inf")):
+            for plan in self.space.plans(heapq.heappop(self._too_large)[2]):
+                with suppress(InputError):
+                    self._count_bytes(self.bounds.plan(plan).peak_bytes)
+
+    def _count_bytes(self, peak: int) -> None:
+        self.least_bytes = peak if self.least_bytes is None else min(self.least_bytes, peak)
+
     def _expand(self, setup: Setup, place: int) -> None:
         for number, plan in enumerate(self.space.plans(setup)):
             try:
@@ -127,10 +180,9 @@ class Search:
             except InputError as error:
                 self._refuse(error, 1)
                 continue
-            least = self.least_bytes
-            self.least_bytes = bound.peak_bytes if least is None else min(least, bound.peak_bytes)
+            self._count_bytes(bound.peak_bytes)
             if bound.fits:
-                entry = bound.step_ps, place + number, 1, plan, bound.peak_bytes
+                entry = bound.step_ps, place + number, 2, plan, bound.peak_bytes
                 heapq.heappush(self._heap, entry)
             else:
                 self.unfit += 1

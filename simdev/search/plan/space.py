@@ -192,12 +192,12 @@ class Space:
     def plans(self, setup: Setup) -> list[Plan]:
         """The legal ones of a setup in their order."""
         schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
-        return [Plan(setup, *each, zero) for each in schedules for zero in self._zeros(setup[0])]
+        return [Plan(setup, *each, zero) for each in schedules for zero in self.zeros(setup[0])]
 
     def count(self, setup: Setup) -> int:
         """How many plans a setup has."""
         schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
-        return len(schedules) * len(self._zeros(setup.layout))
+        return len(schedules) * len(self.zeros(setup.layout))
 
     def _allowed(self, name: str, numbers: Sequence[int]) -> Sequence[int]:
         chosen = self.choices.counts.get(name)
@@ -230,7 +230,7 @@ class Space:
     def _of_layout(
         self, layout: Layout, others: tuple[tuple[str, Any], ...], illegal: Counter[str]
     ) -> Iterator[Setup]:
-        recomputes, zeros = self._recomputes(layout, others), len(self._zeros(layout))
+        recomputes, zeros = self._recomputes(layout, others), len(self.zeros(layout))
         for microbatch in self._microbatches(layout):
             microbatches = self.global_batch // layout.dp // microbatch
             for reason, count in self._schedules(layout.pp, microbatches)[1].items():
@@ -249,7 +249,8 @@ class Space:
             return tuple(name for name in chosen if name != "selective")
         return chosen
 
-    def _zeros(self, layout: Layout) -> tuple[int, ...]:
+    def zeros(self, layout: Layout) -> tuple[int, ...]:
+        """The settings of ZeRO that are tried."""
         zeros = self.choices.listed["zero"]
         return zeros if layout.dp * layout.cp > 1 else zeros[:1]
 
@@ -267,7 +268,7 @@ class Space:
             microbatches = max(self.global_batch // layout.dp // microbatch, 1)
             schedules, illegal = self._schedules(layout.pp, microbatches)
             total += len(schedules) + illegal.total()
-        return total * len(self._zeros(layout)) * len(self._recomputes(layout, others))
+        return total * len(self.zeros(layout)) * len(self._recomputes(layout, others))
 
 
 @cache
