@@ -50,6 +50,14 @@ def resources(scenario: Scenario, factor: int) -> Mapping[str, Callable[[str], i
     return {name: partial(_changed_ps, change) for name, change in changes.items()}
 
 
+def kinds_of(cluster: Cluster, name: str) -> list[str]:
+    """The kinds of the links that a resource is; none of what is no links."""
+    if name not in (LINKS, NETWORK):
+        return []
+    links = (link for link in cluster.links if _joins_nodes(cluster, link) == (name == NETWORK))
+    return sorted({link.kind for link in links if link.kind} - {name})
+
+
 def _changed_ps(change: Callable[[], tuple[Scenario, CollectiveModel]], engine: str) -> int:
     scenario, collectives = change()
     model, pipeline = scenario.graph, scenario.strategy.pipeline

@@ -41,6 +41,7 @@ from .report import Report, run
 from .resources import resources
 
 FACTOR = 2
+RESOURCE = "resource"  # the kind of what all machines of a large model have
 MOST = 48  # so many devices and queues, the busiest
 MOST_LINKS = 16  # so many links, the busiest: each needs a lowering of its own
 
@@ -110,7 +111,7 @@ def what_ifs(
     cases = list(_cases(_Subject(report, factor, lowered), kinds))
     if scenario is not None and not of_graph:
         steps = resources(scenario, factor).items()
-        cases += [_Case("resource", name, None, step_ps) for name, step_ps in steps]
+        cases += [_Case(RESOURCE, name, None, step_ps) for name, step_ps in steps]
     engine = choose("auto", len(report.trace.task_graph.tasks) * (len(cases) + 1))
     # What is compared is simulated alike: a saved run may claim any step time.
     base = report.step_ps if lowered else step_time_ps(simulate(report.trace.task_graph, engine))

@@ -63,6 +63,7 @@ def page_of(browser: Browser, tmp_path: Path) -> Iterator[PageOf]:
         place = tmp_path / f"{len(contexts)}.html"
         place.write_text(html, "utf-8")
         page.goto(place.as_uri())
+        page.locator("main > *").first.wait_for(state="attached")
         page.evaluate(FRAMES)
         return page
 

@@ -249,7 +249,7 @@ def test_report_of_scenario_run_and_results(here: Path, capsys: pytest.CaptureFi
     ):
         assert main(["report", source, "-o", "page.html"]) == 0
         told = data_of(here / "page.html")
-        assert (told["page"], told["title"]) == (kind, source)
+        assert (told["page"], told["source"]) == (kind, source)
         printed = capsys.readouterr()
         assert printed.out == ""
         assert printed.err == f"{told['headline']}; page.html\n"

@@ -2,12 +2,13 @@
 is fetched.
 
 Data stand in a block of JSON in which every character that means something to HTML or to JavaScript
-is escaped; the script puts them on the page as text only. A content security policy lets nothing
-run but that very script.
+is escaped; large ones are packed, as base64 of gzip. The script puts them on the page as text only.
+A content security policy lets nothing run but that very script.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from base64 import b64encode
 from collections.abc import Mapping
@@ -23,15 +24,23 @@ SCRIPTS = (
     "theme.js", "base.js", "canvas.js", "table.js", "time.js", "bars.js", "tasks.js", "gantt.js",
     "charts.js", "scatter.js", "step.js", "results.js", "main.js",
 )  # fmt: skip
+PACKED_FROM = 1_500_000  # characters of data: what is longer is packed
 _IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&'"}
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """The page of ``run_data``, ``compare_data`` or ``results_data``."""
+    """The page of ``run_data``, ``compare_data``, ``results_data``, ``plans_data`` or
+    ``search_data``.
+    """
     style = (ASSETS / STYLE).read_text("utf-8")
     script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
     # In a function of its own: no name of the page can meet one of the script.
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
+    text, kind = json_for_html(data), "application/json"
+    if len(text) > PACKED_FROM:
+        # The time of packing is left out: the same question gives the same bytes.
+        text = b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+        kind = "application/gzip"
     return Template((ASSETS / "page.html").read_text("utf-8")).substitute(
         title=escape(f"{data['title']} - simdev"),
         headline=escape(data["headline"]),
@@ -39,7 +48,8 @@ def page(data: Mapping[str, Any]) -> str:
         style_hash=_hash(style),
         script=script,
         script_hash=_hash(script),
-        data=json_for_html(data),
+        data=text,
+        data_kind=kind,
     )
 
 

@@ -19,10 +19,18 @@ from ...lowering import split
 from ...scenario import Outcome, Scenario, execute, load_scenario, prepare
 from ...units import PS_PER_SECOND, Number, format_bytes, format_seconds
 from ..report import Report, analyze
+from ..resources import kinds_of
 from ..table import SHARE, TEXT, TIME, Table
-from ..whatif import FACTOR, WhatIf
+from ..whatif import FACTOR, RESOURCE, WhatIf
+from .question import answered, question_of
 from .timeline import timeline
 
+RESOURCES_NOTE = (
+    f"Each line is a simulation of its own. A resource is {FACTOR} times as fast on all machines, "
+    "and the step lowered anew: bandwidth without its latency, measured collectives beyond their "
+    "smallest message; op times of profiles stay. A gain of 0.0% is no change: nothing waits for "
+    "it."
+)
 ROWS = 2_000  # of a table that has a row an op
 
 
@@ -32,6 +40,7 @@ class Subject:
 
     ``scenario`` is None for a saved run, and ``kinds``, the kinds of the ops by name, are None for
     that and for a large model. ``violations`` counts what the checker objects to in a saved run.
+    ``strategy`` is what the scenario's file says of it.
     """
 
     name: str
@@ -39,6 +48,15 @@ class Subject:
     scenario: Scenario | None = None
     kinds: Mapping[str, str] | None = None
     violations: int = 0
+    strategy: Any = None
+
+    @property
+    def title(self) -> str:
+        """The question with its answer; of a saved run, which tells none, its name."""
+        question = self.name
+        if self.scenario is not None:
+            question = question_of(self.scenario, self.report, self.strategy)
+        return answered(question, self.report)
 
 
 def read_subject(path: str, price: Number | None = None) -> Subject:
@@ -57,7 +75,8 @@ def read_subject(path: str, price: Number | None = None) -> Subject:
             return Subject(name, analyze(Outcome(saved.trace)), violations=violations)
         if not isinstance(value, Mapping):
             raise InputError(f"must be an object (a scenario), got {shown(value)}")
-        return _simulated(name, _priced(scenario or load_scenario(value), price))
+        subject = _simulated(name, _priced(scenario or load_scenario(value), price))
+        return replace(subject, strategy=value.get("strategy"))
     except InputError as error:
         raise error.within(label(path)) from None
 
@@ -81,14 +100,15 @@ def run_data(subject: Subject, gains: Sequence[WhatIf] = ()) -> dict[str, Any]:
     report = subject.report
     return {
         "page": "run",
-        "title": subject.name,
+        "title": subject.title,
+        "source": subject.name,
         "fits": report.feasible,
         "headline": headline(report),
         "facts": [list(fact) for fact in facts(report)],
         "notes": list(notes(subject)),
         "timeline": timeline(report.trace),
         "blame": [[blame, ps] for blame, ps in report.blame.items()],
-        "sheets": tables_json([_what_if_table(subject, gains), *report.tables()]),
+        "sheets": tables_json([*_what_if_tables(subject, gains), *report.tables()]),
     }
 
 
@@ -153,6 +173,21 @@ def notes(subject: Subject) -> Iterator[str]:
     yield from report.notes()
 
 
+def _what_if_tables(subject: Subject, gains: Sequence[WhatIf]) -> Iterator[Table]:
+    """Of a large model what its machines could be faster in stands first: one can buy that."""
+    resources = [case for case in gains if case.kind == RESOURCE]
+    rows = tuple((_resource(subject, case.name), case.step_ps, case.gain) for case in resources)
+    columns = {"resource": TEXT, "step time then": TIME, "gain": SHARE}
+    yield Table(f"What if the machines were {FACTOR}x faster in it?", columns, rows, RESOURCES_NOTE)
+    yield _what_if_table(subject, [case for case in gains if case.kind != RESOURCE])
+
+
+def _resource(subject: Subject, name: str) -> str:
+    """A resource with the kinds of its links, as in "links inside nodes (nvlink)"."""
+    kinds = [] if subject.scenario is None else kinds_of(subject.scenario.cluster, name)
+    return f"{name} ({', '.join(kinds)})" if kinds else name
+
+
 def _what_if_table(subject: Subject, gains: Sequence[WhatIf]) -> Table:
     rows = tuple((case.kind, case.name, case.busy_ps, case.step_ps, case.gain) for case in gains)
     columns = {
@@ -180,8 +215,6 @@ def _what_if_note(subject: Subject) -> str:
     if subject.scenario is None:
         return note
     return (
-        f"A resource is {FACTOR} times as fast on all machines, and the step lowered anew: "
-        "bandwidth without its latency, measured collectives beyond their smallest message; op "
-        "times of profiles stay. A gain of 0.0% is no change: nothing waits for it. Devices, "
-        f"queues and phases are tasks that take 1/{FACTOR} of their time, latency included."
+        f"Devices, queues and phases are tasks that take 1/{FACTOR} of their time, latency "
+        "included."
     )

@@ -9,6 +9,8 @@ moment the highest is kept.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,8 @@ MOST_LEVELS = 4_000  # of one device's memory
 MOST_PANELS, FULLEST = 8, 3  # devices whose memory is drawn by itself; beyond, those of the fullest
 BINS = 400  # of the step, for the load
 MOST_EDGES = 400_000
+LINK = -1  # the device of a row that belongs to none
+MOST_LINKS, MOST_LANES = 12, 3  # from so many more on they are folded
 
 
 def timeline(trace: Trace) -> dict[str, Any]:
@@ -33,6 +37,7 @@ def timeline(trace: Trace) -> dict[str, Any]:
     and load.
     """
     rows, colours = trace_rows(trace)
+    rows = _once(rows)
     merged = sum(map(len, rows)) > MOST_SPANS
     if merged:
         resolution = trace.end_ps * len(rows) / MOST_SPANS
@@ -51,6 +56,7 @@ def timeline(trace: Trace) -> dict[str, Any]:
         "devices": list(trace.task_graph.devices),
         "tasks": _tasks(trace, used),
         "rows": [_row(row, place, timed=merged or i == 0) for i, row in enumerate(rows)],
+        "folds": list(_folds(rows, trace)),
         "before": _before(trace) if whole else None,
         "memory": _memories([trace.memory[device] for device in shown], trace.end_ps),
         "load": list(_load(trace)),
@@ -75,6 +81,42 @@ def _row(row: GanttRow, place: Ints, timed: bool) -> dict[str, Any]:
     if timed:
         columns |= {"start": row.start.tolist(), "length": (row.finish - row.start).tolist()}
     return columns
+
+
+def _once(rows: Sequence[GanttRow]) -> tuple[GanttRow, ...]:
+    """The rows; of links that carry the same at the same time only the first."""
+    alike: dict[object, list[int]] = {}
+    for number, row in enumerate(rows):
+        key = row.tasks.tobytes() if row.device == LINK else number
+        alike.setdefault(key, []).append(number)
+    return tuple(
+        replace(rows[first], name=f"{rows[first].name} and {len(others)} alike")
+        if others
+        else rows[first]
+        for first, *others in alike.values()
+    )
+
+
+def _folds(rows: Sequence[GanttRow], trace: Trace) -> Iterator[dict[str, Any]]:
+    """Neighbours that are shown as one row until a reader unfolds them: ``first``, ``count`` and a
+    name for all. They are the lanes of one device beyond the first, and many links.
+    """
+    held = np.diff(trace.task_graph.tasks.resources.ptr)
+
+    def family(number: int) -> object:
+        row = rows[number]
+        if row.device == LINK:
+            return LINK
+        is_lane = row.device >= 0 and len(row) and not held[row.tasks[0]]
+        return (row.device, row.computes) if is_lane else (number, None)
+
+    for key, members in groupby(range(len(rows)), key=family):
+        first, *others = members
+        if key == LINK and len(others) >= MOST_LINKS:
+            yield {"first": first, "count": len(others) + 1, "name": f"{len(others) + 1} links"}
+        elif key != LINK and len(others) >= MOST_LANES:
+            name = f"{len(others)} more lanes"
+            yield {"first": first + 1, "count": len(others), "name": name}
 
 
 def _before(trace: Trace) -> dict[str, Any] | None:

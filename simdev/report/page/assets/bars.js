@@ -16,6 +16,36 @@ function prepared(row, tasks) {
   return made;
 }
 
+// The rows with one more before each fold, which shows when any of its members does something. It holds its members as
+// `folds`, they hold it as `into`; `open` are the names of those that are unfolded.
+function folded(rows, folds, open) {
+  const made = rows.slice();
+  for (const { first: at, count, name } of [...folds].reverse()) {
+    const members = rows.slice(at, at + count);
+    const row = { ...together(members), name, device: members[0].device, computes: members[0].computes, folds: members, open: open.has(name) };
+    for (const member of members) member.into = row;
+    made.splice(at, 0, row);
+  }
+  return made;
+}
+
+// A span as long as any of the rows shows a kind.
+function together(rows) {
+  const spans = rows.flatMap((row) => Array.from(row.start, (start, i) => [start, row.end[i], row.kind[i], row.tasks[i]]));
+  spans.sort((a, b) => a[0] - b[0] || b[1] - a[1]);
+  const kept = [];
+  for (const [start, end, kind, task] of spans) {
+    const last = kept[kept.length - 1];
+    if (!last || start > last[1]) kept.push([start, end, kind, task]);
+    else if (kind === last[2]) last[1] = Math.max(last[1], end);
+    else if (end > last[1]) kept.push([last[1], end, kind, task]);
+  }
+  const column = (k) => kept.map((span) => span[k]);
+  return {
+    start: Float64Array.from(column(0)), end: Float64Array.from(column(1)), kind: column(2), tasks: column(3), critical: new Int32Array(0),
+  };
+}
+
 // The first of `count` numbers from `least` on for which `holds`; it holds for all after the first for which it holds.
 function first(count, holds, least = 0) {
   let [low, high] = [least, count];

@@ -20,6 +20,28 @@ function sized(canvas, width, height) {
   return context;
 }
 
+// A call that draws `part` at most once a frame. While it is out of sight it waits, for panning moves all pictures of a page;
+// the first picture is drawn at once, and `now` draws whatever is in sight.
+function drawing(part, draw) {
+  let [waits, isDrawn, inSight] = [false, false, true];
+  const now = () => {
+    waits = false;
+    isDrawn = true;
+    draw();
+  };
+  const soon = perFrame(() => {
+    if (inSight || !isDrawn) now();
+    else waits = true;
+  });
+  new IntersectionObserver(([entry]) => {
+    inSight = entry.isIntersecting;
+    if (inSight && waits) now();
+  }, { rootMargin: "120px" }).observe(part);
+  new ResizeObserver(soon).observe(part);
+  redrawn.add(now);
+  return soon;
+}
+
 // The pixels of a canvas, written by hand: tens of thousands of rectangles a frame would be too slow to draw. Everything
 // here is in pixels of the screen. `blank` is one line of background with the lines of the time axis.
 class Raster {

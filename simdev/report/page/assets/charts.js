@@ -7,19 +7,26 @@ class Chart {
   constructor(view, title, note) {
     this.view = view;
     this.canvas = element("canvas", { ariaLabel: `${title}. ${KEYS}`, role: "application" });
-    this.frame = element("div", { className: "frame" }, this.canvas);
-    this.part = section(title, element("p", { className: "note" }, note), this.frame);
-    this.redraw = perFrame(() => { if (this.told && this.frame.clientWidth) this.draw(); });
-    redrawn.add(this.redraw);
+    this.inner = element("div", {}, this.canvas);
+    this.box = element("div", { className: "rows" }, this.inner);
+    this.part = section(title, element("p", { className: "note" }, note), element("div", { className: "frame" }, this.box));
+    this.redraw = drawing(this.box, () => { if (this.told && this.box.clientWidth) this.draw(); });
     view.watch(this.redraw);
-    new ResizeObserver(this.redraw).observe(this.frame);
+    this.box.addEventListener("scroll", this.redraw);
     steer(this.canvas, view, { idle: (event) => this.hover(event) });
   }
 
+  // A picture of so many pixels, of which as many are on the canvas as a window has room for.
+  size(height) {
+    this.visible = Math.min(height, TALLEST);
+    this.inner.style.height = `${height}px`;
+    this.box.style.height = `${this.visible}px`;
+  }
+
   // An empty picture with the lines of its axis.
-  begin(height) {
-    const width = this.frame.clientWidth;
-    const context = sized(this.canvas, width, height);
+  begin() {
+    const width = this.box.clientWidth;
+    const context = sized(this.canvas, width, this.visible);
     this.axis = new Axis(this.view, width);
     this.ratio = this.canvas.width / width;
     this.raster ||= new Raster(this.canvas);
@@ -50,11 +57,12 @@ class Memory extends Chart {
     this.panels = [...memory.panels];
     if (memory.range) this.panels.push(memory.range);
     this.part.hidden = !this.panels.length;
+    this.size(AXIS + this.panels.length * PANEL + 6);
     this.redraw();
   }
 
   draw() {
-    const context = this.begin(AXIS + this.panels.length * PANEL + 6);
+    const context = this.begin();
     const peak = Math.max(1, ...this.panels.map((panel) => panel.peak));
     // A capacity far above all that is held would press the levels flat.
     const caps = this.panels.map((panel) => (panel.capacity !== null && panel.capacity <= 2.5 * peak ? panel.capacity : null));
@@ -131,9 +139,6 @@ class Memory extends Chart {
 class Load extends Chart {
   constructor(view, title = "Utilization and link load") {
     super(view, title, "How much of each moment a device computes or a queue or link carries: the stronger the colour, the more.");
-    this.frame.style.overflowY = "auto";
-    this.frame.style.maxHeight = `${TALLEST}px`;
-    this.frame.tabIndex = 0;
   }
 
   take(told) {
@@ -141,30 +146,37 @@ class Load extends Chart {
     this.rows = told.load;
     this.bin = told.step / (this.rows.length ? this.rows[0].percent.length : 1);
     this.part.hidden = !this.rows.length;
+    this.size(AXIS + this.rows.length * CELL + 6);
     this.redraw();
   }
 
   draw() {
-    const context = this.begin(AXIS + this.rows.length * CELL + 6);
+    const context = this.begin();
+    const top = this.box.scrollTop;
     const place = (ps) => Math.round(clamp(this.axis.x(ps), this.axis.left, this.axis.width) * this.ratio);
     const colours = shades().map((hex) => Raster.colour(hex));
     const from = Math.max(Math.floor(this.view.from / this.bin), 0);
-    this.rows.forEach((row, r) => {
+    const sight = this.rows.map((row, r) => ({ row, y: AXIS + r * CELL - top })).filter(({ y }) => y > AXIS - CELL && y < this.visible);
+    for (const { row, y } of sight) {
       const strip = this.raster.cleared();
       for (let b = from; b < row.percent.length && b * this.bin < this.view.to; b++) {
         if (row.percent[b]) strip.fill(colours[row.percent[b]], place(b * this.bin), place((b + 1) * this.bin));
       }
-      const y = AXIS + r * CELL;
-      this.raster.lines(strip, Math.round((y + 1) * this.ratio), Math.round((y + CELL - 1) * this.ratio));
-    });
+      this.raster.lines(strip, Math.round(Math.max(y + 1, AXIS) * this.ratio), Math.round((y + CELL - 1) * this.ratio));
+    }
     this.end(context);
+    context.save();
+    context.beginPath();
+    context.rect(0, AXIS, this.axis.width, this.visible - AXIS);
+    context.clip();
     context.fillStyle = theme.text;
-    this.rows.forEach((row, r) => context.fillText(fitting(context, row.name, this.axis.left - 16), 8, AXIS + (r + 0.5) * CELL));
+    for (const { row, y } of sight) context.fillText(fitting(context, row.name, this.axis.left - 16), 8, y + CELL / 2);
+    context.restore();
   }
 
   hover(event) {
     const [ps, down] = this.at(event);
-    const row = this.rows[Math.floor((down - AXIS) / CELL)];
+    const row = this.rows[Math.floor((down + this.box.scrollTop - AXIS) / CELL)];
     const b = Math.floor(ps / this.bin);
     if (!row || b < 0 || b >= row.percent.length || ps < this.view.from) return tip.hide();
     tip.show(event, `${row.name}\n${row.percent[b]}% busy from ${FORMATS.time(b * this.bin)} to ${FORMATS.time((b + 1) * this.bin)}`);

@@ -18,14 +18,12 @@ class Gantt {
     this.heading = element("h2", {}, title);
     this.part = element("section", { ariaLabel: title }, this.heading, this.bar(), this.legend,
       element("div", { className: "frame" }, this.box), this.detail);
-    this.redraw = perFrame(() => this.draw());
-    redrawn.add(this.redraw);
+    this.redraw = drawing(this.box, () => this.draw());
     view.watch(this.redraw);
     this.box.addEventListener("scroll", this.redraw);
-    new ResizeObserver(this.redraw).observe(this.box);
     const scroll = (by) => () => { this.box.scrollTop += by; };
     steer(this.canvas, view, {
-      idle: (event) => this.hover(event), click: (event) => this.select(this.at(event)),
+      idle: (event) => this.hover(event), click: (event) => this.clicked(event),
       keys: { ArrowUp: scroll(-2 * ROW), ArrowDown: scroll(2 * ROW), n: () => this.neighbour(1), p: () => this.neighbour(-1), Escape: () => this.select(null) },
     });
     this.canvas.addEventListener("dblclick", (event) => {
@@ -39,34 +37,47 @@ class Gantt {
     const kept = this.selected >= 0 ? this.tasks.names[this.selected] : null;
     this.told = told;
     this.tasks = new Tasks(told);
-    this.rows = told.rows.map((row) => prepared(row, told.tasks));
-    this.place();
+    const open = new Set((this.rows || []).filter((row) => row.open).map((row) => row.name));
+    this.rows = folded(told.rows.map((row) => prepared(row, told.tasks)), told.folds, open);
     this.home = this.homes();
     const items = told.kinds.map((kind, k) => element("span", {}, swatch(told.colours[k]), kind));
     this.legend.replaceChildren(...items, element("span", {}, swatch(ALARM), "on the critical path"));
     if (told.merged) this.legend.append("Very many spans: neighbours are shown as one.");
-    this.visible = Math.min(this.height, TALLEST);
-    this.inner.style.height = `${this.height}px`;
-    this.box.style.height = `${this.visible}px`;
+    this.unfold.hidden = !told.folds.length;
+    this.place();
     this.find(this.wanted);
     this.go(kept === null ? -1 : this.tasks.names.indexOf(kept), false);
   }
 
+  // How far down each row stands; -1 where it is folded into another.
   place() {
-    let y = AXIS + 4;
-    this.y = this.rows.map((row, r) => {
-      if (r && row.device !== this.rows[r - 1].device) y += GAP;
-      y += ROW;
+    let [y, above] = [AXIS + 4, null];
+    this.y = this.rows.map((row) => {
+      if (row.into && !row.into.open) return -1;
+      row.isApart = above !== null && row.device !== above.device;
+      above = row;
+      y += row.isApart ? GAP + ROW : ROW;
       return y - ROW;
     });
     this.height = y + 8;
+    this.visible = Math.min(this.height, TALLEST);
+    this.inner.style.height = `${this.height}px`;
+    this.box.style.height = `${this.visible}px`;
+    const shut = this.rows.some((row) => row.folds && !row.open);
+    this.unfold.textContent = shut ? "unfold rows" : "fold rows";
+    this.redraw();
+  }
+
+  fold(open, some = this.rows) {
+    for (const row of some) if (row.folds) row.open = open;
+    this.place();
   }
 
   // The row and place of each task; the critical path, which is first, does not count.
   homes() {
     const home = new Int32Array(2 * this.tasks.names.length).fill(-1);
     for (let r = this.rows.length - 1; r > 0; r--) {
-      this.rows[r].tasks.forEach((task, i) => { home[2 * task] = r; home[2 * task + 1] = i; });
+      if (!this.rows[r].folds) this.rows[r].tasks.forEach((task, i) => { home[2 * task] = r; home[2 * task + 1] = i; });
     }
     return home;
   }
@@ -77,9 +88,11 @@ class Gantt {
     this.count = element("span", { className: "hint", role: "status" });
     this.search.oninput = () => this.find(this.search.value);
     this.search.onkeydown = (event) => { if (event.key === "Enter") this.step(event.shiftKey ? -1 : 1); };
+    this.unfold = element("button", { type: "button" });
+    this.unfold.onclick = () => this.fold(this.rows.some((row) => row.folds && !row.open));
     return element("div", { className: "bar" },
       button("+", "zoom in (W)", () => view.zoom(0.6)), button("−", "zoom out (S)", () => view.zoom(1 / 0.6)),
-      button("all", "the whole step (0)", () => view.show(0, view.length)),
+      button("all", "the whole step (0)", () => view.show(0, view.length)), this.unfold,
       this.search, button("‹", "the one before", () => this.step(-1)), button("›", "the next one (Enter)", () => this.step(1)), this.count,
       element("span", { className: "hint" }, "Drag to pan, Ctrl + wheel, two fingers or Shift + drag to zoom, double click a bar to fill the width."));
   }
@@ -94,7 +107,8 @@ class Gantt {
     this.raster.begin(Math.round(AXIS * ratio), axis.marks(ratio));
     const hexes = this.told.colours.map((hex) => (this.hits ? mixed(paint(hex), theme.ground, 0.25) : paint(hex)));
     const [colours, inks] = [hexes.map((hex) => Raster.colour(hex)), hexes.map(ink)];
-    const sight = this.rows.map((row, r) => ({ row, r, y: this.y[r] - top })).filter(({ y }) => y > AXIS - ROW && y < this.visible);
+    const sight = this.rows.map((row, r) => ({ row, r, y: this.y[r] - top }))
+      .filter(({ r, y }) => this.y[r] >= 0 && y > AXIS - ROW && y < this.visible);
     for (const { row, r, y } of sight) {
       drawBars(this.raster, row, axis, ratio, { y, hits: this.hits && this.hits[r], colours, isPath: r === 0 });
     }
@@ -118,8 +132,9 @@ class Gantt {
       const strong = row.computes || r === 0;
       context.font = `${strong ? "600 " : ""}12px ${FONT}`;
       context.fillStyle = strong ? theme.text : theme.grey;
-      context.fillText(fitting(context, row.name, axis.left - 16), 8, y + ROW / 2);
-      if (r && row.device !== this.rows[r - 1].device) {
+      const name = row.folds ? `${row.open ? "▾" : "▸"} ${row.name}` : row.name;
+      context.fillText(fitting(context, name, axis.left - 16), 8, y + ROW / 2);
+      if (row.isApart) {
         context.fillStyle = theme.line;
         context.fillRect(0, y - GAP / 2, axis.width, 1);
       }
@@ -155,9 +170,10 @@ class Gantt {
     const [r, i] = [this.home[2 * task], this.home[2 * task + 1]];
     if (r < 0) return null;
     const row = this.rows[r];
+    const y = this.y[r] >= 0 ? this.y[r] : this.y[this.rows.indexOf(row.into)];
     // Far outside of the picture a line would lose its place to rounding.
     const x = (ps) => clamp(axis.x(ps), -2000, axis.width + 2000);
-    return { left: x(row.start[i]), right: x(row.end[i]), y: this.y[r] - top + ROW / 2 };
+    return { left: x(row.start[i]), right: x(row.end[i]), y: y - top + ROW / 2 };
   }
 
   // The bar at the pointer.
@@ -165,16 +181,26 @@ class Gantt {
     const box = this.canvas.getBoundingClientRect();
     const [px, py] = [event.clientX - box.left, event.clientY - box.top];
     if (!this.axis || px < this.axis.left || py < AXIS) return null;
-    const y = py + this.box.scrollTop;
-    const r = this.y.findIndex((top) => y >= top && y < top + ROW);
-    if (r < 0) return null;
-    const row = this.rows[r];
+    const row = this.rowAt(py);
+    if (!row) return null;
     const ps = this.axis.time(px);
     const k = over(row.end, ps, 0);
     const near = [k, k - 1].filter((i) => i >= 0 && i < row.start.length)
       .map((i) => ({ i, away: Math.max(row.start[i] - ps, ps - row.end[i], 0) }))
       .sort((a, b) => a.away - b.away)[0];
-    return near && near.away * this.axis.scale <= 3 ? { row, r, i: near.i, task: row.tasks[near.i] } : null;
+    return near && near.away * this.axis.scale <= 3 ? { row, i: near.i, task: row.tasks[near.i] } : null;
+  }
+
+  rowAt(down) {
+    const y = down + this.box.scrollTop;
+    return this.rows[this.y.findIndex((top) => top >= 0 && y >= top && y < top + ROW)];
+  }
+
+  clicked(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const row = this.rowAt(event.clientY - box.top);
+    if (row && row.folds && event.clientX - box.left < this.axis.left) this.fold(!row.open, [row]);
+    else this.select(this.at(event));
   }
 
   hover(event) {
@@ -210,6 +236,7 @@ class Gantt {
     if (r < 0) return this.select(null);
     const [row, i] = [this.rows[r], this.home[2 * task + 1]];
     const { view } = this;
+    if (bring && row.into && !row.into.open) this.fold(true, [row.into]);
     if (bring && (row.start[i] < view.from || row.end[i] > view.to)) {
       const middle = (row.start[i] + row.end[i]) / 2;
       const wanted = Math.max(view.to - view.from, (row.end[i] - row.start[i]) * 1.5);
@@ -217,7 +244,7 @@ class Gantt {
     }
     const y = this.y[r] - this.box.scrollTop;
     if (bring && (y < AXIS || y > this.visible - ROW)) this.box.scrollTop = this.y[r] - this.visible / 2;
-    this.select({ row, r, i, task });
+    this.select({ row, i, task });
   }
 
   // The bar after, or before, the selected one in its row; at first the first in sight that computes.

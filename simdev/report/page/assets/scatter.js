@@ -20,9 +20,7 @@ class Scatter {
     this.part = section("Scatter plot",
       element("div", { className: "bar" }, label("x", this.x), label("", this.logX, "log"), label("y", this.y), label("", this.logY, "log"),
         label("colour", this.colour)), this.legend, this.frame);
-    this.redraw = perFrame(() => this.draw());
-    redrawn.add(this.redraw);
-    new ResizeObserver(this.redraw).observe(this.frame);
+    this.redraw = drawing(this.frame, () => this.draw());
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", () => tip.hide());
     this.changed();

@@ -13,7 +13,7 @@ class Head {
     document.title = `${data.title} - simdev`;
     document.querySelector("h1").textContent = data.title;
     const headline = document.getElementById("headline");
-    headline.textContent = data.headline;
+    headline.textContent = data.source ? `${data.headline} (${data.source})` : data.headline;
     headline.classList.toggle("bad", !data.fits);
     this.facts.hidden = !data.facts.length;
     this.facts.replaceChildren(...data.facts.map(([name, value]) =>
