@@ -77,6 +77,7 @@ def results_data(results: pd.DataFrame, title: str) -> dict[str, Any]:
     return {
         "page": "results",
         "title": title,
+        "source": title,
         "fits": True,
         "headline": f"{len(results):,} scenarios: {counts}" if len(results) else "No scenarios",
         "facts": [],
