@@ -105,8 +105,10 @@ def test_a_report_has_them_beside_devices_and_queues(
     scenario = load_scenario(str(file))
     subject = Subject("s", run(scenario), scenario)
     sheets = run_data(subject, what_ifs(subject.report, scenario=scenario))["sheets"]
-    (sheet,) = (sheet for sheet in sheets if sheet["title"].startswith("What if"))
-    assert "no change" in sheet["note"]
-    assert {row[0] for row in sheet["rows"]} >= {"resource", "phase", "device"}
+    first, second = (sheet for sheet in sheets if sheet["title"].startswith("What if"))
+    assert "no change" in first["note"]
+    assert {row[0].partition(" (")[0] for row in first["rows"]} == set(NAMES)
+    assert "links inside nodes (nvlink)" in {row[0] for row in first["rows"]}
+    assert {row[0] for row in second["rows"]} >= {"phase", "device"}
     assert main(["report", str(tmp_path / "results.csv"), "--json"]) == 2
     assert "--json prints the figures of one step" in capsys.readouterr().err
