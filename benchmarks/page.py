@@ -48,8 +48,9 @@ MEASURE = """([key, count]) => new Promise((done) => {
 
 def main() -> None:
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "browser"))
-    from browsers import ARGS, NONE, executable
     from playwright.sync_api import sync_playwright
+
+    from browsers import ARGS, NONE, executable
 
     place = executable()
     if place is None:

@@ -14,10 +14,11 @@ from .options import DONE, require_price
 from .outputs import files_of, output_files, progress_bar
 
 PAGE = (".html", ".htm")
-HELP = "write a step or the results of a sweep as one HTML page"
+HELP = "write a step, a sweep, plans or a search as one HTML page"
 DESCRIPTION = (
     "Writes one HTML page that needs nothing else: Gantt chart, memory, load, critical path and "
-    "what if of a scenario or of a saved run; table and scatter plot of the results of a sweep."
+    "what if of a scenario or of a saved run; the best, the front and all rows of a sweep; plans "
+    "and why they lose; the curves of a search."
 )
 OPTIONS = (
     (
@@ -36,7 +37,8 @@ OPTIONS = (
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     from ..files.examples import scenario_path
-    from ..report.page import is_results, page, read_results, results_data, run_data
+    from ..files.reading import label, read_json
+    from ..report.page import answers_data, is_results, page, read_results, results_data, run_data
 
     args.file = scenario_path(args.file)
     if args.out is None and not args.json:
@@ -49,8 +51,13 @@ def run(args: argparse.Namespace) -> int:
         if is_results(args.file):
             data = results_data(read_results(args.file), os.path.basename(args.file))
         else:
-            step = _step(args.file, not args.no_what_if, args.price)
-            data = run_data(*step)
+            value = read_json(args.file)
+            answers = answers_data(value, os.path.basename(label(args.file)))
+            if answers is None:
+                step = _step(args.file, value, not args.no_what_if, args.price)
+            elif args.json:
+                raise InputError("holds answers; --json prints the figures of one step", args.file)
+            data = answers or run_data(*step)
         if "out" in out:
             write_page(out["out"], page(data))
     if args.out is not None:
@@ -67,8 +74,8 @@ def _figures(subject: Any, gains: Sequence[Any]) -> dict[str, Any]:
     return figures | {"what_if": [fields_json(case) for case in gains]}
 
 
-def _step(file: str, what_if: bool, price: str | None) -> tuple[Any, Sequence[Any]]:
-    """The step of a file, and what it gains where something is faster."""
+def _step(file: str, value: Any, what_if: bool, price: str | None) -> tuple[Any, Sequence[Any]]:
+    """The step of a file that holds this, and what it gains where something is faster."""
     from ..report.page import read_subject, what_ifs
 
     # Each case of "what if" is a simulation of its own.
@@ -76,7 +83,7 @@ def _step(file: str, what_if: bool, price: str | None) -> tuple[Any, Sequence[An
         bar: Sequence[Any] = progress_bar("what if", iterable=cases)
         return bar
 
-    subject = read_subject(file, price)
+    subject = read_subject(file, price, value)
     gains = (
         what_ifs(subject.report, subject.kinds, subject.scenario, watch=watch) if what_if else ()
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import InputError, install_line
+from ..units import format_bytes, format_seconds
 from .measures.path import BLAMES
 from .measures.throughput import COSTS
+from .ranking import Ranking, ranking
 from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ SHARES = ("utilization", "bubble", "exposed_communication", "cost_estimated", "c
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def results_data(results: pd.DataFrame, title: str) -> dict[str, Any]:
+def results_data(results: pd.DataFrame, source: str) -> dict[str, Any]:
     """All that the page of a sweep shows; columns without any value are left out."""
     names = [str(name) for name in results if results[name].notna().any()]
     names.sort(key=_rank)
@@ -74,17 +76,63 @@ def results_data(results: pd.DataFrame, title: str) -> dict[str, Any]:
     kinds = {name: _kind(name, values) for name, values in columns.items()}
     statuses = results["status"].value_counts(sort=False).items()
     counts = ", ".join(f"{count:,} {status}" for status, count in statuses)
+    usable = [str(status) == "ok" for status in results["status"]]
+    sizes = columns.get("global_batch", [None] * len(results))
+    ranks = ranking(columns, usable, sizes)
     return {
-        "page": "results",
-        "title": title,
-        "source": title,
-        "fits": True,
+        "page": "ranked",
+        "title": _title(columns, ranks, _was_set(results)),
+        "source": source,
+        "fits": bool(ranks.order) or not len(results),
         "headline": f"{len(results):,} scenarios: {counts}" if len(results) else "No scenarios",
-        "facts": [],
+        "facts": list(_facts(columns, kinds, ranks)),
         "notes": [],
         "columns": [{"title": name, "as": kinds[name], "values": columns[name]} for name in names],
-        "axes": _axes(results, kinds, columns),
+        "axes": _axes(results, kinds, columns)
+        | {"y": ranks.goals[0].column if ranks.goals else "step_time_s"},
+        "ranking": ranks.to_json(),
+        "texts": {
+            "front": f"The front of {', '.join(goal.words for goal in ranks.goals)}: no other row "
+            "beats these in all",
+            "order": "All that fit, the best first",
+            "apart": "Do not fit, or failed",
+        },
+        "sheets": [],
     }
+
+
+def _title(columns: Mapping[str, list[Any]], ranks: Ranking, was_set: Sequence[str]) -> str:
+    """The question: what was swept over what, and its answer."""
+    varied = [name for name in was_set if len(set(map(str, columns.get(name, [])))) > 1]
+    parts = [
+        {str(columns[name][row]) for row in ranks.order if name in columns}
+        for name in ("graph_name", "cluster_name")
+    ]
+    subject = " on ".join(next(iter(part)) for part in parts if len(part) == 1)
+    over = f" over {', '.join(varied[:4])}" if varied else ""
+    question = f"{subject or 'A sweep'}{over}"
+    if not ranks.order or not ranks.goals:
+        return f"{question}: nothing fits" if columns else "A sweep without scenarios"
+    best, goal = ranks.order[0], ranks.goals[0]
+    seconds = format_seconds(columns["step_time_s"][best] / 1e12)
+    return f"{question}: {goal.words} {columns['scenario'][best]}, {seconds}"
+
+
+def _facts(
+    columns: Mapping[str, list[Any]], kinds: Mapping[str, str], ranks: Ranking
+) -> Iterator[tuple[str, str]]:
+    """Of the best row and of how many there are."""
+    if ranks.order and ranks.goals:
+        best = ranks.order[0]
+        yield "best", str(columns["scenario"][best])
+        yield "its step", format_seconds(columns["step_time_s"][best] / 1e12)
+        for name in ("samples_per_s", "tokens_per_s"):
+            if name in columns and columns[name][best] is not None:
+                yield name.removesuffix("_per_s") + "/s", f"{columns[name][best]:,.4g}"
+        if columns.get("peak_bytes", [None] * (best + 1))[best] is not None:
+            yield "its peak", format_bytes(columns["peak_bytes"][best])
+    if ranks.front:
+        yield "on the front", f"{len(ranks.front):,} of {len(ranks.order):,}"
 
 
 def _rank(name: str) -> int:
@@ -135,17 +183,23 @@ def _axes(
     """What the scatter plot shows first: the step time over the first number that was set, coloured
     by another.
     """
-    names = [str(name) for name in results]
-    was_set = (
-        names[names.index("scenario") + 1 : names.index("status")] if names.index("status") else []
-    )
-    varied = [name for name in was_set if name in columns and len(set(map(str, columns[name]))) > 1]
+    varied = [
+        name
+        for name in _was_set(results)
+        if name in columns and len(set(map(str, columns[name]))) > 1
+    ]
     x = next((name for name in varied if kinds[name] != TEXT), None)
     # Nothing that was set is a number: size is the next best reason for a longer step.
     if x is None:
         x = "ops" if len(set(map(str, columns.get("ops", [])))) > 1 else "scenario"
     others = [name for name in varied if not x.startswith(name)]
     return {"x": x, "y": "step_time_s", "colour": others[0] if others else "status"}
+
+
+def _was_set(results: pd.DataFrame) -> list[str]:
+    """The columns of what was set, which stand between the scenario and its status."""
+    names = [str(name) for name in results]
+    return names[names.index("scenario") + 1 : names.index("status")]
 
 
 def is_results(path: str) -> bool:

@@ -33,6 +33,8 @@ NONE = (
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 INSIDE = ("file:", "data:", "blob:", "about:")
 """The beginnings of addresses that ask nobody anything."""
+FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Two frames: what a page draws once a frame is there after it."""
 SERIOUS = ("serious", "critical")
 
 

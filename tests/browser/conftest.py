@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from browsers import ARGS, INSIDE, NONE, executable
+from browsers import ARGS, FRAMES, INSIDE, NONE, executable
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
@@ -71,7 +71,3 @@ def page_of(browser: Browser, tmp_path: Path) -> Iterator[PageOf]:
     for context in contexts:
         context.close()
     assert not faults
-
-
-FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-"""Two frames: what the page draws once a frame is there after it."""

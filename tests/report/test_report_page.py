@@ -7,8 +7,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shutil
-import subprocess
 from base64 import b64encode
 from collections.abc import Callable
 from hashlib import sha256
@@ -31,7 +29,6 @@ from simdev.scenario import Outcome, load_scenario
 from simdev.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.trace import Trace
 from traces import HOSTILE, Held, Span, hostile, trace_of
-from waiting import HANGS
 
 ROOT = Path(__file__).parents[2]
 EVIL = (
@@ -321,37 +318,3 @@ def test_a_page_never_takes_the_place_of_an_input(
     assert main(["report", "named.json", "-o", "./graph.html"]) == 2
     assert "is a file of named.json too" in capsys.readouterr().err
     assert (here / "s.html").read_text() == text
-
-
-# A real browser, where there is one.
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-
-
-def dom(path: Path) -> str:
-    """What a browser makes of a page."""
-    command = [
-        BROWSER or "",
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--virtual-time-budget=3000",
-        "--dump-dom",
-    ]
-    return subprocess.run(
-        [*command, path.as_uri()], capture_output=True, text=True, timeout=HANGS, check=True
-    ).stdout
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
-@pytest.mark.parametrize("kind", PAGES)
-def test_a_browser_draws_the_page(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "p.html").write_text(page(PAGES[kind]()), "utf-8")
-    found = Tags(dom(tmp_path / "p.html"))
-    tags = [tag for tag, _ in found.tags]
-    assert tags.count("canvas") == {"run": 3, "compare": 4, "results": 1}[kind]
-    assert tags.count("tr") > 10
-    assert tags.count("script") == 2
-    assert "img" not in tags

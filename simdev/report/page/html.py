@@ -22,16 +22,14 @@ ASSETS = Path(__file__).parent / "assets"
 STYLE = "page.css"
 SCRIPTS = (
     "theme.js", "base.js", "canvas.js", "table.js", "time.js", "bars.js", "tasks.js", "gantt.js",
-    "charts.js", "scatter.js", "step.js", "results.js", "main.js",
+    "charts.js", "scatter.js", "curves.js", "step.js", "ranked.js", "main.js",
 )  # fmt: skip
 PACKED_FROM = 1_500_000  # characters of data: what is longer is packed
 _IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&'"}
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """The page of ``run_data``, ``compare_data``, ``results_data``, ``plans_data`` or
-    ``search_data``.
-    """
+    """The page of ``run_data``, ``compare_data``, ``results_data`` or ``answers_data``."""
     style = (ASSETS / STYLE).read_text("utf-8")
     script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
     # In a function of its own: no name of the page can meet one of the script.

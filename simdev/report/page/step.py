@@ -59,11 +59,12 @@ class Subject:
         return answered(question, self.report)
 
 
-def read_subject(path: str, price: Number | None = None) -> Subject:
+def read_subject(path: str, price: Number | None = None, value: Any = None) -> Subject:
     """The step of a file: a saved run as it is, a scenario simulated now; ``price`` takes the place
-    of that of the scenario (None: that counts). Raises SimdevError.
+    of that of the scenario (None: that counts). ``value`` is what the file holds, where it was read
+    already. Raises SimdevError.
     """
-    value = read_json(path)
+    value = read_json(path) if value is None else value
     name = label(path) if path == "-" else os.path.basename(path)
     is_run = isinstance(value, Mapping) and "spans" in value and "tasks" in value
     # What is wrong with a file that is read by its path names the file already.

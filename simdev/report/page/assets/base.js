@@ -58,7 +58,7 @@ const RATES = [["TB/s", 1e12], ["GB/s", 1e9], ["MB/s", 1e6], ["kB/s", 1e3]];
 const FORMATS = {
   text: String,
   count: (value) => value.toLocaleString("en-US"),
-  number: (value) => (Number.isInteger(value) ? value.toLocaleString("en-US") : digits(value, 5)),
+  number: (value) => (Number.isInteger(value) || Math.abs(value) >= 1e4 ? Math.round(value).toLocaleString("en-US") : digits(value, 5)),
   time: (ps) => scaled(ps, TIMES, "ps"),
   bytes: (size) => {
     const [unit, scale] = SIZES.find(([, least]) => Math.abs(size) >= least) || ["B", 1];

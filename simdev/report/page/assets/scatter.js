@@ -1,10 +1,13 @@
-// The results of a sweep: any column against any other, and all rows as a table.
+// Any column of many rows against any other. What does not fit is hollow, the best has a ring, and where the axes are what
+// is to be small a line joins the front.
 
 const NO_VALUE = "(none)";
 
 class Scatter {
-  constructor(columns, axes) {
+  constructor({ columns, ranking }, axes) {
     this.columns = columns;
+    this.ranking = ranking;
+    this.apart = new Set(ranking.apart);
     this.by = Object.fromEntries(columns.map((column) => [column.title, column]));
     this.hidden = new Set();
     this.canvas = element("canvas", { ariaLabel: "scatter plot", role: "img" });
@@ -16,14 +19,21 @@ class Scatter {
     this.y = this.choice(numbers, axes.y);
     this.colour = this.choice(drawn, axes.colour);
     [this.logX, this.logY] = [0, 1].map(() => element("input", { type: "checkbox", onchange: () => this.changed() }));
+    [this.logX.checked, this.logY.checked] = [this.isWide(this.x.value), this.isWide(this.y.value)];
     const label = (text, ...parts) => element("label", {}, `${text} `, ...parts);
-    this.part = section("Scatter plot",
+    this.part = section("All rows as a picture",
       element("div", { className: "bar" }, label("x", this.x), label("", this.logX, "log"), label("y", this.y), label("", this.logY, "log"),
         label("colour", this.colour)), this.legend, this.frame);
     this.redraw = drawing(this.frame, () => this.draw());
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", () => tip.hide());
     this.changed();
+  }
+
+  // Whether values reach so far that on an even axis most of them would stand on top of each other.
+  isWide(title) {
+    const values = ((this.by[title] || {}).values || []).filter((value) => typeof value === "number");
+    return values.length > 2 && Math.min(...values) > 0 && Math.max(...values) > 30 * Math.min(...values);
   }
 
   choice(titles, chosen) {
@@ -41,6 +51,7 @@ class Scatter {
     this.group = values.map((value) => this.groups.indexOf(value));
     this.hidden.clear();
     this.legend.replaceChildren(...this.groups.slice(0, 40).map((name, g) => this.item(name, g)));
+    if (this.apart.size) this.legend.append(element("span", {}, "○ does not fit"));
     if (this.ranked) {
       const numbers = colour.values.filter((value) => value !== null);
       this.range = numbers.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
@@ -72,8 +83,8 @@ class Scatter {
       [least, most] = [least >= 0 && least - margin < 0.35 * most ? 0 : least - margin, most + margin];
     } else [least, most] = [least / 1.15, most * 1.15];
     const useLog = log && !names;
-    const marks = names ? names.map((_, i) => i) : useLog ? decades(least, most) : ticks(least, most, 7).values;
-    const label = names ? (value) => names[value] : (value) => shown(Number(value.toPrecision(12)), column.as);
+    const marks = names ? names.map((_, i) => i) : useLog ? decades(least, most) : roundTicks(least, most, column.as);
+    const label = names ? (value) => names[value] : (value) => tickLabel(value, column.as);
     return { values, label, ticks: marks, range: [least, most], log: useLog };
   }
 
@@ -83,26 +94,58 @@ class Scatter {
     this.height = 420;
     const context = sized(this.canvas, this.width, this.height);
     const [x, y] = [this.scale(this.x.value, this.logX.checked), this.scale(this.y.value, this.logY.checked)];
-    const area = { left: 96, right: this.width - 20, top: 14, bottom: this.height - 46 };
+    const area = { left: this.width < 640 ? 76 : 96, right: this.width - 20, top: 14, bottom: this.height - 46 };
     const place = (axis, value, from, to) => {
       const [least, most] = axis.log ? axis.range.map(Math.log) : axis.range;
       return from + (((axis.log ? Math.log(value) : value) - least) / (most - least || 1)) * (to - from);
     };
     this.axes(context, x, y, area, place);
     this.points = [];
+    const radius = x.values.length > 3000 ? 2.2 : 4;
     for (let i = 0; i < x.values.length; i++) {
       const [a, b] = [x.values[i], y.values[i]];
       const usable = !Number.isNaN(a) && !Number.isNaN(b) && (!x.log || a > 0) && (!y.log || b > 0);
       if (!usable || this.hidden.has(this.group[i])) continue;
-      const point = { i, x: place(x, a, area.left, area.right), y: place(y, b, area.bottom, area.top) };
-      context.fillStyle = this.pointColour(i);
-      context.globalAlpha = 0.8;
-      context.beginPath();
-      context.arc(point.x, point.y, x.values.length > 3000 ? 2.2 : 4, 0, 7);
-      context.fill();
-      this.points.push(point);
+      this.points.push({ i, x: place(x, a, area.left, area.right), y: place(y, b, area.bottom, area.top) });
+    }
+    this.drawFront(context);
+    // What the front beats stands back.
+    const front = new Set(this.ranking.front);
+    for (const point of this.points) {
+      context.globalAlpha = !front.size || front.has(point.i) || this.apart.has(point.i) ? 0.95 : 0.4;
+      circle(context, point, radius);
+      [context.fillStyle, context.strokeStyle, context.lineWidth] = [this.pointColour(point.i), this.pointColour(point.i), 1.5];
+      if (this.apart.has(point.i)) context.stroke();
+      else context.fill();
     }
     context.globalAlpha = 1;
+    const best = this.points.find((point) => point.i === this.ranking.order[0]);
+    if (best) this.drawBest(context, best, area);
+  }
+
+  drawBest(context, best, area) {
+    circle(context, best, 8);
+    [context.strokeStyle, context.fillStyle, context.lineWidth] = [theme.text, theme.text, 2];
+    context.stroke();
+    context.textAlign = best.x > (area.left + area.right) / 2 ? "right" : "left";
+    context.fillText("best", best.x + (context.textAlign === "right" ? -13 : 13), best.y > area.top + 20 ? best.y - 12 : best.y + 12);
+    context.textAlign = "left";
+  }
+
+  // Steps, for between two rows of the front there is nothing.
+  drawFront(context) {
+    const titles = [this.x.value, this.y.value];
+    const { goals, upward, front } = this.ranking;
+    if (goals.length < 2 || !goals.every((goal) => titles.includes(goal)) || upward.some(Boolean)) return;
+    const points = this.points.filter((point) => front.includes(point.i)).sort((a, b) => a.x - b.x);
+    context.strokeStyle = theme.grey;
+    context.lineWidth = 1.2;
+    context.beginPath();
+    points.forEach((point, k) => {
+      if (k) context.lineTo(point.x, points[k - 1].y);
+      context.lineTo(point.x, point.y);
+    });
+    context.stroke();
   }
 
   pointColour(i) {
@@ -151,10 +194,27 @@ class Scatter {
       if (away < near) [best, near] = [point, away];
     }
     if (!best) return tip.hide();
-    const titles = [...new Set(["scenario", this.x.value, this.y.value, this.colour.value, "status", "reason"])];
+    const titles = [...new Set(["scenario", "plan", this.x.value, this.y.value, this.colour.value, "status", "reason"])];
     tip.show(event, titles.filter((title) => this.by[title])
       .map((title) => `${title}: ${shown(this.by[title].values[best.i], this.by[title].as)}`).join("\n"));
   }
+}
+
+// Round values; of bytes round ones of their unit.
+function roundTicks(least, most, kind) {
+  const [, scale] = (kind === "bytes" && SIZES.find(([, size]) => most >= size)) || ["", 1];
+  return ticks(least / scale, most / scale, 7).values.map((value) => value * scale);
+}
+
+function tickLabel(value, kind) {
+  const [unit, scale] = (kind === "bytes" && SIZES.find(([, size]) => value >= size)) || ["", 1];
+  if (value === 0) return "0";
+  return unit ? `${digits(value / scale)} ${unit}` : shown(Number(value.toPrecision(12)), kind);
+}
+
+function circle(context, { x, y }, radius) {
+  context.beginPath();
+  context.arc(x, y, radius, 0, 7);
 }
 
 // 1, 2 and 5 times the powers of ten; over many decades the powers alone.

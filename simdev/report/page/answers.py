@@ -1,0 +1,315 @@
+"""The pages of what other verbs wrote as JSON: plans of ``simdev plan``, a search or a comparison
+of ``simdev search``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from ...errors import InputError
+from ...units import PS_PER_SECOND, format_bytes, format_seconds
+from ..ranking import Ranking, ranking
+from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table
+from .step import tables_json
+
+DEGREES = ("dp", "cp", "tp", "pp", "ep")
+SHARES = ("mfu", "bubble", "exposed_communication")
+LEFT_OUT = ("scenario", "step_time_ps", "front")
+NAME = "plan"
+AHEAD = (
+    NAME, "devices", "schedule", "step_time_s", "peak_bytes", "why", "tokens_per_s",
+    "samples_per_s", "mfu", "bubble", "exposed_communication", "note",
+)  # fmt: skip
+
+
+def answers_data(value: Any, source: str) -> dict[str, Any] | None:
+    """The page of the JSON of plans, a search or a comparison; None of anything else.
+
+    Raises InputError where such a file is not whole.
+    """
+    if not isinstance(value, Mapping):
+        return None
+    makers: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
+        "plans": plans_data, "methods": search_data, "curve": search_data,
+    }  # fmt: skip
+    for field, make in makers.items():
+        if isinstance(value.get(field), (list, Mapping)) and "tasks" not in value:
+            try:
+                return make(_floats(value), source)
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+                raise InputError(f"{field}: is not what simdev wrote ({error})", source) from None
+    return None
+
+
+def _floats(value: Any) -> Any:
+    """JSON whose numbers are exact (files are read so) with floats in their place."""
+    if isinstance(value, Mapping):
+        return {name: _floats(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_floats(part) for part in value]
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def plans_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """All that the page of plans shows, of the JSON of ``simdev plan``."""
+    rows, counts = value["plans"], value.get("counts")
+    names = [name for row in rows for name in row if name not in LEFT_OUT]
+    columns: dict[str, list[Any]] = {NAME: [_name(row) for row in rows]}
+    columns |= {name: [_cell(row.get(name), name) for row in rows] for name in dict.fromkeys(names)}
+    columns = {name: columns[name] for name in sorted(columns, key=_place)}
+    columns = {name: values for name, values in columns.items() if _says_something(name, values)}
+    usable = [row.get("feasible", True) is True for row in rows]
+    ranks = ranking(columns, usable, [0] * len(rows))
+    return {
+        "page": "ranked",
+        "title": _plans_title(rows, columns, ranks),
+        "source": source,
+        "fits": bool(ranks.order),
+        "headline": _plans_headline(rows, counts, ranks),
+        "facts": list(_plans_facts(counts)),
+        "notes": list(_why(rows, columns, ranks)),
+        "columns": [
+            {"title": name, "as": _kind(name), "values": values} for name, values in columns.items()
+        ],
+        "axes": {"x": "peak_bytes", "y": "step_time_s", "colour": _colour(columns)},
+        "ranking": ranks.to_json(),
+        "texts": {
+            "front": f"The front of {', '.join(goal.words for goal in ranks.goals)}: no other plan "
+            "beats these in all",
+            "order": "Plans that fit, the best first",
+            "apart": "Without an answer that fits",
+        },
+        "sheets": tables_json([_left_out(counts)] if counts else []),
+    }
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    """A plan in a few words: its degrees over one, or the method that made it."""
+    if "method" in row:
+        return str(row["method"])
+    parts = [f"{name} {row[name]}" for name in DEGREES if row.get(name, 1) != 1]
+    return ", ".join(parts) or "one device"
+
+
+def _cell(value: Any, name: str) -> Any:
+    if isinstance(value, float) and _kind(name) == TIME:
+        return value * PS_PER_SECOND
+    return value if isinstance(value, (str, bool, int, float)) or value is None else str(value)
+
+
+def _kind(name: str) -> str:
+    if name.endswith("_s") and not name.endswith("_per_s"):
+        return TIME
+    is_text = name in (NAME, "method", "schedule", "recompute", "context", "why", "note")
+    is_text = is_text or name in ("feasible", "offload", "recompute_modules")
+    return (
+        BYTES
+        if name.endswith("_bytes")
+        else SHARE
+        if name in SHARES
+        else TEXT
+        if is_text
+        else NUMBER
+    )
+
+
+def _says_something(name: str, values: Sequence[Any]) -> bool:
+    """Whether a column differs between rows, or is a figure."""
+    if name == "method" or all(value is None for value in values):
+        return False
+    figures = ("step_time_s", "peak_bytes", *SHARES)
+    return name == NAME or name in figures or len(set(map(str, values))) > 1
+
+
+def _place(name: str) -> int:
+    """What is asked for most stands first, degrees and options behind."""
+    return AHEAD.index(name) if name in AHEAD else len(AHEAD)
+
+
+def _colour(columns: Mapping[str, Any]) -> str:
+    """What colours the points: what differs, devices before all else."""
+    choices = ("devices", "pp", "tp", "schedule", NAME)
+    return next((name for name in choices if name in columns), "")
+
+
+def _plans_title(
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], ranks: Ranking
+) -> str:
+    written = (row["scenario"] for row in rows if row.get("scenario"))
+    scenario: Mapping[str, Any] = next(written, {})
+    question = "Plans"
+    if scenario:
+        graph, cluster = scenario.get("graph", {}), scenario.get("cluster", {})
+        model = graph.get("model", "a graph") if isinstance(graph, Mapping) else graph
+        machine = cluster.get("preset") if isinstance(cluster, Mapping) else cluster
+        pipeline = (scenario.get("strategy") or {}).get("pipeline") or {}
+        samples = 1
+        for name in ("dp", "microbatches", "microbatch"):
+            samples *= pipeline.get(name, 1)
+        batch = f", {samples:,} samples a step" if pipeline else ""
+        question = f"{model} on {machine or 'a cluster'}{batch}"
+    if not ranks.order:
+        return f"{question}: no plan fits"
+    best = ranks.order[0]
+    seconds = columns["step_time_s"][best] / PS_PER_SECOND
+    schedule = f", {rows[best]['schedule']}" if rows[best].get("pp", 1) > 1 else ""
+    return f"{question}: {columns[NAME][best]}{schedule}, {format_seconds(seconds)}"
+
+
+def _plans_headline(rows: Sequence[Any], counts: Mapping[str, Any] | None, ranks: Ranking) -> str:
+    if counts is None:
+        return f"{len(rows):,} methods, {len(ranks.order):,} with a plan that fits"
+    if not ranks.order:
+        least = counts.get("least_bytes")
+        return "No plan fits" + (f"; each needs {format_bytes(least)} or more" if least else "")
+    return f"The best of {counts['plans']:,} plans: every other one is proved or simulated worse"
+
+
+def _plans_facts(counts: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if counts is not None:
+        yield "legal plans", f"{counts['plans']:,}"
+        yield "proved not to fit", f"{counts['does_not_fit']:,}"
+        yield "proved slower", f"{counts['slower']:,}"
+        yield "simulated", f"{counts['simulated']:,}"
+        yield "of them do not fit", f"{counts['simulated_does_not_fit']:,}"
+        yield "took", format_seconds(counts["seconds"])
+
+
+def _why(
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], ranks: Ranking
+) -> Iterator[str]:
+    """Why the runner-up loses, and how many are as fast as the first."""
+    reasons = [str(rows[i].get("why") or "") for i in ranks.order]
+    alike = sum(reason.startswith("as fast") for reason in reasons)
+    if alike:
+        yield f"{alike:,} of the plans below are as fast as the first."
+    slower = [i for i, why in zip(ranks.order, reasons, strict=True) if why.startswith("+")]
+    # What is longer by less than can be told has no reason that could.
+    slower = [i for i in slower if not rows[i]["why"].startswith("+0.0%")]
+    if slower:
+        loss = rows[slower[0]]["why"].lstrip("+")
+        yield f"The runner-up, {columns[NAME][slower[0]]}, takes longer by {loss}."
+
+
+def _left_out(counts: Mapping[str, Any]) -> Table:
+    """Combinations that are no plans, by reason."""
+    kinds = {"illegal": counts.get("illegal", {}), "refused": counts.get("refused", {})}
+    rows = [
+        (kind, reason, count)
+        for kind, reasons in kinds.items()
+        for reason, count in sorted(reasons.items(), key=lambda pair: -pair[1])
+    ]
+    rows.append(("proved not to fit", "a bound of its memory", counts["does_not_fit"]))
+    rows.append(("proved slower", "a bound of its time", counts["slower"]))
+    shown = tuple(row for row in rows if row[2])
+    columns = {"combinations": TEXT, "reason": TEXT, "count": COUNT}
+    return Table("Impossible or worse, by reason", columns, shown)
+
+
+def search_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """All that the page of a search or of a comparison shows, of the JSON of ``simdev search``."""
+    methods = [_alone(value)] if "curve" in value else value["methods"]
+    answered = [method for method in methods if method["step_ms"] is not None]
+    answered.sort(key=lambda method: (not method["fits"], method["step_ms"]))
+    beside = {"one device": value.get("single_step_time_s"),
+              "own placement": value.get("present_step_time_s")}  # fmt: skip
+    axes = ("evaluations", "cpu_seconds")
+    curves = {
+        axis: [
+            {"method": method["method"], **method["curves"][axis]}
+            for method in answered
+            if axis in method["curves"]
+        ]
+        for axis in axes
+    }
+    return {
+        "page": "search",
+        "title": _search_title(answered),
+        "source": source,
+        "fits": any(method["fits"] for method in answered),
+        "headline": _search_headline(answered, beside),
+        "facts": [(name, format_seconds(seconds)) for name, seconds in beside.items() if seconds],
+        "notes": ["This comparison was interrupted."] if value.get("interrupted") else [],
+        "curves": curves,
+        "beside": [[name, seconds] for name, seconds in beside.items() if seconds],
+        "sheets": tables_json([_ended(methods, beside["one device"]), *_reached(methods)]),
+    }
+
+
+def _alone(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A single search as a method of a comparison."""
+    curve, step = value["curve"], value["step_time_s"]
+    steps = [
+        seconds if not excess else None
+        for seconds, excess in zip(curve["step_time_s"], curve["memory_excess_bytes"], strict=True)
+    ]
+    bands = dict.fromkeys(("lower_s", "median_s", "upper_s"), steps)
+    return {
+        "method": value["method"], "step_ms": step * 1e3, "fits": value["feasible"],
+        "peak_bytes": max(value["peak_bytes"], default=0), "placing_s": value["cpu_seconds"],
+        "evaluations": value["evaluations"], "seeds": 1, "reason": "", "above": "",
+        "lower_ms": step * 1e3, "upper_ms": step * 1e3, "reached": [],
+        "curves": {
+            "evaluations": {"at": curve["evaluation"], **bands},
+            "cpu_seconds": {"at": curve["cpu_seconds"], **bands},
+        },
+    }  # fmt: skip
+
+
+def _search_title(answered: Sequence[Mapping[str, Any]]) -> str:
+    question = "Which method finds the shortest step"
+    if not answered:
+        return f"{question}: none has an answer"
+    best = answered[0]
+    time = format_seconds(best["step_ms"] / 1e3)
+    if len(answered) == 1:
+        return f"A search by {best['method']}: {time}, {'fits' if best['fits'] else 'does not fit'}"
+    return f"{question}: {best['method']}, {time}"
+
+
+def _search_headline(
+    answered: Sequence[Mapping[str, Any]], beside: Mapping[str, float | None]
+) -> str:
+    if not answered:
+        return "No method has an answer"
+    seconds = answered[0]["step_ms"] / 1e3
+    parts = [
+        f"{other / seconds:.2f} times as fast as {name}" for name, other in beside.items() if other
+    ]
+    return f"{answered[0]['method']}: {', '.join(parts) or format_seconds(seconds)}"
+
+
+def _ended(methods: Sequence[Mapping[str, Any]], single: float | None) -> Table:
+    """What each method ended with, the best first; medians over its seeds."""
+
+    def row(method: Mapping[str, Any]) -> tuple[Any, ...]:
+        steps = [None if ms is None else ms * 1e9 for ms in
+                 (method["step_ms"], method["lower_ms"], method["upper_ms"])]  # fmt: skip
+        notes = ["" if method["fits"] else "does not fit", method["reason"]]
+        notes += [f"above {method['above']}" if method["above"] else ""]
+        gain = single * 1e12 / steps[0] if single and steps[0] else None
+        figures = (method["peak_bytes"], method["evaluations"], method["placing_s"])
+        note = ", ".join(filter(None, notes))
+        return (method["method"], *steps, gain, *figures, method["seeds"], note)
+
+    ranked = sorted(methods, key=lambda m: (m["step_ms"] is None, not m["fits"], m["step_ms"] or 0))
+    columns = {
+        "method": TEXT, "step": TIME, "lower quartile": TIME, "upper quartile": TIME,
+        "times one device": NUMBER, "peak": BYTES, "evaluations": NUMBER, "CPU s": NUMBER,
+        "seeds": NUMBER, "note": TEXT,
+    }  # fmt: skip
+    return Table("What each method ended with", columns, tuple(map(row, ranked)))
+
+
+def _reached(methods: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    rows = tuple(
+        (mark["method"], mark["mark"], mark["mark_s"] * PS_PER_SECOND, mark["evaluations"],
+         mark["cpu_seconds"], f"{mark['reached']} of {mark['seeds']}")
+        for method in methods
+        for mark in method["reached"]
+    )  # fmt: skip
+    columns = {"method": TEXT, "mark": TEXT, "its step": TIME, "evaluations": NUMBER,
+               "CPU s": NUMBER, "seeds that did": TEXT}  # fmt: skip
+    yield Table("When each method reached the marks", columns, rows)
