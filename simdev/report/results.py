@@ -80,7 +80,7 @@ def results_data(results: pd.DataFrame, source: str) -> dict[str, Any]:
     sizes = columns.get("global_batch", [None] * len(results))
     ranks = ranking(columns, usable, sizes)
     return {
-        "page": "ranked",
+        "page": "results",
         "title": _title(columns, ranks, _was_set(results)),
         "source": source,
         "fits": bool(ranks.order) or not len(results),

@@ -63,7 +63,7 @@ def plans_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
     usable = [row.get("feasible", True) is True for row in rows]
     ranks = ranking(columns, usable, [0] * len(rows))
     return {
-        "page": "ranked",
+        "page": "plans",
         "title": _plans_title(rows, columns, ranks),
         "source": source,
         "fits": bool(ranks.order),
