@@ -61,8 +61,8 @@ def ranking(
     apart = tuple(number for number, is_usable in enumerate(usable) if not is_usable)
     first = FASTEST
     if len({sizes[row] for row in rows}) > 1:
-        first = next((goal for goal in RATES if _told(columns, goal, rows)), FASTEST)
-    if not _told(columns, first, rows):
+        first = next((goal for goal in RATES if _is_whole(columns, goal, rows)), FASTEST)
+    if not _is_whole(columns, first, rows):
         return Ranking(tuple(rows), (), apart, ())
     goals = (first, *(goal for goal in BESIDE if _differs(columns, goal, rows)))
     costs = np.array([_least(columns, goal, rows) for goal in goals])
@@ -72,13 +72,13 @@ def ranking(
     return Ranking(ranked, front if len(goals) > 1 else (), apart, goals)
 
 
-def _told(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> bool:
+def _is_whole(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> bool:
     values = columns.get(goal.column)
     return bool(rows) and values is not None and all(values[row] is not None for row in rows)
 
 
 def _differs(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> bool:
-    return _told(columns, goal, rows) and len({columns[goal.column][row] for row in rows}) > 1
+    return _is_whole(columns, goal, rows) and len({columns[goal.column][row] for row in rows}) > 1
 
 
 def _least(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> Floats:
