@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -46,3 +47,21 @@ def test_a_wheel_holds_every_module_and_every_example(tmp_path: Path) -> None:
     folder, *names = printed.stdout.split()
     assert Path(folder) == tmp_path / "simdev" / "examples"
     assert names == sorted(path.stem for path in (ROOT / "scenarios").glob("*.json"))
+
+
+def test_few_packages_are_needed() -> None:
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    assert len(settings["options"]["install_requires"].split("\n")[1:]) <= 8
+
+
+def test_the_help_loads_nothing_heavy() -> None:
+    """So that it takes a fraction of a second."""
+    loaded = (
+        "import sys; from simdev.cli import parser; parser().format_help(); print(*sys.modules)"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", loaded], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    heavy = {"matplotlib", "networkx", "numba", "pandas", "pydantic", "scipy", "shtab", "simpy"}
+    assert not (heavy | {"torch", "tqdm"}) & set(printed.stdout.split())
