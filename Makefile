@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check 
 
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq -y -o Acquire::Retries=1 -o Acquire::http::Timeout=20
 
-.PHONY: help run test slow lint docs kernels browser bench clean distclean
+.PHONY: help run test slow lint docs kernels browser bench wheel clean distclean
 
 help:
 	@echo "make run        simulate $(SCENARIO) and draw $(GANTT)"

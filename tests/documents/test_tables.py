@@ -26,8 +26,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def page_named(name: str) -> str:
-    """The text of the page of that name, in whichever part of the documents it stands."""
-    (page,) = (ROOT / "docs").rglob(name)
+    """The text of the page of that name, in whichever part of the documents it stands; those of
+    docs/reference/python are of the API alone.
+    """
+    (page,) = (page for page in (ROOT / "docs").rglob(name) if page.parent.name != "python")
     return page.read_text(encoding="utf-8")
 
 
