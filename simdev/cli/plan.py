@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, printable, reason_of, refuse
-from ..units import format_bytes
+from ..units import format_bytes, format_capacity, parse_bytes
 from . import planned
 from .options import DONE, INFEASIBLE, require_price
 from .planned import plans_graph
@@ -49,6 +51,7 @@ OPTIONS = (
     ("--json", "", "print the plans as JSON"),
 )
 REASONS_SHOWN = 6
+PLAN_FILE = re.compile(r"\d{2,}\.json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -131,15 +134,33 @@ def _require_folder(folder: str) -> None:
 
 
 def _write(scenarios: Iterable[Any], folder: str) -> None:
-    """A scenario for each plan, named by its place: ``01.json``. Raises InputError."""
+    """A scenario for each plan, named by its place: ``01.json``; those of an earlier answer move
+    into a folder of their own. Raises InputError.
+    """
     try:
         os.makedirs(folder, exist_ok=True)
+        _set_aside(folder)
         for number, scenario in enumerate(scenarios, 1):
             with open(os.path.join(folder, f"{number:02}.json"), "w", encoding="utf-8") as file:
                 json.dump(scenario, file, indent=1, default=str)
                 file.write("\n")
     except (OSError, ValueError) as error:
         raise InputError(f"--out: cannot write {folder}: {reason_of(error)}") from None
+
+
+def _set_aside(folder: str) -> None:
+    """Moves the plans of an earlier answer into ``before-1``, or the first such folder that is not
+    there yet.
+    """
+    names = sorted(name for name in os.listdir(folder) if PLAN_FILE.fullmatch(name))
+    if not names:
+        return
+    every = (os.path.join(folder, f"before-{number}") for number in count(1))
+    before = next(path for path in every if not os.path.exists(path))
+    os.makedirs(before)
+    for name in names:
+        os.rename(os.path.join(folder, name), os.path.join(before, name))
+    print(f"plans of an earlier answer are in {printable(before)} now", file=sys.stderr)
 
 
 def _json(plans: Plans) -> str:
@@ -194,10 +215,10 @@ def _reasons(title: str, counts: Mapping[str, int]) -> Iterator[str]:
         return
     yield f"{sum(counts.values()):,} combinations are {title}:"
     most = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
-    for reason, count in most[:REASONS_SHOWN]:
-        yield f"  {printable(reason)}: {count:,}"
+    for reason, number in most[:REASONS_SHOWN]:
+        yield f"  {printable(reason)}: {number:,}"
     if len(most) > REASONS_SHOWN:
-        rest = sum(count for _, count in most[REASONS_SHOWN:])
+        rest = sum(number for _, number in most[REASONS_SHOWN:])
         yield f"  {len(most) - REASONS_SHOWN:,} more reasons: {rest:,}"
 
 
@@ -218,6 +239,15 @@ def _cell(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "+".join(map(str, value)) or "-"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _capacity(plans: Plans) -> str:
+    """What devices have, beside which peaks are read; "" where some have no limit."""
+    devices = [device for c in plans.question.clusters for device in c.devices if device.runs_ops]
+    sizes = {parse_bytes(d.memory) for d in devices if d.memory is not None}
+    is_limited = all(device.memory is not None for device in devices)
+    names = " or ".join(map(format_capacity, sorted(sizes)))
+    return f"; a device has {names}" if is_limited else ""
 
 
 def _table(plans: Plans) -> Any:
@@ -244,6 +274,7 @@ def _table(plans: Plans) -> Any:
     title = "The best plans"
     if len({degrees(scored.plan.setup) for scored in plans.best}) == len(plans.best) > 1:
         title += ", each the best of its degrees"
+    title += _capacity(plans)
     if plans.front:
         title += ", and the front of step time, memory and devices"
     return Table(title, columns, tuple(rows), shown=len(rows))

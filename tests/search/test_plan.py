@@ -56,6 +56,14 @@ def test_stages_and_rounds_that_cannot_be_are_counted() -> None:
     assert any(reason.startswith("chunks: 64 stages for 32 layers") for reason in illegal)
 
 
+def test_more_microbatches_than_a_step_may_have_are_counted() -> None:
+    illegal: Counter[str] = Counter()
+    options = {"dp": 1, "tp": 2, "pp": 1, "cp": 1, "recompute": "none", "schedule": "1F1B"}
+    setups = list(space("llama3.2-1b", 2, 2**22, zero=0, **options).setups(illegal))
+    assert illegal == {"microbatches: more than 1,048,576": 2}
+    assert {setup.microbatches for setup in setups} == {2**n for n in range(21)}
+
+
 EVERY = ["GPipe", "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2", "InterleavedZeroBubble", "ZB-2p"]
 
 
@@ -132,7 +140,8 @@ def test_the_front_is_of_steps_memory_and_devices() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"tp": 3}, "no combination"),
+        ({"tp": 3}, "^tp: no combination of these takes all 8 devices"),
+        ([1], "options: must be an object"),
         ({"microbatches": 4}, "follows from the global batch"),
         ({"speed": 4}, "is no field of a pipeline"),
         ({"global_batch": 4}, "global_batch: is told with the question"),
@@ -144,7 +153,7 @@ def test_the_front_is_of_steps_memory_and_devices() -> None:
         ({"tp": 8, "recompute": "some"}, "recompute: must be one of"),
         ({"offload": "activations"}, "host_bandwidth"),
         ({"recompute_modules": "all"}, "recompute_modules: must be of core_attn"),
-        ({"recompute_modules": "mlp", "recompute": "full"}, "no combination"),
+        ({"recompute_modules": "mlp", "recompute": "full"}, "recompute_modules: no combination"),
     ],
 )
 def test_choices_that_cannot_be_are_refused(options: dict[str, object], reason: str) -> None:
@@ -188,7 +197,14 @@ def test_the_command_line_tells_and_writes_the_plans(
     for file, row in zip(files, answer["plans"], strict=True):
         # A price is no part of the answer: it goes with the scenario that was written with it.
         assert json.loads(file.read_text()) == {**row["scenario"], "options": {"price": "2"}}
-    assert main(["simulate", str(files[0]), "--json"]) == 0
+    assert main([*options, "-o", str(tmp_path / "plans"), "--top", "1"]) == 0
+    answer_there, before = sorted((tmp_path / "plans").iterdir())
+    assert (answer_there.name, before.name) == ("01.json", "before-1")
+    assert [file.name for file in sorted(before.iterdir())] == [file.name for file in files]
+    printed = capsys.readouterr()
+    assert "before-1" in printed.err
+    assert "a device has 80 GiB" in printed.out
+    assert main(["simulate", str(before / "01.json"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["step_time_ps"] == answer["plans"][0]["step_time_ps"]
 

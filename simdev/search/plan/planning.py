@@ -111,7 +111,7 @@ def plans_of(
     setups = list(space.setups(illegal))
     total = sum(map(space.count, setups))
     if not total:
-        raise InputError(_nothing(illegal))
+        raise InputError(_nothing(illegal) or space.nothing())
     hidden = None if progress is None else not progress
     digest = fingerprint((engine_version(), question.content)) if journal else ""
     with nullcontext() if journal is None else Journal(journal, None, "plan") as book, tqdm(
@@ -152,7 +152,7 @@ class _Kept:
 def _nothing(illegal: Counter[str]) -> list[str]:
     """Why there is no plan at all."""
     most = [f"{reason}: {count:,} combinations" for reason, count in illegal.most_common()]
-    return most[:REASONS_SHOWN] or ["options: no combination of them takes all devices"]
+    return most[:REASONS_SHOWN]
 
 
 def _front(fitting: Sequence[Scored], question: Question) -> list[Scored]:

@@ -17,11 +17,12 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ...errors import InputError, refuse
+from ...files.paths import shown
 from ...models.large import Transformer, shard_of, uses_flash
 from ...schedules import CHUNKED, SEARCHED, full_name, order_of, round_of
 from ...schedules import SCHEDULES as NAMES
 from ...schedules.sizes import check_sizes
-from ...strategy.parallelism import CONTEXTS, MODULES, RECOMPUTES, Parallelism
+from ...strategy.parallelism import CONTEXTS, MODULES, MOST, RECOMPUTES, Parallelism
 from ...units import written
 
 DEGREES = "dp", "cp", "tp", "pp", "ep"
@@ -108,6 +109,8 @@ def choices_of(given: Mapping[str, Any] | None) -> Choices:
 
     Raises InputError.
     """
+    if given is not None and not isinstance(given, Mapping):
+        raise InputError(f"options: must be an object of fields and values, got {shown(given)}")
     values = {name: _several(value) for name, value in (given or {}).items()}
     for name in LISTS & values.keys():  # a text is a list of one thing, "" of none
         values[name] = tuple(
@@ -194,6 +197,15 @@ class Space:
         schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
         return [Plan(setup, *each, zero) for each in schedules for zero in self.zeros(setup[0])]
 
+    def nothing(self) -> str:
+        """What was set that leaves no combination at all, legal or not."""
+        modules = [dict(each).get("recompute_modules", MODULES[:1]) for each in self.choices.others]
+        if MODULES[:1] not in modules and RECOMPUTES[1] not in self.choices.listed["recompute"]:
+            return f"recompute, recompute_modules: no combination of these is {RECOMPUTES[1]}"
+        names = ", ".join(self.choices.counts)
+        counts = " or ".join(f"{number:,}" for number in dict.fromkeys(self.devices))
+        return f"{names}: no combination of these takes all {counts} devices"
+
     def count(self, setup: Setup) -> int:
         """How many plans a setup has."""
         schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
@@ -233,7 +245,12 @@ class Space:
         recomputes, zeros = self._recomputes(layout, others), len(self.zeros(layout))
         for microbatch in self._microbatches(layout):
             microbatches = self.global_batch // layout.dp // microbatch
-            for reason, count in self._schedules(layout.pp, microbatches)[1].items():
+            schedules, reasons = self._schedules(layout.pp, microbatches)
+            if microbatches > MOST:
+                every = len(schedules) + reasons.total()
+                illegal[f"microbatches: more than {MOST:,}"] += every * zeros * len(recomputes)
+                continue
+            for reason, count in reasons.items():
                 illegal[reason] += count * zeros * len(recomputes)
             for recompute in recomputes:
                 yield Setup(layout, microbatch, microbatches, recompute, others)
