@@ -184,7 +184,7 @@ def _is_whole(profile: Path) -> bool:
 
 def _compare(profile: Path, graph: Path) -> None:
     from ..graph import PHASES
-    from ..measure.compare import compare, write_scenario
+    from ..measure.compare import advice, compare, write_scenario
     from ..units import format_seconds
 
     result = compare(profile, graph)
@@ -203,6 +203,8 @@ def _compare(profile: Path, graph: Path) -> None:
         + " (too noisy to be trusted)"
         * result.too_noisy
     )
+    for line in advice(result):
+        print(f"  {line}")
 
 
 def _size(text: str) -> tuple[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -54,6 +54,46 @@ class Comparison:
     def host_error(self) -> float:
         """Signed relative error of the step with its host."""
         return self.with_host_s / self.measured_s - 1
+
+
+SMALL, LARGE, WHOLE = 0.05, 0.15, 0.99
+"""Errors from which there is something to do, and much; the share of the time that counts as
+measured whole (ours).
+"""
+
+
+def advice(comparison: Comparison) -> Iterator[str]:
+    """What to do about the error of a comparison, by its size and cause, the surest cause first."""
+    if comparison.too_noisy:
+        yield "noisy: the machine was busy; measure again with nothing else running"
+    if comparison.known < WHOLE:
+        yield (
+            f"unmeasured: {1 - comparison.known:.0%} of the op time is estimated; a greater "
+            "--seconds measures the rest"
+        )
+    if comparison.error < -LARGE:
+        share = f"operators fill {1 + comparison.error:.0%} of the step"
+        if comparison.host is None:
+            yield f"host-bound: {share}, and nothing is known of its host; profile it anew"
+        else:
+            faster = ", CUDA graphs or torch.compile" if comparison.clock == "cuda" else ""
+            yield (
+                f"host-bound: {share}; keep the host in scenarios of it, and make the step faster "
+                f"by a greater --batch{faster}"
+            )
+    left = comparison.host_error
+    if comparison.too_noisy or comparison.known < WHOLE or abs(left) <= SMALL:
+        return
+    if left > 0:
+        yield (
+            "slower than measured: operators alone are colder than in the step, or overlap there; "
+            "try a greater --batch, or fit the scenario to a trace (simdev calibrate)"
+        )
+    elif comparison.host is not None or comparison.error >= -LARGE:
+        yield (
+            "faster than measured: the step waits for what is no operator, as copies or .item(); "
+            "look at its trace (simdev import TRACE)"
+        )
 
 
 def compare(

@@ -13,7 +13,7 @@ from simdev.costs import CostModel
 from simdev.costs.host import between_cost
 from simdev.files.profile import read_profile
 from simdev.graph import Graph, Op, Tensor
-from simdev.measure.compare import compare, write_scenario
+from simdev.measure.compare import Comparison, advice, compare, write_scenario
 from simdev.report import run
 from simdev.scenario import load_scenario
 
@@ -122,6 +122,44 @@ def test_a_run_of_several_batches_is_compared_by_its_graph(tmp_path: Path) -> No
     result = compare(profile, tmp_path / "graphs/other.json")
     assert (result.batch, result.measured_s) == (4, 16e-6)
     assert compare(profile).measured_s == 20e-6
+
+
+def comparison(error: float, host_error: float, known: float = 1.0, **more: Any) -> Comparison:
+    fields: dict[str, Any] = {"clock": "cuda", "too_noisy": False, "host": {}, **more}
+    return Comparison(
+        "net",
+        1,
+        "gpu",
+        simulated_s=1 + error,
+        measured_s=1.0,
+        known=known,
+        with_host_s=1 + host_error,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "begins"),
+    [
+        (comparison(-0.03, 0.02), []),
+        (comparison(-0.67, 0.0), ["host-bound: operators fill 33% of the step; keep the host"]),
+        (comparison(-0.67, -0.67, host=None), ["host-bound: operators fill 33% of the step, and"]),
+        (comparison(-0.1, -0.1, too_noisy=True), ["noisy: the machine was busy"]),
+        (comparison(0.3, 0.3, 0.8), ["unmeasured: 20% of the op time is estimated"]),
+        (comparison(0.1, 0.1), ["slower than measured: operators alone are colder"]),
+        (comparison(-0.1, -0.1, host=None), ["faster than measured: the step waits"]),
+        (comparison(-0.5, -0.2), ["host-bound: operators fill 50%", "faster than measured: "]),
+    ],
+)
+def test_an_error_says_what_to_do_about_it(result: Comparison, begins: list[str]) -> None:
+    lines = list(advice(result))
+    assert len(lines) == len(begins)
+    assert all(line.startswith(begin) for line, begin in zip(lines, begins, strict=True))
+
+
+def test_only_a_gpu_is_offered_graphs() -> None:
+    assert "CUDA graphs" in next(advice(comparison(-0.67, 0.0)))
+    assert "CUDA graphs" not in next(advice(comparison(-0.67, 0.0, clock="cpu")))
 
 
 # What an op of a CPU costs its host.
