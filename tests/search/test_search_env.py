@@ -10,12 +10,12 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-import simdev.search.env  # noqa: F401 (registers the environment)
 from forks import forks
 from simdev import Oracle
 from simdev.cluster import Cluster, Device
 from simdev.errors import InputError
 from simdev.graph import Graph, Op
+from simdev.search.env import IDS
 from strategies import UNIT, op
 
 ID = "simdev/Placement-v0"
@@ -150,3 +150,13 @@ def test_steps_out_of_place_raise():
             env.step(np.int64(action))
     with pytest.raises(InputError, match="nothing to place"):
         make(Oracle(Graph("empty", ()), forks().cluster))
+
+
+def test_wrong_ids_and_arguments_are_answered_with_those_there_are() -> None:
+    assert set(IDS) <= set(gymnasium.registry)
+    with pytest.raises(gymnasium.error.NameNotFound, match="Did you mean: `Placement`"):
+        gymnasium.make("simdev/Placment-v0", oracle=forks(None))
+    with pytest.raises(InputError, match="pasess: no such argument; there are oracle, penalty, pa"):
+        gymnasium.make("simdev/Improve-v0", oracle=forks(None), pasess=2)
+    with pytest.raises(InputError, match=r"simdev/Placement-v0: oracle: missing, like oracle_of"):
+        gymnasium.make("simdev/Placement-v0")
