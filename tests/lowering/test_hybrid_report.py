@@ -47,6 +47,12 @@ def test_the_chart_shows_every_microbatch_and_all_time() -> None:
     } <= set(legend)
 
 
+def test_microbatches_share_a_hue_where_a_row_has_very_many() -> None:
+    report = report_of(DENSE, Parallelism(pp=2, microbatches=160))
+    legend = [text.get_text() for text in draw_gantt(chart_of(report)).get_legend().get_texts()]
+    assert legend[-1] == "microbatches (10 of one colour, colours repeat every 80)"
+
+
 def test_pipeline_meets_its_closed_form() -> None:
     """Equal stages, transfers that take no time: the step is (m + p - 1) / m of a rank's work, and
     its ends.

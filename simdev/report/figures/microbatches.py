@@ -37,6 +37,7 @@ NAMES = {
 }  # fmt: skip
 LOW = 0.7  # of a row: gradients of weights are lower, so that they differ without colours too
 MANY = 3_000  # actions: beyond, single microbatches cannot be seen, and neighbours share a hue
+MANY_IN_A_ROW = 300  # actions of a rank of a large model's step: beyond, they share hues, too
 COMPUTING, WAITING = (-1.0, 0.45), (0.5, 1.0)  # of a row: what computes, what is waited for
 VISIBLE = 1_500  # parts of a step: shorter gaps between tasks of one look are drawn over
 EXPOSED_COLOURS = dict(
@@ -194,7 +195,8 @@ def _rank_row(trace: Trace, large: LargeStep, rank: int, name: str, note: str) -
     """What the rank computes, layer by layer, and what its gaps go to."""
     here = trace.task_graph.tasks.source == large.first[rank]
     rows = np.flatnonzero(here & (large.role < COMPUTES))
-    hues = np.where(large.microbatch[rows] < 0, -1, large.microbatch[rows] % len(HUES))
+    turns = large.microbatch[rows] // _shared(large) % len(HUES)
+    hues = np.where(large.microbatch[rows] < 0, -1, turns)
     nothing = np.zeros(0, np.int64)
     row = _row(name, note, nothing, trace, nothing)
     for role in range(COMPUTES):
@@ -230,7 +232,7 @@ def _work_labels(trace: Trace, large: LargeStep, rank: int) -> Iterator[Label]:
     borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows)] if len(rows) else []
     for i, after in pairwise(borders):
         start, finish = int(trace.start[rows[i]]), int(trace.finish[rows[after - 1]])
-        look = _code(int(shown[i]), int(microbatch[i]) % len(HUES))
+        look = _code(int(shown[i]), int(microbatch[i]) // _shared(large) % len(HUES))
         yield Label(rank, start, finish, look, (str(microbatch[i]),))
 
 
@@ -246,4 +248,15 @@ def _training_legend(rows: Sequence[GanttRow], large: LargeStep, looks: Sequence
             names.setdefault(looks[_code(role)], []).append(name)
     legend: Legend = {" and ".join(shared): look for look, shared in names.items()}
     legend |= {BUBBLE: IDLE} if len(looks) - 1 in present else {}
-    return legend | _microbatches(large.parallelism.microbatches)
+    return legend | _microbatches(large.parallelism.microbatches, _shared(large))
+
+
+def _shared(large: LargeStep) -> int:
+    """How many microbatches in a row have one hue: of thin actions of many hues all would look
+    grey.
+    """
+    if max(map(len, large.schedule.rows)) <= MANY_IN_A_ROW:
+        return 1
+    # At least as many as pass through a chunk one after another.
+    several = -(-large.parallelism.microbatches // (2 * len(HUES)))
+    return max(several, large.parallelism.pp)
