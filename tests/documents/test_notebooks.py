@@ -50,13 +50,18 @@ SMALLER = {
         '"nmt", "batch": 256, "length": 5': '"rnnlm", "batch": 64, "length": 2',
         '"flexflow", 300': '"flexflow", 10',
     },
-    "06-what-to-buy": {'"length": 128}': '"length": 128, "layers": 2}'},
+    "06-what-to-buy": {
+        '{"model": "resnet-50", "batch": 512}': '{"model": "lenet", "batch": 512}',
+        '{"model": "resnet-50", "batch": 1024}': '{"model": "lenet", "batch": 1024}',
+        'rates = ["10 Gbit/s", "25 Gbit/s", "100 Gbit/s", "400 Gbit/s"]': 'rates = ["10 Gbit/s"]',
+        '{"cluster": list(price_per_hour)}': '{"cluster": ["l40s-8x", "dgx-h100"]}',
+    },
     "07-write-your-own-optimizer": {
         'simdev.load_scenario("../scenarios/gnmt-4x-cpu.json")': ON_FOUR_CORES,
         "proposals=15_000": "proposals=1_500",
         "budget=5_000": "budget=500",
     },
-    "08-from-pytorch-to-a-prediction": {"seconds=10": "seconds=1"},
+    "08-from-pytorch-to-a-prediction": {"seconds=5": "seconds=0.5"},
     "09-learning-to-place": {
         'search(question, "post", budget=500)': 'search(question, "post", budget=50)',
         '"post", "colocrl", "placeto"]': '"post"]',
@@ -65,6 +70,17 @@ SMALLER = {
         "short[:4], budget=1200": "short[:1], budget=30",
         "zip(nmt.unseen, nmt.held_out": "zip(nmt.unseen[:1], nmt.held_out[:1]",
         "budget=100": "budget=10",
+    },
+    "10-which-plan": {
+        "global_batch=128": "global_batch=16",
+        '"tp": [4, 8]': '"tp": 8',
+        '"pp": [2, 4, 8]': '"pp": [2, 4]',
+        '["1F1B", "Interleaved1F1B"]': '"1F1B"',
+        '    "1600 Gbit/s": {"network": "1600 Gbit/s"},': "",
+    },
+    "11-how-much-is-the-host": {
+        '"resnet-50": 64, "rnnlm": 64, "small": 1, ': "",
+        '("vgg-19", "resnet-50", "mlp")': '("mlp",)',
     },
 }
 """By notebook, what stands for what: fewer points, smaller models and shorter searches. The whole
@@ -80,7 +96,7 @@ def test_there_are_notebooks():
     assert [path.name[:2] for path in NOTEBOOKS] == [
         f"{k:02d}" for k in range(1, 1 + len(NOTEBOOKS))
     ]
-    assert len(NOTEBOOKS) == 9
+    assert len(NOTEBOOKS) == 11
 
 
 def smaller(notebook: Any, texts: dict[str, str]) -> Any:
