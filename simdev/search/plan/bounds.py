@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from .question import Question
 from .space import Plan, Setup
 
 UNKNOWN = 0
+KEPT = 512  # setups of which much is known
 
 
 class Bound(NamedTuple):
@@ -45,16 +46,23 @@ def _shape(pp: int) -> Schedule:
     return named_schedule("1F1B", pp, 1)
 
 
+class _Known:
+    """What plans of a setup share: pieces by ZeRO, the rest by schedule and chunks."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.pieces: dict[int, Pieces] = {}
+        self.flying: dict[tuple[str, int], Ints] = {}
+        self.ended: dict[tuple[str, int], tuple[Ints, Ints]] = {}
+        self.waited: dict[tuple[int, bool], int] = {}
+
+
 class Bounds:
     """The bounds of the plans of a question; what they share is worked out once."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
         self.ground = cache(self._ground)
-        # Of the setup that was asked for last.
-        self._pieces: tuple[Any, dict[int, Pieces]] = None, {}
-        self._flying: dict[tuple[str, int], Ints] = {}
-        self._ended: dict[tuple[str, int], tuple[Ints, Ints]] = {}
+        self._of = lru_cache(KEPT)(_Known)
         # Of setups that are alike.
         self._means: dict[Hashable, tuple[int, int]] = {}
         self._states: dict[Hashable, int] = {}
@@ -65,9 +73,8 @@ class Bounds:
 
     def pieces(self, setup: Setup, zero: int) -> Pieces:
         """Those of a setup, which are kept for its next plan."""
-        if self._pieces[0] != setup:
-            self._pieces, self._flying, self._ended = (setup, {}), {}, {}
-        if zero not in self._pieces[1]:
+        known = self._of(setup).pieces
+        if zero not in known:
             ground = self.ground(setup.layout.cluster)
             plan = Plan(setup, "1F1B", 1, zero)
             p, shape = plan.parallelism, _shape(setup.layout.pp)
@@ -75,8 +82,8 @@ class Bounds:
             shard = shard_of(self.question.model, p)
             program = Program(shard, p, shape, layers, ground.durations(plan))
             ranks = ground.ranks(setup.layout.pp)
-            self._pieces[1][zero] = Pieces(program, ground.kinds, ranks)
-        return self._pieces[1][zero]
+            known[zero] = Pieces(program, ground.kinds, ranks)
+        return known[zero]
 
     def alike(self, setup: Setup) -> Hashable:
         """Equal for setups that compute and exchange the same for a microbatch, whatever they make
@@ -124,6 +131,33 @@ class Bounds:
         )
         # Halves of a backward are rounded each by itself, a ps at most.
         return each - 2 * int(counts.sum()) - 4, int(forward.min())
+
+    def waited_ps(self, plan: Plan) -> int:
+        """What a plan is not faster than, whatever the order of its actions: a rank waits for a
+        forward of each stage before it and then does all that it does; unless a backward is split,
+        those of the stages before it follow its last.
+        """
+        waited, key = self._of(plan.setup).waited, (plan.chunks, plan.schedule in SPLIT)
+        if key not in waited:
+            waited[key] = self._waited(plan, *key)
+        return max(self.setup_ps(plan.setup), waited[key])
+
+    def _waited(self, plan: Plan, chunks: int, is_split: bool) -> int:
+        setup, pieces = plan.setup, self.pieces(plan.setup, 0)
+        pp = setup.layout.pp
+        counts = self.ground(setup.layout.cluster).division(pp * chunks).counts
+        times = []
+        for kind in (FORWARD, BACKWARD):
+            each = counts @ pieces.layers(kind)[:, MAIN]
+            each[0] += pieces.end(EMBEDDING, kind).main
+            each[-1] += pieces.end(CLASSIFIER, kind).main
+            times.append(each)
+        forward, backward = times
+        # Halves of a backward are rounded each by itself, a ps at most.
+        busy = forward + backward - 2 * counts.sum(axis=1) - 4
+        passed = forward[: pp - 1] + (0 if is_split else backward[: pp - 1])
+        before = np.concatenate((np.zeros(1, np.int64), np.cumsum(passed)))
+        return int((setup.microbatches * busy.reshape(-1, pp).sum(axis=0) + before).max())
 
     def held(self, setup: Setup, zeros: Sequence[int]) -> tuple[int, bool]:
         """What the fullest rank holds at the least whatever the schedule, and whether all ranks
@@ -178,14 +212,15 @@ class Bounds:
         division = ground.division(layout.pp * plan.chunks)
         held = division.updated(pieces, layout.pp)[:, 1]
         if plan.schedule not in SEARCHED:
-            if plan[1:3] not in self._flying:  # whatever ZeRO shares out
-                self._flying[plan[1:3]] = _held(pieces, division, plan)
-            held = held + self._flying[plan[1:3]]
+            flying = self._of(plan.setup).flying
+            if plan[1:3] not in flying:  # whatever ZeRO shares out
+                flying[plan[1:3]] = _held(pieces, division, plan)
+            held = held + flying[plan[1:3]]
         fits = bool((held <= ground.capacity(layout.pp)).all())
         return int(held.max()), fits
 
     def _time(self, plan: Plan) -> int:
-        least = self.setup_ps(plan.setup)
+        least, ended = self.waited_ps(plan), self._of(plan.setup).ended
         if plan.schedule in SEARCHED:
             return least
         ground = self.ground(plan.setup.layout.cluster)
@@ -193,9 +228,9 @@ class Bounds:
         if plan.zero >= 2:
             return max(least, run.step_ps(*run.actions()))
         # ZeRO 0 and 1 differ behind the last action alone.
-        if plan[1:3] not in self._ended:
-            self._ended[plan[1:3]] = run.actions()
-        return max(least, run.step_ps(*self._ended[plan[1:3]]))
+        if plan[1:3] not in ended:
+            ended[plan[1:3]] = run.actions()
+        return max(least, run.step_ps(*ended[plan[1:3]]))
 
 
 def _held(pieces: Pieces, division: Division, plan: Plan) -> Ints:

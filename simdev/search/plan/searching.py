@@ -1,10 +1,10 @@
 """Best first: the plans of a space by their bounds, simulated until no bound is below the best.
 
 Setups that exchange the same for a microbatch stand together by a bound of their own. Where they
-come up, those that fit take their place, and then the plans of a setup take its, each with its
-bound. What comes up next has the least bound of all that is left: where that is above the last of
-the best, so is everything behind it. The best are those of different degrees,
-unless plans that are alike in these are asked for, too.
+come up, those that fit take their place, and then the plans of a setup take its, each with a bound,
+and once more with that of its actions. What comes up next has the least bound of all that is left:
+where that is above the last of the best, so is everything behind it. The best are those of
+different degrees, unless plans that are alike in these are asked for, too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .outcome import Counts, Scored
 from .scoring import Record, Scores
 from .space import Layout, Plan, Setup, Space
 
+GROUP, SETUP, WAITED, PATH = range(4)  # what a bound was worked out of
 ROUND = 8  # plans simulated before the best is looked at again, however many work at it
 
 
@@ -71,7 +72,8 @@ class Search:
             groups.setdefault(self.bounds.alike(setup), Group([])).members.append((place, setup))
             place += self.space.count(setup)
         for group in groups.values():
-            heapq.heappush(self._heap, (self._group_ps(group), group.members[0][0], 0, group, 0))
+            entry = self._group_ps(group), group.members[0][0], GROUP, group, 0
+            heapq.heappush(self._heap, entry)
         done = 0
         while batch := self._next():
             records = self._simulated({place: plan for place, plan in batch})
@@ -102,7 +104,7 @@ class Search:
         """The plans of the next round."""
         batch: list[tuple[int, Plan]] = []
         while self._heap and len(batch) < ROUND and self._heap[0][0] <= self._limit:
-            bound, place, _, node, peak = heapq.heappop(self._heap)
+            bound, place, level, node, peak = heapq.heappop(self._heap)
             if isinstance(node, Group):
                 for place, setup in node.members:
                     self._open(bound, place, setup)
@@ -113,6 +115,8 @@ class Search:
                     self.slower += self.space.count(node)
             elif not self._is_needed(bound, peak, node):
                 self.slower += 1
+            elif level == WAITED:
+                self._follow(node, place)
             else:
                 batch.append((place, node))
         return batch
@@ -155,7 +159,7 @@ class Search:
                 self.unfit += count
                 self._too_large.append((held, place, setup))
                 return
-            heapq.heappush(self._heap, (self.bounds.setup_ps(setup), place, 1, setup, 0))
+            heapq.heappush(self._heap, (self.bounds.setup_ps(setup), place, SETUP, setup, 0))
             self._has_bounds = True
         except InputError as error:
             self._refuse(error, count)
@@ -175,17 +179,21 @@ class Search:
 
     def _expand(self, setup: Setup, place: int) -> None:
         for number, plan in enumerate(self.space.plans(setup)):
-            try:
-                bound = self.bounds.plan(plan)
-            except InputError as error:
-                self._refuse(error, 1)
-                continue
-            self._count_bytes(bound.peak_bytes)
-            if bound.fits:
-                entry = bound.step_ps, place + number, 2, plan, bound.peak_bytes
-                heapq.heappush(self._heap, entry)
-            else:
-                self.unfit += 1
+            entry = self.bounds.waited_ps(plan), place + number, WAITED, plan, 0
+            heapq.heappush(self._heap, entry)
+
+    def _follow(self, plan: Plan, place: int) -> None:
+        """A plan by its memory and the path of its actions."""
+        try:
+            bound = self.bounds.plan(plan)
+        except InputError as error:
+            self._refuse(error, 1)
+            return
+        self._count_bytes(bound.peak_bytes)
+        if bound.fits:
+            heapq.heappush(self._heap, (bound.step_ps, place, PATH, plan, bound.peak_bytes))
+        else:
+            self.unfit += 1
 
     def _is_needed(self, step: int, peak: int, plan: Plan) -> bool:
         """Whether a plan may be among the best, or on the front where that is looked for."""
