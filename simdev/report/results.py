@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import InputError, install_line
@@ -85,7 +86,7 @@ def results_data(results: pd.DataFrame, source: str) -> dict[str, Any]:
         "source": source,
         "fits": bool(ranks.order) or not len(results),
         "headline": f"{len(results):,} scenarios: {counts}" if len(results) else "No scenarios",
-        "facts": list(_facts(columns, kinds, ranks)),
+        "facts": list(_facts(columns, ranks, _was_set(results))),
         "notes": [],
         "columns": [{"title": name, "as": kinds[name], "values": columns[name]} for name in names],
         "axes": _axes(results, kinds, columns)
@@ -103,28 +104,44 @@ def results_data(results: pd.DataFrame, source: str) -> dict[str, Any]:
 
 def _title(columns: Mapping[str, list[Any]], ranks: Ranking, was_set: Sequence[str]) -> str:
     """The question: what was swept over what, and its answer."""
-    varied = [name for name in was_set if len(set(map(str, columns.get(name, [])))) > 1]
     parts = [
         {str(columns[name][row]) for row in ranks.order if name in columns}
         for name in ("graph_name", "cluster_name")
     ]
     subject = " on ".join(next(iter(part)) for part in parts if len(part) == 1)
-    over = f" over {', '.join(varied[:4])}" if varied else ""
-    question = f"{subject or 'A sweep'}{over}"
+    over = ", ".join(_short(name) for name in _varied(columns, was_set)[:4])
+    question = f"{subject or 'A sweep'}{f' over {over}' if over else ''}"
     if not ranks.order or not ranks.goals:
         return f"{question}: nothing fits" if columns else "A sweep without scenarios"
     best, goal = ranks.order[0], ranks.goals[0]
     seconds = format_seconds(columns["step_time_s"][best] / 1e12)
-    return f"{question}: {goal.words} {columns['scenario'][best]}, {seconds}"
+    return f"{question}: {goal.words} with {_named(columns, was_set, best)}, {seconds}"
+
+
+def _named(columns: Mapping[str, list[Any]], was_set: Sequence[str], row: int) -> str:
+    """What a row was set to, or where nothing was, its scenario."""
+    values = [f"{_short(name)} {columns[name][row]}" for name in _varied(columns, was_set)]
+    return ", ".join(values) or PurePath(str(columns["scenario"][row])).name
+
+
+def _varied(columns: Mapping[str, list[Any]], was_set: Sequence[str]) -> list[str]:
+    """What was set to several values; a second column of the same in SI units is none."""
+    names = [name for name in was_set if len(set(map(str, columns.get(name, [])))) > 1]
+    return [name for name in names if not any(name.startswith(f"{other}_") for other in names)]
+
+
+def _short(name: str) -> str:
+    """The last word of a field: "bandwidth" of "cluster.bandwidth"."""
+    return name.rpartition(".")[2]
 
 
 def _facts(
-    columns: Mapping[str, list[Any]], kinds: Mapping[str, str], ranks: Ranking
+    columns: Mapping[str, list[Any]], ranks: Ranking, was_set: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Of the best row and of how many there are."""
     if ranks.order and ranks.goals:
         best = ranks.order[0]
-        yield "best", str(columns["scenario"][best])
+        yield "best", _named(columns, was_set, best)
         yield "its step", format_seconds(columns["step_time_s"][best] / 1e12)
         for name in ("samples_per_s", "tokens_per_s"):
             if name in columns and columns[name][best] is not None:

@@ -24,6 +24,7 @@ from simdev.report.page import (
     results_data,
     run_data,
 )
+from simdev.report.page.html import SCRIPTS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -160,7 +161,7 @@ PLACE = "[...document.querySelectorAll('*')].indexOf(document.activeElement) - 0
 
 def test_the_best_row_stands_on_top_and_what_does_not_fit_apart(page_of: PageOf) -> None:
     opened = page_of(html("sweep"))
-    assert "most samples a second bandwidth=64,batch=256" in opened.locator("h1").inner_text()
+    assert "most samples a second with bandwidth 64, batch 256" in opened.locator("h1").inner_text()
     fit, apart = (
         opened.get_by_role("region", name="best first"),
         opened.get_by_role("region", name="Do not fit"),
@@ -197,6 +198,33 @@ def test_large_data_are_packed_and_drawn_alike(
     packed = page_of(page(PAGES["sweep"]()))
     assert packed.locator("#data").get_attribute("type") == "application/gzip"
     assert packed.locator("main").inner_text() == plain.locator("main").inner_text()
+
+
+def test_another_step_is_drawn_in_the_same_page(
+    page_of: PageOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = tmp_path / "live.js"
+    live.write_text("globalThis.StepPage = StepPage;")
+    monkeypatch.setattr("simdev.report.page.html.SCRIPTS", (*SCRIPTS, str(live)))
+    first, second = (run_data(subject(name)) for name in ("pipeline-gpipe", "pipeline-1f1b"))
+    opened = page_of(page(first))
+    opened.evaluate(
+        """data => {
+          globalThis.shown = new StepPage(data);
+          document.querySelector("main").replaceChildren(shown.part);
+          shown.view.show(5e9, 9e9);
+        }""",
+        first,
+    )
+    opened.get_by_role("searchbox", name="find ops").fill("forward_7")
+    opened.keyboard.press("Enter")
+    chosen = opened.locator(".detail b").inner_text()
+    opened.evaluate("data => shown.take(data)", second)
+    assert second["title"] in opened.locator("h1").inner_text()
+    assert second["source"] in opened.locator("#headline").inner_text()
+    assert opened.locator(".detail b").inner_text() == chosen
+    assert opened.evaluate("[shown.view.to - shown.view.from, shown.charts.length]") == [4e9, 3]
+    assert opened.locator("section").count() == len(second["sheets"]) + 4
 
 
 def test_the_checks_of_pages_see_what_is_wrong(browser: Browser) -> None:

@@ -22,10 +22,11 @@ class RankedPage {
   rows({ columns, ranking }, title, numbers, ahead = []) {
     if (!numbers.length) return;
     const said = columns.filter((column) => numbers.some((i) => column.values[i] !== null && column.values[i] !== undefined));
-    const isOne = (column) => new Set(numbers.map((i) => column.values[i])).size === 1;
+    const isOne = (column) => new Set(column.values.filter((value) => value !== null)).size === 1;
     // What all rows have alike stands last.
-    const rank = (column) => (ahead.includes(column.title) ? -1 : numbers.length > 2 && isOne(column) ? 1 : 0);
-    said.splice(1, Infinity, ...said.slice(1).sort((a, b) => rank(a) - rank(b)));
+    const rank = (column) => (ahead.includes(column.title) ? -1 : column.values.length > 2 && isOne(column) ? 1 : 0);
+    const named = isOne(said[0]) ? 0 : 1; // the first column names the rows where it differs
+    said.splice(named, Infinity, ...said.slice(named).sort((a, b) => rank(a) - rank(b)));
     const rows = numbers.map((i) => Object.assign(said.map((column) => column.values[i]), { number: i }));
     const best = ranking.order[0];
     const made = table(title, said, rows, { search: rows.length > 10, most: 50, look: (row) => (row.number === best ? "chosen" : "") });
