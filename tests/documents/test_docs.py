@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -160,7 +161,7 @@ def test_commands_of_the_documents_exist(page, capsys):
     from simdev.cli import main
 
     text = page.read_text().replace("\\\n", " ")
-    for verb, rest in re.findall(r"^    simdev (\w+)(.*)$", text, re.MULTILINE):
+    for verb, rest in re.findall(r"^(?:    |\$ )simdev (\w+)(.*)$", text, re.MULTILINE):
         words = [verb, "doctor"] if verb == "profile" and rest.startswith(" doctor") else [verb]
         with pytest.raises(SystemExit) as stop:
             main([*words, "--help"])
@@ -168,3 +169,26 @@ def test_commands_of_the_documents_exist(page, capsys):
         known = capsys.readouterr().out
         for option in re.findall(r"(?<=\s)--[a-z][a-z-]*", rest.split("#")[0]):
             assert option in known, (verb, option)
+
+
+def told_in(page: Path) -> list[tuple[str, list[str]]]:
+    """The commands of its blocks of a console, each with the lines that it prints."""
+    blocks = re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
+    commands = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.M)[1:]]
+    return [(lines[0], lines[1:]) for lines in (part.splitlines() for part in commands)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["systems", "papers", "trace"])
+def test_a_tutorial_prints_what_it_says(name, tmp_path, monkeypatch, capsys):
+    """Every line that stands there, in this order; what took how long is of the machine."""
+    from simdev.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    for command, lines in told_in(README.parent / "docs" / "tutorials" / f"{name}.md"):
+        assert main(shlex.split(command)[1:]) == 0, command
+        answer = capsys.readouterr()
+        printed = iter([*answer.out.splitlines(), *answer.err.splitlines()])
+        for line in lines:
+            if line and line != "..." and "plans/s" not in line:
+                assert line.rstrip() in (other.rstrip() for other in printed), (command, line)
