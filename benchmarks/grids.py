@@ -29,7 +29,7 @@ from simdev.files.device import device_presets
 KIND, PARTS, SEEDS = "h100-sxm", 3, 4
 H100 = Path(__file__).resolve().parents[1] / "profiles" / "h100"
 RUNGS = ("interpolated", "fitted", "roofline", "ladder", "told", "with hints")
-BEGIN = "<!-- python -m benchmarks.grids --update docs/how-to/profiles.md -->\n\n"
+BEGIN = "<!-- python -m benchmarks.grids --update docs/reference/errors.md -->\n\n"
 Pair = tuple[Row, Load]
 
 

@@ -31,7 +31,7 @@ FOLDS = 5
 RUNGS = ("interpolated", "fitted", "scaled", "roofline", "ladder")
 TARGETS = {"interpolated": 0.16, "fitted": 0.25}
 BEGIN, END = (
-    "<!-- python -m benchmarks.ladder --update docs/how-to/profiles.md -->\n\n",
+    "<!-- python -m benchmarks.ladder --update docs/reference/errors.md -->\n\n",
     "\n\n<!-- end -->",
 )
 SHIPPED = Path(__file__).resolve().parents[1] / "profiles"

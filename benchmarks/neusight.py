@@ -28,7 +28,7 @@ from simdev.files.device import device_presets
 from simdev.graph import Graph
 
 GRIDS = Path(__file__).resolve().parents[1] / "profiles" / "h100" / "grids"
-BEGIN = "<!-- python -m benchmarks.neusight --update docs/how-to/profiles.md -->\n\n"
+BEGIN = "<!-- python -m benchmarks.neusight --update docs/reference/errors.md -->\n\n"
 MOST = 0.09  # mean |error|
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "BERT-Large": {"layers": 24, "width": 1024, "heads": 16, "length": 512},

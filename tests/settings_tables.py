@@ -1,6 +1,6 @@
-"""The tables of docs/explanation/learning.md: the settings of every learner, made of its class.
+"""The tables of docs/reference/settings.md: the settings of every learner, made of its class.
 
-``python tests/settings_tables.py`` writes them into docs/explanation/learning.md. What a setting
+``python tests/settings_tables.py`` writes them into docs/reference/settings.md. What a setting
 means is read from the docstring of the class, whose bullets begin with names
 and go on with others after a full stop; what is said of several names
 holds for each. Fields that a base class brings may be told there.
@@ -19,7 +19,7 @@ from typing import Any
 
 from simdev.search import METHODS
 
-DOCS = Path(__file__).parent.parent / "docs" / "explanation" / "learning.md"
+DOCS = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 START, END = "<!-- settings -->", "<!-- end of settings -->"
 NAMES = re.compile(r"``\w+``(?:, ``\w+``)*: ")
 COLUMNS = ("default", "published", "what it is")
@@ -74,7 +74,7 @@ def plain(value: object) -> str:
 
 
 def main() -> None:
-    """Writes the tables into docs/explanation/learning.md."""
+    """Writes the tables into docs/reference/settings.md."""
     text = DOCS.read_text(encoding="utf-8")
     before, after = text.split(START)[0], text.split(END)[1]
     DOCS.write_text(before + written() + after, encoding="utf-8")

@@ -13,7 +13,7 @@ DESCRIPTION = (
     "simdev train METHOD --family DIR/train trains on the former; simdev search places the latter."
 )
 OPTIONS = (
-    ("name", "NAME", "see docs/explanation/learning.md; a wrong name lists them"),
+    ("name", "NAME", "see docs/how-to/learning.md; a wrong name lists them"),
     ("-o --output", "DIR", "the folder to write, new or empty", {"required": True}),
     ("--seed", "K", "of what is drawn (default 0: what --family NAME trains on)", {"default": 0}),
 )

@@ -31,7 +31,7 @@ DESCRIPTION = (
 )
 OPTIONS = (
     ("file", "SCENARIO", "the scenario (JSON, may be gzipped; - is stdin), or an example's name"),
-    ("--method", "NAME", "see docs/how-to/search.md; a wrong name lists them"),
+    ("--method", "NAME", "see docs/reference/methods.md; a wrong name lists them"),
     ("--budget", "N", "placements to evaluate at most (default: the method's)"),
     ("--seconds", "S", "time to search at most"),
     ("--seed", "K", "of what is random (default 0)", {"default": 0}),

@@ -22,7 +22,7 @@ DESCRIPTION = (
     "policy as it is."
 )
 OPTIONS = (
-    ("method", "METHOD", "see docs/explanation/learning.md; a wrong name lists them"),
+    ("method", "METHOD", "see docs/how-to/learning.md; a wrong name lists them"),
     (
         "--family",
         "NAME",

@@ -69,7 +69,7 @@ def search(
     depends on it. ``n_jobs`` is how many processes work on them (``simdev.jobs``), which changes no
     answer.
 
-    Options of learners (docs/explanation/learning.md): ``settings`` by name, or as a text like
+    Options of learners (docs/how-to/learning.md): ``settings`` by name, or as a text like
     "published,hidden=128"; ``warm`` is what they imitate first: "auto", "random" or a method's
     name; ``policy`` a saved policy to begin with, which ``train=False`` evaluates only; ``n_jobs``
     as above.

@@ -28,7 +28,7 @@ from simdev.costs import DeviceSpec, Profile, Row, profile_key
 from simdev.costs.roofline import Scalars, ideal_seconds, load_of
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parents[1] / "docs" / "how-to" / "profiles.md"
+PAGE = HERE.parents[1] / "docs" / "reference" / "errors.md"
 SPECS = {
     "fast": DeviceSpec("fast", {"float32": Fraction(10**14)}, Fraction(10**12)),
     "slow": DeviceSpec("slow", {"float32": Fraction(10**12)}, Fraction(10**11)),

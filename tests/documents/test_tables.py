@@ -72,7 +72,7 @@ def codes() -> set[str]:
 @pytest.mark.parametrize(
     ("page", "head", "known"),
     [
-        ("search.md", "method | what it does", METHODS),
+        ("methods.md", "method | what it does", METHODS),
         ("learning.md", "family | what differs", FAMILIES),
         ("search.md", "rule of `adjust`", RULES),
         ("search.md", "name", [name.replace("adjust", "adjust:RULE") for name in PREPARATIONS]),
@@ -108,7 +108,8 @@ def test_the_values_of_a_key_are_told_with_the_formats(key: str, known: Iterable
 
 def test_options_of_a_search_are_those_of_its_page() -> None:
     options = [set(flags.split()) for flags, *_ in simdev.cli.search.OPTIONS if flags[0] == "-"]
-    pages = [*tables("search.md"), *tables("learning.md")]
+    names = "search", "comparing", "methods", "partitioners", "learning"
+    pages = [table for name in names for table in tables(f"{name}.md")]
     cells = [row[0] for head, rows in pages if head.startswith("option") for row in rows]
     written = {flag for cell in cells for flag in re.findall(r"`(--?[\w-]+)", cell)}
     assert written <= set().union(*options)
@@ -124,7 +125,7 @@ def test_options_of_a_training_are_those_of_its_page() -> None:
 
 
 def test_the_table_of_learners_tells_what_the_code_says() -> None:
-    (rows,) = [rows for head, rows in tables("search.md") if head.startswith("learner | places")]
+    (rows,) = [rows for head, rows in tables("methods.md") if head.startswith("learner | places")]
     learners = {name: method for name, method in METHODS.items() if method.learner}
     assert {first.strip("`") for first, *_ in rows} == set(learners)
     for name, places, carried, torch, _ in rows:

@@ -12,7 +12,7 @@ from simdev.lowering.pipeline import pipeline_task_graph
 from simdev.report.measures.pipeline import PipelineUse, pipeline_use
 from simdev.schedules import SEARCHED, named_schedule, searched_schedule, stage_times
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "pipelines.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "papers" / "zero-bubble.md"
 NAMES = ("1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p")
 # Model, p, m, f, b, w, comm (ms), and the published rates of NAMES. Interleaved: as many chunks as
 # a rank has layers, 24 / 8 and 48 / 16 (their layers, embeddings counted as one).
@@ -77,7 +77,7 @@ def test_the_published_interleaved_rates_leave_out_waits(row: int) -> None:
 
 
 def test_table_of_the_document() -> None:
-    """Run with -s to print the table that stands in docs/reference/pipelines.md."""
+    """Run with -s to print the table that stands in docs/papers/zero-bubble.md."""
     lines = []
     for i, row in enumerate(PUBLISHED):
         second = replay(i, "ZB-H2")

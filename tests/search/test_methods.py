@@ -1,4 +1,4 @@
-"""The table of methods, and the one in docs/how-to/search.md that says what they do."""
+"""The table of methods, and the one in docs/reference/methods.md that says what they do."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from simdev.search import METHODS, PREPARATIONS
 from simdev.search.methods import BAECHI
 from simdev.search.prepare import RULES
 
-DOCS = (Path(__file__).parents[2] / "docs" / "how-to" / "search.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+METHODS_PAGE = (DOCS / "reference" / "methods.md").read_text(encoding="utf-8")
+SEARCH_PAGE = (DOCS / "how-to" / "search.md").read_text(encoding="utf-8")
 
 
-def rows(heading: str) -> dict[str, list[str]]:
-    """The cells of the first table under a heading, by each name of its first column."""
-    table = DOCS.split(f"\n## {heading}\n")[1].partition("\n|")[2]
+def rows() -> dict[str, list[str]]:
+    """The cells of the page's first table, by each name of its first column."""
+    table = METHODS_PAGE.partition("\n|")[2]
     lines = [line for line in table.partition("\n\n")[0].splitlines() if line.startswith("| `")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     return {name: row for row in cells for name in re.findall("`([^`]+)`", row[0])}
 
 
 def test_the_docs_have_every_method_in_the_order_of_the_table():
-    assert list(rows("The methods")) == list(METHODS)
+    assert list(rows()) == list(METHODS)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_docs_have_the_defaults_of_a_method(name):
     """Its preparations, and its evaluations where they are what ends it."""
-    method, default = METHODS[name], rows("The methods")[name][-1]
+    method, default = METHODS[name], rows()[name][-1]
     named = re.findall("`([^`]+)`", default)
     assert named == ([",".join(method.prepare)] if method.prepare else [])
     evaluations = re.search(r"([\d,]+) evaluations", default)
@@ -46,7 +48,7 @@ def test_a_method_is_a_function_with_docs(name):
 
 
 def test_the_docs_have_every_preparation_and_rule():
-    section = DOCS.split("\n## Preparing the graph\n")[1].partition("\n## ")[0]
+    section = SEARCH_PAGE.split("\n## Preparing the graph\n")[1].partition("\n## ")[0]
     named = re.findall(r"^\| ((?:`[^|`]+`(?:, )?)+)", section, re.MULTILINE)
     names = [name.partition(":")[0] for cell in named for name in re.findall("`([^`]+)`", cell)]
     assert set(names) == {*PREPARATIONS, *RULES, "adjust"} - {""}
