@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
+from .display import Displayed
 from .errors import refuse
 from .frozen import FrozenDict, freeze
 from .units import (
@@ -218,7 +219,7 @@ class HalfLink:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Displayed):
     """Devices, links and how transfers queue. Raises InputError with every problem at once.
 
     ``collectives`` names the tables of measured collectives that hold on its nodes ("" where there

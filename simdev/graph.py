@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from .attributes import EDGE, KIND, OUTPUT, TIME, WEIGHT, only, size_of, time_of
+from .display import Displayed
 from .errors import InputError, prefixed
 from .frozen import FrozenDict, freeze
 from .units import Number, is_count, name_problems, parse_time, size_problems
@@ -219,7 +220,7 @@ def _seconds(value: Number, name: str) -> Fraction:
 
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(Displayed):
     """A directed acyclic graph of ops in program order.
 
     Raises InputError with every problem at once.

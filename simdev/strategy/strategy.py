@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
+from ..display import Displayed
 from ..errors import InputError
 from ..frozen import FrozenDict, freeze
 from ..units import is_count
@@ -80,7 +81,7 @@ def no_sync(shown: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class Strategy(Displayed):
     """How a step is spread: where ops run, how they and their tensors are split, and the order of
     queues.
 
