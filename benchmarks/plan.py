@@ -43,7 +43,7 @@ _GPT3 = Ran(
     13.75,
 )  # fmt: skip
 _RAN = {ran.name: ran for ran in (_GPT3, *RUNS)}
-_LLAMA, _DEEPSEEK = "NVIDIA 25.11, llama3-70b on 64", "DeepSeek-V3"
+_LLAMA, _DEEPSEEK = "NVIDIA 25.11, llama3-70b on 64", "DeepSeek-V3, 1F1B"
 _INTERLEAVED = ["1F1B", "Interleaved1F1B"]
 _2022 = {"flash": False, "scatter_gather": True}
 _V3 = {name: _RAN[_DEEPSEEK].plan[name] for name in ("state_bytes", "recompute")}

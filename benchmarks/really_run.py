@@ -66,7 +66,9 @@ def _narayanan(
 
 
 def _korthikanti(model: str, pp: int, chunks: int, both: bool, seconds: float) -> Ran:
-    """A step of table 5 of Korthikanti et al. 2022 (arXiv 2205.05198) of one replica."""
+    """A step of table 5 of Korthikanti et al. 2022 (arXiv 2205.05198) of one replica, as
+    calculon-ai/calculon has it (calculon/megatron/validation.py).
+    """
     technique = {"recompute": "selective", "sequence_parallel": True} if both else {}
     plan = _2021 | {"tp": 8, "pp": pp, "microbatches": 8 * pp, "zero": 0, "chunks": chunks}
     name = f"Korthikanti 2022, {model}, {'both techniques' if both else 'full recomputation'}"
@@ -94,11 +96,15 @@ def _nvidia(
 
 
 # Llama 3 (Grattafiori et al. 2024), table 4 and section 3.3.2: no recomputation at 8,192 words; the
-# first and the last stage have a layer less. Seconds from its TFLOP/s a GPU and 405.85 B parameters
-# times 6, with attention as it counts it. Chunks are not told, nor is how gradients are kept: a
-# layer each, ZeRO 1 and the fused SwiGLU of Meta's xformers (its product made again), ours.
-_405B = {"tp": 8, "pp": 16, "recompute": "selective", "recompute_modules": ["mlp_act"]}
-_INTERLEAVED = {"chunks": 8, "stage_layers": [0] + [1] * 126 + [0]}
+# first and the last stage have a layer less; states and gradients are shared out, parameters stay
+# after the forward, gradients are reduced in float32. Its table has dp 4 for 131,072 words, which
+# is neither its GPUs nor its batch. Seconds from its TFLOP/s a GPU and 405.85 B parameters times 6,
+# with attention as it counts it. Not told, and ours: chunks of a layer, and that gradients are
+# reduced every microbatch.
+_405B = {"tp": 8, "pp": 16, "chunks": 8, "stage_layers": [0] + [1] * 126 + [0]}
+_SHARED = _405B | {"zero": 2, "reduce_bytes": 4}
+# The fused SwiGLU of Meta's xformers makes a product again; that it ran here is ours.
+_FUSED = {"recompute": "selective", "recompute_modules": ["mlp_act"]}
 
 
 def _llama(name: str, nodes: int, tflops: float, length: int = 8192, **plan: Any) -> Ran:
@@ -109,6 +115,20 @@ def _llama(name: str, nodes: int, tflops: float, length: int = 8192, **plan: Any
     return Ran(f"Llama 3, {name}", "llama3-405b", ("dgx-h100", nodes), plan, seconds, sizes)
 
 
+_MODULES = ["layernorm", "mla_up_proj", "mlp_act", "moe_act"]
+
+
+def _deepseek(name: str, sizes: Mapping[str, Any], **plan: Any) -> Ran:
+    """DeepSeek-V3 (arXiv 2412.19437), table 1, sections 3.2 to 4.2: 180,000 hours of H800 for 10^12
+    words; moments in two bytes. Microbatches of one sample, and H100: ours.
+    """
+    plan |= {"dp": 128, "pp": 16, "ep": 64, "microbatches": 120, "state_bytes": 8}
+    plan |= {"recompute": "selective", "recompute_modules": _MODULES}
+    seconds = 15_360 * 4096 / 1e12 * 180_000 * 3600 / 2048
+    sizes = {"precision": "float8", "narrow_dispatch": True, **sizes}
+    return Ran(name, "deepseek-v3", ("dgx-h100", 256), plan, seconds, sizes)
+
+
 _BLOOM = {
     "layers": 70, "hidden": 14_336, "heads": 112, "inner": 57_344, "vocabulary": 250_880,
     "positions": False,
@@ -117,8 +137,6 @@ _NEOX = {
     "layers": 44, "hidden": 6144, "heads": 64, "inner": 24_576, "vocabulary": 50_432,
     "positions": False, "tied": False, "dropout": False,
 }  # fmt: skip
-_MODULES = ["layernorm", "mla_up_proj", "mlp_act", "moe_act"]
-
 RUNS = (
     _narayanan("gpt-1.7b", 1, 1, 32, 512, 137),
     _narayanan("gpt-3.6b", 2, 1, 64, 512, 138),
@@ -135,7 +153,8 @@ RUNS = (
     _korthikanti("megatron-530b", 35, 3, True, 37.83),
     _korthikanti("megatron-1t", 64, 1, False, 94.42),
     _korthikanti("megatron-1t", 64, 1, True, 71.49),
-    # Smith et al. 2022 (arXiv 2201.11990), section 2.3; float16 gradients and ZeRO 1 ours.
+    # Smith et al. 2022 (arXiv 2201.11990), sections 2.3 and 2.4: 60.1 s with 280 machines and 1,920
+    # samples, as cli99/llm-analysis has them; float16 gradients and ZeRO 1 ours.
     Ran(
         "MT-NLG 530B", "megatron-530b", ("dgx-a100-80", 280),
         _2021 | {"dp": 8, "tp": 8, "pp": 35, "microbatches": 240, "gradient_bytes": 2}, 60.1,
@@ -147,15 +166,18 @@ RUNS = (
                  "stage_layers": [5, *[6] * 10, 5]},
         105, _BLOOM,
     ),
-    # Zhang et al. 2022 (arXiv 2205.01068), section 2.4: FSDP and tp 8; a step is one microbatch.
+    # Zhang et al. 2022 (arXiv 2205.01068), section 2.4: 992 A100, FSDP and Megatron's tp, up to 147
+    # TFLOP/s, it is not told of which FLOPs; tp 8 and a step of one microbatch ours.
     Ran(
         "OPT 175B", "gpt3-175b", ("dgx-a100-80", 124),
         _2021 | {"dp": 124, "tp": 8, "microbatch": 8, "zero": 3},
     ),
-    # Black et al. 2022 (arXiv 2204.06745), section 3: 12 machines, ZeRO 1.
+    # Black et al. 2022 (arXiv 2204.06745), section 3, and EleutherAI/gpt-neox, configs/20B.yml: 117
+    # TFLOP/s, which that code counts as 6 a parameter and 60 s h l a word (get_flops).
     Ran(
         "GPT-NeoX 20B", "gpt3-175b", ("dgx-a100-40", 12),
-        _2021 | {"dp": 12, "tp": 2, "pp": 4, "microbatch": 4, "microbatches": 32}, None, _NEOX,
+        _2021 | {"dp": 12, "tp": 2, "pp": 4, "microbatch": 4, "microbatches": 32},
+        1536 * 2048 * (6 * 20.55e9 + 60 * 2048 * 6144 * 44) / (96 * 117e12), _NEOX,
     ),
     _nvidia("gpt3-175b", 128, (4, 8, 1, 6), (256, 1), 2048, 726),
     _nvidia("gpt3-175b", 512, (4, 8, 1, 6), (2048, 2), 2048, 782),
@@ -167,21 +189,12 @@ RUNS = (
     _nvidia("llama3-8b", 8, (1, 1, 1, 1), (128, 1), 8192, 14_451, "25.11", zero=3),
     _nvidia("llama3-70b", 64, (4, 8, 1, 5), (128, 1), 8192, 1602, "25.11"),
     _nvidia("llama3-405b", 1024, (8, 8, 2, 8), (512, 1), 8192, 292, "25.11"),
-    _llama("8,192 GPUs", 1024, 430, **_405B, **_INTERLEAVED, dp=64, microbatches=32),
-    _llama("16,384 GPUs", 2048, 400, **_405B, **_INTERLEAVED, dp=128, microbatches=16),
-    _llama(
-        "131,072 words", 2048, 380, 131_072, **_405B, **_INTERLEAVED, dp=8, cp=16, microbatches=16
-    ),
-    _llama("plain 1F1B, ZeRO 2", 1024, 430, tp=8, pp=16, dp=64, microbatches=32, zero=2),
-    # DeepSeek-V3 (arXiv 2412.19437), sections 3.2 and 4.2: 180,000 hours of H800 for 10^12 words;
-    # moments in two bytes. DualPipe is not simulated of large models: 1F1B, ours.
-    Ran(
-        "DeepSeek-V3", "deepseek-v3", ("dgx-h100", 256),
-        {"dp": 128, "pp": 16, "ep": 64, "microbatches": 120, "state_bytes": 8,
-         "recompute": "selective", "recompute_modules": _MODULES},
-        15_360 * 4096 / 1e12 * 180_000 * 3600 / 2048,
-        {"precision": "float8", "narrow_dispatch": True},
-    ),
+    _llama("8,192 GPUs", 1024, 430, **_SHARED, **_FUSED, dp=64, microbatches=32),
+    _llama("16,384 GPUs", 2048, 400, **_SHARED, dp=128, microbatches=16),
+    _llama("131,072 words", 2048, 380, 131_072, **_SHARED, dp=8, cp=16, microbatches=16),
+    _llama("8,192 GPUs, ZeRO 1", 1024, 430, **_405B, **_FUSED, dp=64, microbatches=32),
+    _deepseek("DeepSeek-V3", {"narrow_saved": True}, schedule="DualPipe"),
+    _deepseek("DeepSeek-V3, 1F1B", {}),
 )  # fmt: skip
 
 

@@ -9,11 +9,12 @@ follows from the times of the stages.
 from __future__ import annotations
 
 from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
-from .dualpipe import dualpipe, dualpipe_v
+from .dualpipe import check_dualpipe, dualpipe, dualpipe_v
 from .generate import (
     BIDIRECTIONAL,
     CHUNKED,
     FOLDED,
+    PAIRED,
     SCHEDULES,
     SEARCHED,
     SPLIT,
@@ -38,6 +39,7 @@ __all__ = [
     "FOLDED",
     "FORWARD",
     "INPUT",
+    "PAIRED",
     "SCHEDULES",
     "SEARCHED",
     "SPLIT",
@@ -47,6 +49,7 @@ __all__ = [
     "Schedule",
     "StageTimes",
     "aligned",
+    "check_dualpipe",
     "dualpipe",
     "dualpipe_v",
     "full_name",

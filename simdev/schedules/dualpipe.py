@@ -18,14 +18,7 @@ def dualpipe(ranks: int, microbatches: int) -> Schedule:
     overlaps with a whole backward of the other (``Schedule.overlaps``); at the end backwards are
     split. Raises InputError unless the ranks are even and each copy has a microbatch a rank.
     """
-    check_sizes(ranks, microbatches)
-    if ranks % 2:
-        raise InputError(f"stages: DualPipe needs an even number, got {ranks}")
-    if microbatches % 2 or microbatches < 2 * ranks:
-        raise InputError(
-            f"microbatches: DualPipe of {ranks} stages needs an even number of at least "
-            f"{2 * ranks}, got {microbatches}"
-        )
+    check_dualpipe("DualPipe", ranks, microbatches)
     rows = [_Row(rank, ranks) for rank in range(ranks)]
     for row in rows:
         row.fill(microbatches // 2)
@@ -44,12 +37,7 @@ def dualpipe_v(ranks: int, microbatches: int) -> Schedule:
     Of 2 p stages rank r holds stages r and 2 p - 1 - r of one copy, each as the first half of
     DualPipe's ranks does. Raises InputError unless there are two microbatches a rank.
     """
-    check_sizes(ranks, microbatches)
-    if microbatches < 2 * ranks:
-        least = f"at least {2 * ranks}"
-        raise InputError(
-            f"microbatches: DualPipeV of {ranks} ranks needs {least}, got {microbatches}"
-        )
+    check_dualpipe("DualPipeV", ranks, microbatches)
     rows = [_Row(rank, 2 * ranks) for rank in range(ranks)]
     for row in rows:
         row.fill(microbatches)
@@ -58,6 +46,20 @@ def dualpipe_v(ranks: int, microbatches: int) -> Schedule:
         "DualPipeV",
         overlaps=frozenset(_folded(action) for row in rows for action in row.overlaps),
     )
+
+
+def check_dualpipe(name: str, ranks: int, microbatches: int) -> None:
+    """Raises InputError where there is no such schedule of so many ranks and microbatches."""
+    check_sizes(ranks, microbatches)
+    two_ways = name == "DualPipe"
+    if two_ways and ranks % 2:
+        raise InputError(f"stages: DualPipe needs an even number, got {ranks}")
+    if (two_ways and microbatches % 2) or microbatches < 2 * ranks:
+        unit, wanted = ("stages", "an even number of at") if two_ways else ("ranks", "at")
+        raise InputError(
+            f"microbatches: {name} of {ranks} {unit} needs {wanted} least {2 * ranks}, "
+            f"got {microbatches}"
+        )
 
 
 def _folded(action: Action) -> Action:

@@ -203,6 +203,10 @@ FOLDED = ("DualPipeV",)
 """Those of two stages a rank, of which the second ones go back the way of the first."""
 
 
+PAIRED = (*BIDIRECTIONAL, *FOLDED)
+"""Those in which a forward may overlap with a backward."""
+
+
 def full_name(name: str) -> str:
     """A name of a schedule, whatever the case of its letters, as it is written here.
 

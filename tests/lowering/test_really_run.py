@@ -189,6 +189,19 @@ def test_inputs_are_gathered_again_beside_products_or_before_them() -> None:
     assert slow - late >= hidden > 0
 
 
+def test_what_float8_saves_may_be_narrower() -> None:
+    """Attention's output once in 12 bits, not in two bytes and in one; two inputs of an activation
+    in a byte each, not in two (DeepSeek-V3, section 3.3.3).
+    """
+    wide = replace(LATENT, precision="float8")
+    narrow, words = replace(wide, narrow_saved=True), wide.length
+    output, inner = words * wide.heads * 128, words * wide.expert_inner
+    for number, each in ((0, words * wide.inner), (1, inner * (wide.top_k + wide.shared_experts))):
+        less = _prints(wide, number)[0] - _prints(narrow, number)[0]
+        assert less == output * 3 // 2 + 2 * each
+    assert _prints(replace(LATENT, narrow_saved=True), 1) == _prints(LATENT, 1)
+
+
 def test_words_go_to_each_node_once() -> None:
     """DeepSeek-V3: eight experts of four of eight groups; over two nodes two copies, over eight
     four, over sixteen (two nodes a group) eight; in one node all.

@@ -145,7 +145,6 @@ def test_the_front_is_of_steps_memory_and_devices() -> None:
         ({"microbatches": 4}, "follows from the global batch"),
         ({"speed": 4}, "is no field of a pipeline"),
         ({"global_batch": 4}, "global_batch: is told with the question"),
-        ({"schedule": "DualPipe"}, "schedule: plans have one of GPipe, 1F1B.*, got DualPipe"),
         ({"schedule": ["1F1B", "pipedream"]}, "schedule: plans have one of.*, got PipeDream"),
         ({"schedule": 3}, "schedule: plans have one of.*, got 3"),
         ({"tp": 0}, "tp: must be a whole number"),

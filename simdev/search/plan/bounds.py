@@ -8,7 +8,7 @@ replicas) count by their load. docs/how-to/plan.md has the proofs.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -18,11 +18,20 @@ import numpy as np
 from ...lowering.hybrid.buffers import persistent_bytes
 from ...lowering.hybrid.program import Program
 from ...models.large import shard_of
-from ...schedules import BACKWARD, FORWARD, SEARCHED, SPLIT, Schedule, named_schedule
+from ...schedules import (
+    BACKWARD,
+    FORWARD,
+    PAIRED,
+    SEARCHED,
+    SPLIT,
+    Schedule,
+    named_schedule,
+)
 from ...taskgraph import Ints
 from ..kernels.compiling import Columns
 from ..kernels.pipelines import Held, run_held
 from .ground import Division, Ground, flat_order
+from .paired import computing_ps, paired_bytes
 from .path import Path
 from .pieces import CLASSIFIER, EMBEDDING, MAIN, Pieces
 from .question import Question
@@ -59,8 +68,9 @@ class _Known:
 class Bounds:
     """The bounds of the plans of a question; what they share is worked out once."""
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
+    def __init__(self, question: Question, schedules: Iterable[str] = ()) -> None:
+        """``schedules`` are those that plans may have: of some other bounds of setups hold."""
+        self.question, self.overlaps = question, not {*PAIRED}.isdisjoint(schedules)
         self.ground = cache(self._ground)
         self._of = lru_cache(KEPT)(_Known)
         # Of setups that are alike.
@@ -96,9 +106,11 @@ class Bounds:
 
     def exchanged_ps(self, setup: Setup) -> int:
         """What no plan is faster than of any setup that is ``alike``: what the layers exchange,
-        forward and backward, in the mean over the ranks.
+        forward and backward, in the mean over the ranks; nothing where actions overlap.
         """
         layout = setup.layout
+        if self.overlaps:
+            return 0
         # A ring takes as long as what it exchanges, which attention is computed beside.
         gathered = setup._replace(layout=layout._replace(context="all_gather"))
         around, other = self.pieces(gathered, 0).exchanged()
@@ -111,8 +123,16 @@ class Bounds:
         return np.bincount(self.ground(cluster).kind)
 
     def setup_ps(self, setup: Setup) -> int:
-        """What no plan of a setup is faster than: what a rank computes and exchanges in the mean,
-        behind the forwards of the stages before it, of a layer each at the least.
+        """What no plan of a setup is faster than."""
+        return self._computing_ps(setup) if self.overlaps else self._serial_ps(setup)
+
+    def _computing_ps(self, setup: Setup) -> int:
+        """Where actions overlap: what a rank computes in the mean."""
+        return computing_ps(self.pieces(setup, 0), setup, self._counts(setup.layout.cluster))
+
+    def _serial_ps(self, setup: Setup) -> int:
+        """What a rank computes and exchanges in the mean, behind the forwards of the stages before
+        it, of a layer each at the least.
         """
         pp, key = setup.layout.pp, (self.alike(setup), setup.recompute)
         if key not in self._means:
@@ -137,10 +157,12 @@ class Bounds:
         forward of each stage before it and then does all that it does; unless a backward is split,
         those of the stages before it follow its last.
         """
+        if plan.schedule in PAIRED:
+            return self._computing_ps(plan.setup)
         waited, key = self._of(plan.setup).waited, (plan.chunks, plan.schedule in SPLIT)
         if key not in waited:
             waited[key] = self._waited(plan, *key)
-        return max(self.setup_ps(plan.setup), waited[key])
+        return max(self._serial_ps(plan.setup), waited[key])
 
     def _waited(self, plan: Plan, chunks: int, is_split: bool) -> int:
         setup, pieces = plan.setup, self.pieces(plan.setup, 0)
@@ -162,10 +184,12 @@ class Bounds:
     def held(self, setup: Setup, zeros: Sequence[int]) -> tuple[int, bool]:
         """What the fullest rank holds at the least whatever the schedule, and whether all ranks
         together have room for it: the states, and when its first backward begins what the layers
-        save of that microbatch.
+        save of that microbatch (where actions overlap the states alone).
         """
         pp = setup.layout.pp
-        total = self._persistent(setup, zeros) + self._saved(setup, pp)
+        total = self._persistent(setup, zeros)
+        if not self.overlaps:
+            total += self._saved(setup, pp)
         room = sum(self.ground(setup.layout.cluster).capacity(pp).tolist())
         return -(-total // pp), total <= room
 
@@ -210,8 +234,11 @@ class Bounds:
         layout = plan.setup.layout
         pieces, ground = self.pieces(plan.setup, plan.zero), self.ground(layout.cluster)
         division = ground.division(layout.pp * plan.chunks)
-        held = division.updated(pieces, layout.pp)[:, 1]
-        if plan.schedule not in SEARCHED:
+        if plan.schedule in PAIRED:
+            held = paired_bytes(pieces, division, plan, _stage_bytes(pieces, division))
+        else:
+            held = division.updated(pieces, layout.pp)[:, 1]
+        if plan.schedule not in (*SEARCHED, *PAIRED):
             flying = self._of(plan.setup).flying
             if plan[1:3] not in flying:  # whatever ZeRO shares out
                 flying[plan[1:3]] = _held(pieces, division, plan)
@@ -221,7 +248,7 @@ class Bounds:
 
     def _time(self, plan: Plan) -> int:
         least, ended = self.waited_ps(plan), self._of(plan.setup).ended
-        if plan.schedule in SEARCHED:
+        if plan.schedule in (*SEARCHED, *PAIRED):
             return least
         ground = self.ground(plan.setup.layout.cluster)
         run = Path(self.pieces(plan.setup, plan.zero), ground, plan)
@@ -233,21 +260,28 @@ class Bounds:
         return max(least, run.step_ps(*ended[plan[1:3]]))
 
 
+def _stage_bytes(pieces: Pieces, division: Division) -> Ints:
+    """What a microbatch leaves on each stage, but for what is offloaded."""
+    moved = "activations" in pieces.program.parallelism.offload
+    each = [f.saved - f.moved * moved for f in pieces.footprints]
+    saved: Ints = division.counts @ np.array(each, np.int64)
+    embedding, classifier, *_ = pieces.ends_saved
+    saved[0] += embedding
+    saved[-1] += classifier
+    return saved
+
+
 def _held(pieces: Pieces, division: Division, plan: Plan) -> Ints:
     """What the microbatches in flight hold on each rank at the least."""
     counts, pp = division.counts, plan.setup.layout.pp
     prints, split = pieces.footprints, plan.schedule in SPLIT
-    moved = "activations" in pieces.program.parallelism.offload
-    saved = counts @ np.array([f.saved - f.moved * moved for f in prints], np.int64)
-    again = np.array([f.again for f in prints], np.int64)
-    embedding, classifier, beside, kept = pieces.ends_saved
+    saved, again = _stage_bytes(pieces, division), np.array([f.again for f in prints], np.int64)
+    _, classifier, beside, kept = pieces.ends_saved
     last = pieces.program.shard.model.kind_of
     kinds = [pieces.kind_numbers[last(layers[-1])] for layers in division.layers]
     space = np.where(counts > 0, [f.workspace for f in prints], 0).max(axis=1)
     # The first layer of a backward, while all others are still there.
     during = space + again[kinds]
-    saved[0] += embedding
-    saved[-1] += classifier
     during[-1] = max(int(space[-1]) + beside, int(during[-1]) - classifier + kept * split)
     # What selective recomputation makes again lies in one row of the backward.
     after = counts @ again * (plan.setup.recompute == "full")

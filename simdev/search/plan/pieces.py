@@ -103,6 +103,10 @@ def _least(template: Template, number: int) -> int:
     return int(durations.columns[number].min()) + int(durations.lags[number].min())
 
 
+def _computing(template: Template) -> int:
+    return sum(_least(template, row[2]) for row in template.rows if row[1] == COMPUTE)
+
+
 class Pieces:
     """Those of the ranks of a pipeline, for one setting of ZeRO; made when they are asked for."""
 
@@ -153,6 +157,23 @@ class Pieces:
             rank = 0 if end == EMBEDDING else self.program.schedule.ranks - 1
             self._ends[end, kind] = piece_of(end_template(self.program, rank, end, kind))
         return self._ends[end, kind]
+
+    def computing(self, kind: str) -> Ints:
+        """By kind of layer what is computed in actions of this kind, without what is exchanged."""
+        tables = [
+            [_computing(layer_template(self.program, rank, layer, kind)) for layer in self.kinds]
+            for rank in self.ranks
+        ]
+        least: Ints = np.array(tables, np.int64).min(axis=0)
+        return least
+
+    def end_computing(self, end: str, kind: str) -> int:
+        """What the embedding or the classifier computes in actions of this kind."""
+        if end not in ENDS_OF[kind]:
+            return 0
+        # Of two ways both ends of the pipeline have both.
+        ranks = 0, self.program.schedule.ranks - 1
+        return min(_computing(end_template(self.program, rank, end, kind)) for rank in ranks)
 
     @cached_property
     def footprints(self) -> tuple[Footprint, ...]:

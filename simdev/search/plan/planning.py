@@ -121,7 +121,14 @@ def plans_of(
         kept = _Kept(book, digest)
         every = alike or len({degrees(setup) for setup in setups}) == 1
         search = Search(
-            space, Bounds(question), Scores(question, n_jobs), top, front, every, kept.get, kept.add
+            space,
+            Bounds(question, space.choices.listed["schedule"]),
+            Scores(question, n_jobs),
+            top,
+            front,
+            every,
+            kept.get,
+            kept.add,
         )
         search.run(setups, bar.update)
     counts = search.counts(illegal, total)

@@ -19,7 +19,17 @@ from typing import Any, NamedTuple
 from ...errors import InputError, refuse
 from ...files.paths import shown
 from ...models.large import Transformer, shard_of, uses_flash
-from ...schedules import CHUNKED, SEARCHED, full_name, order_of, round_of
+from ...schedules import (
+    BIDIRECTIONAL,
+    CHUNKED,
+    FOLDED,
+    PAIRED,
+    SEARCHED,
+    check_dualpipe,
+    full_name,
+    order_of,
+    round_of,
+)
 from ...schedules import SCHEDULES as NAMES
 from ...schedules.sizes import check_sizes
 from ...strategy.parallelism import CONTEXTS, MODULES, MOST, RECOMPUTES, Parallelism
@@ -28,8 +38,8 @@ from ...units import written
 DEGREES = "dp", "cp", "tp", "pp", "ep"
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
 """Those that are tried where nobody names others."""
-PLANNED = (*(name for name in NAMES if name != "PipeDream"), *SEARCHED)
-"""Those that may be named: steps of PipeDream overlap, DualPipe has stages on two ranks."""
+PLANNED = (*(name for name in NAMES if name != "PipeDream"), *SEARCHED, *PAIRED)
+"""Those that may be named: steps of PipeDream overlap."""
 UNCHUNKED = {"Interleaved1F1B": "1F1B", "InterleavedZeroBubble": "ZB-H1"}
 """What is tried for those of several chunks where a rank has one. Alone it does the same; in a
 pipeline Interleaved1F1B of one chunk warms up twice as far, which is left out (ours).
@@ -195,7 +205,13 @@ class Space:
     def plans(self, setup: Setup) -> list[Plan]:
         """The legal ones of a setup in their order."""
         schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
-        return [Plan(setup, *each, zero) for each in schedules for zero in self.zeros(setup[0])]
+        zeros = self.zeros(setup.layout)
+        return [
+            Plan(setup, *each, zero)
+            for each in schedules
+            for zero in zeros
+            if _sums_at_end(each[0], zero)
+        ]
 
     def nothing(self) -> str:
         """What was set that leaves no combination at all, legal or not."""
@@ -209,7 +225,8 @@ class Space:
     def count(self, setup: Setup) -> int:
         """How many plans a setup has."""
         schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
-        return len(schedules) * len(self.zeros(setup.layout))
+        zeros = self.zeros(setup.layout)
+        return sum(_sums_at_end(name, zero) for name, _ in schedules for zero in zeros)
 
     def _allowed(self, name: str, numbers: Sequence[int]) -> Sequence[int]:
         chosen = self.choices.counts.get(name)
@@ -242,16 +259,20 @@ class Space:
     def _of_layout(
         self, layout: Layout, others: tuple[tuple[str, Any], ...], illegal: Counter[str]
     ) -> Iterator[Setup]:
-        recomputes, zeros = self._recomputes(layout, others), len(self.zeros(layout))
+        recomputes, zeros = self._recomputes(layout, others), self.zeros(layout)
         for microbatch in self._microbatches(layout):
             microbatches = self.global_batch // layout.dp // microbatch
             schedules, reasons = self._schedules(layout.pp, microbatches)
             if microbatches > MOST:
                 every = len(schedules) + reasons.total()
-                illegal[f"microbatches: more than {MOST:,}"] += every * zeros * len(recomputes)
+                illegal[f"microbatches: more than {MOST:,}"] += every * len(zeros) * len(recomputes)
                 continue
             for reason, count in reasons.items():
-                illegal[reason] += count * zeros * len(recomputes)
+                illegal[reason] += count * len(zeros) * len(recomputes)
+            for name, zero in product((name for name, _ in schedules), zeros):
+                if not _sums_at_end(name, zero):
+                    reason = f"zero: {name} sums gradients of two copies once a step"
+                    illegal[reason] += len(recomputes)
             for recompute in recomputes:
                 yield Setup(layout, microbatch, microbatches, recompute, others)
 
@@ -307,18 +328,21 @@ def _schedules(
     microbatches: int,
     layers: int,
 ) -> tuple[list[tuple[str, int]], Counter[str]]:
-    if pp == 1:
-        return _alone(names, microbatches) if chosen is None or 1 in chosen else [], Counter()
-    legal: list[tuple[str, int]] = []
     illegal: Counter[str] = Counter()
+    if pp == 1:
+        illegal.update(f"pp: {name} needs several ranks" for name in names if name in PAIRED)
+        serial = [name for name in names if name not in PAIRED]
+        return _alone(serial, microbatches) if chosen is None or 1 in chosen else [], illegal
+    legal: list[tuple[str, int]] = []
     for name in names:
         several = range(2, max(layers // pp, 1) + 1) if chosen is None else chosen
-        for chunks in several if name in CHUNKED else (1,):
+        single = (2,) if name in FOLDED else (1,)
+        for chunks in several if name in CHUNKED else single:
             if chosen is not None and chunks not in chosen:
                 continue
             if chunks == 1 and UNCHUNKED.get(name) in names:
                 continue
-            reason = _unrunnable(pp, microbatches, chunks, layers)
+            reason = _unrunnable(name, pp, microbatches, chunks, layers)
             if reason is None:
                 legal.append((name, chunks))
             else:
@@ -344,13 +368,21 @@ def _actions(name: str, microbatches: int) -> tuple[Any, ...]:
     return tuple(zip(order.kind[0].tolist(), order.microbatch[0].tolist(), strict=True))
 
 
-def _unrunnable(pp: int, microbatches: int, chunks: int, layers: int) -> str | None:
-    """Why no schedule has so many chunks a rank."""
+def _sums_at_end(name: str, zero: int) -> bool:
+    """Whether a schedule goes with ZeRO: two copies sum their gradients once a step."""
+    return zero < 2 or name not in BIDIRECTIONAL
+
+
+def _unrunnable(name: str, pp: int, microbatches: int, chunks: int, layers: int) -> str | None:
+    """Why no schedule of this name has so many chunks a rank."""
     if pp * chunks > layers:
         return f"chunks: {pp * chunks} stages for {layers} layers"
     try:
         check_sizes(pp, microbatches, chunks)
-        round_of(pp, microbatches, chunks)
+        if name in PAIRED:
+            check_dualpipe(name, pp, microbatches)
+        else:
+            round_of(pp, microbatches, chunks)
     except InputError as error:
         return error.problems[0]
     return None
