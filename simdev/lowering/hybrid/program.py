@@ -171,6 +171,12 @@ class Template:
         self.transfer = self._add(roles.PIPELINE, queue, duration, size, rank)
         return self.transfer
 
+    def swap(self, queue: int, rank: int, size: int, layer: int) -> int:
+        """A row that sends to the other copy of a stage what that one sends as well."""
+        return self._add(
+            roles.DATA, queue, self.durations.transfer(self.rank, rank, size), size, layer
+        )
+
     def _add(
         self, role: int, queue: int, duration: int, size: int, layer: int, launches: int = 1
     ) -> int:
