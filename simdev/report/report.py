@@ -302,7 +302,7 @@ class Report:
         # The text takes the notebook's colour, which may be light or dark.
         edge = f"4px solid {'#1a7f37' if self.feasible else '#c01c28'};padding-left:8px"
         parts = [
-            f"<p><b>{escape(chr(10).join(self.lines()))}</b></p>",
+            f"<p><b>{'<br/>'.join(map(escape, self.lines()))}</b></p>",
             f'<pre style="border-left:{edge}">{escape(chr(10).join(verdict(self.memories)))}</pre>',
             *(table_html(table) for table in self.tables() if table.rows and table.shown),
             *(f"<p>{escape(note)}</p>" for note in self.notes()),

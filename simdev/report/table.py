@@ -20,6 +20,7 @@ page alone.
 """
 
 TERMINAL_WIDTH = 99
+PADDING = "padding:1px 7px"  # of a notebook's cells, which some notebooks set side by side
 NAME_WIDTH, LEAST_WIDTH = 44, 8  # of a column of texts, where a table has to fit a terminal
 
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
@@ -92,7 +93,8 @@ def table_html(table: Table) -> str:
     lines, left = _cells(table)
     head, *body = (
         "".join(
-            f'<{tag} style="text-align:{"left" if is_left else "right"}">{escape(cell)}</{tag}>'
+            f'<{tag} style="{PADDING};text-align:{"left" if is_left else "right"}">'
+            f"{escape(cell)}</{tag}>"
             for cell, is_left in zip(line, left, strict=True)
         )
         for line, tag in zip(lines, ["th"] + ["td"] * len(lines), strict=False)
@@ -100,7 +102,8 @@ def table_html(table: Table) -> str:
     rows = "".join(f"<tr>{row}</tr>" for row in body)
     below = "".join(f"<p>{escape(line)}</p>" for line in (_more(table), table.note) if line)
     return (
-        f"<table><caption>{escape(table.title)}</caption><thead><tr>{head}</tr></thead>"
+        f'<table style="color:inherit"><caption>{escape(table.title)}</caption>'
+        f"<thead><tr>{head}</tr></thead>"
         f"<tbody>{rows}</tbody></table>{below}"
     )
 
