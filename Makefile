@@ -74,6 +74,7 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks.placers
 	$(BIN)/python -m benchmarks.learners --quick
 	$(BIN)/python -m benchmarks.sweeps
+	$(BIN)/python -m benchmarks.page
 
 wheel: $(CORE)
 	@rm -rf build

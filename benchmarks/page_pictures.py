@@ -32,7 +32,7 @@ class Picture(NamedTuple):
     scheme: str = "light"
 
 
-GNMT = "scenarios/gnmt-4x-rtx-2080-parallel.json"
+GNMT = "scenarios/gnmt-4x-rtx-2080-sequential.json"
 PLAN = (
     "plan llama3-8b --cluster dgx-h100 --nodes 1 --global-batch 64 --top 12 --alike "
     "--set zero=1,2,3 --set schedule=1F1B,ZB-H1 --set cp=1 --json"

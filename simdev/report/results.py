@@ -58,12 +58,14 @@ FIRST = (
     "status",
     "reason",
     "step_time_s",
+    "samples_per_s",
+    "tokens_per_s",
     "memory_excess_bytes",
     "peak_bytes",
     "utilization",
     "exposed_communication",
 )
-LAST = ("engine", "key", "simdev")
+LAST = ("step_time_ps", "engine", "key", "simdev")
 SHARES = ("utilization", "bubble", "exposed_communication", "cost_estimated", "cost_rel_err")
 # simdev.sweep writes a ' before a text in CSV that begins so
 FORMULA = ("=", "+", "-", "@", "\t", "\r")

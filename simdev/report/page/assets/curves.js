@@ -57,7 +57,7 @@ class Curves {
     this.axes(context, from, to, low, high);
     context.save();
     context.beginPath();
-    context.rect(area.left, area.top - 8, area.right - area.left, area.bottom - area.top + 8);
+    context.rect(area.left - 5, area.top - 8, area.right - area.left + 10, area.bottom - area.top + 8);
     context.clip();
     for (const curve of curves) this.line(context, curve, paint(SERIES[this.methods.indexOf(curve.method) % SERIES.length]));
     context.restore();
