@@ -33,6 +33,12 @@ def test_plans_are_ranked_and_told_why_they_lose() -> None:
     json.dumps(data, allow_nan=False)
 
 
+def test_what_could_not_be_simulated_is_no_proof() -> None:
+    counts = PLANS["counts"] | {"refused": {"too many tasks": 3}}
+    data = answers_data(PLANS | {"counts": counts}, "plans.json") or {}
+    assert "3 plans could not be simulated, and could be faster" in data["notes"][-1]
+
+
 def test_where_no_plan_fits_that_is_told() -> None:
     data = answers_data({"counts": PLANS["counts"], "plans": []}, "plans.json") or {}
     assert (data["fits"], data["headline"]) == (False, "No plan fits; each needs 5 B or more")

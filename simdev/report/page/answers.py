@@ -69,7 +69,7 @@ def plans_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
         "fits": bool(ranks.order),
         "headline": _plans_headline(rows, counts, ranks),
         "facts": list(_plans_facts(counts)),
-        "notes": list(_why(rows, columns, ranks)),
+        "notes": [*_why(rows, columns, ranks), *_refused(counts)],
         "columns": [
             {"title": name, "as": _kind(name), "values": values} for name, values in columns.items()
         ],
@@ -164,7 +164,7 @@ def _plans_headline(rows: Sequence[Any], counts: Mapping[str, Any] | None, ranks
     if not ranks.order:
         least = counts.get("least_bytes")
         return "No plan fits" + (f"; each needs {format_bytes(least)} or more" if least else "")
-    return f"The best of {counts['plans']:,} plans: every other one is proved or simulated worse"
+    return f"The best of {counts['plans']:,} plans: none is faster, as simulated or proved"
 
 
 def _plans_facts(counts: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
@@ -191,6 +191,12 @@ def _why(
     if slower:
         loss = rows[slower[0]]["why"].lstrip("+")
         yield f"The runner-up, {columns[NAME][slower[0]]}, takes longer by {loss}."
+
+
+def _refused(counts: Mapping[str, Any] | None) -> Iterator[str]:
+    refused = sum(counts.get("refused", {}).values()) if counts else 0
+    if refused:
+        yield f"{refused:,} plans could not be simulated, and could be faster: see the reasons."
 
 
 def _left_out(counts: Mapping[str, Any]) -> Table:
