@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, printable, reason_of, refuse
-from ..units import format_bytes, format_capacity, parse_bytes
+from ..units import PS_PER_SECOND, format_bytes, format_capacity, format_seconds, parse_bytes
 from . import planned
 from .options import DONE, INFEASIBLE, require_price
 from .planned import plans_graph
@@ -201,6 +201,9 @@ def _head(plans: Plans) -> Iterator[str]:
     )
     yield from _reasons("illegal", counts.illegal)
     yield from _reasons("refused", counts.refused or {})
+    if plans.proved:
+        step = format_seconds(plans.best[0].row["step_ps"] / PS_PER_SECOND)
+        yield f"no plan of these that fits takes less than {step}: proved by simulation and bounds"
     if plans.best and counts.refused:
         yield "  what is refused could be faster than the plans below"
     if not plans.best:

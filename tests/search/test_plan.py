@@ -17,6 +17,7 @@ from simdev.search.plan import Space, choices_of, plans_of, question_of
 from simdev.search.plan.bounds import Bounds
 from simdev.search.plan.space import Setup
 from simdev.strategy.parallelism import Parallelism
+from simdev.units import format_seconds
 
 TINY = {"model": "llama3.2-1b", "layers": 4, "length": 512}
 FEW = {"schedule": ["1F1B", "ZB-H1"], "recompute": "none", "zero": [0, 3], "cp": 1, "tp": 4}
@@ -193,6 +194,9 @@ def test_the_command_line_tells_and_writes_the_plans(
     answer = json.loads(capsys.readouterr().out)
     files = sorted((tmp_path / "plans").iterdir())
     assert len(files) == len(answer["plans"]) == answer["counts"]["plans"] == 3
+    least = format_seconds(min(row["step_time_s"] for row in answer["plans"]))
+    assert f"no plan of these that fits takes less than {least}: proved" in printed.out
+    assert answer["counts"]["proved_best"] is True
     for file, row in zip(files, answer["plans"], strict=True):
         # A price is no part of the answer: it goes with the scenario that was written with it.
         assert json.loads(file.read_text()) == {**row["scenario"], "options": {"price": "2"}}
@@ -220,6 +224,7 @@ def test_what_cannot_be_simulated_is_counted_by_its_reason() -> None:
     answer = simdev.plan(model, "nc-a100-pairs", 4, options={"tp": 4, "recompute": "full"})
     assert not len(answer)
     (reason,) = answer.attrs["counts"]["refused"]
+    assert answer.attrs["counts"]["proved_best"] is False
     assert "float8" in reason
 
 

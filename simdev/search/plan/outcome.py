@@ -81,6 +81,13 @@ class Plans:
         return frame
 
     @property
+    def proved(self) -> bool:
+        """Whether no plan of the space is faster than the first: every other one was simulated, or
+        left out by a bound; what simulating refused could be.
+        """
+        return bool(self.best) and not self.counts.refused
+
+    @property
     def summary(self) -> dict[str, Any]:
         """The counts as one object, ready for JSON."""
         counts = self.counts
@@ -93,6 +100,7 @@ class Plans:
             "simulated_does_not_fit": counts.overflowing,
             "refused": dict(counts.refused or {}),
             "least_bytes": counts.least_bytes,
+            "proved_best": self.proved,
             "seconds": self.seconds,
         }
 
