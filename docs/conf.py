@@ -44,7 +44,9 @@ highlight_language = "none"  # of blocks that name none: commands and what they 
 copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .gp, .go"
 
-# Notebooks and pages with cells: executed where they changed, the answers kept between builds.
+# Pages with cells are executed where they changed, the answers kept between builds. Notebooks are
+# committed with what they print, and the tests execute them.
+nb_execution_excludepatterns = ["notebooks/*"]
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE.parent / "build" / "notebooks")
 nb_execution_timeout = 600
