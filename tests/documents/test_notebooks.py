@@ -37,6 +37,7 @@ SMALLER = {
             'rates = ("half-duplex", "parallel"), ("100 MB/s",)'
         ),
         "seconds=2": "seconds=0.2",
+        '["single", "m-topo", "m-etf", "m-sct", "greedy"]': '["single", "m-etf"]',
         "[50, 100, 200, 400, 800, 1600, 3200, 6400]": "[50, 6400]",
     },
     "03-p3-against-bandwidth": {
