@@ -28,6 +28,7 @@ extensions = [
     "public_names",
     "command_line",
     "file_formats",
+    "gallery",
 ]
 
 root_doc = "docs/index"
