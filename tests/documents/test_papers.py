@@ -21,10 +21,11 @@ RUN = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words of each command line of a page."""
+    """The words of each command line of a page, in a block of its own or within a sentence."""
     text = page.read_text().replace("\\\n", " ")
     lines = re.findall(r"^    ((?:simdev|python) .*)$", text, re.MULTILINE)
-    return [shlex.split(line) for line in lines]
+    inner = re.findall(r"`((?:simdev|python) \S+ [^`]+)`", text)
+    return [shlex.split(line) for line in [*lines, *inner]]
 
 
 def test_the_index_has_every_page() -> None:
