@@ -1,7 +1,8 @@
 """How fast the page of a report draws while a reader pans and zooms: ``python -m benchmarks.page``.
 
 A trace of 20,000 tasks, drawn by a real browser that does not wait for the screen: what is printed
-is the time from one frame to the next, all pictures of the page among it, and the size of the page.
+is the time from one frame to the next, all pictures of the page among it, the CPU time of a frame
+in the process of the page, which other work on the machine does not lengthen, and the page's size.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median, quantiles
+from typing import TYPE_CHECKING
 
 from benchmarks.export import ring
 from simdev.report import analyze
 from simdev.report.page import Subject, page, run_data
 from simdev.scenario import Outcome
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 DEVICES = 8, 64
 TASKS = 20_000
@@ -71,10 +76,23 @@ def main() -> None:
                 canvas.wait_for()
                 for _ in range(zooms):
                     canvas.press("+")
+                before = cpu_seconds(browser)
                 times = opened.evaluate(MEASURE, [key, FRAMES])
+                cpu_ms = (cpu_seconds(browser) - before) / FRAMES * 1e3
                 slow = quantiles(times, n=20)[-1]
-                print(f"  {name:26} median frame {median(times):5.1f} ms, 95% under {slow:5.1f} ms")
+                print(
+                    f"  {name:26} median frame {median(times):5.1f} ms, 95% under {slow:5.1f} ms, "
+                    f"CPU {cpu_ms:5.1f} ms a frame"
+                )
                 opened.close()
+
+
+def cpu_seconds(browser: Browser) -> float:
+    """What the processes of pages have used so far."""
+    session = browser.new_browser_cdp_session()
+    processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
+    session.detach()
+    return sum(process["cpuTime"] for process in processes if process["type"] == "renderer")
 
 
 def run_rows(trace: object) -> list[dict[str, list[int]]]:
