@@ -96,7 +96,11 @@ def _strategy_line(strategy: Strategy) -> str:
     parts = [strategy.short] if strategy.short else []
     if strategy.pipeline is not None:
         pipeline = strategy.pipeline
-        parts.append(f"pipeline of dp {pipeline.dp} x tp {pipeline.tp} x pp {pipeline.pp}")
+        degrees = pipeline.degrees
+        experts = degrees.pop("ep")
+        factors = [f"{name} {n}" for name, n in degrees.items() if name != "cp" or n > 1]
+        parts.append(f"pipeline of {' x '.join(factors)}")
+        parts += [f"ep {experts}"] if experts > 1 else []
     parts += [f"order {strategy.order.policy}", f"sync {sync}"]
     parts += [f"{strategy.accumulate} microbatches"] if strategy.accumulate > 1 else []
     return f"Strategy: {', '.join(parts)}"

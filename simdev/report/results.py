@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import InputError, install_line
-from ..units import format_bytes, format_seconds
+from ..units import PS_PER_SECOND, format_bytes, format_seconds
 from .measures.path import BLAMES
 from .measures.throughput import COSTS
 from .ranking import Ranking, ranking
@@ -66,6 +66,8 @@ FIRST = (
     "exposed_communication",
 )
 LAST = ("step_time_ps", "engine", "key", "simdev")
+SI_UNITS = ("s", "bytes", "bytes_per_s", "flop_per_s")
+"""Ends of the second column of a field that was set in units."""
 SHARES = ("utilization", "bubble", "exposed_communication", "cost_estimated", "cost_rel_err")
 # simdev.sweep writes a ' before a text in CSV that begins so
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -111,25 +113,30 @@ def _title(columns: Mapping[str, list[Any]], ranks: Ranking, was_set: Sequence[s
         for name in ("graph_name", "cluster_name")
     ]
     subject = " on ".join(next(iter(part)) for part in parts if len(part) == 1)
-    over = ", ".join(_short(name) for name in _varied(columns, was_set)[:4])
+    over = ", ".join(_short(name) for name in _fields(_varied(columns, was_set))[:4])
     question = f"{subject or 'A sweep'}{f' over {over}' if over else ''}"
     if not ranks.order or not ranks.goals:
         return f"{question}: nothing fits" if columns else "A sweep without scenarios"
     best, goal = ranks.order[0], ranks.goals[0]
-    seconds = format_seconds(columns["step_time_s"][best] / 1e12)
+    seconds = format_seconds(columns["step_time_s"][best] / PS_PER_SECOND)
     return f"{question}: {goal.words} with {_named(columns, was_set, best)}, {seconds}"
 
 
 def _named(columns: Mapping[str, list[Any]], was_set: Sequence[str], row: int) -> str:
     """What a row was set to, or where nothing was, its scenario."""
-    values = [f"{_short(name)} {columns[name][row]}" for name in _varied(columns, was_set)]
+    values = [f"{_short(name)} {columns[name][row]}" for name in _fields(_varied(columns, was_set))]
     return ", ".join(values) or PurePath(str(columns["scenario"][row])).name
 
 
 def _varied(columns: Mapping[str, list[Any]], was_set: Sequence[str]) -> list[str]:
-    """What was set to several values; a second column of the same in SI units is none."""
-    names = [name for name in was_set if len(set(map(str, columns.get(name, [])))) > 1]
-    return [name for name in names if not any(name.startswith(f"{other}_") for other in names)]
+    """What was set to several values."""
+    return [name for name in was_set if len(set(map(str, columns.get(name, [])))) > 1]
+
+
+def _fields(names: Sequence[str]) -> list[str]:
+    """Without the second columns in SI units."""
+    second = {f"{name}_{unit}" for name in names for unit in SI_UNITS}
+    return [name for name in names if name not in second]
 
 
 def _short(name: str) -> str:
@@ -144,7 +151,7 @@ def _facts(
     if ranks.order and ranks.goals:
         best = ranks.order[0]
         yield "best", _named(columns, was_set, best)
-        yield "its step", format_seconds(columns["step_time_s"][best] / 1e12)
+        yield "its step", format_seconds(columns["step_time_s"][best] / PS_PER_SECOND)
         for name in ("samples_per_s", "tokens_per_s"):
             if name in columns and columns[name][best] is not None:
                 yield name.removesuffix("_per_s") + "/s", f"{columns[name][best]:,.4g}"
@@ -165,7 +172,11 @@ def _values(column: pd.Series[Any], name: str) -> list[Any]:
     """JSON's own values; times in ps, so that they are shown like all others."""
     values = [_plain(value) for value in column.tolist()]
     is_time = name.endswith("_s") and not name.endswith("_per_s") and _numeric(values)
-    return [None if value is None else value * 1e12 for value in values] if is_time else values
+    return (
+        [None if value is None else value * float(PS_PER_SECOND) for value in values]
+        if is_time
+        else values
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -202,11 +213,7 @@ def _axes(
     """What the scatter plot shows first: the step time over the first number that was set, coloured
     by another.
     """
-    varied = [
-        name
-        for name in _was_set(results)
-        if name in columns and len(set(map(str, columns[name]))) > 1
-    ]
+    varied = _varied(columns, _was_set(results))
     x = next((name for name in varied if kinds[name] != TEXT), None)
     # Nothing that was set is a number: size is the next best reason for a longer step.
     if x is None:

@@ -12,7 +12,7 @@ from .configuration import (
     resolve_partition,
 )
 from .loader import Loader
-from .parallelism import Parallelism
+from .parallelism import DEGREES, Parallelism, degrees_over_one
 from .placement import NOWHERE, WILDCARDS, Named, named, placed, resolve_placement
 from .strategy import (
     POLICIES,
@@ -30,6 +30,7 @@ from .sync import PRESETS, Sync, sync_policy
 __all__ = [
     "ALGORITHMS",
     "COSTS",
+    "DEGREES",
     "NOWHERE",
     "POLICIES",
     "POLICY_NAMES",
@@ -51,6 +52,7 @@ __all__ = [
     "Sync",
     "choice_problems",
     "default_sync",
+    "degrees_over_one",
     "named",
     "no_sync",
     "placed",

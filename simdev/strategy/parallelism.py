@@ -4,7 +4,7 @@ expert parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
@@ -21,9 +21,8 @@ CONTEXTS = ("all_gather", "ring")
 OFFLOADS = ("activations", "optimizer")
 # Of any degree: what is larger is a mistake, and would be counted up to before it is told.
 MOST = 2**20
-COUNTS = (
-    "dp", "cp", "tp", "pp", "ep", "microbatches", "microbatch", "global_batch", "chunks",
-)  # fmt: skip
+DEGREES = ("dp", "cp", "tp", "pp", "ep")
+COUNTS = (*DEGREES, "microbatches", "microbatch", "global_batch", "chunks")
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
 """What a pipeline may tell of a graph with ops."""
 
@@ -217,6 +216,11 @@ class Parallelism:
                 yield f"{name}: {wanted}, got {written(value)}"
 
     @property
+    def degrees(self) -> dict[str, int]:
+        """By name how many parts there are of each kind."""
+        return {name: getattr(self, name) for name in DEGREES}
+
+    @property
     def devices(self) -> int:
         """How many devices it takes."""
         return self.replicas * self.tp * self.pp
@@ -256,6 +260,12 @@ class Parallelism:
     def host_rate(self) -> Fraction:
         """Bytes per second to host memory, each way."""
         return Fraction(self.host_bandwidth or 1)
+
+
+def degrees_over_one(degrees: Mapping[str, int]) -> list[str]:
+    """How people tell degrees, those left out that change nothing: "dp 2", "tp 4"."""
+    known = {name: degrees.get(name, 1) for name in DEGREES}
+    return [f"{name} {count}" for name, count in known.items() if count != 1]
 
 
 def microbatches_of(batch: int, dp: int, microbatch: int) -> int:

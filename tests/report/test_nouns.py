@@ -52,6 +52,12 @@ def test_a_strategy_is_its_entries_by_device() -> None:
     assert texts(Strategy(pipeline=Parallelism(pp=4)))[0].startswith("Strategy: pipeline of dp 1")
 
 
+def test_a_pipeline_is_told_with_all_degrees_that_change_something() -> None:
+    plain, full = Parallelism(dp=4, tp=2, pp=4), Parallelism(dp=4, cp=2, tp=2, pp=4, ep=8)
+    assert "pipeline of dp 4 x tp 2 x pp 4, order" in texts(Strategy(pipeline=plain))[0]
+    assert "pipeline of dp 4 x cp 2 x tp 2 x pp 4, ep 8, " in texts(Strategy(pipeline=full))[0]
+
+
 @pytest.mark.parametrize(
     "noun",
     [

@@ -13,6 +13,8 @@ import pytest
 
 from simdev.errors import InputError
 from simdev.report.page import read_results, results_data
+from simdev.report.results import SI_UNITS
+from simdev.sweep.grid import PARSERS
 
 RESULTS = pd.DataFrame(
     {
@@ -102,3 +104,19 @@ def test_what_is_no_table_of_results_is_refused(
 def test_no_rows_are_told() -> None:
     data = results_data(RESULTS.iloc[:0], "empty")
     assert (data["headline"], data["columns"]) == ("No scenarios", [])
+
+
+def test_a_field_whose_name_goes_on_is_a_field_and_one_in_si_units_is_not() -> None:
+    path = "strategy.pipeline.recompute"
+    settings = {
+        path: ["none", "full", "full"],
+        f"{path}_modules": ["moe", "moe", "mlp"],
+        "cluster.latency": ["1us", "2us", "2us"],
+        "cluster.latency_s": [1e-6, 2e-6, 2e-6],
+    }
+    rest = RESULTS.drop(columns=list(RESULTS)[1 : list(RESULTS).index("status")])
+    for place, (name, values) in enumerate(settings.items(), 1):
+        rest.insert(place, name, values)
+    title = results_data(rest, "r")["title"]
+    assert " over recompute, recompute_modules, latency: " in title
+    assert set(SI_UNITS) == set(PARSERS)

@@ -9,12 +9,12 @@ from decimal import Decimal
 from typing import Any
 
 from ...errors import InputError
+from ...strategy import degrees_over_one
 from ...units import PS_PER_SECOND, format_bytes, format_seconds
 from ..ranking import Ranking, ranking
 from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table
 from .step import tables_json
 
-DEGREES = ("dp", "cp", "tp", "pp", "ep")
 SHARES = ("mfu", "bubble", "exposed_communication")
 LEFT_OUT = ("scenario", "step_time_ps", "front")
 NAME = "plan"
@@ -89,8 +89,7 @@ def _name(row: Mapping[str, Any]) -> str:
     """A plan in a few words: its degrees over one, or the method that made it."""
     if "method" in row:
         return str(row["method"])
-    parts = [f"{name} {row[name]}" for name in DEGREES if row.get(name, 1) != 1]
-    return ", ".join(parts) or "one device"
+    return ", ".join(degrees_over_one(row)) or "one device"
 
 
 def _cell(value: Any, name: str) -> Any:
@@ -295,7 +294,7 @@ def _ended(methods: Sequence[Mapping[str, Any]], single: float | None) -> Table:
                  (method["step_ms"], method["lower_ms"], method["upper_ms"])]  # fmt: skip
         notes = ["" if method["fits"] else "does not fit", method["reason"]]
         notes += [f"above {method['above']}" if method["above"] else ""]
-        gain = single * 1e12 / steps[0] if single and steps[0] else None
+        gain = single * PS_PER_SECOND / steps[0] if single and steps[0] else None
         figures = (method["peak_bytes"], method["evaluations"], method["placing_s"])
         note = ", ".join(filter(None, notes))
         return (method["method"], *steps, gain, *figures, method["seeds"], note)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
 from ...graph import Graph
 from ...scenario import Scenario
-from ...strategy import Parallelism
+from ...strategy import Parallelism, degrees_over_one
 from ...units import format_seconds
 from ..report import Report
 
 MAKERS = ("NVIDIA ", "AMD ", "Intel ", "GeForce ", "Tesla ")
 """Words of datasheets that nobody needs to know a device by."""
-DEGREES = ("dp", "cp", "tp", "pp", "ep")
 
 
 def question_of(scenario: Scenario, report: Report, strategy: Any = None) -> str:
@@ -65,9 +63,7 @@ def _spread(scenario: Scenario, report: Report, written: Any) -> str:
 
 
 def _degrees(pipeline: Parallelism, of_graph: bool) -> str:
-    degrees: Mapping[str, int] = {name: getattr(pipeline, name) for name in DEGREES}
-    parts = [f"{name} {count}" for name, count in degrees.items() if count > 1]
-    parts.append(f"{pipeline.microbatches} microbatches")
-    if degrees["pp"] > 1 or of_graph:
+    parts = [*degrees_over_one(pipeline.degrees), f"{pipeline.microbatches} microbatches"]
+    if pipeline.pp > 1 or of_graph:
         parts.append("own schedule" if pipeline.table else pipeline.schedule)
     return ", ".join(parts)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...report.measures.difference import Difference
 from ...report.measures.throughput import Throughput
+from ...strategy import DEGREES
 from ...units import PS_PER_SECOND
 from .question import DEFAULTS, Question
-from .space import DEGREES, Plan
+from .space import Plan
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -32,10 +32,9 @@ from ...schedules import (
 )
 from ...schedules import SCHEDULES as NAMES
 from ...schedules.sizes import check_sizes
-from ...strategy.parallelism import CONTEXTS, MODULES, MOST, RECOMPUTES, Parallelism
+from ...strategy.parallelism import CONTEXTS, DEGREES, MODULES, MOST, RECOMPUTES, Parallelism
 from ...units import written
 
-DEGREES = "dp", "cp", "tp", "pp", "ep"
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
 """Those that are tried where nobody names others."""
 PLANNED = (*(name for name in NAMES if name != "PipeDream"), *SEARCHED, *PAIRED)
