@@ -27,9 +27,10 @@ ROOT = Path(__file__).parents[2]
 
 def page_named(name: str) -> str:
     """The text of the page of that name, in whichever part of the documents it stands; those of
-    docs/reference/python are of the API alone.
+    docs/reference/python are of the API alone, those of docs/gallery of a picture.
     """
-    (page,) = (page for page in (ROOT / "docs").rglob(name) if page.parent.name != "python")
+    pages = (ROOT / "docs").rglob(name)
+    (page,) = (page for page in pages if page.parent.name not in ("python", "gallery"))
     return page.read_text(encoding="utf-8")
 
 
