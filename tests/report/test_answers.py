@@ -5,6 +5,8 @@ table are the best.
 from __future__ import annotations
 
 import json
+import math
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,19 @@ def test_methods_of_a_search_stand_best_first_with_their_curves() -> None:
 def test_what_is_not_whole_is_refused_in_a_line(field: str) -> None:
     with pytest.raises(InputError, match=f"x.json: {field}: is not what simdev wrote"):
         answers_data({field: [{"no": 1}]}, "x.json")
+
+
+@pytest.mark.parametrize("number", [0, 10**400, math.inf, math.nan, Decimal("1e999"), "1"])
+def test_numbers_that_no_search_writes_are_refused_in_a_line(number: object) -> None:
+    curve: dict[str, list[object]] = {
+        "evaluation": [1], "step_time_s": [1.0], "memory_excess_bytes": [0], "cpu_seconds": [1.0]
+    }  # fmt: skip
+    value = {
+        "curve": curve, "method": "anneal", "step_time_s": number, "feasible": True,
+        "peak_bytes": [1], "cpu_seconds": 1.0, "evaluations": 1, "single_step_time_s": 1.0,
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"x.json: curve: is not what simdev wrote"):
+        answers_data(value, "x.json")
 
 
 def test_a_scenario_is_no_answer() -> None:

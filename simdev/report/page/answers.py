@@ -4,6 +4,7 @@ of ``simdev search``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -38,7 +39,7 @@ def answers_data(value: Any, source: str) -> dict[str, Any] | None:
         if isinstance(value.get(field), (list, Mapping)) and "tasks" not in value:
             try:
                 return make(_floats(value), source)
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 raise InputError(f"{field}: is not what simdev wrote ({error})", source) from None
     return None
 
@@ -49,7 +50,9 @@ def _floats(value: Any) -> Any:
         return {name: _floats(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_floats(part) for part in value]
-    return float(value) if isinstance(value, Decimal) else value
+    if isinstance(value, (Decimal, float)) and not math.isfinite(number := float(value)):
+        raise ValueError(f"{value} is too large")
+    return number if isinstance(value, (Decimal, float)) else value
 
 
 def plans_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -310,7 +313,7 @@ def _ended(methods: Sequence[Mapping[str, Any]], single: float | None) -> Table:
 
 def _reached(methods: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     rows = tuple(
-        (mark["method"], mark["mark"], mark["mark_s"] * PS_PER_SECOND, mark["evaluations"],
+        (mark["method"], mark["mark"], float(mark["mark_s"]) * PS_PER_SECOND, mark["evaluations"],
          mark["cpu_seconds"], f"{mark['reached']} of {mark['seeds']}")
         for method in methods
         for mark in method["reached"]
