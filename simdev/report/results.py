@@ -168,15 +168,17 @@ def _rank(name: str) -> int:
     return 99 if name in LAST else 50 if name in COLUMNS else 0
 
 
+def in_seconds(name: str) -> bool:
+    """Whether a column of this name has seconds."""
+    return name.endswith("_s") and not name.endswith("_per_s")
+
+
 def _values(column: pd.Series[Any], name: str) -> list[Any]:
     """JSON's own values; times in ps, so that they are shown like all others."""
     values = [_plain(value) for value in column.tolist()]
-    is_time = name.endswith("_s") and not name.endswith("_per_s") and _numeric(values)
-    return (
-        [None if value is None else value * float(PS_PER_SECOND) for value in values]
-        if is_time
-        else values
-    )
+    if not (in_seconds(name) and _numeric(values)):
+        return values
+    return [None if value is None else value * float(PS_PER_SECOND) for value in values]
 
 
 def _plain(value: Any) -> Any:
@@ -202,7 +204,7 @@ def _kind(name: str, values: list[Any]) -> str:
         return TEXT
     if name.endswith("_bytes_per_s"):
         return RATE
-    if name.endswith("_s") and not name.endswith("_per_s"):
+    if in_seconds(name):
         return TIME
     return BYTES if name.endswith("_bytes") else SHARE if name in SHARES else NUMBER
 

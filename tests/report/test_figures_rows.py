@@ -23,7 +23,7 @@ from simdev.report.figures import (
     trace_figure,
 )
 from simdev.report.figures.gantt import TALLEST, fitted
-from simdev.report.figures.memory import COLUMNS, CURVES, envelope, memory_curves
+from simdev.report.figures.memory import COLUMNS, CURVES, memory_curves
 from simdev.report.figures.rows import (
     LINK,
     MOST_LINKS,
@@ -34,6 +34,7 @@ from simdev.report.figures.rows import (
 )
 from simdev.report.figures.style import text_width
 from simdev.report.figures.trace import trace_chart
+from simdev.report.measures.spans import levels_between, step_parts
 from simdev.trace import Trace
 from traces import Held, Span, trace_of
 
@@ -206,7 +207,7 @@ def test_many_devices_have_an_envelope_of_their_memory() -> None:
     words = [text.get_text() for text in legend.get_texts()]
     assert words == ["lowest to highest of 12 devices", "gpu:1, peak 8 B"]
     assert len(trace_figure(trace).axes) == 2
-    low, high = envelope(trace.memory[3], trace.end_ps)
+    low, high = levels_between(trace.memory[3], step_parts(trace.end_ps, COLUMNS))
     assert len(low) == len(high) == COLUMNS
     assert (int(low[0]), int(high.max())) == (0, trace.memory[3].peak)
 

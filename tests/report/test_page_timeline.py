@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simdev.report.measures.spans import levels_between, step_parts
 from simdev.report.page import read_subject, run_data
-from simdev.report.page.timeline import _levels_between, timeline
+from simdev.report.page.timeline import timeline
 from simdev.trace import DeviceMemory
 from traces import Held, Span, trace_of
 
@@ -55,8 +56,16 @@ def test_lanes_beyond_the_first_are_folded() -> None:
 def test_the_range_of_memory_holds_every_level() -> None:
     times, levels = np.array([2, 5, 9]), np.array([10, 40, 20])
     memory = DeviceMemory("a", None, times, levels, 40, 5, {}, (), None)
-    lowest, highest = _levels_between(memory, np.array([0, 4, 8, 12]))
+    lowest, highest = levels_between(memory, np.array([0, 4, 8, 12]))
     assert (lowest.tolist(), highest.tolist()) == ([0, 10, 20], [10, 40, 40])
+    nothing = DeviceMemory("b", None, times[:0], levels[:0], 0, 0, {}, (), None)
+    assert [each.tolist() for each in levels_between(nothing, np.array([0, 4, 8]))] == [[0, 0]] * 2
+
+
+def test_a_step_of_days_has_parts_as_any_other() -> None:
+    parts = step_parts(4 * 10**18, 400)
+    assert (len(parts), parts[0], parts[-1]) == (401, 0, 4 * 10**18)
+    assert set(np.diff(parts).tolist()) == {10**16}
 
 
 def test_of_many_devices_the_fullest_and_the_range_of_all_are_drawn() -> None:

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 
 from bad.scenarios import CLUSTER, scenario
 from simdev.cli import main
-from simdev.report import analyze, run
+from simdev.report import BLAMES, analyze, run
+from simdev.report.figures.style import ALARM, COLOURS, DEVICES
 from simdev.report.page import Subject, WhatIf, compare_data, page, results_data, run_data
-from simdev.report.page.html import json_for_html
+from simdev.report.page.html import ASSETS, SCRIPTS, json_for_html
 from simdev.scenario import Outcome, load_scenario
 from simdev.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.trace import Trace
@@ -318,3 +319,12 @@ def test_a_page_never_takes_the_place_of_an_input(
     assert main(["report", "named.json", "-o", "./graph.html"]) == 2
     assert "is a file of named.json too" in capsys.readouterr().err
     assert (here / "s.html").read_text() == text
+
+
+def test_pages_have_the_colours_of_all_other_pictures() -> None:
+    scripts = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS).lower()
+    shared = {colour.lower() for colour in (ALARM, *DEVICES, *COLOURS.values())}
+    assert not {colour for colour in shared if colour in scripts}
+    html = page({"title": "", "headline": ""})
+    assert f"const SERIES = {json.dumps(DEVICES)};" in html
+    assert all(blame in COLOURS for blame in BLAMES)

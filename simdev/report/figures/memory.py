@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InputError
-from ...taskgraph import Ints
 from ...trace import DeviceMemory, Trace
 from ...units import format_bytes
-from ..measures.spans import shown_devices
+from ..measures.spans import levels_between, shown_devices, step_parts
 from .style import (
     DEVICES,
     MARGIN,
@@ -141,27 +140,16 @@ def _draw_envelope(
     ax: Axes, trace: Trace, curves: Sequence[Curve], scales: tuple[int, int], theme: Theme
 ) -> None:
     """The band between the lowest and the highest level of all devices."""
-    bands = [envelope(curve.memory, trace.end_ps) for curve in curves]
+    edges = step_parts(trace.end_ps, COLUMNS)
+    bands = [levels_between(curve.memory, edges) for curve in curves]
     low = np.min([low for low, _ in bands], axis=0) / scales[1]
     high = np.max([high for _, high in bands], axis=0) / scales[1]
-    time = np.linspace(0, trace.end_ps, COLUMNS + 1) / scales[0]
+    time = edges / scales[0]
     count = sum(curve.count for curve in curves)
     ax.fill_between(
         time, np.append(low, low[-1]), np.append(high, high[-1]), step="post", lw=0,
         color=theme.faint, alpha=0.35, label=f"lowest to highest of {count} devices",
     )  # fmt: skip
-
-
-def envelope(memory: DeviceMemory, end_ps: int) -> tuple[Ints, Ints]:
-    """(the lowest, the highest) level in bytes in each of COLUMNS equal parts of the step."""
-    edges = np.linspace(0, end_ps, COLUMNS + 1)[:-1]
-    before = np.searchsorted(memory.time, edges, side="right")
-    level = np.concatenate(([0], memory.level))
-    low, high = level[before], level[before]
-    part = np.clip(np.searchsorted(edges, memory.time, side="right") - 1, 0, COLUMNS - 1)
-    np.minimum.at(low, part, memory.level)
-    np.maximum.at(high, part, memory.level)
-    return low, high
 
 
 def _finish(ax: Axes, trace: Trace, memories: Sequence[DeviceMemory], theme: Theme) -> None:

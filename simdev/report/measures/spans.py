@@ -21,7 +21,7 @@ from ...taskgraph import (
     Resource,
     TaskGraph,
 )
-from ...trace import Trace
+from ...trace import DeviceMemory, Trace
 
 Bools = NDArray[np.bool_]
 
@@ -221,3 +221,23 @@ def _lanes(trace: Trace, name: str, device: int, computes: bool, tasks: Ints) ->
     for number, members in enumerate(lanes):
         title = f"{name} #{number + 1}" if number else name
         yield Row(title, device, computes, np.array(members, np.int64))
+
+
+def step_parts(step_ps: int, parts: int) -> Ints:
+    """The borders (ps) of equal parts of a step, one more than there are parts."""
+    # Python's integers: products of arrays would overflow for steps of hours.
+    return np.array([part * step_ps // parts for part in range(parts + 1)], np.int64)
+
+
+def levels_between(memory: DeviceMemory, edges: Ints) -> tuple[Ints, Ints]:
+    """The lowest and the highest level between each two edges."""
+    # Before its first time a device holds nothing; the last level is doubled, for reduceat needs an
+    # end for every part.
+    time = np.concatenate(([-1], memory.time))
+    level = np.concatenate(([0], memory.level))
+    level = np.append(level, level[-1])
+    place = np.searchsorted(time, edges, side="right") - 1
+    # At an edge a level ends, which is none of the part that begins there.
+    ends = np.maximum(np.searchsorted(time, edges[1:], side="left"), place[:-1] + 1)
+    bounds = np.stack((place[:-1], ends), axis=1).reshape(-1)
+    return np.minimum.reduceat(level, bounds)[::2], np.maximum.reduceat(level, bounds)[::2]

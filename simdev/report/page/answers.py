@@ -13,10 +13,15 @@ from ...errors import InputError
 from ...strategy import degrees_over_one
 from ...units import PS_PER_SECOND, format_bytes, format_seconds
 from ..ranking import Ranking, ranking
+from ..results import in_seconds
 from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table
 from .step import tables_json
 
 SHARES = ("mfu", "bubble", "exposed_communication")
+TEXTS = (
+    "plan", "method", "schedule", "recompute", "context", "why", "note", "feasible", "offload",
+    "recompute_modules",
+)  # fmt: skip
 LEFT_OUT = ("scenario", "step_time_ps", "front")
 NAME = "plan"
 AHEAD = (
@@ -102,19 +107,11 @@ def _cell(value: Any, name: str) -> Any:
 
 
 def _kind(name: str) -> str:
-    if name.endswith("_s") and not name.endswith("_per_s"):
+    if in_seconds(name):
         return TIME
-    is_text = name in (NAME, "method", "schedule", "recompute", "context", "why", "note")
-    is_text = is_text or name in ("feasible", "offload", "recompute_modules")
-    return (
-        BYTES
-        if name.endswith("_bytes")
-        else SHARE
-        if name in SHARES
-        else TEXT
-        if is_text
-        else NUMBER
-    )
+    if name.endswith("_bytes"):
+        return BYTES
+    return SHARE if name in SHARES else TEXT if name in TEXTS else NUMBER
 
 
 def _says_something(name: str, values: Sequence[Any]) -> bool:

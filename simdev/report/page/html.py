@@ -18,6 +18,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from ..figures.style import ALARM, COLOURS, DEVICES
+
 ASSETS = Path(__file__).parent / "assets"
 STYLE = "page.css"
 SCRIPTS = (
@@ -32,6 +34,7 @@ def page(data: Mapping[str, Any]) -> str:
     """The page of ``run_data``, ``compare_data``, ``results_data`` or ``answers_data``."""
     style = (ASSETS / STYLE).read_text("utf-8")
     script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
+    script = _palette() + script
     # In a function of its own: no name of the page can meet one of the script.
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
     text, kind = json_for_html(data), "application/json"
@@ -57,6 +60,12 @@ def json_for_html(data: Any) -> str:
     """
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(_IN_SCRIPT)  # outside of texts JSON has none of these
+
+
+def _palette() -> str:
+    """The colours of data in all pictures, as constants of the script."""
+    colours = {"ALARM": ALARM, "SERIES": DEVICES, "COLOURS": COLOURS}
+    return "".join(f"const {name} = {json.dumps(value)};\n" for name, value in colours.items())
 
 
 def _hash(text: str) -> str:

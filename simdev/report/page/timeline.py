@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ...taskgraph import Ints
 from ...trace import DeviceMemory, Trace
-from ..figures.gantt import GanttRow, merge_neighbours
+from ..figures.rows import LINK, GanttRow, merge_neighbours
 from ..figures.trace import trace_rows
-from ..measures.spans import computing_mask, group, shown_devices
+from ..measures.spans import computing_mask, group, levels_between, shown_devices, step_parts
 from ..measures.usage import carriers
 
 MOST_SPANS = 100_000
@@ -28,8 +28,7 @@ MOST_LEVELS = 4_000  # of one device's memory
 MOST_PANELS, FULLEST = 8, 3  # devices whose memory is drawn by itself; beyond, those of the fullest
 BINS = 400  # of the step, for the load
 MOST_EDGES = 400_000
-LINK = -1  # the device of a row that belongs to none
-MOST_LINKS, MOST_LANES = 12, 3  # from so many more on they are folded
+FOLDED_LINKS, FOLDED_LANES = 12, 3  # from so many beside the first on they are folded
 
 
 def timeline(trace: Trace) -> dict[str, Any]:
@@ -112,9 +111,9 @@ def _folds(rows: Sequence[GanttRow], trace: Trace) -> Iterator[dict[str, Any]]:
 
     for key, members in groupby(range(len(rows)), key=family):
         first, *others = members
-        if key == LINK and len(others) >= MOST_LINKS:
+        if key == LINK and len(others) >= FOLDED_LINKS:
             yield {"first": first, "count": len(others) + 1, "name": f"{len(others) + 1} links"}
-        elif key != LINK and len(others) >= MOST_LANES:
+        elif key != LINK and len(others) >= FOLDED_LANES:
             name = f"{len(others)} more lanes"
             yield {"first": first + 1, "count": len(others), "name": name}
 
@@ -152,8 +151,8 @@ def _panel(memory: DeviceMemory) -> dict[str, Any]:
 
 def _range(memories: Sequence[DeviceMemory], step_ps: int) -> dict[str, Any]:
     """The lowest and the highest level of all devices in each of BINS equal parts of the step."""
-    edges = np.arange(BINS + 1) * step_ps // BINS
-    levels = [_levels_between(memory, edges) for memory in memories]
+    edges = step_parts(step_ps, BINS)
+    levels = [levels_between(memory, edges) for memory in memories]
     capacities = {memory.capacity for memory in memories}
     return {
         "name": f"all {len(memories):,} devices",
@@ -163,19 +162,6 @@ def _range(memories: Sequence[DeviceMemory], step_ps: int) -> dict[str, Any]:
         "level": np.max([highest for _, highest in levels], axis=0).tolist(),
         "lowest": np.min([lowest for lowest, _ in levels], axis=0).tolist(),
     }
-
-
-def _levels_between(memory: DeviceMemory, edges: Ints) -> tuple[Ints, Ints]:
-    """The lowest and the highest level between each two edges."""
-    # Before its first time a device holds nothing; the last level is doubled, for reduceat needs an
-    # end for every part.
-    time = np.concatenate(([-1], memory.time))
-    level = np.concatenate(([0], memory.level, memory.level[-1:]))
-    place = np.searchsorted(time, edges, side="right") - 1
-    # At an edge a level ends, which is none of the part that begins there.
-    ends = np.maximum(np.searchsorted(time, edges[1:], side="left"), place[:-1] + 1)
-    bounds = np.stack((place[:-1], ends), axis=1).reshape(-1)
-    return np.minimum.reduceat(level, bounds)[::2], np.maximum.reduceat(level, bounds)[::2]
 
 
 def coarser(time: Ints, level: Ints, most: int) -> tuple[Ints, Ints]:

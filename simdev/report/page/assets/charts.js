@@ -10,7 +10,7 @@ class Chart {
     this.inner = element("div", {}, this.canvas);
     this.box = element("div", { className: "rows" }, this.inner);
     this.part = section(title, element("p", { className: "note" }, note), element("div", { className: "frame" }, this.box));
-    this.redraw = drawing(this.box, () => { if (this.told && this.box.clientWidth) this.draw(); });
+    this.redraw = drawing(this.box, () => { if (this.data && this.box.clientWidth) this.draw(); });
     view.watch(this.redraw);
     this.box.addEventListener("scroll", this.redraw);
     steer(this.canvas, view, { idle: (event) => this.hover(event) });
@@ -53,7 +53,7 @@ class Memory extends Chart {
   }
 
   take({ memory }) {
-    this.told = memory;
+    this.data = memory;
     this.panels = [...memory.panels];
     if (memory.range) this.panels.push(memory.range);
     this.part.hidden = !this.panels.length;
@@ -141,10 +141,10 @@ class Load extends Chart {
     super(view, title, "How much of each moment a device computes or a queue or link carries: the stronger the colour, the more.");
   }
 
-  take(told) {
-    this.told = told;
-    this.rows = told.load;
-    this.bin = told.step / (this.rows.length ? this.rows[0].percent.length : 1);
+  take(timeline) {
+    this.data = timeline;
+    this.rows = timeline.load;
+    this.bin = timeline.step / (this.rows.length ? this.rows[0].percent.length : 1);
     this.part.hidden = !this.rows.length;
     this.size(AXIS + this.rows.length * CELL + 6);
     this.redraw();
@@ -183,8 +183,6 @@ class Load extends Chart {
   }
 }
 
-const BLAMES = { compute: "#0072B2", transfer: "#E69F00", queueing: "#9aa0a8", launch: "#4D4D4D", latency: "#D9C400" };
-
 // What the step time is spent on, as a bar.
 function blameBar(blame, step) {
   const stack = element("div", { className: "stack", ariaHidden: "true" });
@@ -193,9 +191,9 @@ function blameBar(blame, step) {
     if (!ps) continue;
     const part = element("div", { title: `${name} ${FORMATS.time(ps)}` });
     part.style.width = `${(100 * ps) / step}%`;
-    fill(part, BLAMES[name] || "#7f7f7f");
+    fill(part, COLOURS[name]);
     stack.append(part);
-    legend.append(element("span", {}, swatch(BLAMES[name] || "#7f7f7f"), `${name} ${FORMATS.share(ps / step)}`));
+    legend.append(element("span", {}, swatch(COLOURS[name]), `${name} ${FORMATS.share(ps / step)}`));
   }
   return [stack, legend];
 }

@@ -6,7 +6,7 @@ const TALLEST = 620;
 class Gantt {
   constructor(view, title) {
     this.view = view;
-    this.told = null;
+    this.timeline = null;
     this.selected = -1;
     this.hits = null;
     this.wanted = "";
@@ -33,17 +33,17 @@ class Gantt {
   }
 
   // Show another timeline; what was searched for is searched anew, what was selected stays where its name does.
-  take(told) {
+  take(timeline) {
     const kept = this.selected >= 0 ? this.tasks.names[this.selected] : null;
-    this.told = told;
-    this.tasks = new Tasks(told);
+    this.timeline = timeline;
+    this.tasks = new Tasks(timeline);
     const open = new Set((this.rows || []).filter((row) => row.open).map((row) => row.name));
-    this.rows = folded(told.rows.map((row) => prepared(row, told.tasks)), told.folds, open);
+    this.rows = folded(timeline.rows.map((row) => prepared(row, timeline.tasks)), timeline.folds, open);
     this.home = this.homes();
-    const items = told.kinds.map((kind, k) => element("span", {}, swatch(told.colours[k]), kind));
+    const items = timeline.kinds.map((kind, k) => element("span", {}, swatch(timeline.colours[k]), kind));
     this.legend.replaceChildren(...items, element("span", {}, swatch(ALARM), "on the critical path"));
-    if (told.merged) this.legend.append("Very many spans: neighbours are shown as one.");
-    this.unfold.hidden = !told.folds.length;
+    if (timeline.merged) this.legend.append("Very many spans: neighbours are shown as one.");
+    this.unfold.hidden = !timeline.folds.length;
     this.place();
     this.find(this.wanted);
     this.go(kept === null ? -1 : this.tasks.names.indexOf(kept), false);
@@ -99,13 +99,13 @@ class Gantt {
 
   draw() {
     const width = this.box.clientWidth;
-    if (!this.told || !width) return;
+    if (!this.timeline || !width) return;
     const context = sized(this.canvas, width, this.visible);
     const [axis, top, ratio] = [new Axis(this.view, width), this.box.scrollTop, this.canvas.width / width];
     this.axis = axis;
     this.raster ||= new Raster(this.canvas);
     this.raster.begin(Math.round(AXIS * ratio), axis.marks(ratio));
-    const hexes = this.told.colours.map((hex) => (this.hits ? mixed(paint(hex), theme.ground, 0.25) : paint(hex)));
+    const hexes = this.timeline.colours.map((hex) => (this.hits ? mixed(paint(hex), theme.ground, 0.25) : paint(hex)));
     const [colours, inks] = [hexes.map((hex) => Raster.colour(hex)), hexes.map(ink)];
     const sight = this.rows.map((row, r) => ({ row, r, y: this.y[r] - top }))
       .filter(({ r, y }) => this.y[r] >= 0 && y > AXIS - ROW && y < this.visible);

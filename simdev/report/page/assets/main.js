@@ -9,6 +9,11 @@ async function unpacked(block) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
-unpacked(document.getElementById("data")).then((data) => {
-  document.querySelector("main").append(new PAGES[data.page](data).part);
-});
+unpacked(document.getElementById("data"))
+  .then((data) => document.querySelector("main").append(new PAGES[data.page](data).part))
+  .catch((error) => {
+    // A reader would see an empty page: browsers before 2023 cannot unpack, for one.
+    const text = `This page cannot be drawn here (${error}); a newer browser may draw it.`;
+    document.querySelector("main").append(element("p", { className: "warning" }, text));
+    throw error;
+  });

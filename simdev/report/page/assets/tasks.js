@@ -1,19 +1,19 @@
 // What the tasks of a trace wait for, and which of them hold a text.
 
 class Tasks {
-  // `told` is a timeline of the data.
-  constructor(told) {
-    this.names = told.tasks.name;
-    this.start = told.tasks.start;
-    this.told = told;
+  // `timeline` is a timeline of the data.
+  constructor(timeline) {
+    this.names = timeline.tasks.name;
+    this.start = timeline.tasks.start;
+    this.timeline = timeline;
   }
 
   // The tasks that a task waits for, and those that wait for it; null where the data do not tell.
   around(task) {
-    const told = this.told.before;
-    if (!told) return null;
-    if (!this.from) this.index(told);
-    return { before: told.ids.slice(this.from[task], this.from[task + 1]), after: this.after.get(task) || [] };
+    const before = this.timeline.before;
+    if (!before) return null;
+    if (!this.from) this.index(before);
+    return { before: before.ids.slice(this.from[task], this.from[task + 1]), after: this.after.get(task) || [] };
   }
 
   index({ count, ids }) {
@@ -38,7 +38,7 @@ class Tasks {
 
   // What is said of a span of a row.
   text({ row, i, task }) {
-    const { tasks, devices, kinds } = this.told;
+    const { tasks, devices, kinds } = this.timeline;
     const [start, end] = [row.start[i], row.end[i]];
     const [source, destination, bytes] = [tasks.source[task], tasks.destination[task], tasks.bytes[task]];
     const lines = [this.names[task], `${kinds[row.kind[i]]}, ${FORMATS.time(end - start)}`,

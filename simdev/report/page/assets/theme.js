@@ -1,8 +1,6 @@
-// Colours: those of the page stand in its style, for light and for dark; those of what is drawn come with the data and
-// are made lighter where they would be lost on a dark ground.
+// Colours: those of the page stand in its style, for light and for dark; those of what is drawn are the ones of all other
+// pictures (ALARM, SERIES, COLOURS, which stand before this script), made lighter where a dark ground would swallow them.
 
-const ALARM = "#c01c28";
-const SERIES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#7A5C00", "#9467BD", "#17BECF", "#7F7F7F", "#000000"];
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 const LEAST_CONTRAST = 3; // of what is no text, as WCAG 2.2 asks
 
