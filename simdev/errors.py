@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
-MAX_LINES, MAX_COLUMNS, MAX_WAITING = 200, 600, 12
+MAX_LINES, MAX_MISSING, MAX_COLUMNS, MAX_WAITING = 200, 8, 600, 12
 
 
 def printable(text: str) -> str:
@@ -62,6 +62,8 @@ class InputError(_LinesError, ValueError):
     put before each of them by who reads files.
     """
 
+    most_shown = MAX_LINES
+
     @property
     def problems(self) -> tuple[str, ...]:
         """A line for each problem."""
@@ -69,7 +71,7 @@ class InputError(_LinesError, ValueError):
 
     def __str__(self) -> str:
         # A broken file may hold a problem a line: nobody reads more than a screen of them.
-        shown = [_line(self._prefix + problem) for problem in self.lines[:MAX_LINES]]
+        shown = [_line(self._prefix + problem) for problem in self.lines[: self.most_shown]]
         left = len(self.lines) - len(shown)
         return "\n".join([*shown, f"... and {left} more problems"] if left else shown)
 
@@ -119,6 +121,9 @@ class MissingCostError(InputError):
     """No time is known for some ops on the kind of device where they are placed; each problem names
     one.
     """
+
+    # One wrong kind of device misses the time of every op on it: the first of them tell it all.
+    most_shown = MAX_MISSING
 
 
 class DeadlockError(_LinesError):

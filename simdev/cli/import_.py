@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, printable, within
 from .options import DONE
-from .outputs import JSON, output_files
+from .outputs import JSON, output_files, progress_bar
 
 if TYPE_CHECKING:
     from ..cluster import Cluster, Host
@@ -73,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
     inputs = [(file, "the file to import") for file in args.files if file != "-"]
     with output_files(args, {"output": (*JSON, *LINES)}, inputs) as out:
-        imported, format_, text = _imported(args)
+        with progress_bar("import", bar_format="{desc} {elapsed}"):
+            imported, format_, text = _imported(args)
         write_text(out["output"], text)
     for note in imported.notes:
         print(printable(note), file=sys.stderr)

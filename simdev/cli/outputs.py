@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from threading import Thread
+from time import sleep, time
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, reason_of
@@ -142,4 +144,18 @@ def progress_bar(description: str, **options: Any) -> Any:
 
     # ``disable=None`` is how tqdm is told to be silent where stderr is no terminal.
     quiet = {"delay": 2, "disable": None, "leave": False, "file": sys.stderr}
-    return tqdm(desc=description, **quiet | options)
+    bar = tqdm(desc=description, **quiet | options)
+    if not bar.disable:
+        Thread(target=_beat, args=(bar,), daemon=True).start()
+    return bar
+
+
+def _beat(bar: Any) -> None:
+    """Draws a bar every second, for work that counts nothing for long: a solver, one import."""
+    shown = bar.start_t + bar.delay
+    while not bar.disable:
+        sleep(1)
+        if time() >= shown:
+            # Only a bar that was drawn after its delay is wiped when it is closed.
+            bar.last_print_t = max(bar.last_print_t, shown)
+            bar.refresh()

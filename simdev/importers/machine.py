@@ -75,7 +75,8 @@ class Machine:
                 f"--bandwidth: missing; the file does not tell how the {count} devices are joined"
             )
         name = f"{count} x {kind}"
-        devices = [Device(f"gpu:{i}", kind, self.capacity) for i in range(count)]
+        family = "cpu" if Device("cpu", kind).is_host else "gpu"
+        devices = [Device(f"{family}:{i}", kind, self.capacity) for i in range(count)]
         # A single device needs no bandwidth, and has no queues to choose.
         if count == 1:
             return Cluster(name, tuple(devices))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -102,6 +104,8 @@ def resolve(
         chosen = Chosen(name, model.build, {**usual, **sizes}, mine, precision)
     else:
         path, _, function = name.rpartition(":")
+        if name.endswith(".py"):
+            raise InputError(f"which of its functions? Write {name}:function", name)
         if not path.endswith(".py"):
             raise InputError(
                 f'no model "{name}"; there are {", ".join(MODELS)}, or write '
@@ -125,6 +129,10 @@ def _load(path: str, function: str) -> Builder:
     if spec is None or spec.loader is None or not os.path.isfile(path):
         raise InputError("no such file", path)
     module = importlib.util.module_from_spec(spec)
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        # What stands beside the file can be imported, by the function too, as if Python ran it.
+        sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -132,8 +140,22 @@ def _load(path: str, function: str) -> Builder:
         raise InputError(f"cannot be imported: {type(error).__name__}: {error}", path) from error
     build = getattr(module, function, None)
     if not callable(build):
-        raise InputError(f'no function "{function}"', path)
+        names = ", ".join(_functions(module))
+        there = f"; there are {names}" if names else ""
+        raise InputError(f'no function "{function}"{there}', path)
+    if isinstance(build, type) and issubclass(build, nn.Module):
+        reason = f"{function} is a module; name a function that returns (module, inputs, loss)"
+        raise InputError(reason, path)
     return build  # type: ignore[no-any-return]
+
+
+def _functions(module: ModuleType) -> list[str]:
+    """The functions that a file defines itself."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    ]
 
 
 def built(model: Chosen, name: str, device: str) -> tuple[nn.Module, tuple[Tensor, ...], Loss]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from captures import STEPS, Step, conv_net, graph_of, measured  # noqa: E402
 from simdev.costs import op_key  # noqa: E402
 from simdev.errors import InputError  # noqa: E402
 from simdev.measure import profile_model  # noqa: E402
+from simdev.measure.building import resolve  # noqa: E402
 from simdev.measure.capture import row_key  # noqa: E402
 from simdev.measure.operators import measure_call, measure_in_turns  # noqa: E402
 from simdev.measure.provenance import driver_fields, gpu_kind  # noqa: E402
@@ -116,12 +118,32 @@ def test_a_function_of_a_file_is_profiled(tmp_path: Path) -> None:
     assert graph_path.name == "tiny-b5.json"
 
 
+class Beside(torch.nn.Linear):
+    """A module, where a function is asked for."""
+
+
+def test_a_function_imports_what_stands_beside_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "standing_beside.py").write_text("from torch.nn import Linear as Net\n")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\ndef tiny(batch=2):\n    from standing_beside import Net\n"
+        "    return Net(3, 1), torch.randn(batch, 3), lambda m, x: m(x).sum()\n"
+    )
+    chosen = resolve(f"{file}:tiny", "cpu", {}, None)
+    assert isinstance(chosen.build()[0], torch.nn.Linear)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("vgg", "no model"),
         ("missing.py:f", "no such file"),
-        (f"{__file__}:nothing", 'no function "nothing"'),
+        (f"{__file__}:nothing", 'no function "nothing"; there are .*test_an_unknown_model'),
+        (__file__, "which of its functions"),
+        (f"{__file__}:Beside", "Beside is a module; name a function"),
     ],
 )
 def test_an_unknown_model_is_refused(name: str, message: str) -> None:

@@ -234,6 +234,10 @@ def test_without_marks_the_steps_of_an_optimizer_tell_the_steps():
     assert [row.details["t_ns"]["n"] for row in rows] == [2, 2]
 
 
+def test_a_step_of_a_cpu_needs_no_name_of_its_kind():
+    assert trace_step(trace(operator("aten::mm", 0, 1, MATRIX, 1), devices=[])).kind == "cpu"
+
+
 @pytest.mark.parametrize("name", ["weird\n:0", "a:0", "", "^x", "x" * 5000, "triton_poi_fused_:0"])
 def test_names_that_no_op_can_have_are_no_end_of_the_trace(name):
     events = [operator(name, 0, 10, MATRIX, 1), launch(5, 1), kernel(8, 10, 1)]

@@ -77,7 +77,8 @@ def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
         names = [name for name in ("dp", "cp", "tp", "pp") if name != "cp" or p.cp > 1]
         counts = " x ".join(str(getattr(p, name)) for name in names)
         degrees = f"{' x '.join(names)}: {counts} = {p.devices} devices"
-        raise InputError(f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}')
+        reason = f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}'
+        raise InputError(f"{reason}; `simdev plan` tries all degrees that fit it")
     # Ranks of the pipeline are outermost: tp needs the links inside a node most, pp the least.
     each = p.replicas * p.tp
     ranks = tuple(usable[rank * each : (rank + 1) * each] for rank in range(p.pp))

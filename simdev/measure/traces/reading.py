@@ -155,7 +155,8 @@ def kind_of_device(events: Events, device: str | None) -> str:
     if device is not None:
         return device
     if not events.kernels:
-        raise InputError("--device: missing; a trace of a CPU does not tell which (epyc-1core, ..)")
+        reason = "a trace of a CPU does not tell which; any name will do (epyc-1core, my-cpu)"
+        raise InputError(f"--device: missing; {reason}")
     kinds = sorted({gpu_kind(name) for name in events.devices})
     if len(kinds) != 1:
         raise InputError(f"--device: missing; the trace names {', '.join(kinds) or 'no GPU'}")

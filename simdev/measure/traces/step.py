@@ -40,10 +40,11 @@ def trace_step(
 ) -> TraceStep:
     """The step of median length of a trace's text; a trace that marks no steps is one step.
 
-    ``device`` and ``warm_up`` as in ``import_trace``. Raises InputError.
+    ``device`` and ``warm_up`` as in ``import_trace``; a CPU's step names its times itself, so its
+    kind may be left out: "cpu". Raises InputError.
     """
     events = parse_events(text)
-    kind = kind_of_device(events, device)
+    kind = kind_of_device(events, device or (None if events.kernels else "cpu"))
     steps, skipped, marked = steps_of(events, warm_up)
     number = _median_step(steps)
     start, end = bounds(events, steps, marked, number)
