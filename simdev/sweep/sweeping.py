@@ -51,9 +51,9 @@ def sweep(
 
     The columns are told in docs/how-to/sweeps.md. A scenario that does not fit has the status
     "infeasible" and a step time all the same; one that cannot be simulated has the status "failed".
-    Both have a reason, and neither stops the sweep. A failure that depends on the machine
-    (out of memory, a dead worker) is not kept in the journal. Raises InputError
-    for a grid that cannot be, and for a journal that cannot be written or that another sweep holds.
+    Both have a reason, and neither stops the sweep. A failure that depends on the machine (out of
+    memory, a dead worker) is not kept in the journal. Raises InputError for a grid that cannot be,
+    and for a journal that cannot be written or that another sweep holds.
     """
     # pandas takes half a second, which a grid that cannot be shall not cost.
     rows = list(rows_of(scenarios, points(grid)))

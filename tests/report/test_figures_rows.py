@@ -212,6 +212,15 @@ def test_many_devices_have_an_envelope_of_their_memory() -> None:
     assert (int(low[0]), int(high.max())) == (0, trace.memory[3].peak)
 
 
+def test_spans_of_days_have_labels_as_any_other() -> None:
+    day = 86_400 * 10**12
+    trace = trace_of([Span("first", 0, day, at=0), Span("second", day, 2 * day, at=0)], ("gpu:0",))
+    assert {name for label in trace_chart(trace).labels for name in label.names} >= {
+        "first",
+        "second",
+    }
+
+
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
 def test_pictures_are_written_in_every_format(kind: str) -> None:
     file = io.BytesIO()

@@ -79,7 +79,7 @@ def _path_row(path: Sequence[Segment], looks: Sequence[int]) -> GanttRow:
 
 def _labels(trace: Trace, rows: Sequence[GanttRow], kinds: Sequence[str]) -> Iterator[Label]:
     for number, row in enumerate(rows):
-        long = row.chosen((row.finish - row.start) * LABELLED >= trace.end_ps)
+        long = row.chosen(row.finish - row.start >= trace.end_ps / LABELLED)
         columns = (column.tolist() for column in (long.tasks, long.start, long.finish, long.look))
         for task, start, finish, look in zip(*columns, strict=True):
             yield Label(number, start, finish, look, tuple(_names(trace, row, task, kinds[look])))
