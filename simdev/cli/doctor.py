@@ -230,9 +230,11 @@ def _step(engine: str) -> int:
 
 def _lines(findings: Findings) -> Iterator[str]:
     parts = findings.parts
-    yield f"simdev {parts['simdev']['version']} in {parts['simdev']['folder']}"
-    python = parts["python"]
-    yield f"Python {python['version']} ({python['program']}), {python['system']}"
+    simdev, python = parts["simdev"], parts["python"]
+    if simdev:
+        yield f"simdev {simdev['version']} in {simdev['folder']}"
+    if python:
+        yield f"Python {python['version']} ({python['program']}), {python['system']}"
     if parts["examples"]:
         count, folder = parts["examples"]["scenarios"], parts["examples"]["folder"]
         yield f"examples: {count} scenarios in {folder}"

@@ -167,13 +167,12 @@ def _is_equal(place: Path, file: Path) -> bool:
 
 
 def _described(path: Path) -> Example:
+    value = json.loads(path.read_text(encoding="utf-8"))
     if path.suffix == NOTEBOOK:
-        value = json.loads(path.read_text(encoding="utf-8"))
         title = "".join(value["cells"][0]["source"]).partition("\n")[0].lstrip("# ")
         # Its file's name has the number too.
         shows = title.removeprefix(path.stem.partition("-")[0]).strip()
         return Example(path.stem, path, shows, {}, value["metadata"].get("simdev", {}).get("takes"))
-    value = json.loads(path.read_text(encoding="utf-8"))
     origin = value["provenance"]
     devices = _devices(value["cluster"], path.parent)
     return Example(path.stem, path, origin["question"], devices, origin.get("takes"))

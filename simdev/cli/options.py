@@ -20,6 +20,8 @@ BROKEN_PIPE = 141
 Option = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
 """The name or the flags, the metavar, the help, and whatever else ``add_argument`` is given."""
 
+SCENARIO_HELP = "the scenario (JSON, may be gzipped; - is stdin), or an example's name"
+
 NUMBERS: dict[str, type] = {**dict.fromkeys("NPMVK", int), "S": float}
 """Metavars of options that take a number."""
 

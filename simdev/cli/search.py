@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from . import comparison as several
-from .options import DONE, FAILED_CHECK, INFEASIBLE, INTERRUPTED
+from .options import DONE, FAILED_CHECK, INFEASIBLE, INTERRUPTED, SCENARIO_HELP
 from .outputs import JSON, PICTURES, files_of, output_files, progress_bar
 from .searched import Marks, text_of
 
@@ -30,7 +30,7 @@ DESCRIPTION = (
     "into memory."
 )
 OPTIONS = (
-    ("file", "SCENARIO", "the scenario (JSON, may be gzipped; - is stdin), or an example's name"),
+    ("file", "SCENARIO", SCENARIO_HELP),
     ("--method", "NAME", "see docs/reference/methods.md; a wrong name lists them"),
     ("--budget", "N", "placements to evaluate at most (default: the method's)"),
     ("--seconds", "S", "time to search at most"),

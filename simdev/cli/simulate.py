@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlockError, InputError
-from .options import DONE, FAILED_CHECK, INFEASIBLE, require_limit
+from .options import DONE, FAILED_CHECK, INFEASIBLE, SCENARIO_HELP, require_limit
 from .outputs import JSON, PICTURES, files_of, is_faulty, output_files, progress_bar, write_trace
 
 if TYPE_CHECKING:
@@ -22,12 +22,7 @@ OUTPUTS = {"gantt": PICTURES, "trace": JSON, "save": JSON}
 HELP = "simulate a scenario: step time, utilization, memory, critical path"
 DESCRIPTION = "Simulate one training step. Exits 1 where the step does not fit into memory."
 OPTIONS = (
-    (
-        "file",
-        "FILE",
-        "the scenario (JSON, may be gzipped; - is stdin), or an example's name",
-        {"nargs": "?"},
-    ),
+    ("file", "FILE", SCENARIO_HELP, {"nargs": "?"}),
     (
         "--engine",
         "",

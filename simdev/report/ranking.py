@@ -29,6 +29,10 @@ BESIDE = Goal("devices", "fewest devices"), Goal("peak_bytes", "least memory")
 """What is given up for speed, where it differs between rows."""
 
 
+ONE_DEVICE, PRESENT = "one device", "own placement"
+"""What answers of searches are seen beside, as people read of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """Rows by their numbers: those that fit, the best first, those of the front in the same order,

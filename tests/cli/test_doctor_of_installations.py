@@ -109,9 +109,9 @@ def test_a_package_that_fails_when_it_is_imported_is_named(
     def fails(*_: object) -> None:
         raise OSError("libcuda.so: no such file")
 
-    for noun in ("GPUs", "kernels", "machine", "examples"):
+    for noun in ("GPUs", "kernels", "machine", "examples", "versions"):
         monkeypatch.setitem(doctor.LOOKS, noun, fails)
     assert main(["doctor"]) == 3
     printed = capsys.readouterr().out
     assert "BROKEN: GPUs: OSError: libcuda.so: no such file" in printed
-    assert printed.count("BROKEN") == 4
+    assert printed.count("BROKEN") == 5

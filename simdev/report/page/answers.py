@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import InputError
 from ...strategy import degrees_over_one
 from ...units import PS_PER_SECOND, format_bytes, format_seconds
-from ..ranking import Ranking, ranking
+from ..ranking import ONE_DEVICE, PRESENT, Ranking, ranking
 from ..results import in_seconds
 from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table
 from .step import tables_json
@@ -218,8 +218,8 @@ def search_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
     methods = [_alone(value)] if "curve" in value else value["methods"]
     answered = [method for method in methods if method["step_ms"] is not None]
     answered.sort(key=lambda method: (not method["fits"], method["step_ms"]))
-    beside = {"one device": value.get("single_step_time_s"),
-              "own placement": value.get("present_step_time_s")}  # fmt: skip
+    beside = {ONE_DEVICE: value.get("single_step_time_s"),
+              PRESENT: value.get("present_step_time_s")}  # fmt: skip
     axes = ("evaluations", "cpu_seconds")
     curves = {
         axis: [
@@ -239,7 +239,7 @@ def search_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
         "notes": ["This comparison was interrupted."] if value.get("interrupted") else [],
         "curves": curves,
         "beside": [[name, seconds] for name, seconds in beside.items() if seconds],
-        "sheets": tables_json([_ended(methods, beside["one device"]), *_reached(methods)]),
+        "sheets": tables_json([_ended(methods, beside[ONE_DEVICE]), *_reached(methods)]),
     }
 
 
@@ -302,7 +302,7 @@ def _ended(methods: Sequence[Mapping[str, Any]], single: float | None) -> Table:
     ranked = sorted(methods, key=lambda m: (m["step_ms"] is None, not m["fits"], m["step_ms"] or 0))
     columns = {
         "method": TEXT, "step": TIME, "lower quartile": TIME, "upper quartile": TIME,
-        "times one device": NUMBER, "peak": BYTES, "evaluations": NUMBER, "CPU s": NUMBER,
+        f"times {ONE_DEVICE}": NUMBER, "peak": BYTES, "evaluations": NUMBER, "CPU s": NUMBER,
         "seeds": NUMBER, "note": TEXT,
     }  # fmt: skip
     return Table("What each method ended with", columns, tuple(map(row, ranked)))

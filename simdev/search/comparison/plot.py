@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...report.figures.style import DEVICES, new_figure, plain, time_unit
+from ...report.ranking import ONE_DEVICE, PRESENT
 from ...units import PS_PER_SECOND, format_seconds
 from .curves import AXES, Curve
-from .rows import ONE_DEVICE, PRESENT
 from .runs import References
 
 if TYPE_CHECKING:
@@ -98,10 +98,9 @@ def _looks(methods: Sequence[str], planners: Collection[str]) -> dict[str, Look]
 
 
 def _beside(references: References) -> dict[str, float]:
-    beside = {ONE_DEVICE: references.single, PRESENT: references.present}
     return {
         label: reference.cost.seconds
-        for label, reference in beside.items()
+        for label, reference in references.by_name.items()
         if reference is not None and reference.cost.feasible
     }
 

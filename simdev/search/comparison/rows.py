@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...report.ranking import ONE_DEVICE
 from ..result import Result
 from .curves import AXES, LOWER, MEDIAN, UPPER, improvements, quantile
 from .runs import Entrant, Reference, References, Run
@@ -21,7 +22,6 @@ COLUMNS = [
 SHARE = 0.9  # of one device: a mark that every search should reach
 SEARCHES = ("greedy", "annealing")  # whose ends are marks for the others
 FEW = 16  # evaluations of what plans: a start, a plan and what mends it
-ONE_DEVICE, PRESENT = "one device", "own placement"  # as people read of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,9 @@ def _above(middle: Run, step_ps: float, references: References) -> str:
     """
     assert middle.rank is not None  # it has a result
     rank = (*middle.rank[:2], step_ps)
-    beside = {ONE_DEVICE: references.single, PRESENT: references.present}
     return ", ".join(
         name
-        for name, reference in beside.items()
+        for name, reference in references.by_name.items()
         if reference is not None and rank > reference.rank
     )
 

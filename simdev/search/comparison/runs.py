@@ -8,6 +8,7 @@ from typing import Any
 
 from ...files import read_strategy, strategy_object
 from ...oracle import Cost, Oracle
+from ...report.ranking import ONE_DEVICE, PRESENT
 from ..result import Result
 from ..space import Rank, rank_of
 from ..trial import Point
@@ -76,6 +77,11 @@ class References:
 
     single: Reference | None = None
     present: Reference | None = None
+
+    @property
+    def by_name(self) -> dict[str, Reference | None]:
+        """Both, by what people read of them."""
+        return {ONE_DEVICE: self.single, PRESENT: self.present}
 
 
 def record_of(oracle: Oracle, result: Result) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from math import floor, isfinite, log10
 from typing import Any
 
 from ...report.figures.style import time_unit
+from ...report.ranking import ONE_DEVICE
 from ...report.table import NUMBER, TEXT, Table
 from ...units import format_seconds
 from .comparison import Comparison
-from .rows import ONE_DEVICE, PRESENT, Mark, marks_of, reached, row_of
+from .rows import Mark, marks_of, reached, row_of
 from .runs import References
 
 DIGITS = 6  # of times: what a search gains is often in the last of them
@@ -56,11 +57,10 @@ def _ended(row: Mapping[str, Any], unit_ms: float, decimals: int) -> tuple[str, 
 
 
 def _title(question: Hashable, references: References) -> str:
-    beside = {ONE_DEVICE: references.single, PRESENT: references.present}
     parts = [
         f"{name} {format_seconds(reference.cost.seconds, DIGITS)}"
         + ("" if reference.cost.feasible else ", which does not fit")
-        for name, reference in beside.items()
+        for name, reference in references.by_name.items()
         if reference is not None
     ]
     return "; ".join([str(question), *parts])
