@@ -26,6 +26,7 @@ gc.set_threshold(50_000, 10, 10)
 # first: they come before the others, so that no process is left alone with one at the end.
 LONG = (
     "documents/test_notebooks.py",
+    "browser/test_pages.py",
     "search/test_placers.py",
     "search/test_search_exhaustive.py",
     "search/test_placers_training.py",
@@ -38,7 +39,6 @@ LONG = (
     "report/test_whatif.py",
     "engine/test_engines.py",
     "sweep/test_sweep_ends.py",
-    "browser/test_pages.py",
     "measure/test_torch_models.py",
     "measure/test_any_models.py",
     "lowering/test_sync_p3.py",

@@ -1,11 +1,12 @@
 """Every page of a report as a reader meets it: wide and narrow, light and dark, by its accessible
-names, and by keys alone. Each is kept as a picture in build/screenshots/.
+names, and by keys alone. The slow tests keep a picture of each in build/screenshots/.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
 
 PageOf = Callable[..., "Page"]
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
-VIEWS = [(1280, "light"), (390, "dark")]
-MORE = [(1280, "dark"), (390, "light")]
+WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
 
 
 @cache
@@ -76,18 +76,30 @@ def html(kind: str) -> str:
     return page(PAGES[kind]())
 
 
-@pytest.mark.parametrize("views", [VIEWS, pytest.param(MORE, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", PAGES)
+@pytest.mark.parametrize(("kind", "scheme"), list(zip(PAGES, 3 * SCHEMES, strict=True)))
 def test_nothing_is_cut_and_a_checker_of_accessibility_finds_nothing_serious(
-    page_of: PageOf, kind: str, views: list[tuple[int, str]]
+    page_of: PageOf, kind: str, scheme: str
+) -> None:
+    assert len(html(kind)) < 3_000_000
+    opened = page_of(html(kind), 390, scheme)
+    assert not cut_parts(opened)
+    assert not list(serious_findings(opened))
+    opened.set_viewport_size({"width": 1280, "height": 900})
+    opened.evaluate(FRAMES)
+    assert not cut_parts(opened)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), list(product(WIDTHS, SCHEMES)))
+@pytest.mark.parametrize("kind", PAGES)
+def test_every_view_is_whole_and_without_serious_findings(
+    page_of: PageOf, kind: str, width: int, scheme: str
 ) -> None:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    assert len(html(kind)) < 3_000_000
-    for width, scheme in views:
-        opened = page_of(html(kind), width, scheme)
-        opened.screenshot(path=SCREENSHOTS / f"{kind}-{width}-{scheme}.png", full_page=True)
-        assert not cut_parts(opened)
-        assert not list(serious_findings(opened))
+    opened = page_of(html(kind), width, scheme)
+    opened.screenshot(path=SCREENSHOTS / f"{kind}-{width}-{scheme}.png", full_page=True)
+    assert not cut_parts(opened)
+    assert not list(serious_findings(opened))
 
 
 def ground(page: Page) -> tuple[int, ...]:
