@@ -9,6 +9,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from .errors import InputError
 from .units import exact, parse_bytes, parse_time
 
@@ -40,9 +42,14 @@ def only(fields: Mapping[str, Any], known: Sequence[str], meaning: str) -> str |
     return names[0] if names else None
 
 
+def _plain(value: Any) -> Any:
+    """A number of numpy, which graphs often hold, as Python has it."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def size_of(fields: Mapping[str, Any], name: str) -> int:
     """The bytes that an attribute tells. Raises InputError."""
-    value = fields[name]
+    value = _plain(fields[name])
     try:
         # GraphML and JavaScript write whole numbers as floats.
         return parse_bytes(Fraction(str(value)) if isinstance(value, (float, Decimal)) else value)
@@ -54,6 +61,7 @@ def time_of(name: str, value: Any) -> Any:
     """Seconds, or seconds by kind of device. Raises InputError."""
     if isinstance(value, Mapping):
         return {str(kind): time_of(f"{name}.{kind}", time) for kind, time in value.items()}
+    value = _plain(value)
     power = TIME.get(name.partition(".")[0], 0)
     try:
         if isinstance(value, str):

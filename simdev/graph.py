@@ -346,6 +346,8 @@ class Graph(Displayed):
         ``tensor_bytes``, ``weight``) the size of output 0 where the producer lists no outputs.
         Raises InputError, also for what is told twice.
         """
+        if not graph.is_directed():
+            raise InputError("edges: must have a direction, from producer to consumer (DiGraph)")
         return cls(name, tuple(_op_of_node(graph, node) for node in graph.nodes))
 
     def to_networkx(self) -> nx.DiGraph[str]:

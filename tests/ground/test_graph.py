@@ -6,6 +6,7 @@ import pickle
 from fractions import Fraction
 
 import networkx as nx
+import numpy as np
 import pytest
 
 from simdev.errors import InputError
@@ -149,6 +150,8 @@ def test_graphs_are_values() -> None:
         ({"time_ms": 2}, {"weight": 10.0}),
         ({"duration_us": 2000, "size": "10 B"}, {"weight": 10}),
         ({"time": "2 ms", "op_type": "op"}, {"nbytes": 10}),
+        ({"time_us": np.int64(2000)}, {"weight": np.int64(10)}),
+        ({"duration_ms": np.float32(2)}, {"weight": np.float32(10)}),
     ],
 )
 def test_attributes_of_networkx_have_the_names_of_the_field(node: dict, edge: dict) -> None:
@@ -179,3 +182,8 @@ def test_what_networkx_tells_twice_is_refused(node: dict, edge: dict, problem: s
     net.add_edge("a", "b", **edge)
     with pytest.raises(InputError, match=problem):
         Graph.from_networkx(net)
+
+
+def test_a_graph_whose_edges_have_no_direction_is_refused() -> None:
+    with pytest.raises(InputError, match=r"edges: must have a direction"):
+        Graph.from_networkx(nx.Graph([("a", "b")]))
