@@ -69,6 +69,7 @@ LAST = ("step_time_ps", "engine", "key", "simdev")
 SI_UNITS = ("s", "bytes", "bytes_per_s", "flop_per_s")
 """Ends of the second column of a field that was set in units."""
 SHARES = ("utilization", "bubble", "exposed_communication", "cost_estimated", "cost_rel_err")
+LARGEST = 1e200  # in ps, too, a float must hold it
 # simdev.sweep writes a ' before a text in CSV that begins so
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -261,7 +262,22 @@ def read_results(path: str) -> pd.DataFrame:
             (f"is no table of simdev sweep: it has no column {' and no column '.join(missing)}"),
             path,
         )
+    problems = [f"{name}: must hold numbers" for name in COLUMNS if _is_no_figure(table, name)]
+    if problems:
+        raise InputError(problems).within(path)
     return table
+
+
+def _is_no_figure(table: pd.DataFrame, name: str) -> bool:
+    """Whether a column of figures holds something else, or what no page could show."""
+    from pandas.api.types import is_numeric_dtype
+
+    if name not in table.columns or COLUMNS[name] in ("str", "boolean"):
+        return False
+    column = table[name]
+    if not is_numeric_dtype(column):
+        return bool(column.notna().any())
+    return bool(((column > LARGEST) & (column != math.inf)).any())
 
 
 def _read_csv(file: IO[bytes]) -> pd.DataFrame:

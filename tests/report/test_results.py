@@ -120,3 +120,11 @@ def test_a_field_whose_name_goes_on_is_a_field_and_one_in_si_units_is_not() -> N
     title = results_data(rest, "r")["title"]
     assert " over recompute, recompute_modules, latency: " in title
     assert set(SI_UNITS) == set(PARSERS)
+
+
+@pytest.mark.parametrize("figure", ["nan", "x", "1e308", "9" * 400])
+def test_a_table_whose_figures_are_no_numbers_is_refused(tmp_path: Path, figure: str) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text(f"scenario,status,step_time_s\na,ok,{figure}\n")
+    with pytest.raises(InputError, match=r"r.csv: step_time_s: must hold numbers"):
+        read_results(str(path))
