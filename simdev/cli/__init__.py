@@ -27,6 +27,7 @@ from . import (
     completion,
     doctor,
     examples,
+    explore,
     family,
     import_,
     pipeline,
@@ -42,8 +43,8 @@ from . import (
 from .options import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED, add_options
 
 VERBS = (
-    simulate, sweep, report, compare, plan, search, train, family, pipeline, check, import_,
-    calibrate, profile, serve, clusters, examples, completion, doctor,
+    simulate, sweep, report, explore, compare, plan, search, train, family, pipeline, check,
+    import_, calibrate, profile, serve, clusters, examples, completion, doctor,
 )  # fmt: skip
 
 

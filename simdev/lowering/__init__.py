@@ -27,6 +27,7 @@ from .partition import (
     written_out,
 )
 from .prepare import Prepared
+from .retimed import can_be_retimed, retimed
 from .sharing import refuse_slowing, slows, with_sharing
 from .splitting import Split, rows_of, split, split_gated
 from .stages import staged
@@ -39,6 +40,7 @@ __all__ = [
     "Partitioned",
     "Prepared",
     "Split",
+    "can_be_retimed",
     "credited",
     "expanded",
     "iterated",
@@ -47,6 +49,7 @@ __all__ = [
     "lower_step",
     "most_steps",
     "partition",
+    "retimed",
     "rows_of",
     "short_form",
     "slows",

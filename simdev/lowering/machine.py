@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..fabric import Fabric, Segment, transfer_ps
-from ..taskgraph import OUTSIDE, PERSISTENT, Resource, TaskGraph
+from ..taskgraph import OUTSIDE, PERSISTENT, Floats, Ints, Resource, TaskGraph
 from .columns import NONE, Columns
 from .prepare import Prepared
 from .scratch import WORKSPACES
@@ -100,13 +100,21 @@ def _add_hop(
 def on_cluster(columns: Columns, prepared: Prepared) -> TaskGraph:
     """What was written, on the devices and half-links of the cluster."""
     cluster, half_links = prepared.cluster, prepared.fabric.flow_links
-    capacity = [NONE if device.memory is None else device.memory for device in cluster.devices]
+    capacity, bandwidth = machine_columns(prepared)
     return TaskGraph(
         columns.task_columns(),
         tuple(columns.resources),
         columns.buffer_columns(),
         tuple(device.name for device in cluster.devices),
-        np.array(capacity, np.int64),
+        capacity,
         tuple(half_link.name for half_link in half_links),
-        np.array([float(half_link.link.bandwidth) for half_link in half_links], np.float64),
+        bandwidth,
     )
+
+
+def machine_columns(prepared: Prepared) -> tuple[Ints, Floats]:
+    """The bytes of each device (NONE: unlimited), and the bytes/s of each half-link."""
+    devices, half_links = prepared.cluster.devices, prepared.fabric.flow_links
+    capacity = [NONE if device.memory is None else device.memory for device in devices]
+    bandwidth = [float(half_link.link.bandwidth) for half_link in half_links]
+    return np.array(capacity, np.int64), np.array(bandwidth, np.float64)

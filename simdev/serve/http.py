@@ -15,10 +15,10 @@ import re
 import secrets
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, TextIO
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
     from uvicorn import Server
 
 LOOPBACK = "127.0.0.1"
@@ -58,20 +59,34 @@ class Patience:
     drain: float = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What stands behind the door: ``answer`` gives the reply to the body of a request that was let
+    in, ``page`` is shown to whoever asks for it, with ``headers`` of its own: it must hold nothing
+    that is private.
+    """
+
+    state: ServerState
+    answer: Callable[[ServerState, bytes], bytes] = respond
+    page: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 def serve(state: ServerState, port: int, out: TextIO, patience: Patience = Patience()) -> None:
     """Answer until SIGTERM, SIGINT or a client asks to stop; prints where, as one line of JSON.
 
     Raises InputError where the port is taken or the packages are not installed.
     """
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise InputError(f"--http needs uvicorn and starlette: {install_line('serve')}") from None
-    token = secrets.token_hex(16)
+
+    def announce(url: str, token: str) -> AbstractContextManager[object]:
+        return _announced(url, token, out)
+
+    serve_with(Service(state), port, announce, patience)
+
+
+@contextmanager
+def _announced(url: str, token: str, out: TextIO) -> Iterator[None]:
     with (
-        _listening(port) as listener,
-        ThreadPoolExecutor(THREADS) as pool,
         # Who cleans the folder of temporary files may have been faster.
         suppress(FileNotFoundError),
         # The system makes it readable for its owner only (mode 0600).
@@ -79,15 +94,39 @@ def serve(state: ServerState, port: int, out: TextIO, patience: Patience = Patie
     ):
         token_file.write(token + "\n")
         token_file.flush()
+        print(json.dumps({"url": url, "token_file": token_file.name}), file=out, flush=True)
+        yield
+
+
+def serve_with(
+    service: Service,
+    port: int,
+    announce: Callable[[str, str], AbstractContextManager[object]],
+    patience: Patience = Patience(),
+) -> None:
+    """Answer until SIGTERM, SIGINT or a client asks to stop; ``announce(url, token)`` is entered
+    when clients may come, and left at the end.
+
+    Raises InputError where the port is taken or the packages are not installed.
+    """
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise InputError(
+            f"the server needs uvicorn and starlette: {install_line('serve')}"
+        ) from None
+    token = secrets.token_hex(16)
+    with _listening(port) as listener, ThreadPoolExecutor(THREADS) as pool:
         port = listener.getsockname()[1]
-        server = _server(state, token, port, pool, patience)
-        with _calm_signals():
-            place = {"url": f"http://{LOOPBACK}:{port}/", "token_file": token_file.name}
-            print(json.dumps(place), file=out, flush=True)
+        server = _server(service, token, port, pool, patience)
+        with _calm_signals(), announce(f"http://{LOOPBACK}:{port}/", token):
             try:
                 server.run(sockets=[listener])
             finally:
-                state.closed = True  # a batch that outlasted the drain ends at its next look
+                service.state.closed = (
+                    True  # a batch that outlasted the drain ends at its next look
+                )
 
 
 @contextmanager
@@ -115,6 +154,19 @@ def _calm_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _values(headers: Headers, name: bytes) -> list[bytes]:
+    return [value.strip() for key, value in headers if key == name]
+
+
+def wrong_host(headers: Headers, port: int) -> Refusal | None:
+    """The status and error where the Host header names another server, or None."""
+    hosts = [value.lower() for value in _values(headers, b"host")]
+    # Another name may have been made to lead here (DNS rebinding), so that a page may ask.
+    if len(hosts) == 1 and hosts[0] in [f"{host}:{port}".encode() for host in HOSTS]:
+        return None
+    return 403, RequestError("the Host header must name this server on the loopback", "forbidden")
+
+
 def refusal(headers: Headers, port: int, token: str, limit: int) -> Refusal | None:
     """The status and error that turn a request away, or None. Header names are in lower case.
 
@@ -122,13 +174,10 @@ def refusal(headers: Headers, port: int, token: str, limit: int) -> Refusal | No
     """
 
     def values(name: bytes) -> list[bytes]:
-        return [value.strip() for key, value in headers if key == name]
+        return _values(headers, name)
 
-    hosts = [value.lower() for value in values(b"host")]
-    # Another name may have been made to lead here (DNS rebinding), so that a page may ask.
-    if len(hosts) != 1 or hosts[0] not in [f"{host}:{port}".encode() for host in HOSTS]:
-        problem = "the Host header must name this server on the loopback"
-        return 403, RequestError(problem, "forbidden")
+    if (stranger := wrong_host(headers, port)) is not None:
+        return stranger
     if any(not _ORIGIN.match(origin.lower()) for origin in values(b"origin")):
         return 403, RequestError("pages of other sites may not ask", "forbidden")
     given = values(b"authorization")
@@ -159,11 +208,12 @@ def _reply(body: bytes, status: int = 200, close: bool = False) -> Response:
 
 
 def application(
-    state: ServerState, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
+    service: Service, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
 ) -> Starlette:
     """The ASGI application."""
     from starlette import applications, requests, routing
 
+    state = service.state
     turns, places = asyncio.Semaphore(THREADS), asyncio.Semaphore(patience.clients)
 
     async def ask(request: Request) -> Response:
@@ -193,14 +243,29 @@ def application(
             if waited and await request.is_disconnected():
                 return _reply(b"", 400, close=True)  # nobody is there to read the answer
             return _reply(
-                await asyncio.get_running_loop().run_in_executor(pool, respond, state, body)
+                await asyncio.get_running_loop().run_in_executor(pool, service.answer, state, body)
             )
 
-    return applications.Starlette(routes=[routing.Route("/", ask, methods=["POST"])])
+    asked = routing.Route("/", ask, methods=["POST"])
+    shown = () if service.page is None else (_page_route(service, port),)
+    return applications.Starlette(routes=[asked, *shown])
+
+
+def _page_route(service: Service, port: int) -> Route:
+    from starlette import responses, routing
+
+    async def show(request: Request) -> Response:
+        stranger = wrong_host(request.headers.raw, port)
+        if stranger is not None:
+            return _reply(failure(stranger[1]), stranger[0])
+        headers = {"cache-control": "no-store", **service.headers}
+        return responses.HTMLResponse(service.page, headers=headers)
+
+    return routing.Route("/", show, methods=["GET"])
 
 
 def _server(
-    state: ServerState, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
+    service: Service, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
 ) -> Server:
     from uvicorn import Config, Server
 
@@ -211,11 +276,11 @@ def _server(
 
         async def on_tick(self, counter: int) -> bool:
             """Look whether to stop; ten times a second."""
-            self.should_exit = self.should_exit or state.stopping
+            self.should_exit = self.should_exit or service.state.stopping
             return await super().on_tick(counter)
 
     config = Config(
-        application(state, token, port, pool, patience),
+        application(service, token, port, pool, patience),
         http=bounded(patience.clients, patience.head),
         loop="asyncio",
         ws="none",

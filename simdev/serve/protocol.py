@@ -34,13 +34,16 @@ Assignment = Strategy | list[int] | dict[str, str]
 """A strategy, device indices by group, or devices by op."""
 
 
-def respond(state: ServerState, line: bytes) -> bytes:
-    """The reply to a request, without a line break."""
+def respond(
+    state: ServerState, line: bytes, methods: Mapping[str, Callable[..., Any]] | None = None
+) -> bytes:
+    """The reply to a request by one of the ``methods`` (None: METHODS), without a line break."""
     identity: str | int | None = None
     try:
         request = _parsed(state, line)
         identity = _identity(request)
-        reply = _encoded({"id": identity, "result": _result(state, request)})
+        result = _result(state, request, METHODS if methods is None else methods)
+        reply = _encoded({"id": identity, "result": result})
         most = state.limits.reply_bytes
         if len(reply) > most:
             raise RequestError(f"the reply is larger than {most} bytes", "too_large")
@@ -92,24 +95,24 @@ def _identity(request: Request) -> str | int | None:
     )
 
 
-def _result(state: ServerState, request: Request) -> Any:
+def _result(state: ServerState, request: Request, methods: Mapping[str, Callable[..., Any]]) -> Any:
     unknown = sorted(set(request) - {"id", "method", "params"})
     if unknown:
         raise RequestError(f"{unknown[0]}: unknown key; a request has id, method and params")
     method, params = request.get("method"), request.get("params", {})
-    if not isinstance(method, str) or method not in METHODS:
-        problem = f"method: must be one of {', '.join(METHODS)}, got {shown(method)}"
+    if not isinstance(method, str) or method not in methods:
+        problem = f"method: must be one of {', '.join(methods)}, got {shown(method)}"
         raise RequestError(problem, "unknown_method")
     if not isinstance(params, dict):
         raise RequestError(f"params: must be an object, got {shown(params)}")
-    is_required = _parameters(METHODS[method])
+    is_required = _parameters(methods[method])
     for name in params:
         if name not in is_required:
             raise RequestError(f"params: {method} knows no {shown(name)}")
     for name in is_required:
         if is_required[name] and name not in params:
             raise RequestError(f"params.{name}: missing")
-    return METHODS[method](state, **params)
+    return methods[method](state, **params)
 
 
 @cache  # a signature takes as long as a small score

@@ -43,14 +43,17 @@ def trace_chart(trace: Trace) -> Gantt:
     )  # fmt: skip
 
 
-def trace_rows(trace: Trace) -> tuple[tuple[GanttRow, ...], Mapping[str, str]]:
+def trace_rows(
+    trace: Trace, path: Sequence[Segment] | None = None
+) -> tuple[tuple[GanttRow, ...], Mapping[str, str]]:
     """(the critical path, then a row for each compute stream, queue and lane, in the order of the
     cluster, links last; the colour of each kind, in the order that the looks of the rows index).
+    ``path`` is the critical path of the whole trace where it is at hand.
 
     Row 0 must stay the critical path: the page (page/timeline.py, assets/gantt.js) takes only that
     row's spans to differ from those of its tasks.
     """
-    rows, path = timeline_rows(trace), critical_path(trace)
+    rows, path = timeline_rows(trace), critical_path(trace) if path is None else path
     kinds = trace.task_graph.tasks.kind
     on_path = [s.blame if s.blame in WAITS else kinds[s.task] for s in path]
     colours = kind_colours(

@@ -24,14 +24,16 @@ ASSETS = Path(__file__).parent / "assets"
 STYLE = "page.css"
 SCRIPTS = (
     "theme.js", "base.js", "canvas.js", "table.js", "time.js", "bars.js", "tasks.js", "gantt.js",
-    "charts.js", "scatter.js", "curves.js", "step.js", "ranked.js", "main.js",
+    "charts.js", "scatter.js", "curves.js", "step.js", "ranked.js", "explore.js", "main.js",
 )  # fmt: skip
 PACKED_FROM = 1_500_000  # characters of data: what is longer is packed
 _IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&'"}
 
 
-def page(data: Mapping[str, Any]) -> str:
-    """The page of ``run_data``, ``compare_data``, ``results_data`` or ``answers_data``."""
+def page(data: Mapping[str, Any], asks: bool = False) -> str:
+    """The page of ``run_data``, ``compare_data``, ``results_data`` or ``answers_data``; one that
+    ``asks`` may send requests to the server that it came from, and to no other.
+    """
     style = (ASSETS / STYLE).read_text("utf-8")
     script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
     script = _palette() + script
@@ -47,6 +49,7 @@ def page(data: Mapping[str, Any]) -> str:
         headline=escape(data["headline"]),
         style=style,
         style_hash=_hash(style),
+        connect="'self'" if asks else "'none'",
         script=script,
         script_hash=_hash(script),
         data=text,

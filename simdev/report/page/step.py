@@ -96,9 +96,12 @@ def _simulated(name: str, scenario: Scenario) -> Subject:
     return Subject(name, report, scenario, {op.name: op.kind for op in ops})
 
 
-def run_data(subject: Subject, gains: Sequence[WhatIf] = ()) -> dict[str, Any]:
-    """All that the page of one step shows."""
+def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True) -> dict[str, Any]:
+    """All that the page of one step shows; its ``sheets`` are None without ``tables``, which are
+    half of the work.
+    """
     report = subject.report
+    sheets = [*_what_if_tables(subject, gains), *report.tables()] if tables else None
     return {
         "page": "run",
         "title": subject.title,
@@ -107,9 +110,10 @@ def run_data(subject: Subject, gains: Sequence[WhatIf] = ()) -> dict[str, Any]:
         "headline": headline(report),
         "facts": [list(fact) for fact in facts(report)],
         "notes": list(notes(subject)),
-        "timeline": timeline(report.trace),
+        # Of several steps the report's path is that of one of them.
+        "timeline": timeline(report.trace, report.critical_path if report.steady is None else None),
         "blame": [[blame, ps] for blame, ps in report.blame.items()],
-        "sheets": tables_json([*_what_if_tables(subject, gains), *report.tables()]),
+        "sheets": None if sheets is None else tables_json(sheets),
     }
 
 

@@ -20,6 +20,7 @@ from ...taskgraph import Ints
 from ...trace import DeviceMemory, Trace
 from ..figures.rows import LINK, GanttRow, merge_neighbours
 from ..figures.trace import trace_rows
+from ..measures.path import Segment
 from ..measures.spans import computing_mask, group, levels_between, shown_devices, step_parts
 from ..measures.usage import carriers
 
@@ -31,11 +32,11 @@ MOST_EDGES = 400_000
 FOLDED_LINKS, FOLDED_LANES = 12, 3  # from so many beside the first on they are folded
 
 
-def timeline(trace: Trace) -> dict[str, Any]:
-    """The Gantt chart: tasks as columns, rows that name them, the critical path; beside it memory
-    and load.
+def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> dict[str, Any]:
+    """The Gantt chart: tasks as columns, rows that name them, the critical path (``path``, where it
+    is at hand); beside it memory and load.
     """
-    rows, colours = trace_rows(trace)
+    rows, colours = trace_rows(trace, path)
     rows = _once(rows)
     merged = sum(map(len, rows)) > MOST_SPANS
     if merged:

@@ -40,7 +40,8 @@ class StepPage {
     this.blame.replaceChildren(this.heading, ...blameBar(data.blame, data.timeline.step || 1));
     this.view.take(data.timeline.step);
     for (const chart of this.charts) chart.take(data.timeline);
-    this.sheets.take(data.sheets);
+    // Tables are left out while a reader moves a slider: those before stay until it rests.
+    if (data.sheets) this.sheets.take(data.sheets);
   }
 }
 

@@ -1,0 +1,118 @@
+"""The page of a scenario under other settings, simulated anew.
+
+Where only times change (``can_be_retimed``) the step is lowered once; else every setting is lowered
+anew, which takes as long as ``simdev simulate``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from ..files.examples import scenario_path
+from ..files.reading import read_json
+from ..graph import Graph
+from ..lowering import LoweredStep, Prepared, can_be_retimed, lower_step, retimed
+from ..period import follow_one_another, simulate_lowered
+from ..report import analyze
+from ..report.page import Subject, run_data
+from ..scenario import Outcome, Scenario, execute, load_scenario, prepare
+from ..taskgraph import Coded
+from .knobs import SPEED, checked, knobs_of, turned
+
+
+class Explorer:
+    """A scenario that is simulated under one setting after another; safe to ask from several
+    threads, which take turns.
+
+    ``name`` is what pages call it, ``strategy`` what its file says of its strategy. Raises
+    SimdevError where the scenario itself cannot be simulated.
+    """
+
+    def __init__(self, scenario: Scenario, name: str, strategy: Any = None) -> None:
+        if scenario.engine == "auto" and find_spec("numba") is not None:
+            # Worth its loading where many steps are simulated, however short.
+            scenario = replace(scenario, engine="compiled")
+        self.scenario, self.name, self.strategy = scenario, name, strategy
+        self.knobs = knobs_of(scenario)
+        self._lock = threading.Lock()
+        self._prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
+        self._outcome = execute(scenario, self._prepared)
+        self._step = self._lowered()
+
+    def _lowered(self) -> LoweredStep | None:
+        """The step to be given other times, where that can be."""
+        strategy = self.scenario.strategy
+        if self._prepared is None or not can_be_retimed(self._prepared, strategy):
+            return None
+        repeated = follow_one_another(strategy, self.scenario.steps)
+        return _coded(lower_step(self._prepared, strategy, repeated))
+
+    def page(self, settings: Mapping[str, Any], tables: bool = True) -> dict[str, Any]:
+        """What the page of the step shows under these settings, its tables too where they are
+        wanted: numbers by the names of knobs; what is left out is as the scenario has it.
+
+        Raises SimdevError.
+        """
+        exact = checked(self.knobs, settings)
+        with self._lock:
+            outcome = self._outcome_of(exact)
+        scenario = outcome.scenario
+        subject = Subject(self.name, analyze(outcome), scenario, strategy=self.strategy)
+        return run_data(subject, tables=tables)
+
+    def _outcome_of(self, settings: Mapping[str, Fraction]) -> Outcome:
+        scenario = turned(self.scenario, settings)
+        if self._prepared is None:
+            return execute(scenario)
+        prepared = self._prepared_on(scenario, settings.get(SPEED, Fraction(1)))
+        if self._step is None:
+            return execute(scenario, prepared)
+        step = retimed(self._step, prepared)
+        trace = simulate_lowered(step, scenario.strategy, scenario.engine, scenario.steps)
+        return replace(self._outcome, trace=trace, scenario=scenario)
+
+    def _prepared_on(self, scenario: Scenario, speed: Fraction) -> Prepared:
+        """The graph on the turned cluster, whose devices take 1 / ``speed`` of each op's time,
+        rounded up to a picosecond.
+        """
+        assert self._prepared is not None
+        prepared = self._prepared.on(scenario.cluster)
+        if speed == 1:
+            return prepared
+        known = prepared.duration > 0  # a duration that is not known is below 0 and stays
+        exact = prepared.duration[known].astype(object)
+        duration = prepared.duration.copy()
+        duration[known] = (-(-exact * speed.denominator // speed.numerator)).astype(np.int64)
+        return prepared.lasting(duration)
+
+
+def _coded(step: LoweredStep) -> LoweredStep:
+    """The step with the kinds of its tasks as numbers: each report asks dozens of times for the
+    tasks of a kind.
+    """
+    graph = step.task_graph
+    labels = tuple(dict.fromkeys(graph.tasks.kind))
+    number = {label: code for code, label in enumerate(labels)}
+    codes = np.array([number[kind] for kind in graph.tasks.kind], np.uint8)
+    tasks = replace(graph.tasks, kind=Coded(codes, labels))
+    return replace(step, task_graph=replace(graph, tasks=tasks))
+
+
+def explorer_of(scenario: Scenario | str | os.PathLike[str], name: str = "") -> Explorer:
+    """The explorer of a scenario, of its file, or of an example by its name; ``name`` is what pages
+    call it. Raises SimdevError.
+    """
+    if isinstance(scenario, Scenario):
+        return Explorer(scenario, name or scenario.graph.name)
+    path = scenario_path(os.fspath(scenario))
+    document = read_json(path)
+    strategy = document.get("strategy") if isinstance(document, Mapping) else None
+    return Explorer(load_scenario(path), name or os.path.basename(path), strategy)

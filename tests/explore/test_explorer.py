@@ -1,0 +1,129 @@
+"""What sliders answer equals what ``simdev.run`` answers of the very machines, on random ones."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import simdev
+from simdev.errors import InputError
+from simdev.explore import Explorer, explorer_of, knobs_of
+from simdev.explore.knobs import BANDWIDTH, LATENCY, MEMORY, MICROBATCHES, SPEED, checked, turned
+from simdev.lowering import can_be_retimed, lower_step, retimed
+from simdev.scenario import prepare
+from strategies import World, worlds
+
+VALUES = {BANDWIDTH: 3, LATENCY: 0.5, MEMORY: 0.75}
+FACTORS = st.fractions(min_value=Fraction(1, 8), max_value=8, max_denominator=64)
+
+
+def same_tasks(step: Any, other: Any) -> None:
+    for name in ("duration", "lag", "gap", "bytes", "source", "destination"):
+        assert getattr(step.task_graph.tasks, name).tolist() == (
+            getattr(other.task_graph.tasks, name).tolist()
+        ), name
+    assert step.task_graph.capacity.tolist() == other.task_graph.capacity.tolist()
+    assert step.task_graph.bandwidth.tolist() == other.task_graph.bandwidth.tolist()
+
+
+def answered(explorer: Explorer, **values: Any) -> dict[str, Any]:
+    return explorer.page(values, tables=False)
+
+
+@given(world=worlds(), wider=FACTORS, later=FACTORS, larger=FACTORS)
+@settings(max_examples=100)
+def test_a_step_given_other_times_is_the_step_lowered_on_the_other_machines(
+    world: World, wider: Fraction, later: Fraction, larger: Fraction
+) -> None:
+    scenario = simdev.Scenario(world.graph, world.cluster, simdev.CostModel(), world.strategy)
+    prepared = prepare(scenario)
+    if not can_be_retimed(prepared, scenario.strategy):
+        return
+    changed = turned(scenario, {BANDWIDTH: wider, LATENCY: later, MEMORY: larger})
+    try:
+        expected = lower_step(prepare(changed), changed.strategy)
+    except InputError:  # ops and devices that no route joins
+        return
+    step = lower_step(prepared, scenario.strategy)
+    same_tasks(retimed(step, prepared.on(changed.cluster)), expected)
+
+
+@pytest.mark.parametrize("name", ["vgg-16-4x-p100", "pipeline-1f1b"])
+def test_answers_are_those_of_a_simulation_of_the_other_machines(name: str) -> None:
+    explorer = explorer_of(name)
+    there = {knob.name for knob in explorer.knobs}
+    values = {name: value for name, value in VALUES.items() if name in there}
+    changed = turned(explorer.scenario, {name: Fraction(x) for name, x in values.items()})
+    data = answered(explorer, **values)
+    expected = simdev.run(changed)
+    assert data["timeline"]["step"] == expected.step_ps
+    peaks = {panel["name"]: panel["peak"] for panel in data["timeline"]["memory"]["panels"]}
+    assert peaks == {m.device: m.peak for m in expected.memories if m.peak}
+    assert answered(explorer)["timeline"]["step"] == simdev.run(explorer.scenario).step_ps
+
+
+def test_a_device_of_twice_the_speed_halves_what_computes_and_nothing_else() -> None:
+    explorer = Explorer(two_ops(), "two")
+    # 2 ms, then 1 ms on the way (1 GB/s), then 3 ms
+    assert answered(explorer)["timeline"]["step"] == 6 * 10**9
+    assert answered(explorer, speed=2)["timeline"]["step"] == (1 + 1) * 10**9 + 15 * 10**8
+    assert answered(explorer, bandwidth=0.5)["timeline"]["step"] == 7 * 10**9
+
+
+def test_memory_that_shrinks_no_longer_fits() -> None:
+    explorer = Explorer(two_ops(), "two")
+    assert answered(explorer)["fits"]
+    small = answered(explorer, memory=0.125)
+    assert not small["fits"]
+    assert "DOES NOT FIT" in small["headline"]
+
+
+def test_microbatches_are_counted_and_change_the_batch() -> None:
+    scenario = simdev.load_scenario("llama3-70b-64x-h100")
+    (knob,) = (knob for knob in knobs_of(scenario) if knob.name == MICROBATCHES)
+    assert not knob.factor
+    pipeline = scenario.strategy.pipeline
+    assert pipeline is not None
+    assert knob.value == pipeline.microbatches
+    changed = turned(scenario, {MICROBATCHES: Fraction(2)}).strategy.pipeline
+    assert changed is not None
+    assert changed.microbatches == 2
+
+
+def test_speed_is_no_knob_where_ops_are_split_or_kernels_are_modelled() -> None:
+    names = ("vgg-16-4x-p100-flexflow", "llama3-70b-64x-h100")
+    for scenario in map(simdev.load_scenario, names):
+        assert SPEED not in [knob.name for knob in knobs_of(scenario)]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"colour": 2}, 'settings."colour": there are bandwidth, '),
+        ({"bandwidth": 9}, "settings.bandwidth: must be from 0.125 to 8, got 9"),
+        ({"bandwidth": 0}, "must be from 0.125"),
+        ({"bandwidth": "2"}, 'must be a number, got "2"'),
+        ({"bandwidth": True}, "must be a number"),
+        ({"speed": float("nan")}, "must be from 0.125"),
+        ({"memory": None}, "must be a number"),
+    ],
+)
+def test_settings_that_no_slider_has_are_refused(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError) as caught:
+        checked(knobs_of(two_ops()), values)
+    assert reason in str(caught.value)
+
+
+def two_ops() -> simdev.Scenario:
+    ops = (
+        simdev.Op("a", outputs=(simdev.Tensor(10**6),), time="2 ms"),
+        simdev.Op("b", inputs=("a",), time="3 ms"),
+    )
+    devices = [simdev.Device(f"gpu:{d}", memory="2 MB") for d in range(2)]
+    cluster = simdev.Cluster.all_to_all("pair", devices, bandwidth="1 GB/s", latency=0)
+    strategy = simdev.Strategy({"a": "gpu:0", "b": "gpu:1"})
+    return simdev.Scenario(simdev.Graph("two", ops), cluster, simdev.CostModel(), strategy)
