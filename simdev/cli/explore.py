@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("SCENARIO: must be a file or an example's name, not stdin")
     from ..explore import explorer_of
     from ..explore.door import serve_explorer
+    from ..serve.http import require_packages
 
+    require_packages()  # before a simulation that may take long
     explorer = explorer_of(args.scenario)
 
     def show(url: str, file: str) -> None:

@@ -109,13 +109,7 @@ def serve_with(
 
     Raises InputError where the port is taken or the packages are not installed.
     """
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise InputError(
-            f"the server needs uvicorn and starlette: {install_line('serve')}"
-        ) from None
+    require_packages()
     token = secrets.token_hex(16)
     with _listening(port) as listener, ThreadPoolExecutor(THREADS) as pool:
         port = listener.getsockname()[1]
@@ -127,6 +121,16 @@ def serve_with(
                 service.state.closed = (
                     True  # a batch that outlasted the drain ends at its next look
                 )
+
+
+def require_packages() -> None:
+    """Raises InputError where what serves is not installed."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        problem = f"a server needs uvicorn and starlette: {install_line('serve')}"
+        raise InputError(problem) from None
 
 
 @contextmanager

@@ -134,6 +134,8 @@ def test_commands_that_need_an_extra_work_with_it(
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(site)], check=True)
     program = f"{sys.executable} -m simdev"
     for command in (command for command in commands() if command.extras):
+        if "explore" in command.line:
+            continue  # serves until it is ended: tests/explore
         line = command.line.replace("simdev", program, 1)
         result = run(line, folder, PYTHONPATH=str(site))
         assert result.returncode == 0, (command.line, result.stderr[-500:])
