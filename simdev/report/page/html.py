@@ -24,8 +24,10 @@ ASSETS = Path(__file__).parent / "assets"
 STYLE = "page.css"
 SCRIPTS = (
     "theme.js", "base.js", "canvas.js", "table.js", "time.js", "bars.js", "tasks.js", "gantt.js",
-    "charts.js", "scatter.js", "curves.js", "step.js", "ranked.js", "explore.js", "main.js",
+    "charts.js", "scatter.js", "curves.js", "step.js", "ranked.js", "pages.js",
 )  # fmt: skip
+ASKING = "explore.js"  # of no other page: those ask nobody
+LAST = "main.js"
 PACKED_FROM = 1_500_000  # characters of data: what is longer is packed
 _IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&'"}
 
@@ -35,8 +37,8 @@ def page(data: Mapping[str, Any], asks: bool = False) -> str:
     ``asks`` may send requests to the server that it came from, and to no other.
     """
     style = (ASSETS / STYLE).read_text("utf-8")
-    script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
-    script = _palette() + script
+    names = (*SCRIPTS, *((ASKING,) if data["page"] == "explore" else ()), LAST)
+    script = _palette() + "".join((ASSETS / name).read_text("utf-8") for name in names)
     # In a function of its own: no name of the page can meet one of the script.
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
     text, kind = json_for_html(data), "application/json"

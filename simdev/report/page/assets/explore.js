@@ -125,3 +125,5 @@ class ExplorePage {
 function unreachable() {
   return { error: { message: "no answer: simdev explore has ended, or this address is not the one that it printed" } };
 }
+
+PAGES.explore = ExplorePage;

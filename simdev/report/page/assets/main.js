@@ -1,7 +1,5 @@
 // Draws the page of the data that stand in it.
 
-const PAGES = { run: StepPage, compare: ComparePage, results: RankedPage, plans: RankedPage, search: SearchPage, explore: ExplorePage };
-
 // Large data are packed, else the page could not be mailed.
 async function unpacked(block) {
   if (block.type === "application/json") return JSON.parse(block.textContent);
