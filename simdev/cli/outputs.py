@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..trace import Trace
 
 PICTURES = (".png", ".svg", ".pdf")
+PLACE_DIGITS = 6  # of the place of axes, in parts of the picture: below a tenth of a pixel
 JSON = (".json", ".json.gz")
 
 
@@ -122,8 +123,23 @@ def save_figure(figure: Figure, place: str) -> None:
     kind = os.path.splitext(place)[1][1:].lower() or "png"
     # Without these, SVG and PDF carry the date, and SVG random ids.
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    _settle(figure)
     with matplotlib.rc_context({"svg.hashsalt": "simdev"}):
         figure.savefig(place, format=kind, metadata=dates.get(kind))
+
+
+def _settle(figure: Figure) -> None:
+    """Put the axes where the layout wants them, and leave them there.
+
+    The solver behind "constrained" orders its unknowns by their addresses, so that the last bits of
+    places differ from one process to the next; SVG names its clips by them.
+    """
+    if figure.get_layout_engine() is None:
+        return
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for ax in figure.axes:
+        ax.set_position([round(side, PLACE_DIGITS) for side in ax.get_position().bounds])
 
 
 def is_faulty(trace: Trace) -> bool:
