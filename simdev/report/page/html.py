@@ -37,7 +37,7 @@ def page(data: Mapping[str, Any], asks: bool = False) -> str:
     ``asks`` may send requests to the server that it came from, and to no other.
     """
     style = (ASSETS / STYLE).read_text("utf-8")
-    names = (*SCRIPTS, *((ASKING,) if data["page"] == "explore" else ()), LAST)
+    names = (*SCRIPTS, *((ASKING,) if data.get("page") == "explore" else ()), LAST)
     script = _palette() + "".join((ASSETS / name).read_text("utf-8") for name in names)
     # In a function of its own: no name of the page can meet one of the script.
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
