@@ -139,7 +139,10 @@ def _settle(figure: Figure) -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for ax in figure.axes:
-        ax.set_position([round(side, PLACE_DIGITS) for side in ax.get_position().bounds])
+        left, bottom, width, height = (
+            round(side, PLACE_DIGITS) for side in ax.get_position().bounds
+        )
+        ax.set_position((left, bottom, width, height))
 
 
 def is_faulty(trace: Trace) -> bool:
