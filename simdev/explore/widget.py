@@ -29,16 +29,16 @@ function render({ model, el }) {
   frame.sandbox = "allow-scripts";
   frame.srcdoc = model.get("page");
   frame.style.cssText = `width: 100%; height: ${model.get("height")}px; border: 0`;
-  const asked = (event) => {
+  const question = (event) => {
     if (event.source === frame.contentWindow) model.send(event.data);
   };
-  const answered = (reply) => frame.contentWindow.postMessage(reply, "*");
-  addEventListener("message", asked);
-  model.on("msg:custom", answered);
+  const answer = (reply) => frame.contentWindow.postMessage(reply, "*");
+  addEventListener("message", question);
+  model.on("msg:custom", answer);
   el.append(frame);
   return () => {
-    removeEventListener("message", asked);
-    model.off("msg:custom", answered);
+    removeEventListener("message", question);
+    model.off("msg:custom", answer);
   };
 }
 export default { render };

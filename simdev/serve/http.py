@@ -250,9 +250,9 @@ def application(
                 await asyncio.get_running_loop().run_in_executor(pool, service.answer, state, body)
             )
 
-    asked = routing.Route("/", ask, methods=["POST"])
-    shown = () if service.page is None else (_page_route(service, port),)
-    return applications.Starlette(routes=[asked, *shown])
+    answers = routing.Route("/", ask, methods=["POST"])
+    pages = () if service.page is None else (_page_route(service, port),)
+    return applications.Starlette(routes=[answers, *pages])
 
 
 def _page_route(service: Service, port: int) -> Route:

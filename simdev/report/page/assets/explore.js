@@ -96,11 +96,11 @@ class ExplorePage {
     this.busy = true;
     this.wanted = false;
     const settings = Object.fromEntries(this.sliders.map((slider) => [slider.knob.name, slider.value]));
-    const asked = performance.now();
+    const begun = performance.now();
     const { result, error } = await this.ask("ask", { settings, tables }).catch(unreachable);
     this.busy = false;
     if (error) this.tell(error.message, true);
-    else this.show(result, performance.now() - asked, tables);
+    else this.show(result, performance.now() - begun, tables);
     if (this.wanted) this.next(false);
     else if (!tables && !error) this.rest = setTimeout(() => this.next(true), REST);
   }
