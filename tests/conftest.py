@@ -38,6 +38,7 @@ LONG = (
     "oracle/test_split_session.py",
     "report/test_whatif.py",
     "engine/test_engines.py",
+    "sweep/test_sweep_parallel.py",
     "sweep/test_sweep_ends.py",
     "measure/test_torch_models.py",
     "measure/test_any_models.py",
