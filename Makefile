@@ -75,6 +75,7 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks.learners --quick
 	$(BIN)/python -m benchmarks.sweeps
 	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.explore
 
 wheel: $(CORE)
 	@rm -rf build

@@ -99,7 +99,8 @@ def _beside(result: Result, marks: Marks) -> Iterator[str]:
         parts.append(f"no placement is under {least}" + ": this is the best" * at_it)
     if parts:
         yield "; ".join(parts)
-    if known is not None and marks.rank is not None:
+    # A pipeline is planned for its period; its single step may well be longer.
+    if known is not None and marks.rank is not None and "period_s" not in result.objectives:
         pairs = {"one device": known.single, "the scenario's strategy": known.present}
         better = [name for name, mark in pairs.items() if mark and mark.rank < marks.rank]
         if better:

@@ -49,6 +49,8 @@ def sweep(
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
 
+    Notes
+    -----
     The columns are told in docs/how-to/sweeps.md. A scenario that does not fit has the status
     "infeasible" and a step time all the same; one that cannot be simulated has the status "failed".
     Both have a reason, and neither stops the sweep. A failure that depends on the machine (out of

@@ -137,10 +137,10 @@ def test_the_command_tells_the_comparison_in_units(
 
     sizes = ["--size", "width=16", "--size", "layers=2", "--seconds", "0.5"]
     assert main(["profile", "mlp", "--batch", "4", *sizes, "-o", str(tmp_path), "--compare"]) == 0
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert re.search(
-        r": simulated [\d.]+ (us|ms), measured [\d.]+ (us|ms), error [+-][\d.]+%", said
-    )
+    lines = capsys.readouterr().out.splitlines()
+    line = r": simulated [\d.]+ (us|ms), measured [\d.]+ (us|ms), error [+-][\d.]+%"
+    (compared,) = (number for number, text in enumerate(lines) if re.search(line, text))
+    assert all(advice.startswith("  ") for advice in lines[compared + 1 :])
 
 
 def test_a_profile_without_a_step_cannot_be_compared(tmp_path: Path) -> None:

@@ -279,10 +279,11 @@ def test_the_search_tells_both_periods(capsys: pytest.CaptureFixture[str], tmp_p
     capsys.readouterr()
     main(["search", str(scenario), "--method", "pipedream"])
     lines = capsys.readouterr().out.splitlines()
-    first, placed, fits, line, *_ = [lines[0], *lines[2:]]
+    first, marks, placed, fits, line, *_ = [lines[0], *lines[2:]]
     assert first.endswith(
         " s of a minibatch through the placed pipeline: 2 stages, one device each"
     )
+    assert marks.startswith("one device: ")
     assert placed == "placed 40 groups of 80 ops, prepared by pair"
     assert fits.startswith("the placed pipeline fits; ")
     assert line.startswith(

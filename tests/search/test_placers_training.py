@@ -92,6 +92,10 @@ def test_on_inception_m_etf_and_m_sct_are_as_fast_as_one_device_and_m_topo_is_be
 
 def test_on_gnmt_m_etf_and_m_sct_are_under_383_ms_and_m_topo_is_behind():
     assert max(ms("gnmt", "m-etf"), ms("gnmt", "m-sct")) <= min(383, ms("gnmt", "m-topo"))
+
+
+@pytest.mark.slow
+def test_on_gnmt_with_parallel_queues_each_is_faster_than_one_device():
     alone = ms("gnmt", "single", 100, "parallel")
     assert max(ms("gnmt", method, 100, "parallel") for method in BAECHI) < alone
 

@@ -199,5 +199,5 @@ def test_a_policy_is_tied_to_groups_and_not_to_sizes():
 def test_where_safetensors_is_missing_one_line_says_so(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     for use in (POLICY.save, load_policy):
-        with pytest.raises(InputError, match=r"safetensors; install simdev\[torch\]$"):
+        with pytest.raises(InputError, match=r"safetensors: pip install \"simdev\[torch\]\"$"):
             use(tmp_path / "p.safetensors")
