@@ -26,7 +26,7 @@ class Picture(NamedTuple):
     """
 
     source: str
-    asked: str = ""
+    question: str = ""
     width: int = 1280
     height: int = 900
     scheme: str = "light"
@@ -83,11 +83,11 @@ def main(folder: Path) -> None:
 
 def _answer(picture: Picture) -> None:
     """Write page.html, of an answer that is asked for first where there is none."""
-    if picture.asked and picture.source.endswith(".json"):
+    if picture.question and picture.source.endswith(".json"):
         with open(picture.source, "w", encoding="utf-8") as file, redirect_stdout(file):
-            simdev(shlex.split(picture.asked))
-    elif picture.asked:
-        simdev(shlex.split(picture.asked))
+            simdev(shlex.split(picture.question))
+    elif picture.question:
+        simdev(shlex.split(picture.question))
     simdev(["report", picture.source, "-o", "page.html"])
 
 

@@ -1,4 +1,4 @@
-"""The same graph and placement under two rules for transfers."""
+"""One graph, placed alike, under two rules for transfers."""
 
 from dataclasses import replace
 

@@ -83,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(line: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """As a shell runs it, with nobody at the keyboard."""
+    """Run a line in a shell, with nobody at the keyboard."""
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
         line,

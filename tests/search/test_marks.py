@@ -92,6 +92,6 @@ def test_the_marks_are_printed_and_a_loser_says_what_to_try(
     assert printed[2 : 2 + len(lines)] == lines
     assert not printed[2 + len(lines)].startswith("worse")
     assert main(["search", str(path), "--method", method, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    answer = json.loads(capsys.readouterr().out)
     names = ("present_step_time_s", "single_step_time_s", "bound_step_time_s")
-    assert [told[name] for name in names] == [0.002] * 3
+    assert [answer[name] for name in names] == [0.002] * 3

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser.browsers import ARGS, NONE, SCREENSHOTS, cut_parts, executable, serious_findings
+from browsers import SCREENSHOTS, cut_parts, serious_findings
 from simdev.explore import widget
 from simdev.explore.door import METHODS, ExploreState
 from simdev.explore.explorer import explorer_of
@@ -116,19 +116,6 @@ def test_broken_requests_are_answered_with_their_reason(body: bytes, code: str) 
 
 
 STATE = ExploreState(explorer_of(NAME))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    place = executable()
-    if place is None:
-        pytest.skip(NONE)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=place, args=list(ARGS))
-        yield started
-        started.close()
 
 
 def opened(browser: Browser, width: int, scheme: str) -> tuple[Page, list[str]]:
