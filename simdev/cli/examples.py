@@ -134,7 +134,11 @@ def _files(path: Path) -> Iterator[Path]:
         return
     for name in _NAMED.findall(path.read_text(encoding="utf-8")):
         for file in sorted(path.parent.parent.glob(re.sub(r"\{[^}]*\}", "*", name).rstrip("."))):
-            yield from (file, *_files(file)) if file.is_file() else sorted(file.rglob("*.*"))
+            if file.is_dir():
+                yield from sorted(file.rglob("*.*"))
+            else:
+                is_scenario = file.parent.name == "scenarios"
+                yield from (file, *_files(file)) if is_scenario else (file,)
 
 
 def _copy(files: Sequence[Path], folder: Path, force: bool) -> tuple[list[str], list[str]]:

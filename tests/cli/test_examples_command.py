@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -76,6 +77,16 @@ def test_a_notebook_brings_the_scenarios_that_it_opens(here: Path) -> None:
     """Those too whose names a loop makes."""
     assert main(["examples", "03-p3-against-bandwidth"]) == 0
     assert {"scenarios/p3-resnet-50.json", "scenarios/p3-vgg-19.json"} <= files(here)
+
+
+def test_every_notebook_brings_the_files_that_it_names(here: Path) -> None:
+    """Profiles and graphs that it opens itself too."""
+    notebooks = sorted((examples_folder() / "notebooks").glob("*.ipynb"))
+    assert main(["examples", *(path.stem for path in notebooks)]) == 0
+    assert {f"notebooks/{path.name}" for path in notebooks} <= files(here)
+    for path in notebooks:
+        named = re.findall(r'"\.\./([\w./-]+)"', path.read_text().replace("\\", ""))
+        assert all((here / name).exists() for name in named), path.name
 
 
 def test_all_examples_are_all_files(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
