@@ -28,6 +28,7 @@ extensions = [
     "public_names",
     "command_line",
     "file_formats",
+    "code_tables",
     "gallery",
 ]
 
