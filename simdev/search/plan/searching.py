@@ -10,6 +10,7 @@ different degrees, unless plans that are alike in these are asked for, too.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
@@ -61,6 +62,7 @@ class Search:
     _heap: list[tuple[int, int, int, Any, int]] = field(default_factory=list)
     _too_large: list[tuple[int, int, Setup]] = field(default_factory=list)
     _has_bounds: bool = False
+    _last: float = float("inf")  # the step of the last of the best
 
     def run(self, setups: Iterable[Setup], progress: Callable[[int], object]) -> None:
         """All of it; ``progress`` hears how many plans are done with. Raises InputError where none
@@ -135,12 +137,6 @@ class Search:
     def _limit(self) -> float:
         """Bounds above it need not be looked at: none where the front is looked for, too."""
         return float("inf") if self.front else self._last
-
-    @property
-    def _last(self) -> float:
-        """The last of the best."""
-        best = self.best
-        return float(best[-1].row["step_ps"]) if len(best) == self.top else float("inf")
 
     def _may_be_best(self, step: int, setup: Setup) -> bool:
         """Whether a step of a setup would be among the best."""
@@ -228,10 +224,11 @@ class Search:
             return
         self.scored.append(scored)
         if scored.row["fits"]:
-            self.fitting.append(scored)
-            self.fitting.sort(key=lambda each: each.order)
+            insort(self.fitting, scored, key=lambda each: each.order)
             layout, step = degrees(scored.plan.setup), scored.row["step_ps"]
             self._least[layout] = min(step, self._least.get(layout, step))
+            if len(best := self.best) == self.top:
+                self._last = best[-1].row["step_ps"]
 
     def counts(self, illegal: Mapping[str, int], legal: int) -> Counts:
         """What became of the plans."""
