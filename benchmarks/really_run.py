@@ -226,7 +226,8 @@ def cells(ran: Ran, report: Report) -> tuple[str, ...]:
     published = "-" if ran.seconds is None else f"{ran.seconds:.2f}"
     if ran.seconds is not None:
         time += f" ({report.seconds / ran.seconds - 1:+.1%})"
-    return ran.name, f"{ran.devices:,}", plan_text(ran), published, time, mfu, f"{peak:.1f}"
+    plan = f"{ran.devices:,}: {plan_text(ran)}"
+    return ran.name, plan, f"{published} / {time}", mfu, f"{peak:.1f}"
 
 
 def chosen(parts: list[str]) -> Iterator[Ran]:
@@ -239,7 +240,7 @@ def chosen(parts: list[str]) -> Iterator[Ran]:
 def main() -> int:
     """Print the table; 1 where one does not fit."""
     reports = [(ran, simulated(ran)) for ran in chosen(sys.argv[1:])]
-    columns = ("run", "GPUs", "plan", "published s", "simulated", "MFU", "GiB")
+    columns = ("run", "GPUs: plan", "published / simulated s", "MFU", "GiB")
     print_table(columns, [cells(ran, report) for ran, report in reports])
     return int(not all(fits(report) for _, report in reports))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from simdev.models.large import Transformer, shard_of
 from simdev.report import Report
 from simdev.strategy.parallelism import Parallelism
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "large-models.md").read_text()
 PLAN = Parallelism(pp=4, tp=2, microbatches=12, microbatch=2)
 
 
@@ -50,22 +48,27 @@ def test_the_times_are_those_of_the_stages() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["1F1B", "ZB-H1", "ZB-1p", "ZB-2p"])
-def test_reductions_are_hidden_by_gradients_of_weights(schedule: str) -> None:
-    """A split backward hides less of them, which docs/reference/large-models.md tells."""
-    cells = []
-    for zero in (1, 2):
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("1F1B", {1: "0.432 (0.024)", 2: "0.438 (0.022)"}),
+        ("ZB-H1", {1: "0.405 (0.031)", 2: "0.463 (0.082)"}),
+        ("ZB-1p", {1: "0.412 (0.031)", 2: "0.462 (0.088)"}),
+        ("ZB-2p", {1: "0.399 (0.031)", 2: "0.464 (0.089)"}),
+    ],
+)
+def test_reductions_are_hidden_by_gradients_of_weights(
+    schedule: str, expected: dict[int, str]
+) -> None:
+    """A split backward hides less of them: by ZeRO the step and its exposed reductions, seconds."""
+    for zero, seconds in expected.items():
         graph = {"model": "llama3-8b", "length": 2048}
         cluster = {"preset": "dgx-h100", "nodes": 8}
         plan = {"dp": 8, "pp": 4, "tp": 2, "microbatches": 12, "schedule": schedule, "zero": zero}
         document = {"graph": graph, "cluster": cluster, "strategy": {"pipeline": plan}}
         report = run(load_scenario(document))
         assert report.training
-        cells.append(f" {report.seconds:.3f} ({report.training.terms['data']:.3f}) |")
-    column = ["1F1B", "ZB-H1", "ZB-1p", "ZB-2p"].index(schedule)
-    for zero, cell in zip((1, 2), cells, strict=True):
-        (line,) = (line for line in PAGE.splitlines() if line.startswith(f"| ZeRO {zero} |"))
-        assert line.split("|")[2 + column] + "|" == cell
+        assert f"{report.seconds:.3f} ({report.training.terms['data']:.3f})" == seconds
 
 
 def test_one_of_its_kind_for_several_stages_is_refused() -> None:

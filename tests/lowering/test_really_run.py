@@ -25,7 +25,7 @@ from simdev.report import Report
 from simdev.strategy.parallelism import MODULES, Parallelism
 from simdev.taskgraph import BUFFER_KINDS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "large-models.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "papers" / "large-models.md").read_text()
 QUICK = ("1.7B", "3.6B", "llama2-7b", "llama2-13b")
 CASES = [
     ran

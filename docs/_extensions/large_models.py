@@ -1,0 +1,47 @@
+"""A directive, ``large-models``, that writes the table of the large models that have a name."""
+
+from __future__ import annotations
+
+from docutils import nodes
+from file_formats import entry
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from simdev.models.large import LARGE, Transformer
+
+HEAD = ("model", "layers x hidden x inner", "heads / of keys", "length", "parameters")
+
+
+def row(model: Transformer) -> tuple[str, ...]:
+    """Its sizes in the columns of HEAD; inner of layers without experts, where there are such."""
+    heads = f"{model.heads}" + f" / {model.kv_heads}" * (model.kv_heads != model.heads)
+    experts = f"{model.experts} of {model.expert_inner}, top {model.top_k}"
+    sizes = f"{model.layers} x {model.hidden}"
+    if model.dense_layers or not model.experts:
+        sizes += f" x {model.inner}"
+    if model.experts:
+        sizes += f"; experts {experts}"
+    return model.name, sizes, heads, f"{model.length}", f"{model.parameters():,}"
+
+
+class LargeModels(SphinxDirective):
+    """``.. large-models::``: a row a model."""
+
+    has_content = False
+
+    def run(self) -> list[nodes.Node]:
+        """The table."""
+        body = nodes.tbody()
+        for model in LARGE.values():
+            name, *sizes = row(model)
+            body += nodes.row("", entry(name, True), *map(entry, sizes))
+        head = nodes.thead("", nodes.row("", *map(entry, HEAD)))
+        group = nodes.tgroup("", cols=len(HEAD))
+        group += [*(nodes.colspec(colwidth=1) for _ in HEAD), head, body]
+        return [nodes.table("", group)]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Adds the directive."""
+    app.add_directive("large-models", LargeModels)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
