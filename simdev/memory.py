@@ -68,10 +68,10 @@ class MemoryModel:
       "auto": where a profile was measured by PyTorch on a CUDA device.
     - ``rounding``: "none", or "pytorch", which rounds every tensor up to 512 bytes; then the Report
       also replays the caching allocator (with expandable segments where ``expandable``).
-    - ``optimizer``: a name of OPTIMIZERS sets the state bytes of every op that owns parameters;
-      ``gradients``: so many times its parameter bytes are kept as gradients (2: with the flat copy
-      of data-parallel buckets). None: as the graph says. ``dtype`` is that of parameters whose op
-      does not tell it.
+    - ``optimizer``: sgd, momentum, adam, mixed-momentum or mixed-adam sets the state bytes of every
+      op that owns parameters; ``gradients``: so many times its parameter bytes are kept as
+      gradients, 0, 1 or 2 (2: with the flat copy of data-parallel buckets). None: as the graph
+      says. ``dtype`` is that of parameters whose op does not tell it.
     - ``context`` and ``communication``: bytes held on each device that runs ops, as a size, "cuda"
       (``context``) or "nccl" (``communication``), or a table of these by device kind.
     """

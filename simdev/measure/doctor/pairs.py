@@ -46,8 +46,8 @@ CONDITIONS = (
 
 
 def backward(sheet: Sheet) -> Iterator[str]:
-    """The backward of an op in 0.5 to 8 times its forward, where it is plain which rows belong
-    together.
+    """The backward of an op takes less than half or more than 8 times its forward, where it is
+    plain which rows belong together.
 
     The upper end rises with the work: the backward of a lookup writes the whole table. The lower
     end does not bind elementwise ops, whose forward may be a costly function and whose backward is
@@ -113,8 +113,8 @@ def _mark(sample: Sample) -> str | None:
 
 
 def monotone(sheet: Sheet) -> Iterator[str]:
-    """An op that is at least twice as large in all extents together, smaller in none, and yet
-    clearly faster.
+    """An op of twice the size or more, smaller in no extent, takes less than 0.8 of the time,
+    beyond both spreads.
     """
     groups: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in sheet.samples:
@@ -184,7 +184,7 @@ def _equal(first: Sheet, second: Sheet) -> bool:
 
 
 def copies_within(sheet: Sheet) -> Iterator[str]:
-    """The times of one kind of device under the name of another in the same file."""
+    """The times of one kind of device under the name of another (``copies``: of another file)."""
     devices = _devices(sheet)
     for i, device in enumerate(devices):
         for other in devices[:i]:

@@ -22,15 +22,15 @@ WINOGRAD = 4.0
 
 
 def noise(sheet: Sheet) -> Iterator[str]:
-    """The profile is marked too noisy by who measured it."""
+    """Who measured the profile marked it too noisy."""
     if sheet.field("noise.too_noisy"):
         strays = sheet.field("noise.idle_repeat_cv")
         yield f"marked too noisy when it was measured (an idle repeat strays by {strays})"
 
 
 def header(sheet: Sheet) -> Iterator[str]:
-    """What the header says of its rows: their schema, their hash, and their sum against the
-    step.
+    """The operators add up to less than 0.8 or more than 1.25 of the step; the rows are not those
+    that were hashed; an unknown schema.
     """
     schema = sheet.field("schema")
     if schema is not None and schema != SCHEMA:
@@ -46,7 +46,7 @@ def header(sheet: Sheet) -> Iterator[str]:
 
 
 def quantiles(sheet: Sheet) -> Iterator[str]:
-    """Least, p10, p50 and p90 in this order, none below zero, the median above."""
+    """min, p10, p50 and p90 are out of order, negative or no numbers; a measured time is zero."""
     mixed = [sample for sample in sheet.samples if not _ordered(sample)]
     yield from _warning(sheet, mixed, "min, p10, p50 and p90 are out of order or no numbers in")
     zeros = [sample for sample in sheet.samples if sample.p50 == 0 and sample.measured]
@@ -83,9 +83,7 @@ def repetitions(sheet: Sheet) -> Iterator[str]:
 
 
 def spread(sheet: Sheet) -> Iterator[str]:
-    """p90 - p10, or the coefficient of variation where a row tells it, above a fifth of the
-    median.
-    """
+    """p90 - p10, or ``cv`` where a row tells it, above a fifth of the median."""
     wide = {}
     for sample in sheet.samples:
         cv, p10, p90 = sample.time("cv"), sample.time("p10"), sample.time("p90")
@@ -106,7 +104,7 @@ def spread(sheet: Sheet) -> Iterator[str]:
 
 
 def roofline(sheet: Sheet) -> Iterator[str]:
-    """Faster than t >= max(F / peak, B / bandwidth) of the datasheet (Williams et al. 2009).
+    """A time below 0.95 of max(F / peak, B / bandwidth) of the datasheet (Williams et al. 2009).
 
     A convolution need not multiply with its padding, and where Winograd's method may serve it needs
     a quarter of its FLOPs. In a profile with warm caches the bandwidth binds only what no cache
@@ -192,7 +190,7 @@ def _may_use_tf32(sheet: Sheet, sample: Sample) -> bool:
 
 
 def dispatch(sheet: Sheet) -> Iterator[str]:
-    """A floor above 15 us: the shortest ops all take what a launch takes, whatever they do."""
+    """No op takes less than 15 us, whatever little the shortest do: the launch was measured."""
     by_device: dict[str, list[Sample]] = {}
     for sample in sheet.samples:
         if sample.measured:

@@ -95,7 +95,7 @@ def _strangers(members: list[tuple[float, Sample]]) -> Iterator[str]:
 
 
 def counts(sheet: Sheet) -> Iterator[str]:
-    """FLOPs and bytes that a row tells, against those that follow from its shapes."""
+    """FLOPs or bytes of a row off by 1,000, 1,024, 8 or 2 against what its shapes say."""
     wrong: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in sheet.samples:
         for name, expected in _expected(sample).items():
