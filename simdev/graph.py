@@ -118,6 +118,7 @@ class Op:
                 f'name: "{self.name}" reads as a tensor or a control input: it may not end '
                 'in ":0" or start with "^"'
             )
+        yield from name_problems("kind", self.kind)
         if self.phase not in PHASES:
             yield f'phase: must be one of {", ".join(PHASES)}, got "{self.phase}"'
         if self.colocate is not None:
@@ -348,6 +349,8 @@ class Graph(Displayed):
         """
         if not graph.is_directed():
             raise InputError("edges: must have a direction, from producer to consumer (DiGraph)")
+        if graph.is_multigraph() and len(set(graph.edges())) < graph.number_of_edges():
+            raise InputError('edges: of several between two nodes make one, "outputs": [0, 1]')
         return cls(name, tuple(_op_of_node(graph, node) for node in graph.nodes))
 
     def to_networkx(self) -> nx.DiGraph[str]:

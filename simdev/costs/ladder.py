@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from importlib import import_module
+from typing import Any
 
 from ..errors import InputError
 from ..graph import Graph
@@ -40,8 +41,8 @@ from .rows import KNOWN, RUNGS, OpCost, Profile, op_key
 FREE_OF_COST = OpCost(Fraction(0), "given")
 
 
-Source = Profile | str | os.PathLike[str]
-"""A profile, or the path of its file."""
+Source = Profile | str | os.PathLike[str] | Mapping[str, Any]
+"""A profile, the path of its file, or what the file says: ``{"header": {}, "rows": []}``."""
 
 
 @dataclass(frozen=True, init=False)
@@ -52,7 +53,7 @@ class CostModel:
     ``profiles`` are one or several, each a Profile or the path of its file:
     ``CostModel("profiles/x.jsonl")``. ``specs`` are datasheets; those that are shipped of the kinds
     of a cluster and of profiles need not be named, a Scenario finds them. Raises InputError where
-    two specs are of one kind, and for a file that is no profile.
+    two specs are of one kind, and for what is no profile.
     """
 
     profiles: tuple[Profile, ...]
@@ -65,8 +66,10 @@ class CostModel:
         specs: Iterable[DeviceSpec] = (),
         strict: bool = False,
     ) -> None:
-        given = (profiles,) if isinstance(profiles, (Profile, str, os.PathLike)) else profiles
-        object.__setattr__(self, "profiles", tuple(map(_opened, given)))
+        # A text and a mapping are iterable, too, but are one profile.
+        if isinstance(profiles, (str, Mapping)) or not isinstance(profiles, Iterable):
+            profiles = (profiles,)
+        object.__setattr__(self, "profiles", tuple(map(_opened, profiles)))
         object.__setattr__(self, "specs", tuple(specs))
         object.__setattr__(self, "strict", strict)
         counts = Counter(spec.kind for spec in self.specs)
@@ -171,6 +174,8 @@ class CostModel:
 def _opened(source: Source) -> Profile:
     if isinstance(source, Profile):
         return source
+    if not isinstance(source, (str, os.PathLike, Mapping)):
+        raise InputError(f"profiles: must be profiles or paths of their files, got {source!r}")
     # By its name: files stand floors above, and only whoever gives a path needs their reader.
     profile: Profile = import_module("simdev.files.profile").read_profile(source)
     return profile

@@ -186,6 +186,8 @@ def _is_header(value: Any) -> bool:
     if not isinstance(value, dict) or "op" in value or "coll" in value:
         return False
     _require_version(value, required=False)
+    if "version" in value:
+        raise InputError('has "version", as scenarios and graphs have: no profile')
     if not isinstance(value.get("header", {}), dict):
         raise InputError(f"header: must be an object, got {shown(value['header'])}")
     _require_host_times(value)

@@ -135,10 +135,14 @@ def read_json_lines(path: PathLike) -> Iterator[tuple[int, Any, tuple[str, ...]]
     """(line number, value, problems) of every line that is not blank; the value is None where
     problems are.
 
-    Raises InputError where the file cannot be read as text at all.
+    Raises InputError where the file cannot be read as text at all, and where it is one value over
+    several lines.
     """
     text = read_text(path)
     parser = _Parser(text)
+    if _is_one_value(text):
+        # Each of its lines would be wrong, and only this tells why.
+        raise InputError("one JSON value over several lines: must hold one a line")
     for number, line in enumerate(text.split("\n"), 1):
         if line and not line.isspace():
             try:
@@ -149,6 +153,18 @@ def read_json_lines(path: PathLike) -> Iterator[tuple[int, Any, tuple[str, ...]]
                     None,
                     tuple(problem.removeprefix("line 1, ") for problem in error.problems),
                 )
+
+
+def _is_one_value(text: str) -> bool:
+    """Whether a text of several lines is one value, as files of most other formats are."""
+    try:
+        json.loads(text.lstrip().partition("\n")[0])
+        return False
+    except ValueError:
+        try:
+            return bool(parse_json(text))
+        except InputError:
+            return False
 
 
 class _Bad:

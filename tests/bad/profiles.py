@@ -75,6 +75,16 @@ PROFILES = (
         "line 1: kernel_ns: with a gap for each of the launches it is more than 53 days",
     ),
     bad("not_json_on_line_2", row() + "\nx\n", "line 2: column 1: not JSON: expecting value"),
+    bad(
+        "another_format",
+        '{"version": 1,\n "rows":\n  []}',
+        "one JSON value over several lines: must hold one a line",
+    ),
+    bad(
+        "another_format_on_a_line",
+        '{"version": 1, "graph": "g.json"}',
+        'line 1: has "version", as scenarios and graphs have: no profile',
+    ),
     bad("a_list", "[]", "line 1: must be an object, got a list"),
     bad("no_version", row(v=None), 'line 1: v: missing; write "v": 1'),
     bad(

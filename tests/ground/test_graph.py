@@ -96,6 +96,20 @@ def test_an_unknown_attribute_of_a_node_is_refused() -> None:
         Graph.from_networkx(bare)
 
 
+def test_parallel_edges_are_refused() -> None:
+    several: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+    several.add_edge("a", "b", bytes=3)
+    assert [t.bytes for t in Graph.from_networkx(several).ops[0].outputs] == [3]
+    several.add_edge("a", "b", bytes=4)
+    with pytest.raises(InputError, match="edges: of several between two nodes make one"):
+        Graph.from_networkx(several)
+
+
+def test_a_kind_is_a_text() -> None:
+    with pytest.raises(InputError, match=r"ops\[0\].kind: must be 1 to 256 printable"):
+        Graph("g", (Op("a", kind=3),))  # type: ignore[arg-type]
+
+
 def test_all_problems_come_at_once() -> None:
     ops = (
         Op("a", phase="sideways", param_bytes=-1),

@@ -46,6 +46,10 @@ def test_profiles_are_opened_by_their_paths(profile: Path) -> None:
     assert other.profiles == (value, value)
     with pytest.raises(InputError, match=r"nowhere\.jsonl: no such file"):
         CostModel("nowhere.jsonl")
+    for nothing, problem in ((3, "must be profiles or paths"), ({}, "rows: must be a list")):
+        for profiles in (nothing, [nothing]):
+            with pytest.raises(InputError, match=problem):
+                CostModel(profiles)  # type: ignore[arg-type]
 
 
 def test_datasheets_of_presets_come_to_scenarios_made_in_python() -> None:
