@@ -26,6 +26,14 @@ def limit_of(options: Mapping[str, Any], limit: Any) -> Any:
     return chosen
 
 
+OTHERS = {
+    ".py": "Python, and no scenario: simdev profile FILE:MODEL measures a model of such a file",
+    ".jsonl": 'a profile, and no scenario: a scenario names it, "profile": ["FILE"]',
+    ".onnx": "a model of ONNX, and no scenario: simdev import makes one of it",
+}
+"""What other files are that people simulate, by how their names end."""
+
+
 def parsed(path: str, limit: Any) -> Any:
     """The value of a scenario's file; ``limit`` takes the place of its (None: that counts).
 
@@ -39,7 +47,8 @@ def parsed(path: str, limit: Any) -> Any:
     try:
         return parse_json(text)
     except InputError as error:
-        raise error.within(label(path)) from None
+        hint = next((hint for ending, hint in OTHERS.items() if path.endswith(ending)), None)
+        raise (InputError(hint) if hint else error).within(label(path)) from None
 
 
 def require_few(fields: Mapping[str, Any], path_of: Callable[[str], str], limit: float) -> None:

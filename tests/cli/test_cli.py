@@ -153,6 +153,17 @@ def test_standard_input_is_a_scenario_too(
     assert printed.err.startswith("<stdin>: line 1, column 33: not JSON")
 
 
+def test_other_files_are_told_what_takes_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, verb in (("m.py", "simdev profile"), ("p.jsonl", "names"), ("m.onnx", "import")):
+        (here / name).write_text("x = 1\n")
+        assert main(["simulate", name]) == 2
+        assert verb in capsys.readouterr().err
+        (here / name).write_text((here / "s.json").read_text())
+        assert main(["simulate", name]) == 0
+
+
 def test_strict_refuses_estimates(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {
         "v": 1,
