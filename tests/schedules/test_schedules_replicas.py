@@ -100,8 +100,9 @@ def test_a_slow_replica_sets_the_rhythm() -> None:
 )
 def test_balanced_stages(replicas: tuple[int, ...], together: Fraction, apart: Fraction) -> None:
     """A replica of stage s takes 3 r_s, so that no stage alone needs more than 3 a microbatch, as
-    PipeDream plans. The table of docs/reference/pipelines.md: replicas that wait for one
-    another, and not.
+    PipeDream plans. Replicas that wait for one another, and not: those that are fed one after
+    another end so, and wait for the last; and the order of a rank is fixed, so in 1-3-1 a middle
+    replica goes forward with the fourth microbatch before it goes backward with the first.
     """
     times = list(replicas), [2 * count for count in replicas]
     schedule = round_robin(replicas, 16 * max(replicas))
