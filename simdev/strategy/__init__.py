@@ -18,6 +18,7 @@ from .strategy import (
     POLICIES,
     POLICY_NAMES,
     SHORT_FORMS,
+    SHORT_MEANINGS,
     SYNCS,
     Order,
     Strategy,
@@ -25,7 +26,7 @@ from .strategy import (
     no_sync,
     sync_of,
 )
-from .sync import PRESETS, Sync, sync_policy
+from .sync import POLICY_MEANINGS, PRESETS, Sync, sync_policy
 
 __all__ = [
     "ALGORITHMS",
@@ -33,10 +34,12 @@ __all__ = [
     "DEGREES",
     "NOWHERE",
     "POLICIES",
+    "POLICY_MEANINGS",
     "POLICY_NAMES",
     "PRESETS",
     "ROLES",
     "SHORT_FORMS",
+    "SHORT_MEANINGS",
     "SYNCS",
     "WILDCARDS",
     "Collectives",

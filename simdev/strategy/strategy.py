@@ -17,7 +17,19 @@ from .sync import PRESETS, Sync, sync_policy
 
 POLICIES = ("fifo", "program", "priority", "fixed")
 SYNCS = ("all-reduce", "parameter-server", "sharded", "bucketed")
-SHORT_FORMS = ("data-parallel", "model-parallel", "owt", "expert")
+SHORT_MEANINGS: Mapping[str, str] = {
+    "data-parallel": "Every input is cut along its samples; all else follows.",
+    "model-parallel": "Layers stand on devices one after the other, balanced by their forward "
+    "cost. A layer is an op with a weight and what follows it without one, at all of its steps "
+    "(``lstm@3``).",
+    "owt": "One weird trick: data parallel, but layers of class gemm with a weight are split along "
+    "their output channels, in as many equal parts as there are devices, or the most that are "
+    "fewer.",
+    "expert": "Layers of recurrent networks stand on the devices of a node, samples across nodes; "
+    "other networks are split as by ``owt``.",
+}
+"""What each short form of a strategy means."""
+SHORT_FORMS = tuple(SHORT_MEANINGS)
 # Each microbatch is lowered: beyond this a graph has more tasks than a step can have.
 MOST_MICROBATCHES = 10_000
 

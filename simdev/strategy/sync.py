@@ -46,26 +46,27 @@ class Sync:
     differs from it.
 
     - ``transport``: ``all-reduce`` over the workers, or ``server``.
-    - The slice function: gradients of more than ``slice_parameters`` are cut into slices of exactly
-      so many; those of ``even_parameters`` or more into one even piece a server; gradients are
-      gathered into buckets, closed at ``bucket`` bytes, in the order in which they are made. At
-      most one is given; None of them: whole gradients.
+    - ``slice_parameters``: gradients of more parameters are cut into slices of exactly so many.
+      ``even_parameters``: gradients of so many or more are cut evenly, one piece a server.
+      ``bucket``: gradients are gathered in the order in which they are made, until a bucket holds
+      so many bytes. At most one of the three is given; none: whole gradients.
     - ``priority``: of parcels, in every queue that they wait in: ``none`` (in order), ``forward``
       (needed first goes first), ``tic`` and ``tac`` (TicTac's orders).
-    - ``credit``: bytes that a worker may have under way to servers (None: its send queue is the
-      priority queue); a parcel starts while any credit is left (``wait``), or only where it fits,
-      smaller ones passing it (``skip``).
-    - ``servers``: ``sharded`` over the workers, ``star`` (the first worker), or names of devices.
-      Slice i of a gradient goes to server i (``spread`` ``first``), or i after the one of its key
-      (``hashed``), as whole gradients do.
-    - ``server_order``: of a server's adding up and of what it sends. ``aggregation``: bytes/s at
-      which it adds up, one push at a time (None: at once). With ``reply`` ``pull`` it notifies the
-      workers, and these ask for the sum.
-    - ``overlap``: whether a parcel goes when its gradients are made, or after the whole backward of
-      its worker.
+    - ``credit``: bytes that a worker may have under way to servers; none: its send queue is the
+      priority queue. ``credit_rule``: a parcel starts while any credit is left, and may overdraw it
+      (``wait``, as in ByteScheduler), or only where it fits, smaller ones passing it (``skip``, as
+      in BytePS).
+    - ``servers``: ``sharded`` over the workers, ``star`` (the first worker), or names of devices,
+      in a file ``{"machine": NAME}``. ``spread``: slice i of a gradient goes to server i
+      (``first``), or i after the one of its key (``hashed``), as whole gradients do.
+    - ``server_order``: of a server's adding up and of what it sends, ``fifo`` or ``priority``.
+      ``aggregation``: bytes/s at which it adds up, one push at a time; none: at once. ``reply``:
+      the sum is sent as soon as it is there (``broadcast``), or announced and asked for (``pull``).
+    - ``overlap``: a parcel goes when its gradients are made, else after the whole backward of its
+      worker.
     - ``message``: seconds that each message costs in the queue that sends it. ``hold``: a message
-      holds the queues of its route ``in-turn``, a ``segment`` (bytes) apart, or all ``together`` as
-      other transfers do.
+      holds the queues of its route ``in-turn``, or all ``together`` as other transfers do.
+      ``segment``: bytes, the grain in which a message passes several queues.
 
     Quantities may be texts with units. Raises InputError with every problem at once.
     """
@@ -203,11 +204,24 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """What a policy's name stands for; the other fields keep the defaults of Sync.
 
-``parameter-server`` is MXNet's: gradients of a million parameters or more in one even piece a
-server, the others whole on one server, each sum announced and asked for. ByteScheduler's partition
-is a million parameters, its credit four; BytePS's is 4,096,000 bytes, and it counts no credit
-unless told (``credit_rule`` "skip" is how it does then).
+ByteScheduler's partition is a million parameters, its credit four; BytePS's is 4,096,000 bytes, and
+it counts no credit unless told (``credit_rule`` "skip" is how it does then).
 """
+POLICY_MEANINGS: Mapping[str, str] = {
+    "bulk-synchronous": "An all-reduce of each gradient after the backward.",
+    "bucketed": "All-reduces of 25 MiB, overlapped, as PyTorch's DistributedDataParallel.",
+    "parameter-server": "MXNet's: gradients of a million parameters or more in one even piece a "
+    "server, others whole; each sum is announced and asked for.",
+    "sliced": "Slices of 50,000 parameters, in order, broadcast at once.",
+    "p3": "The same slices by priority, at workers and servers (Jayarajan et al., MLSys 2019).",
+    "byte-scheduler": "Slices of a million parameters by priority, with a credit of four of them "
+    "(Peng et al., SOSP 2019).",
+    "byteps": "Pieces of 4,096,000 bytes by priority, on servers of their own: name these in "
+    "``servers`` (Jiang et al., OSDI 2020).",
+    "tic": "Whole gradients in TicTac's timing-independent order (Hashemi et al., MLSys 2019).",
+    "tac": "Whole gradients in TicTac's timing-aware order.",
+}
+"""What each policy is."""
 
 
 def sync_policy(policy: str, /, **settings: Any) -> Sync:

@@ -18,7 +18,6 @@ from simdev.schedules.generate import BIDIRECTIONAL, FOLDED, SCHEDULES, SEARCHED
 from simdev.search import FAMILIES, METHODS
 from simdev.search.methods import Method
 from simdev.search.prepare import PREPARATIONS, RULES
-from simdev.strategy import SHORT_FORMS
 from simdev.strategy.strategy import POLICIES
 from simdev.strategy.sync import PRESETS
 
@@ -79,7 +78,6 @@ def codes() -> set[str]:
         ("search.md", "name", [name.replace("adjust", "adjust:RULE") for name in PREPARATIONS]),
         ("serve.md", "method | params", simdev.serve.METHODS),
         ("serve.md", "code | meaning", codes()),
-        ("strategies.md", "name | what it means", SHORT_FORMS),
         ("sync.md", "policy | what it is", PRESETS),
         (
             "pipelines.md",

@@ -1,14 +1,8 @@
 """Short forms of strategies, for the graph of any training step, and strategies written out.
 
-- ``data-parallel``: every input is cut along its samples; all else follows.
-- ``model-parallel``: layers on devices one after the other, in program order, balanced by their
-  cost; a backward op runs where its forward op does. A layer is an op with a weight and what
-  follows it without one, at all of its steps ("lstm@3").
-- ``owt``, one weird trick (Krizhevsky, arXiv 1404.5997): data parallel, but layers of class gemm
-  that have a weight are split along their output channels, forward and backward, so that their
-  weights need no synchronisation.
-- ``expert``: for recurrent networks layers on different devices of a node, data parallel across
-  nodes (Wu et al., GNMT, 2016, as in FlexFlow, MLSys 2019, section 8.2); for all others as ``owt``.
+``SHORT_MEANINGS`` tells them. ``owt`` is of Krizhevsky (arXiv 1404.5997): weights that are split
+need no synchronisation; ``expert`` of Wu et al. (GNMT, 2016), as FlexFlow has it (MLSys 2019,
+section 8.2). A backward op runs where its forward op does.
 """
 
 from __future__ import annotations
