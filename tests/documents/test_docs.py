@@ -105,6 +105,19 @@ def test_the_comparison_of_the_page_comes_out(monkeypatch, capsys):
     assert rows(capsys.readouterr().out) == rows(printed)
 
 
+@pytest.mark.slow
+def test_the_search_over_plans_ends_where_its_page_says(tmp_path):
+    """Optuna over plans of a large model, which takes some seconds."""
+    page = (README.parent / "docs" / "how-to" / "your-own-search.md").read_text()
+    (source,) = re.findall(r"```python optuna\n(.*?)```", page, re.DOTALL)
+    (printed,) = re.findall(r"^prints `(.*?)`", page, re.MULTILINE)
+    head, _, last = source.rstrip().rpartition("\n")
+    assert last.startswith("print(")
+    said = f"import io\nout = io.StringIO()\n{last[:-1]}, file=out)\n"
+    wrong = apart.python(f"{head}\n{said}assert out.getvalue() == {printed + chr(10)!r}", tmp_path)
+    assert not wrong, wrong
+
+
 PAGES = sorted(README.parent.glob("docs/**/*.md"))
 
 

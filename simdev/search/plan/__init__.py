@@ -3,7 +3,7 @@
     question -> space (setups, plans) -> bounds prove most of them slower or too large
              -> the rest is simulated, best bound first -> plans as a frame
 
-Every bound is proved (docs/how-to/plan.md), so the first row is the best of the whole space.
+Every bound is proved (``bounds``), so the first row is the best of the whole space.
 """
 
 from __future__ import annotations

@@ -1,9 +1,22 @@
 """Bounds: what no plan can be faster than, and what it holds at the least, without simulating it.
 
-Of the edges of a step those are kept that join whole actions: on each rank one after the other in
-the order of the schedule, and across ranks by what they send. All starts of the step meet these, so
-its longest path is no longer than the step; queues that it leaves out (of transfers, of the
-replicas) count by their load. docs/how-to/plan.md has the proofs.
+Start and finish of every row of a step meet all edges between rows, in whatever order queues serve,
+so the longest path over some of the edges is never longer than the step. Kept are those that join
+whole actions, with the durations of the templates that steps are lowered by:
+
+1. What a rank computes, and the collectives that it waits for, follow one another in the order of
+   the schedule; an action lasts their sum.
+2. A stage begins when the one before it (backward: behind it) has ended and its message has come.
+   That messages wait for each other is left out.
+3. With ZeRO 2 and 3 a rank runs ahead of its replicas' queue by at most ``prefetch`` + 1 gathers
+   and ``in_flight`` + 1 buckets. All others of an action lie on one queue between its beginning and
+   its end, which is no sooner than their sum.
+4. Behind the last action a queue ends no earlier than t plus all that becomes ready from t on, for
+   every t; then come the update and what is gathered. A queue lasts as long as all that it does.
+5. Memory: parameters, gradients and states throughout; of microbatches in flight what the layers
+   save, by the order of the schedule; and what the backward of a stage's last layer needs besides.
+
+Coarser bounds come before: ``exchanged_ps`` and ``held`` of many setups, ``waited_ps`` of a plan.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def plan(
         Further parts of a scenario: ``profile``, ``devices``.
 
     The first row is the best of all plans there are: none is left out but those proved slower or
-    too large (docs/how-to/plan.md). Raises InputError where no combination is legal, with the
+    too large (``search/plan/bounds.py``). Raises InputError where no combination is legal, with the
     reasons.
     """
     question = question_of(model, cluster, global_batch, nodes, sequence, parts, price)
