@@ -9,11 +9,9 @@ import pytest
 
 from simdev.search import METHODS, PREPARATIONS
 from simdev.search.methods import BAECHI
-from simdev.search.prepare import RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
 METHODS_PAGE = (DOCS / "reference" / "methods.md").read_text(encoding="utf-8")
-SEARCH_PAGE = (DOCS / "how-to" / "search.md").read_text(encoding="utf-8")
 
 
 def rows() -> dict[str, list[str]]:
@@ -45,10 +43,3 @@ def test_a_method_is_a_function_with_docs(name):
     assert not (METHODS[name].splits and METHODS[name].prepare)
     assert set(METHODS[name].prepare) <= PREPARATIONS.keys()
     assert set(BAECHI) <= PREPARATIONS.keys()
-
-
-def test_the_docs_have_every_preparation_and_rule():
-    section = SEARCH_PAGE.split("\n## Preparing the graph\n")[1].partition("\n## ")[0]
-    named = re.findall(r"^\| ((?:`[^|`]+`(?:, )?)+)", section, re.MULTILINE)
-    names = [name.partition(":")[0] for cell in named for name in re.findall("`([^`]+)`", cell)]
-    assert set(names) == {*PREPARATIONS, *RULES, "adjust"} - {""}
