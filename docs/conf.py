@@ -29,6 +29,7 @@ extensions = [
     "command_line",
     "file_formats",
     "code_tables",
+    "registry_tables",
     "large_models",
     "gallery",
 ]

@@ -1,7 +1,4 @@
-"""The table of docs/reference/models.md, made by the builders, beside the published counts.
-
-``python tests/model_table.py`` writes it into docs/reference/models.md.
-"""
+"""The models as their builders make them, beside the published counts; the site tells them."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from simdev.models import MODELS, build, parameter_count
 from simdev.semantics import op_class, op_work
 
 DOCS = Path(__file__).parent.parent / "docs" / "reference" / "models.md"
-START, END = "<!-- models -->", "<!-- end of models -->"
 PRODUCTS = ("gemm", "conv", "attention", "recurrent")
 
 # (parameters, allowed relative difference, source). 0: the number is exact and unambiguous.
@@ -72,9 +68,9 @@ def forward_products(name: str) -> int:
 
 def _published(name: str) -> str:
     if name not in PARAMETERS:
-        return "-"
-    count, within, source = PARAMETERS[name]
-    return f"{count:,} ({source})" if not within else f"{source} (within {within:.1%})"
+        return ""
+    _, within, source = PARAMETERS[name]
+    return f" ({source})" if not within else f" ({source}, within {within:.1%})"
 
 
 def _sizes(name: str) -> str:
@@ -87,38 +83,14 @@ def _billions(count: int) -> str:
     return f"{count / 1e9:,.0f}" if count >= 10**12 else f"{count / 1e9:.4g}"
 
 
-def rows() -> Iterator[str]:
-    """One row a model."""
+def rows() -> Iterator[tuple[str, ...]]:
+    """Name, builder and sizes, ops, parameters (published), forward GFLOP of each model."""
     for name, model in MODELS.items():
         graph = one_sample(name)
-        yield " | ".join(
-            [
-                f"`{name}`",
-                f"`{model.build.__name__}`",
-                _sizes(name),
-                f"{len(graph.ops):,}",
-                f"{parameter_count(graph):,}",
-                _billions(forward_products(name)),
-                _published(name),
-            ]
+        yield (
+            f"``{name}``",
+            f"``{model.build.__name__}``: {_sizes(name)}",
+            f"{len(graph.ops):,}",
+            f"{parameter_count(graph):,}{_published(name)}",
+            _billions(forward_products(name)),
         )
-
-
-def table() -> str:
-    """The table of docs/reference/models.md."""
-    head = (
-        "name | builder | sizes | ops | parameters | forward, GFLOP a sample | published parameters"
-    )
-    lines = [f"| {head} |", "|" + "---|" * 7, *(f"| {row} |" for row in rows())]
-    return "\n".join([START, *lines, END])
-
-
-def main() -> None:
-    """Writes the table into docs/reference/models.md."""
-    text = DOCS.read_text(encoding="utf-8")
-    before, after = text.split(START)[0], text.split(END)[1]
-    DOCS.write_text(before + table() + after, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,10 @@
-"""One example of every kind of op, and the table of docs/reference/ops.md that follows from them.
-
-``python tests/op_examples.py`` writes the table into docs/reference/ops.md.
-"""
+"""An example of every kind of op, on which its laws are tested and which the site tells."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from simdev.semantics import Call, Kind, Semantics, kinds, semantics_of, splits
-
-DOCS = Path(__file__).parent.parent / "docs" / "reference" / "ops.md"
-START, END = "<!-- kinds -->", "<!-- end of kinds -->"
+from simdev.semantics import Call, Kind, Semantics, kinds, semantics_of
 
 
 def call(inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]], **attrs: Any) -> Call:
@@ -199,62 +191,3 @@ def semantics_of_example(name: str) -> Semantics:
     """Semantics of a kind's example."""
     example = examples()[name]
     return semantics_of(name, example.attrs, example.inputs, example.outputs)
-
-
-def axes_text(semantics: Semantics) -> str:
-    """The axes in SOAP's words, those that stay whole last."""
-    words: dict[str, list[str]] = {}
-    for split in splits(semantics):
-        words.setdefault(split.kind, []).append(split.axis)
-    split_axes = {name for names in words.values() for name in names}
-    whole = [axis.name for axis in semantics.axes if axis.name not in split_axes]
-    order = ("sample", "parameter", "attribute", "reduction")
-    parts = [f"{word}: {' '.join(words[word])}" for word in order if word in words]
-    return "; ".join(parts + ([f"whole: {' '.join(whole)}"] if whole else []))
-
-
-def flops_text(semantics: Semantics) -> str:
-    """The operations as a formula of the axes."""
-    terms = [
-        " ".join([str(count), *(axis.name for axis in points)])
-        for count, points in semantics.description.flops
-    ]
-    return " + ".join(term for term in terms if not term.startswith("0 ")) or "0"
-
-
-def rows() -> Iterator[str]:
-    """The table's rows: kinds that differ in nothing share one."""
-    table: dict[tuple[str, ...], list[str]] = {}
-    for name, kind in kinds().items():
-        semantics = semantics_of_example(name)
-        cells = (
-            kind.op_class,
-            kind.operands,
-            kind.outputs,
-            kind.attributes,
-            axes_text(semantics),
-            flops_text(semantics),
-        )
-        table.setdefault(cells, []).append(name)
-    for cells, names in sorted(table.items(), key=lambda item: (item[0][0], item[1])):
-        yield " | ".join(
-            [" ".join(f"`{name}`" for name in names), *(cell or "-" for cell in cells)]
-        )
-
-
-def table() -> str:
-    """The table of docs/reference/ops.md."""
-    head = "kind | class | operands | outputs | attributes | axes of an example | operations"
-    lines = [f"| {head} |", "|" + "---|" * 7, *(f"| {row} |" for row in rows())]
-    return "\n".join([START, *lines, END])
-
-
-def main() -> None:
-    """Writes the table into docs/reference/ops.md."""
-    text = DOCS.read_text(encoding="utf-8")
-    before, after = text.split(START)[0], text.split(END)[1]
-    DOCS.write_text(before + table() + after, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from sphinx.util.nodes import make_id
+from tables import section, table
 
 from simdev.cli import parser
 
@@ -40,22 +40,10 @@ def head(action: argparse.Action) -> str:
     return f"{flags} {value}" if value and action.nargs != 0 else flags
 
 
-def cell(*children: nodes.Node) -> nodes.entry:
-    """A cell of one paragraph."""
-    paragraph = nodes.paragraph()
-    paragraph += children
-    return nodes.entry("", paragraph)
-
-
-def table(actions: list[argparse.Action], command: argparse.ArgumentParser) -> nodes.table:
+def rows(actions: list[argparse.Action], command: argparse.ArgumentParser) -> list[tuple[str, str]]:
     """What each option is, and what it does."""
-    body = nodes.tbody()
-    for action in actions:
-        text = command._get_formatter()._expand_help(action) if action.help else ""
-        body += nodes.row("", cell(nodes.literal("", head(action))), cell(nodes.Text(text)))
-    group = nodes.tgroup("", cols=2)
-    group += [nodes.colspec(colwidth=40), nodes.colspec(colwidth=60), body]
-    return nodes.table("", group, classes=["options"])
+    texts = [command._get_formatter()._expand_help(a) if a.help else "" for a in actions]
+    return [(f"``{head(a)}``", text) for a, text in zip(actions, texts, strict=True)]
 
 
 def literal(text: str) -> nodes.literal_block:
@@ -85,7 +73,7 @@ def parts(command: argparse.ArgumentParser) -> Iterator[nodes.Node]:
         if actions:
             if group.title not in ("options", "positional arguments"):
                 yield nodes.paragraph("", "", nodes.strong("", str(group.title)))
-            yield table(actions, command)
+            yield table((), rows(actions, command), (40, 60), "options")
     if command.epilog:
         yield literal(command.epilog)
 
@@ -101,13 +89,8 @@ class CommandLine(SphinxDirective):
 
     def section(self, name: str, command: argparse.ArgumentParser) -> nodes.section:
         """The section of a verb."""
-        title = command.prog
-        key = make_id(self.env, self.state.document, "", title)
-        section = nodes.section("", nodes.title("", title), ids=[key], names=[title])
-        self.state.document.note_explicit_target(section)
-        section += list(parts(command))
-        section += [self.section(verb, inner) for verb, inner in verbs_of(command).items()]
-        return section
+        inner = [self.section(*item) for item in verbs_of(command).items()]
+        return section(self, command.prog, *parts(command), *inner)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -9,13 +9,15 @@ own, once each.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from bullets import said_of
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from tables import table
 from typing_extensions import get_type_hints, is_typeddict
 
 from simdev.files import shape
@@ -43,6 +45,10 @@ PLAIN = {
     Any: "anything",
     object: "anything",
 }
+
+
+HEAD = ("key", "value", "required", "meaning")
+WIDTHS = (20, 28, 10, 42)
 
 
 def title(kind: Any) -> str:
@@ -82,29 +88,26 @@ def words(kind: Any, inner: dict[str, Any]) -> str:
     return PLAIN.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def entry(text: str, is_code: bool = False) -> nodes.entry:
-    """A cell."""
-    child = nodes.literal("", text) if is_code else nodes.Text(text)
-    return nodes.entry("", nodes.paragraph("", "", child))
-
-
-def table(kind: Any, inner: dict[str, Any]) -> nodes.table:
-    """Key, type, whether it must stand."""
-    hints = get_type_hints(kind, include_extras=True)
-    rows = nodes.tbody()
+def rows(kind: Any, inner: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Key, type, whether it must stand, what it means."""
+    hints, texts = get_type_hints(kind, include_extras=True), said_of(kind)
     for key in sorted(hints, key=lambda key: key not in kind.__required_keys__):
-        must = "yes" if key in kind.__required_keys__ else ""
-        plain = get_type_hints(kind, include_extras=True)[key]
-        if get_origin(plain) is not None and getattr(get_origin(plain), "_name", "") in (
-            "Required",
-            "NotRequired",
-        ):
+        plain = hints[key]
+        if getattr(get_origin(plain), "_name", "") in ("Required", "NotRequired"):
             plain = get_args(plain)[0]
-        rows += nodes.row("", entry(key, True), entry(words(plain, inner)), entry(must))
-    heads = nodes.thead("", nodes.row("", entry("key"), entry("value"), entry("required")))
-    group = nodes.tgroup("", cols=3)
-    group += [*(nodes.colspec(colwidth=width) for width in (25, 60, 15)), heads, rows]
-    return nodes.table("", group)
+        must = "yes" if key in kind.__required_keys__ else ""
+        yield f"``{key}``", words(plain, inner), must, texts.get(key, "")
+
+
+def tables(kind: Any) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
+    """The rows of a shape and of those inside, each with its name."""
+    queue, done = {kind.__name__: kind}, set[str]()
+    while queue:
+        key = next(iter(queue))
+        item = queue.pop(key)
+        if key not in done:
+            done.add(key)
+            yield title(item), list(rows(item, queue))
 
 
 class FileFormat(SphinxDirective):
@@ -116,17 +119,13 @@ class FileFormat(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """The tables of the shape and of those inside."""
         module, _, name = self.arguments[0].rpartition(".")
-        queue = {name: getattr(import_module(module), name)}
-        done, written = set[str](), list[nodes.Node]()
-        while queue:
-            key = next(iter(queue))
-            kind = queue.pop(key)
-            if key in done:
-                continue
-            done.add(key)
-            if len(done) > 1:
-                written.append(nodes.paragraph("", "", nodes.strong("", title(kind))))
-            written.append(table(kind, queue))
+        written = list[nodes.Node]()
+        for head, lines in tables(getattr(import_module(module), name)):
+            if written:
+                written.append(nodes.paragraph("", "", nodes.strong("", head)))
+            said = any(text for *_, text in lines)
+            cells = lines if said else [line[:3] for line in lines]
+            written.append(table(HEAD[: 3 + said], cells, WIDTHS[: 3 + said]))
         return written
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from docutils import nodes
-from file_formats import entry
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from tables import table
 
 from simdev.models.large import LARGE, Transformer
 
@@ -31,14 +31,8 @@ class LargeModels(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """The table."""
-        body = nodes.tbody()
-        for model in LARGE.values():
-            name, *sizes = row(model)
-            body += nodes.row("", entry(name, True), *map(entry, sizes))
-        head = nodes.thead("", nodes.row("", *map(entry, HEAD)))
-        group = nodes.tgroup("", cols=len(HEAD))
-        group += [*(nodes.colspec(colwidth=1) for _ in HEAD), head, body]
-        return [nodes.table("", group)]
+        rows = ((f"``{name}``", *sizes) for name, *sizes in map(row, LARGE.values()))
+        return [table(HEAD, rows, (1,) * len(HEAD))]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from ..cluster import Cluster, Device, Link
 
 HEAD = ("preset", "machine", "devices", "memory", "links, each way unless told", "between nodes")
+DEVICE_HEAD = (
+    "kind",
+    "device",
+    "float32 TFLOP/s",
+    "float16, bfloat16 TFLOP/s",
+    "memory bandwidth",
+    "memory",
+)
 HELP = "list the cluster presets; show and draw one"
 DESCRIPTION = (
     "Lists the machines that a scenario can name as its cluster. With NAME (or a cluster file) "
@@ -91,13 +99,13 @@ def preset_rows() -> list[tuple[str, ...]]:
 
 
 def preset_table() -> str:
-    """The presets as a table in Markdown, which docs/reference/clusters.md holds."""
+    """The presets as a table in Markdown."""
     return _markdown(HEAD, [(f"`{name}`", *cells) for name, *cells in preset_rows()])
 
 
-def device_table() -> str:
-    """The kinds of device as a table in Markdown, peaks dense and of one direction, which
-    docs/reference/clusters.md holds too.
+def device_rows() -> list[tuple[str, ...]]:
+    """A row for every kind of device with a datasheet, under DEVICE_HEAD; peaks are dense,
+    bandwidths of one direction.
     """
     from ..files.device import device_presets
     from ..units import format_bandwidth, format_capacity
@@ -108,16 +116,14 @@ def device_table() -> str:
         peaks = (spec.flops.get("float32"), half)
         rows.append(
             (
-                f"`{spec.kind}`",
+                spec.kind,
                 spec.name,
                 *(f"{float(peak) / 1e12:g}" if peak else "-" for peak in peaks),
                 format_bandwidth(float(spec.memory_bandwidth)),
                 "-" if spec.memory is None else format_capacity(spec.memory),
             )
         )
-    return _markdown(
-        ("kind", "device", "float32 TFLOP/s", "float16, bfloat16 TFLOP/s", "memory", "size"), rows
-    )
+    return rows
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -8,26 +8,19 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Annotated, Any, Literal, Required
-
-from pydantic import Field
-from typing_extensions import TypedDict
+from typing import Any
 
 from ..cluster import Cluster, Device, Host, Link
 from ..errors import InputError, collecting, refuse
 from ..units import Number, is_count, parse_bandwidth
+from .cluster_keys import ClusterShape, PresetShape, ShortShape
 from .collectives import require_collectives
 from .nodes import Network, network_problems, repeated, require_joinable
 from .paths import PRESETS, meant, path_text, shipped
 from .reading import PathLike
 from .shape import (
     VERSION,
-    Bandwidth,
     Format,
-    OptionalBytes,
-    Seconds,
-    Share,
-    Slowdown,
     opened,
     plain,
 )
@@ -37,105 +30,10 @@ CLUSTERS = PRESETS / "clusters"
 _DEFAULT_KIND = Device("any").kind
 
 
-class _HostShape(TypedDict, total=False):
-    mode: str
-    ahead: int
-    threads: str
-    launch: Seconds
-
-
-class _DeviceKindShape(TypedDict, total=False):
-    memory: OptionalBytes
-    gap: Seconds
-    staging: bool
-    chunk: OptionalBytes
-    transit: bool
-    host: _HostShape
-    beside_copies: Slowdown
-
-
-class _DeviceShape(_DeviceKindShape, total=False):
-    name: Required[str]
-    kind: str
-    node: int
-
-
-class _LinkKindShape(TypedDict, total=False):
-    bandwidth: Bandwidth
-    latency: Seconds
-    gap: Seconds
-    duplex: Literal["full", "half", "simplex"]
-    hold_latency: bool
-    lanes: int
-    both_ways: Slowdown
-
-
-class _LinkShape(_LinkKindShape, total=False):
-    ends: Required[Annotated[list[str], Field(min_length=2, max_length=2)]]
-    kind: str
-
-
-class _EveryLinkShape(TypedDict, total=False):
-    bandwidth: Required[Bandwidth]
-    latency: Seconds
-    gap: Seconds
-    duplex: Literal["full", "half"]
-    hold_latency: bool
-    kind: str
-    lanes: int
-    both_ways: Slowdown
-
-
-class _AllToAllShape(TypedDict, total=False):
-    all_to_all: Required[_EveryLinkShape]
-
-
-class _NetworkShape(TypedDict, total=False):
-    attach: Required[list[str | list[str]]]
-    bandwidth: Required[Bandwidth]
-    efficiency: Share
-    latency: Seconds
-    duplex: Literal["full", "half"]
-    hold_latency: bool
-
-
-class _CommonShape(TypedDict, total=False):
-    name: str
-    title: str
-    about: str
-    queues: str
-    transfer: str
-    collectives: str
-    host: _HostShape
-    devices: Required[list[_DeviceShape]]
-    device_kinds: dict[str, _DeviceKindShape]
-    link_kinds: dict[str, _LinkKindShape]
-    nodes: int
-    network: _NetworkShape
-    provenance: dict[str, Any]
-
-
-class _ClusterShape(_CommonShape, total=False):
-    links: list[_LinkShape]
-
-
-class _ShortShape(_CommonShape, total=False):
-    links: _AllToAllShape
-
-
-class _PresetShape(TypedDict, total=False):
-    preset: Required[str]
-    nodes: int
-    network: Bandwidth
-    queues: str
-    transfer: str
-    host: _HostShape
-
-
 _OPTIONS = ("queues", "transfer", "collectives", "host", "provenance")
-_LISTED = Format(_ClusterShape, "a cluster")
-_SHORT = Format(_ShortShape, "a cluster")
-_PRESET = Format(_PresetShape, "a cluster")
+_LISTED = Format(ClusterShape, "a cluster")
+_SHORT = Format(ShortShape, "a cluster")
+_PRESET = Format(PresetShape, "a cluster")
 
 
 def read_cluster(source: PathLike | Mapping[str, Any]) -> Cluster:

@@ -40,6 +40,19 @@ class _CollectivesShape(TypedDict, total=False):
 
 
 class _ChoiceShape(TypedDict, total=False):
+    """How collective ops run.
+
+    - ``algorithm``: ``ring`` (default), ``tree``, ``hierarchical``, ``direct``, or ``auto``,
+      the one of least closed form.
+    - ``cost``: ``closed`` (default), ``table`` or ``expanded``.
+    - ``tables``: measured tables for ``table``, by name or as an object; default those of the
+      cluster.
+    - ``chunks``: into how many a broadcast or reduce along a chain is cut; default the number
+      of least closed form.
+    - ``slowdown``: how many times longer computation and a collective take while they share a
+      device, 1 (default) to 2.
+    """
+
     algorithm: str
     cost: str
     tables: Any

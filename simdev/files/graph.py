@@ -17,6 +17,14 @@ from .writing import changed_fields, time_text, write_text
 
 
 class _TensorShape(TypedDict, total=False):
+    """An output of an op.
+
+    - ``bytes``: its size.
+    - ``shape``: its extents.
+    - ``dtype``: a name like ``float32``; unknown ones are refused.
+    - ``view_of``: makes it a part of that output of the same op, without memory of its own.
+    """
+
     bytes: Required[Bytes]
     shape: list[int] | None
     dtype: Dtype
@@ -24,6 +32,29 @@ class _TensorShape(TypedDict, total=False):
 
 
 class _OpShape(TypedDict, total=False):
+    """An op.
+
+    - ``name``: unique, 1 to 256 printable characters, no colon and digits at its end, no ``^``
+      at its start.
+    - ``kind``: what it computes; default ``op``.
+    - ``phase``: ``forward`` (default), ``backward`` or ``update``.
+    - ``inputs``: tensors that it reads, ``op`` (output 0) or ``op:output``.
+    - ``control_inputs``: ops that it waits for; from another device by a transfer of 0 bytes.
+    - ``outputs``: the tensors that it makes.
+    - ``attrs``: attributes that matter for its time; ``in`` and ``dt`` are operand shapes and
+      dtypes as executed; a collective has ``ranks``.
+    - ``param_bytes``, ``grad_bytes``, ``state_bytes``: memory that is held throughout.
+    - ``workspace_bytes``: memory while it runs.
+    - ``colocate``: a group whose ops share a device.
+    - ``time``: how long it takes, before any profile; seconds, a text with a unit, or either by
+      kind of device.
+    - ``host_time``: how long the host needs to dispatch it.
+    - ``launches``: how many kernels that launches; default 1.
+    - ``blocks_host``: whether the host then waits for its end; default false.
+    - ``releases``: tensors that the program refers to until this op ends, where memory is
+      counted as PyTorch counts it.
+    """
+
     name: Required[str]
     kind: str
     phase: str
@@ -44,6 +75,13 @@ class _OpShape(TypedDict, total=False):
 
 
 class _GraphShape(TypedDict, total=False):
+    """Ops in program order, which breaks ties.
+
+    - ``ops``: the ops in program order.
+    - ``name``: what it is called.
+    - ``provenance``: where it comes from, in any form.
+    """
+
     name: str
     ops: Required[list[_OpShape]]
     provenance: dict[str, Any]

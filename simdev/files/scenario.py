@@ -54,6 +54,8 @@ def _without_memory(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
 
 
 class _MemoryShape(TypedDict, total=False):
+    """How memory is counted; docs/explanation/memory.md has the models."""
+
     model: str
     framework: str
     rounding: str
@@ -66,6 +68,18 @@ class _MemoryShape(TypedDict, total=False):
 
 
 class _OptionsShape(TypedDict, total=False):
+    """How a step is executed.
+
+    - ``engine``: ``auto`` (default), ``simpy`` or ``compiled``.
+    - ``memory``: how memory is counted; by default tensors as the graph has them.
+    - ``symmetry``: false simulates every device, alike or not; default true.
+    - ``steps``: ``once`` (default), or ``repeated``: steps that follow one another.
+    - ``limit``: how long a step may take by a guess, like ``600 s`` (default 60 s), or
+      ``none``.
+    - ``samples``: of a step, where the inputs of the graph do not tell.
+    - ``price``: of an hour of each device, like ``$2.5``.
+    """
+
     engine: str
     memory: _MemoryShape
     symmetry: bool
@@ -76,6 +90,19 @@ class _OptionsShape(TypedDict, total=False):
 
 
 class _ScenarioShape(TypedDict, total=False):
+    """A question: paths are relative to its file.
+
+    - ``graph``: a path, the object, or a model like ``{"model": "resnet-50", "batch": 32}``;
+      with a pipeline of a large model its sizes.
+    - ``cluster``: a path, the object, or a preset's name, like ``dgx-h100``.
+    - ``strategy``: a path, the object, a bare placement, or a short form's name.
+    - ``profile``: a path or a list of paths; the first that has an op's row answers.
+    - ``devices``: a datasheet or a list of them, asked before those shipped.
+    - ``name``: what it is called.
+    - ``options``: how the step is executed.
+    - ``provenance``: where its numbers come from, in any form.
+    """
+
     name: str
     graph: Required[Any]
     cluster: Required[Any]

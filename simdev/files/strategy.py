@@ -11,9 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Required
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from ..errors import InputError
 from ..strategy import (
@@ -36,101 +34,14 @@ from ..strategy import (
 from .collectives import choice_object, read_choice
 from .paths import shown
 from .reading import PathLike, read_text
-from .shape import Bandwidth, Bytes, Format, OptionalBytes, Priority, Seconds, opened
+from .shape import Format, opened
+from .strategy_keys import OrderShape, PipelineShape, StrategyShape, SyncShape
 from .writing import changed_fields, time_text, write_text
 
-
-class _OrderShape(TypedDict, total=False):
-    policy: Required[str]
-    priority: dict[str, Priority]
-    sequence: dict[str, list[str]]
-
-
-class _ConfigurationShape(TypedDict, total=False):
-    split: dict[str, int]
-    devices: list[str]
-    time: str | None
-
-
-class _SyncShape(TypedDict, total=False):
-    policy: Required[str]
-    transport: str
-    slice_parameters: int | None
-    even_parameters: int | None
-    bucket: OptionalBytes
-    priority: str
-    credit: OptionalBytes
-    credit_rule: str
-    servers: Any
-    server_order: str
-    aggregation: Any
-    reply: str
-    overlap: bool
-    message: Seconds
-    hold: str
-    segment: Bytes
-    spread: str
-
-
-class _PipelineShape(TypedDict, total=False):
-    dp: int
-    tp: int
-    pp: int
-    ep: int
-    cp: int
-    context: str
-    microbatches: int
-    microbatch: int
-    global_batch: int | None
-    schedule: str
-    chunks: int
-    table: str | None
-    stage_layers: list[int]
-    stages: list[list[str] | str]
-    ranks: list[str]
-    zero: int
-    prefetch: int
-    in_flight: int
-    bucket: int
-    reduce_bytes: int | None
-    message_latency: Seconds
-    overlap: bool
-    recompute: str
-    recompute_modules: list[str]
-    flash: bool | None
-    sequence_parallel: bool
-    tensor_overlap: bool
-    scatter_gather: bool
-    offload: list[str]
-    host_bandwidth: Bandwidth
-    gradient_bytes: int
-    state_bytes: int
-
-
-class _LoaderShape(TypedDict, total=False):
-    device: Required[str]
-    time: Seconds
-
-
-class _StrategyShape(TypedDict, total=False):
-    placement: dict[str, str]
-    order: Any
-    partition: dict[str, _ConfigurationShape]
-    tensors: dict[str, dict[str, int]]
-    sync: Any
-    short: str
-    devices: list[str]
-    collectives: Any
-    accumulate: int
-    loader: _LoaderShape
-    pipeline: Any
-    provenance: dict[str, Any]
-
-
-ORDER = Format(_OrderShape, prefix="order.")
-SYNC = Format(_SyncShape, prefix="sync.")
-PIPELINE = Format(_PipelineShape, prefix="pipeline.")
-FORMAT = Format(_StrategyShape, "a strategy or a placement", parts=(PIPELINE,))
+ORDER = Format(OrderShape, prefix="order.")
+SYNC = Format(SyncShape, prefix="sync.")
+PIPELINE = Format(PipelineShape, prefix="pipeline.")
+FORMAT = Format(StrategyShape, "a strategy or a placement", parts=(PIPELINE,))
 
 
 def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Strategy:
@@ -214,7 +125,7 @@ def _collectives(value: Any, problems: list[str]) -> Collectives:
 def is_bare(value: dict[str, Any]) -> bool:
     """Whether the object of a strategy is a placement alone."""
     # An op may have the name of a key: what the keys hold, and what stands beside them, decides.
-    is_strategy = set(value) <= _StrategyShape.__annotations__.keys()
+    is_strategy = set(value) <= StrategyShape.__annotations__.keys()
     if is_strategy and (value.get("short") in SHORT_FORMS or "pipeline" in value):
         return False
     if "version" in value or any(isinstance(value.get(key), dict) for key in FORMAT.keys):

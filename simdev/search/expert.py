@@ -34,7 +34,8 @@ _NUMBERED = re.compile(r"(.*?)layer_([0-9]{1,4})(?:/|\Z)")
 
 
 def expert(trial: Trial) -> None:
-    """The best of the experts' placements.
+    """The best of what people do by hand: all on one device, contiguous runs of equal time,
+    recurrent layers one a device or stack by stack.
 
     Backward ops and updates are with their forward op, parameters where they are read. ``details``
     tells the step of each (``plans_s``, None: cannot be), and where the layers are in the best.

@@ -12,7 +12,6 @@ import pytest
 
 from preset_files import ROOT
 from simdev.cli import main
-from simdev.cli.clusters import device_table, preset_rows, preset_table
 from simdev.cluster import Cluster, Device, Link
 from simdev.errors import InputError
 from simdev.files import (
@@ -355,21 +354,6 @@ def test_hostile_names_are_drawn_as_text() -> None:
     )
     figure.canvas.draw()  # type: ignore[attr-defined]
     assert cluster_figure(Cluster("one", (Device("only"),))) is not None
-
-
-def generated(page: str, mark: str) -> str:
-    found = re.search(
-        rf"<!-- generated[^\n]*{re.escape(mark)}[^\n]*-->\n(.*?)\n<!-- end -->", page, re.DOTALL
-    )
-    assert found is not None
-    return found[1]
-
-
-def test_the_tables_of_the_documents_are_those_of_the_presets() -> None:
-    page = (ROOT / "docs" / "reference" / "clusters.md").read_text(encoding="utf-8")
-    assert generated(page, "simdev clusters --markdown") == preset_table()
-    assert generated(page, "device_table") == device_table()
-    assert [row[0] for row in preset_rows()] == list(preset_names())
 
 
 def test_what_the_page_of_clusters_shows_works(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,18 +6,22 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from typing_extensions import is_typeddict
 
-import settings_tables
 import simdev.cli
 import simdev.serve
 from simdev.cluster import QUEUES, TRANSFERS
+from simdev.files import device_presets, preset_names
 from simdev.schedules.generate import BIDIRECTIONAL, FOLDED, SCHEDULES, SEARCHED
 from simdev.search import FAMILIES, METHODS
-from simdev.search.methods import Method
 from simdev.search.prepare import PREPARATIONS, RULES
+from simdev.semantics import SHIPPED
 from simdev.strategy.strategy import POLICIES
 from simdev.strategy.sync import PRESETS
 
@@ -72,7 +76,8 @@ def codes() -> set[str]:
 @pytest.mark.parametrize(
     ("page", "head", "known"),
     [
-        ("methods.md", "method | what it does", METHODS),
+        ("formats.md", "`queues` |", QUEUES),
+        ("formats.md", "`transfer` |", TRANSFERS),
         ("learning.md", "family | what differs", FAMILIES),
         ("search.md", "name", [name.replace("adjust", "adjust:RULE") for name in PREPARATIONS]),
         ("serve.md", "method | params", simdev.serve.METHODS),
@@ -90,18 +95,9 @@ def test_a_table_names_what_the_code_knows(page: str, head: str, known: Iterable
     assert sorted(written) == sorted(known)
 
 
-@pytest.mark.parametrize(
-    ("key", "known"), [("queues", QUEUES), ("transfer", TRANSFERS), ("order", POLICIES)]
-)
-def test_the_values_of_a_key_are_told_with_the_formats(key: str, known: Iterable[str]) -> None:
-    text = page_named("formats.md")
-    if key == "order":
-        rows = [rows for title, rows in tables("formats.md") if title.startswith("`order`")]
-        (text,) = [" ".join(first for first, *_ in table) for table in rows]
-        assert set(re.findall(r'"(\w+)"', text)) >= set(known)
-    else:
-        (row,) = [row for _, rows in tables("formats.md") for row in rows if row[0] == f"`{key}`"]
-        assert re.findall(r"`([\w-]+)`", row[1]) == list(known)
+def test_the_orders_of_queues_are_told_with_the_formats() -> None:
+    (rows,) = [rows for title, rows in tables("formats.md") if title.startswith("`order`")]
+    assert set(re.findall(r'"(\w+)"', " ".join(first for first, *_ in rows))) >= set(POLICIES)
 
 
 def test_the_rules_of_adjust_stand_in_its_row() -> None:
@@ -131,28 +127,63 @@ def test_options_that_a_page_names_are_those_of_its_verbs(
     assert written - options == set()
 
 
-def test_the_table_of_learners_tells_what_the_code_says() -> None:
-    (rows,) = [rows for head, rows in tables("methods.md") if head.startswith("learner | places")]
-    learners = {name: method for name, method in METHODS.items() if method.learner}
-    assert {first.strip("`") for first, *_ in rows} == set(learners)
-    for name, places, carried, torch, _ in rows:
-        method = learners[name.strip("`")]
-        assert tuple(re.findall(r"`(\w+)`", places)) == method.prepare
-        assert carried.startswith("it has none") != method.keeps
-        assert carried.startswith("any graph") == (method.general is not None)
-        assert torch == ("yes" if method.torch else "no")
-        assert method.budget == 5000
+@pytest.fixture(scope="module")
+def registries() -> Iterator[ModuleType]:
+    """What the tables that the site's builder writes are made of."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
+        yield import_module("registries")
 
 
-def test_the_settings_of_every_learner_stand_in_its_page() -> None:
-    page = settings_tables.DOCS.read_text(encoding="utf-8")
-    begin = page.index(settings_tables.START)
-    stands = page[begin : page.index(settings_tables.END) + len(settings_tables.END)]
-    again = "python tests/settings_tables.py writes the tables again"
-    assert stands == settings_tables.written(), again
+def first(tables: Iterable[Any]) -> list[str]:
+    """The names in the first columns of tables."""
+    return [
+        name for table in tables for row in table.rows for name in re.findall("``(.+?)``", row[0])
+    ]
 
 
-def test_what_settings_mean_is_read_from_docstrings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_of_the_site_tell_all_that_the_code_knows(registries: ModuleType) -> None:
+    """Each row has all of its cells, so each kind and method and setting is explained."""
+    assert set(first(registries.op_kinds())) >= set(SHIPPED)
+    assert first(registries.methods()) == list(METHODS)
+    assert first(registries.learners()) == [name for name in METHODS if METHODS[name].learner]
+    assert first(registries.presets()) == list(preset_names())
+    assert first(registries.device_kinds()) == [spec.kind for spec in device_presets()]
+    for name in ("op-kinds", "methods", "learners", "settings", "presets", "device-kinds"):
+        for table in registries.TABLES[name]():
+            assert {len(row) for row in table.rows} == {len(table.head)} == {len(table.widths)}
+            assert all(row[0] and row[1] and row[-1] for row in table.rows), table.title
+
+
+def test_every_registry_table_has_a_page(registries: ModuleType) -> None:
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")]
+    written = re.findall(r"^\.\. registry-table:: (.+)", "\n".join(pages), re.MULTILINE)
+    assert sorted(written) == sorted(registries.TABLES)
+
+
+@pytest.mark.parametrize("module", ["scenario", "graph", "cluster_keys", "strategy_keys"])
+def test_every_key_of_a_file_means_something(registries: ModuleType, module: str) -> None:
+    """The docstring of its shape tells it, but for keys that a noun or another page explains."""
+    elsewhere = {"SyncShape", "PipelineShape", "EveryLinkShape", "_MemoryShape"}
+    shapes = [
+        shape
+        for name, shape in vars(import_module(f"simdev.files.{module}")).items()
+        if is_typeddict(shape) and name not in elsewhere and name != "TypedDict"
+    ]
+    assert shapes
+    for shape in shapes:
+        assert set(shape.__annotations__) <= set(registries.said_of(shape)), shape.__name__
+
+
+def test_the_table_of_learners_says_what_policies_can_do(registries: ModuleType) -> None:
+    (table,) = registries.learners()
+    rows = {name.strip("`"): row for name, *row in table.rows}
+    assert rows["brkga"] == ["groups of ``pair``", "it keeps none", "no"]
+    assert rows["gdp"] == ["single ops", "any graph on as many devices", "yes"]
+    assert rows["post"] == ["groups of ``pair``", "the graph that it was learned on", "no"]
+
+
+def test_what_settings_mean_is_read_from_docstrings(registries: ModuleType) -> None:
     class Base:
         """Sizes.
 
@@ -179,16 +210,15 @@ def test_what_settings_mean_is_read_from_docstrings(monkeypatch: pytest.MonkeyPa
         def published(cls) -> Some:
             return cls(width=4)
 
-    monkeypatch.setattr(Method, "settings", Some)
-    assert settings_tables.table("post").splitlines()[2:] == [
-        "| `width` | 2 | 4 | of a layer (paper: 4) |",
-        "| `rate` | 0.5 | 0.5 | of Adam; `clip` is apart |",
-        r"| `low` | 0.0 | 0.0 | bounds of a \| b |",
-        r"| `high` | true | true | bounds of a \| b |",
+    assert list(registries.settings_of("post", Some)) == [
+        ("``width``", "2", "4", "of a layer (paper: 4)"),
+        ("``rate``", "0.5", "0.5", "of Adam; ``clip`` is apart"),
+        ("``low``", "0.0", "0.0", "bounds of a | b"),
+        ("``high``", "true", "true", "bounds of a | b"),
     ]
     Some.__doc__ = None
     with pytest.raises(ValueError, match=r"^post: .* lacks low, high$"):
-        settings_tables.table("post")
+        list(registries.settings_of("post", Some))
 
 
 def test_the_readme_names_every_verb() -> None:

@@ -18,8 +18,8 @@ ROUNDS = 2  # afterwards, each hot again at the best placement so far
 
 
 def adaptive(trial: Trial) -> None:
-    """Simulated annealing over moves of connected clusters, of which a policy learns the sizes and
-    whether a neighbour's device is tried, or any.
+    """Simulated annealing over moves of connected clusters (ours), of which a policy learns the
+    sizes, and whether a neighbour's device is tried or any.
 
     What a cluster is has no scale to set: sizes are powers of two up to a fourth of the groups.
     Several short chains from the best start choose the basin, for what they end in differs more

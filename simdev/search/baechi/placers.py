@@ -20,8 +20,8 @@ LP_SECONDS = 60.0
 
 
 def m_topo(trial: Trial) -> None:
-    """m-TOPO: in topological order, each device is filled to an even share of all memory, then the
-    next.
+    """m-TOPO of Baechi (SoCC 2020): in topological order, each device is filled to an even share of
+    all memory, then the next.
     """
     instance = trial.problem.instance
     place_and_fit(trial, lambda limits: topological_fill(instance, limits))
@@ -58,12 +58,13 @@ def topological_fill(instance: Instance, limits: Sequence[int]) -> Ints:
 
 
 def m_etf(trial: Trial) -> None:
-    """m-ETF: of all ready ops and devices with room, the earliest start first."""
+    """m-ETF of Baechi: of all ready ops and devices with room, the earliest start first."""
     _earliest_first(trial, None)
 
 
 def m_sct(trial: Trial) -> None:
-    """m-SCT: m-ETF that keeps a device awake for the favourite child of what it ran last.
+    """m-SCT of Baechi: m-ETF that keeps a device free for the favourite child of what it ran last
+    (extra ``solvers``).
 
     Where the time ends before its linear program does, nobody has a favourite: then it is m-ETF.
     """

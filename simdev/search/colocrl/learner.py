@@ -8,9 +8,9 @@ from .settings import Settings
 
 
 def colocrl(trial: Trial) -> None:
-    """Train a policy for this graph on these devices; as in the paper it can place no other.
+    """ColocRL (ICML 2017): a network places the groups after each other and learns from the steps.
 
-    Raises SpentError.
+    As in the paper its policy can place no other graph. Raises SpentError.
     """
     from ..learning.keeping import keep
     from ..learning.rules import Reinforce

@@ -2,7 +2,7 @@
 
 The paper's own text could not be read beyond its beginning: what is marked "recalled" is from
 memory of its section 3 and 4, and not verified. What is marked "ours" the paper does not say, or
-would take hours; docs/reference/settings.md tells what each changes.
+would take hours.
 """
 
 from __future__ import annotations

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 
 
 def gdp(trial: Trial) -> None:
-    """Train a policy on one graph. Its nodes are the groups of the problem's oracle, which are
-    single ops but for those that must stand together. Raises SpentError.
+    """GDP (2019): a graph network and attention place all single ops in one pass, learning by
+    proximal policy optimisation.
+
+    Nodes are the groups of the problem's oracle: single ops, but for those that must stand
+    together. Raises SpentError.
     """
     from ..learning.keeping import keep
     from ..learning.training import train

@@ -2,7 +2,7 @@
 
 The paper could not be read beyond its beginning: no size and no number of its training is known.
 What is marked "recalled" is from memory of its section 3, and not verified; every other value is
-ours. docs/reference/settings.md tells what each changes.
+ours.
 """
 
 from __future__ import annotations

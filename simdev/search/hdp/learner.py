@@ -12,9 +12,9 @@ from .settings import Settings
 
 
 def hdp(trial: Trial) -> None:
-    """Train a policy for this graph on these devices. Only ops that have a choice are placed; those
-    that must stand together count as one.
+    """HDP (ICLR 2018): a network groups the ops, another places the groups; both learn together.
 
+    Only ops that have a choice are placed; those that must stand together count as one.
     ``details`` tell how many groups the likeliest grouping has in the end. Raises SpentError, and
     InputError for settings that do not fit.
     """

@@ -25,7 +25,9 @@ IP_IDEALS = 2000  # that the split looks at with which the integer program begin
 
 
 def dnn_contiguous(trial: Trial) -> None:
-    """The contiguous split of the least largest load; the best so far where the time ends."""
+    """The contiguous split of the least largest load (Tarnawski and others, 2020); the best so far
+    where the time ends.
+    """
     _within_memory(trial, _contiguous)
 
 
@@ -40,7 +42,9 @@ def _contiguous(trial: Trial, problem: MaxLoadProblem) -> None:
 
 
 def dnn_ip(trial: Trial) -> None:
-    """The split of the least largest load, contiguous or not, as far as HiGHS comes in its time."""
+    """The split of the least largest load, contiguous or not, with a bound, as far as HiGHS comes
+    in its time, 60 s by default (extra ``solvers``).
+    """
     _within_memory(trial, _any_split)
 
 
@@ -80,8 +84,8 @@ def _score_load(trial: Trial, problem: MaxLoadProblem, devices: Sequence[int]) -
 
 
 def dnn_latency(trial: Trial) -> None:
-    """The least latency of one inference, as far as HiGHS comes in its time; it begins with the
-    greedy filling.
+    """The least latency of one inference, with a bound, as far as HiGHS comes in its time, 60 s by
+    default (extra ``solvers``); it begins with the greedy filling.
 
     ``details`` tells what no placement can go below, and the latency of the greedy one. Raises
     InputError for graphs with backward ops, and where some op runs nowhere.

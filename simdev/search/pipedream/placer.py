@@ -15,8 +15,8 @@ from .profile import Level, levels_of, machines_of, profile_of
 
 
 def pipedream(trial: Trial) -> None:
-    """PipeDream's plan; what is placed, and scored, is its best pipeline without replicas, one
-    device a stage.
+    """PipeDream (SOSP 2019): stages with replicas. What is placed, and scored, is the best pipeline
+    without replicas, one device a stage.
 
     A minibatch passes such a pipeline one stage after another, so the step time is that of a single
     minibatch; the objective is the period in steady state: of the plan with replicas ``period_s``

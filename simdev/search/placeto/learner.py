@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 
 def placeto(trial: Trial) -> None:
-    """Train a policy on this graph, or play with a saved one. Raises SpentError."""
+    """Placeto (NeurIPS 2019): a network improves a whole placement group by group, and learns from
+    what each move gains.
+
+    It trains a policy on this graph, or plays with a saved one. Raises SpentError.
+    """
     from .training import search_with
 
     search_with(trial)

@@ -2,7 +2,7 @@
 
 "Code" is the released code (github.com/aravic/generalizable-device-placement, d9a81a9), "summary" a
 summary of the paper, whose own text could not be read beyond its beginning. What is marked "ours"
-neither says, or would take hours; docs/reference/settings.md tells what each changes.
+neither says, or would take hours.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def space_of(layers: Layers) -> Space:
 
 
 def flexflow(trial: Trial) -> None:
-    """Markov chain Monte Carlo over SOAP: from data parallel, from the expert's strategy and from a
-    random one.
+    """FlexFlow (MLSys 2019): Markov chain Monte Carlo over configurations of layers, from data
+    parallelism, the expert's strategy and a random one.
 
     A proposal gives one random layer a random configuration, and is accepted with probability
     exp(-x / TEMPERATURE) where it is worse by x, relative to the cost of the start (the paper's is

@@ -42,8 +42,8 @@ MOST = 2_000_000  # overlaps that are computed at once
 
 
 def optcnn(trial: Trial) -> None:
-    """The configuration of every layer that is best in additive cost tables; it is simulated once,
-    and told both.
+    """OptCNN (ICML 2018): the configuration of every layer that is best in additive cost tables,
+    simulated once.
 
     The tables know no overlap, no two layers at once and no memory. Layers run on the first
     devices, perhaps not on all. The objective ``estimate_s`` is their sum. ``details`` tells the

@@ -8,9 +8,11 @@ from .settings import Settings
 
 
 def spotlight(trial: Trial) -> None:
-    """Train a policy for this graph on these devices. A stage places the next group in topological
-    order; what it knows of the groups before is what the decoder's LSTM keeps of their devices.
+    """Spotlight (ICML 2018): a network like ColocRL's, learning by proximal policy optimisation
+    with a ratio for each group.
 
+    A stage places the next group in topological order; what it knows of the groups before is what
+    the decoder's LSTM keeps of their devices.
     Raises SpentError.
     """
     from ..learning.keeping import keep

@@ -2,7 +2,7 @@
 
 No public text tells the paper's network or its numbers: all values are ours. What is known is the
 process (a stage for each group, its state the placements of the groups before, one reward after the
-last) and the rule (PPO by stage). docs/reference/settings.md tells what each value changes.
+last) and the rule (PPO by stage).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ SYNC = "sharded"
 
 
 def tofu(trial: Trial) -> None:
-    """The partition of every op and tensor over all workers that sends the fewest bytes; it is
-    simulated once.
+    """Tofu (EuroSys 2019): the partition of every op and tensor over all workers that sends the
+    fewest bytes, simulated once.
 
     The objective ``communication_bytes`` is that of the paper's model: each op fetches what it
     needs. The simulated step sends fewer where ops of one device share what was fetched.
