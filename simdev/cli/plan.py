@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, printable, reason_of, refuse
+from ..errors import InputError, printable, refuse
 from ..units import PS_PER_SECOND, format_bytes, format_capacity, format_seconds, parse_bytes
 from . import planned
 from .options import DONE, INFEASIBLE, require_price
+from .plan_folder import require_folder, write_plans
 from .planned import plans_graph
 
 if TYPE_CHECKING:
@@ -44,14 +42,17 @@ OPTIONS = (
     ("--alike", "", "plans of equal degrees are rows of their own"),
     ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
     ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
-    ("-o --out", "DIR", "write a scenario for each plan into this folder"),
+    (
+        "-o --out",
+        "DIR",
+        "a folder for a scenario of each plan, and plans.html, a page of all",
+    ),
     ("--check", "", "simulate the best plan on all devices, too"),
     ("--graph", "", "the planners of the papers over the model's graph of ops, too"),
     ("--seconds", "S", "of each of these planners (default 30)"),
     ("--json", "", "print the plans as JSON"),
 )
 REASONS_SHOWN = 6
-PLAN_FILE = re.compile(r"\d{2,}\.json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from ..search.plan import choices_of, confirm, plans_of, question_of
 
     if args.out is not None:
-        _require_folder(args.out)
+        require_folder(args.out)
     if plans_graph(args):
         return _run_graph(args)
     if args.seconds is not None:
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     options = args.front, args.alike, args.jobs, args.journal
     plans = plans_of(question, choices_of(_choices(args.set)), args.top, *options)
     if args.out is not None:
-        _write(plans.frame["scenario"], args.out)
+        write_plans(plans.frame["scenario"], _json(plans), args.out)
     print(_json(plans) if args.json else "\n".join(_lines(plans)))
     if args.check and plans.best:
         print(confirm(question, plans.best[0].plan, plans.best[0].row), file=sys.stderr)
@@ -87,7 +88,7 @@ def _run_graph(args: argparse.Namespace) -> int:
     )
     frame = planned.run(args, _nodes(args.nodes))
     if args.out is not None:
-        _write(frame["scenario"].dropna(), args.out)
+        write_plans(frame["scenario"].dropna(), planned.json_of(frame), args.out)
     print(planned.json_of(frame) if args.json else "\n".join(planned.lines(frame)))
     return planned.code_of(frame)
 
@@ -121,46 +122,6 @@ def _value(name: str, text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _require_folder(folder: str) -> None:
-    """Before anything is searched. Raises InputError."""
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--out: cannot write {folder}: {reason_of(error)}") from None
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"--out: cannot write {folder}: no permission")
-
-
-def _write(scenarios: Iterable[Any], folder: str) -> None:
-    """A scenario for each plan, named by its place: ``01.json``; those of an earlier answer move
-    into a folder of their own. Raises InputError.
-    """
-    try:
-        os.makedirs(folder, exist_ok=True)
-        _set_aside(folder)
-        for number, scenario in enumerate(scenarios, 1):
-            with open(os.path.join(folder, f"{number:02}.json"), "w", encoding="utf-8") as file:
-                json.dump(scenario, file, indent=1, default=str)
-                file.write("\n")
-    except (OSError, ValueError) as error:
-        raise InputError(f"--out: cannot write {folder}: {reason_of(error)}") from None
-
-
-def _set_aside(folder: str) -> None:
-    """Moves the plans of an earlier answer into ``before-1``, or the first such folder that is not
-    there yet.
-    """
-    names = sorted(name for name in os.listdir(folder) if PLAN_FILE.fullmatch(name))
-    if not names:
-        return
-    every = (os.path.join(folder, f"before-{number}") for number in count(1))
-    before = next(path for path in every if not os.path.exists(path))
-    os.makedirs(before)
-    for name in names:
-        os.rename(os.path.join(folder, name), os.path.join(before, name))
-    print(f"plans of an earlier answer are in {printable(before)} now", file=sys.stderr)
 
 
 def _json(plans: Plans) -> str:

@@ -15,6 +15,7 @@ from .outputs import files_of, output_files, progress_bar
 
 PAGE = (".html", ".htm")
 HELP = "write a step, a sweep, plans or a search as one HTML page"
+ANSWER = "plans.json"  # in the folder of simdev plan --out
 DESCRIPTION = (
     "Writes one HTML page that needs nothing else: Gantt chart, memory, load, critical path and "
     "what if of a scenario or of a saved run; the best, the front and all rows of a sweep; plans "
@@ -25,7 +26,7 @@ OPTIONS = (
         "file",
         "FILE",
         "a scenario (or an example's name), a saved run (JSON, may be gzipped; - is stdin), or "
-        "results (.csv, .parquet)",
+        "results (.csv, .parquet), what --json of plan and search prints, or the folder of plans",
     ),
     ("-o --out", "OUT", "the page (.html)"),
     ("--json", "", "print the figures of a step as JSON, what if included"),
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     from ..report.page import answers_data, is_results, page, read_results, results_data, run_data
 
     args.file = scenario_path(args.file)
+    if os.path.isdir(args.file):
+        args.file = os.path.join(args.file, ANSWER)
     if args.out is None and not args.json:
         args.usage_error("the following arguments are required: -o/--out (or --json)")
     require_price(args.price)

@@ -192,7 +192,11 @@ def test_the_command_line_tells_and_writes_the_plans(
     assert "Confirmed by" in printed.err
     assert main([*options, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    files = sorted((tmp_path / "plans").iterdir())
+    *files, page, written = sorted((tmp_path / "plans").iterdir())
+    assert (page.name, written.name) == ("plans.html", "plans.json")
+    assert json.loads(written.read_text())["counts"]["plans"] == 3
+    assert main(["report", str(tmp_path / "plans"), "-o", str(tmp_path / "again.html")]) == 0
+    assert (tmp_path / "again.html").read_text() == page.read_text()
     assert len(files) == len(answer["plans"]) == answer["counts"]["plans"] == 3
     least = format_seconds(min(row["step_time_s"] for row in answer["plans"]))
     assert f"no plan of these that fits takes less than {least}: proved" in printed.out
@@ -201,9 +205,11 @@ def test_the_command_line_tells_and_writes_the_plans(
         # A price is no part of the answer: it goes with the scenario that was written with it.
         assert json.loads(file.read_text()) == {**row["scenario"], "options": {"price": "2"}}
     assert main([*options, "-o", str(tmp_path / "plans"), "--top", "1"]) == 0
-    answer_there, before = sorted((tmp_path / "plans").iterdir())
-    assert (answer_there.name, before.name) == ("01.json", "before-1")
-    assert [file.name for file in sorted(before.iterdir())] == [file.name for file in files]
+    before = tmp_path / "plans" / "before-1"
+    names = {file.name for file in before.iterdir()}
+    assert names == {page.name, written.name, *(file.name for file in files)}
+    there = {file.name for file in (tmp_path / "plans").iterdir()}
+    assert there == {before.name, page.name, written.name, "01.json"}
     printed = capsys.readouterr()
     assert "before-1" in printed.err
     assert "a device has 80 GiB" in printed.out
