@@ -9,9 +9,28 @@ from typing import Any
 
 from ..errors import DeadlockError, InputError, MissingCostError, SimdevError
 
+CODES = {
+    "malformed": "No JSON object; NaN and duplicate keys are refused.",
+    "invalid": "A field of the request is wrong or missing.",
+    "unknown_method": "The method is not there.",
+    "unknown_scenario": "Never there, or what was used later took its room: load it again.",
+    "unknown_session": "Never there, or what was used later took its room: open it again.",
+    "input": "The scenario, strategy or move cannot be.",
+    "missing_cost": "Nothing tells the time of an op.",
+    "deadlock": "Under the order of the strategy the step waits for itself.",
+    "too_large": "A limit of bytes, or of strategies in a batch.",
+    "too_late": "A limit of time: 30 s a batch, 10 s for the body of a request.",
+    "unauthorized": "No token, or a wrong one (HTTP).",
+    "forbidden": "Host or Origin is not this server on the loopback (HTTP).",
+    "busy": "More than 64 requests at once: ask again (HTTP).",
+    "stopping": "The server went down amid a batch.",
+    "internal": "A bug in simdev; its traceback is on stderr.",
+}
+"""The codes of errors, and what each means."""
+
 
 class RequestError(SimdevError):
-    """A request that is not answered, by a code that docs/how-to/serve.md explains."""
+    """A request that is not answered, by one of CODES."""
 
     def __init__(self, problem: str, code: str = "invalid") -> None:
         self.problem, self.code = problem, code

@@ -22,6 +22,7 @@ from simdev.schedules.generate import BIDIRECTIONAL, FOLDED, SCHEDULES, SEARCHED
 from simdev.search import FAMILIES, METHODS
 from simdev.search.prepare import PREPARATIONS, RULES
 from simdev.semantics import SHIPPED
+from simdev.serve.errors import CODES
 from simdev.strategy.strategy import POLICIES
 from simdev.strategy.sync import PRESETS
 
@@ -81,7 +82,6 @@ def codes() -> set[str]:
         ("learning.md", "family | what differs", FAMILIES),
         ("search.md", "name", [name.replace("adjust", "adjust:RULE") for name in PREPARATIONS]),
         ("serve.md", "method | params", simdev.serve.METHODS),
-        ("serve.md", "code | meaning", codes()),
         ("sync.md", "policy | what it is", PRESETS),
         (
             "pipelines.md",
@@ -93,6 +93,10 @@ def codes() -> set[str]:
 def test_a_table_names_what_the_code_knows(page: str, head: str, known: Iterable[str]) -> None:
     written = names(page, head)
     assert sorted(written) == sorted(known)
+
+
+def test_every_code_of_the_server_is_explained() -> None:
+    assert set(CODES) == codes()
 
 
 def test_the_orders_of_queues_are_told_with_the_formats() -> None:
