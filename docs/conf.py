@@ -30,7 +30,6 @@ extensions = [
     "file_formats",
     "code_tables",
     "registry_tables",
-    "large_models",
     "gallery",
 ]
 

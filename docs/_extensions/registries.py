@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from inspect import cleandoc
 from pathlib import Path
@@ -17,8 +17,10 @@ from typing import Any
 from bullets import said_of
 
 from simdev.cli.clusters import DEVICE_HEAD, HEAD, device_rows, preset_rows
+from simdev.models.large import LARGE, Transformer
 from simdev.search import METHODS
 from simdev.semantics import OP_CLASSES, Semantics, kinds, semantics_of, splits
+from simdev.strategy import Sync
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 Row = tuple[str, ...]
@@ -168,6 +170,40 @@ def models() -> Iterator[Table]:
     yield Table("", head, (16, 38, 8, 26, 12), rows)
 
 
+def large_models() -> Iterator[Table]:
+    """The large models; inner of layers without experts, where there are such."""
+    head = ("model", "layers x hidden x inner", "heads / of keys", "length", "parameters")
+    yield Table("", head, (18, 36, 14, 12, 20), [_sizes(model) for model in LARGE.values()])
+
+
+def _sizes(model: Transformer) -> Row:
+    heads = f"{model.heads}" + f" / {model.kv_heads}" * (model.kv_heads != model.heads)
+    sizes = f"{model.layers} x {model.hidden}"
+    if model.dense_layers or not model.experts:
+        sizes += f" x {model.inner}"
+    if model.experts:
+        sizes += f"; experts {model.experts} of {model.expert_inner}, top {model.top_k}"
+    return code(model.name), sizes, heads, f"{model.length}", f"{model.parameters():,}"
+
+
+# Synchronisation
+
+
+def sync_settings() -> Iterator[Table]:
+    """The settings of the mechanism that all policies share, with what stands where none is."""
+    texts = said_of(Sync)
+    rows = [
+        (code(field.name), _default(field.default), texts[field.name])
+        for field in fields(Sync)
+        if field.name != "policy"
+    ]
+    yield Table("", ("setting", "default", "what it is"), (24, 14, 62), rows)
+
+
+def _default(value: Any) -> str:
+    return "none" if value is None else _plain(value)
+
+
 TABLES = {
     "op-kinds": op_kinds,
     "methods": methods,
@@ -176,4 +212,6 @@ TABLES = {
     "presets": presets,
     "device-kinds": device_kinds,
     "models": models,
+    "large-models": large_models,
+    "sync-settings": sync_settings,
 }

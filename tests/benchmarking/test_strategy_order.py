@@ -1,8 +1,8 @@
 """Strategies in the order of OptCNN's and FlexFlow's figures, and where they are not, that it stays
 so.
 
-The published values are those of benchmarks/strategy_order.py; docs/reference/strategies.md tells
-why some orders differ.
+The published values are those of benchmarks/strategy_order.py;
+docs/papers/strategies-in-order.md tells why some orders differ.
 """
 
 from __future__ import annotations

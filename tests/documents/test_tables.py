@@ -24,7 +24,6 @@ from simdev.search.prepare import PREPARATIONS, RULES
 from simdev.semantics import SHIPPED
 from simdev.serve.errors import CODES
 from simdev.strategy.strategy import POLICIES
-from simdev.strategy.sync import PRESETS
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,7 +81,6 @@ def codes() -> set[str]:
         ("learning.md", "family | what differs", FAMILIES),
         ("search.md", "name", [name.replace("adjust", "adjust:RULE") for name in PREPARATIONS]),
         ("serve.md", "method | params", simdev.serve.METHODS),
-        ("sync.md", "policy | what it is", PRESETS),
         (
             "pipelines.md",
             "name | order of a rank",
