@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
+PageOf = Callable[..., "Page"]
+HEIGHT = 900
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 ARGS = (
     "--headless",
@@ -45,6 +48,43 @@ def executable() -> str | None:
     if installed:
         return str(installed[-1])
     return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@contextmanager
+def pages_in(browser: Browser, folder: Path) -> Iterator[PageOf]:
+    """What opens pages (``PageOf``), from files in a folder, until they are all closed."""
+    contexts, faults = [], list[str]()
+
+    def requested(request: Request) -> None:
+        if not request.url.startswith(INSIDE):
+            faults.append(f"asks for {request.url}")
+
+    def written(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            faults.append(f"console: {message.text}")
+
+    def opened(html: str, width: int = 1280, scheme: str = "light") -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": HEIGHT},
+            color_scheme=scheme,
+            reduced_motion="reduce",
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", requested)
+        page.on("console", written)
+        page.on("pageerror", lambda error: faults.append(f"error: {error}"))
+        place = folder / f"{len(contexts)}.html"
+        place.write_text(html, "utf-8")
+        page.goto(place.as_uri())
+        page.locator("main > *").first.wait_for(state="attached")
+        page.evaluate(FRAMES)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not faults
 
 
 def serious_findings(page: Page) -> Iterator[str]:

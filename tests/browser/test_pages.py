@@ -4,7 +4,7 @@ names, and by keys alone. The slow tests keep a picture of each in build/screens
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from answers import PLANS, SEARCH
-from browsers import FRAMES, SCREENSHOTS, cut_parts, serious_findings
+from browsers import FRAMES, SCREENSHOTS, PageOf, cut_parts, pages_in, serious_findings
 from simdev.report.page import (
     Subject,
     WhatIf,
@@ -30,7 +30,6 @@ from simdev.report.page.html import SCRIPTS
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PageOf = Callable[..., "Page"]
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
 
@@ -76,6 +75,13 @@ def html(kind: str) -> str:
     return page(PAGES[kind]())
 
 
+@pytest.fixture(scope="module")
+def step_page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """The page of a step, which several tests read one after another."""
+    with pages_in(browser, tmp_path_factory.mktemp("step")) as opened:
+        yield opened(html("step"))
+
+
 @pytest.mark.parametrize(("kind", "scheme"), list(zip(PAGES, 3 * SCHEMES, strict=True)))
 def test_nothing_is_cut_and_a_checker_of_accessibility_finds_nothing_serious(
     page_of: PageOf, kind: str, scheme: str
@@ -108,8 +114,10 @@ def ground(page: Page) -> tuple[int, ...]:
     return tuple(int(number) for number in text.partition("(")[2].rstrip(")").split(",")[:3])
 
 
-def test_dark_and_light_are_the_readers(page_of: PageOf) -> None:
-    opened = page_of(html("step"), 1280, "dark")
+def test_dark_and_light_are_the_readers(step_page: Page) -> None:
+    opened = step_page
+    opened.emulate_media(color_scheme="dark")
+    opened.evaluate(FRAMES)
     assert max(ground(opened)) < 50
     dark = opened.locator("canvas").first.screenshot()
     opened.emulate_media(color_scheme="light")
@@ -118,8 +126,8 @@ def test_dark_and_light_are_the_readers(page_of: PageOf) -> None:
     assert opened.locator("canvas").first.screenshot() != dark
 
 
-def test_a_reader_with_keys_alone_moves_finds_and_selects(page_of: PageOf) -> None:
-    opened = page_of(html("step"))
+def test_a_reader_with_keys_alone_moves_finds_and_selects(step_page: Page) -> None:
+    opened = step_page
     chart = opened.get_by_role("application", name="Gantt chart")
     chart.focus()
     opened.keyboard.press("0")
@@ -146,8 +154,8 @@ def test_a_reader_with_keys_alone_moves_finds_and_selects(page_of: PageOf) -> No
     assert "classifier/linear" in opened.locator(".detail b").inner_text()
 
 
-def test_rows_fold_and_unfold(page_of: PageOf) -> None:
-    opened = page_of(html("step"))
+def test_rows_fold_and_unfold(step_page: Page) -> None:
+    opened = step_page
     box = opened.locator(".rows").first
     before = box.evaluate("part => part.scrollHeight")
     opened.get_by_role("button", name="unfold rows").click()

@@ -227,9 +227,8 @@ def test_thousands_of_problems_are_counted_and_not_listed(here: Path) -> None:
     assert str(error.value).split("\n")[-1] == "... and 800 more problems"
 
 
-@pytest.mark.parametrize("name", ["all_parts_broken", "deadlock"])
-def test_the_command_itself_exits_2_without_a_traceback(name: str, here: Path) -> None:
-    case = next(case for case in SCENARIOS if case.name == name)
+def test_the_command_itself_exits_2_without_a_traceback(here: Path) -> None:
+    case = next(case for case in SCENARIOS if case.name == "all_parts_broken")
     Path(case.file).write_text(case.text, encoding="utf-8")
     command = [sys.executable, "-m", "simdev", "simulate", case.file]
     path = {"PYTHONPATH": str(Path(__file__).parents[2])}

@@ -172,7 +172,14 @@ def test_steps_on_a100(row: hybrid.Published) -> None:
     assert _line(found) in PAGE
 
 
-@pytest.mark.parametrize("row", hybrid.B200, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row",
+    [
+        # Those between differ in their degrees alone.
+        pytest.param(row, id=row.name, marks=[pytest.mark.slow] if n in (1, 2) else [])
+        for n, row in enumerate(hybrid.B200)
+    ],
+)
 def test_steps_on_b200(row: hybrid.Published) -> None:
     """Measured peaks within 1 %; times by operators and collectives of that very machine within
     5 % up to tp 4, by other machines' much too short.

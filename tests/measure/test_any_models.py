@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,28 @@ def write(folder: Path, build: str, body: str = "") -> str:
     return f"{file}:build"
 
 
+Profiled = Callable[[str], tuple[Path, Path]]
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
+    """Graph and profile of a model by its name, which is measured once."""
+
+    @cache
+    def measured(name: str) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp(name)
+        return profile_model(write(folder, name), seconds=0.1, out_dir=folder)
+
+    return measured
+
+
 # Measured to the end: a sample of each way to fail that there was.
 @pytest.mark.parametrize(
     "name",
     ["lstm", "packed_lstm", "model_output", "closure", "checkpointed", "gathering", "ctc"],
 )
-def test_every_operator_is_measured(name: str, tmp_path: Path) -> None:
-    graph, profile = profile_model(write(tmp_path, name), seconds=0.1, out_dir=tmp_path)
+def test_every_operator_is_measured(name: str, profiled: Profiled) -> None:
+    graph, profile = profiled(name)
     header = read_profile(profile).header["header"]
     assert header["unmeasured"] == ()
     assert len(read_profile(profile).rows) == header["step"]["keys"]
@@ -65,8 +81,8 @@ def test_every_model_is_captured(build: Callable[[], any_models.Built]) -> None:
     assert sum(found.counts.values()) == sum("time" not in op for op in found.graph["ops"])
 
 
-def test_a_recurrent_layer_is_measured_with_the_buffers_of_a_real_step(tmp_path: Path) -> None:
-    _, profile = profile_model(write(tmp_path, "lstm"), seconds=0.1, out_dir=tmp_path)
+def test_a_recurrent_layer_is_measured_with_the_buffers_of_a_real_step(profiled: Profiled) -> None:
+    _, profile = profiled("lstm")
     rows = [row.details for row in read_profile(profile).rows.values()]
     backward = next(row for row in rows if row["op"] == "mkldnn_rnn_layer_backward")
     assert backward["meth"].endswith("+step-inputs")

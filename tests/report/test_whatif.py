@@ -42,7 +42,7 @@ PS = Fraction(1, 10**12)
 def few_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of steps that do not repeat themselves, lines and runs have the same number, few or many."""
     if not request.node.get_closest_marker("slow"):
-        monkeypatch.setattr(simdev.period, "COUNTS", (4, 8, 16))
+        monkeypatch.setattr(simdev.period, "COUNTS", (4, 8))
 
 
 def faster(scenario: Scenario, what: str, name: str, by_kind: bool) -> Scenario | None:

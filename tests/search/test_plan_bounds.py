@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,17 @@ def space_of(question: Question, options: Mapping[str, Any]) -> tuple[Space, lis
     return space, [plan for setup in setups for plan in space.plans(setup)]
 
 
-def check_bounds(world: int, count: int, seed: int) -> None:
-    graph, cluster, options = WORLDS[world]
+@cache
+def world_of(number: int) -> tuple[Question, Space, list[Plan]]:
+    """A question, which several tests ask, with all its plans."""
+    graph, cluster, options = WORLDS[number]
     question = question_of(graph, cluster, 8)
-    space, plans = space_of(question, options)
+    return question, *space_of(question, options)
+
+
+def check_bounds(world: int, count: int, seed: int) -> None:
+    cluster = WORLDS[world][1]
+    question, space, plans = world_of(world)
     bounds, scorer = Bounds(question, space.choices.listed["schedule"]), Scorer(question)
     for plan in random.Random(seed).sample(plans, min(count, len(plans))):
         # In the order of a search, which asks for all plans of a setup.
@@ -108,9 +116,8 @@ def check_setup(
 @pytest.mark.parametrize("world", range(len(WORLDS)))
 def test_setups_that_are_alike_share_their_bounds(world: int) -> None:
     """Whichever of them is asked for first."""
-    graph, cluster, options = WORLDS[world]
-    question = question_of(graph, cluster, 8)
-    setups = list(dict.fromkeys(plan.setup for plan in space_of(question, options)[1]))
+    question, _, plans = world_of(world)
+    setups = list(dict.fromkeys(plan.setup for plan in plans))
     shared = Bounds(question)
     groups: dict[Any, list[Setup]] = {}
     for setup in setups:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -13,6 +14,7 @@ import simdev.search.env  # noqa: F401 (registers the environment)
 from forks import PLACERS, best_of_all, forks, mixed
 from simdev import Oracle
 from simdev.cluster import Cluster, Device
+from simdev.files.strategy import read_strategy, strategy_object
 from simdev.graph import Graph
 from simdev.oracle import Cost
 from simdev.scenario import Scenario
@@ -43,6 +45,8 @@ def test_every_method_answers_and_is_confirmed(method):
     oracle, budget = forks(5), 60 if METHODS[method].torch else 300
     found = search(oracle, method, budget, seed=2)
     assert confirm(oracle, found) == ()
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["method"] == method
+    assert read_strategy(strategy_object(found.strategy)) == found.strategy
     assert found.objectives["step_time_s"] == found.cost.seconds
     assert found.provenance["method"] == method
     assert found.provenance["evaluations"] <= budget

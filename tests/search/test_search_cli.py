@@ -52,7 +52,17 @@ CHAIN = [
 ]
 
 
-@pytest.mark.parametrize("method", METHODS)
+# Networks answer alike; what each tells is written as JSON in test_search.py, too.
+NETWORKS = [name for name, method in METHODS.items() if method.torch]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in NETWORKS[1:] else [])
+        for name in METHODS
+    ],
+)
 def test_every_method_answers_in_json_and_writes_a_strategy_that_runs(
     method, scenario, tmp_path, capsys
 ):
@@ -106,8 +116,17 @@ FOLLOWING = {
 }
 
 
-@pytest.mark.parametrize("method", ["random", "flexflow"])
-@pytest.mark.parametrize("name", FOLLOWING)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *((name, "random") for name in FOLLOWING),
+        *((name, "flexflow") for name in ("repeated", "p3")),
+        *(
+            pytest.param(name, "flexflow", marks=pytest.mark.slow)
+            for name in ("microbatches", "credit")
+        ),
+    ],
+)
 def test_what_is_found_for_steps_that_follow_one_another_is_confirmed(
     name, method, tmp_path, capsys
 ):
