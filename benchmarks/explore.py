@@ -36,8 +36,7 @@ PRESS = """() => new Promise((done) => {
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else SCENARIO
-    explorer, anew = explorer_of(name), explorer_of(name)
-    anew._step = None
+    explorer, anew = explorer_of(name), explorer_of(name, anew=True)
     print(f"{name}: {len(explorer.scenario.graph.ops):,} ops")  # type: ignore[union-attr]
     for text, way in (("times given", explorer), ("lowered anew", anew)):
         times = [seconds(answer(way, k)) for k in range(ANSWERS)]
@@ -48,7 +47,7 @@ def main() -> None:
 
 def answer(explorer: Explorer, number: int) -> Callable[[], object]:
     bandwidth = 2 ** (number / 16 - 0.5)
-    return lambda: explorer.page({"bandwidth": bandwidth}, tables=False)
+    return lambda: explorer.page({"bandwidth": bandwidth}, tables=False, shape=1)
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -82,7 +81,9 @@ def in_browser(name: str) -> list[float]:
         times = []
         for _ in range(ANSWERS):
             times.append(float(page.evaluate(PRESS)))
-            page.wait_for_timeout(600)  # until the tables have come, too
+            # until the tables have come, too
+            while page.locator(".hint[role=status]", has_text="follow").count():
+                page.wait_for_timeout(100)
         browser.close()
         process.terminate()
     return times

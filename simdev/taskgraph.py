@@ -140,6 +140,21 @@ class Coded(Lazy):
         super().__init__(len(codes), lambda i: labels[codes[i]])
         self.codes, self.labels = codes, labels
 
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Coded:
+        """From texts of which at most 256 differ; what is coded already stays itself."""
+        if isinstance(texts, Coded):
+            return texts
+        code = {label: number for number, label in enumerate(dict.fromkeys(texts))}
+        codes = np.fromiter((code[text] for text in texts), np.uint8, len(texts))
+        return cls(codes, tuple(code))
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.labels.__getitem__, self.codes.tolist())
+
+    def __reduce__(self) -> Any:
+        return Coded, (self.codes, self.labels)
+
     def count(self, value: Any) -> int:
         """How often a text is there."""
         codes = [code for code, label in enumerate(self.labels) if label == value]
@@ -295,6 +310,17 @@ class TaskGraph:
         for resource in self.resources:
             if resource.policy == "fixed" and len(set(resource.sequence)) != len(resource.sequence):
                 yield f'resources["{resource.name}"]: a task stands twice in the sequence'
+
+    @cached_property
+    def kinds(self) -> Coded:
+        """The kinds of the tasks, of which there are few; a report asks dozens of times."""
+        return Coded.of(self.tasks.kind)
+
+    def of_kind(self, *wanted: str) -> NDArray[np.bool_]:
+        """True for each task of these kinds."""
+        return np.array([label in wanted for label in self.kinds.labels], np.bool_)[
+            self.kinds.codes
+        ]
 
     @cached_property
     def first_dispatch(self) -> int:

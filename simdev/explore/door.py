@@ -41,13 +41,15 @@ def knobs(state: ExploreState) -> Any:
     return [knob.to_json() for knob in state.explorer.knobs]
 
 
-def ask(state: ExploreState, settings: Any, tables: Any = True) -> Any:
+def ask(state: ExploreState, settings: Any, tables: Any = True, shape: Any = None) -> Any:
     """The page under these settings. Raises RequestError, SimdevError."""
     if not isinstance(settings, dict):
         raise RequestError("params.settings: must be an object of numbers by the names of knobs")
     if not isinstance(tables, bool):
         raise RequestError("params.tables: must be true or false")
-    return state.explorer.page(settings, tables)
+    if shape is not None and type(shape) is not int:  # true is no number
+        raise RequestError("params.shape: must be a whole number or null")
+    return state.explorer.page(settings, tables, shape)
 
 
 METHODS: dict[str, Callable[..., Any]] = {"knobs": knobs, "ask": ask}

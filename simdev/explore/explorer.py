@@ -24,7 +24,7 @@ from ..period import follow_one_another, simulate_lowered
 from ..report import analyze
 from ..report.page import Subject, run_data
 from ..scenario import Outcome, Scenario, execute, load_scenario, prepare
-from ..taskgraph import Coded
+from .kept import Kept
 from .knobs import SPEED, checked, knobs_of, turned
 
 
@@ -32,20 +32,23 @@ class Explorer:
     """A scenario that is simulated under one setting after another; safe to ask from several
     threads, which take turns.
 
-    ``name`` is what pages call it, ``strategy`` what its file says of its strategy. Raises
+    ``name`` is what pages call it, ``strategy`` what its file says of its strategy. With ``anew``
+    the step is lowered for every setting, as ``simdev simulate`` does; answers are the same. Raises
     SimdevError where the scenario itself cannot be simulated.
     """
 
-    def __init__(self, scenario: Scenario, name: str, strategy: Any = None) -> None:
+    def __init__(
+        self, scenario: Scenario, name: str, strategy: Any = None, anew: bool = False
+    ) -> None:
         if scenario.engine == "auto" and find_spec("numba") is not None:
             # Worth its loading where many steps are simulated, however short.
             scenario = replace(scenario, engine="compiled")
         self.scenario, self.name, self.strategy = scenario, name, strategy
         self.knobs = knobs_of(scenario)
-        self._lock = threading.Lock()
+        self._lock, self._kept = threading.Lock(), Kept()
         self._prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
         self._outcome = execute(scenario, self._prepared)
-        self._step = self._lowered()
+        self._step = None if anew else self._lowered()
 
     def _lowered(self) -> LoweredStep | None:
         """The step to be given other times, where that can be."""
@@ -53,20 +56,28 @@ class Explorer:
         if self._prepared is None or not can_be_retimed(self._prepared, strategy):
             return None
         repeated = follow_one_another(strategy, self.scenario.steps)
-        return _coded(lower_step(self._prepared, strategy, repeated))
+        step = lower_step(self._prepared, strategy, repeated)
+        # Kinds as numbers: each answer would work them out anew.
+        graph = step.task_graph
+        tasks = replace(graph.tasks, kind=graph.kinds)
+        return replace(step, task_graph=replace(graph, tasks=tasks))
 
-    def page(self, settings: Mapping[str, Any], tables: bool = True) -> dict[str, Any]:
+    def page(
+        self, settings: Mapping[str, Any], tables: bool = True, shape: int | None = None
+    ) -> dict[str, Any]:
         """What the page of the step shows under these settings, its tables too where they are
         wanted: numbers by the names of knobs; what is left out is as the scenario has it.
 
-        Raises SimdevError.
+        ``shape`` is the ``timeline["shape"]`` of an answer that the asker has: what hangs on no
+        times is left out where it is as it was there (``Kept``). Raises SimdevError.
         """
         exact = checked(self.knobs, settings)
         with self._lock:
             outcome = self._outcome_of(exact)
-        scenario = outcome.scenario
-        subject = Subject(self.name, analyze(outcome), scenario, strategy=self.strategy)
-        return run_data(subject, tables=tables)
+            scenario = outcome.scenario
+            subject = Subject(self.name, analyze(outcome), scenario, strategy=self.strategy)
+            data = run_data(subject, tables=tables)
+            return data | {"timeline": self._kept.shortened(data["timeline"], shape)}
 
     def _outcome_of(self, settings: Mapping[str, Fraction]) -> Outcome:
         scenario = turned(self.scenario, settings)
@@ -94,25 +105,15 @@ class Explorer:
         return prepared.lasting(duration)
 
 
-def _coded(step: LoweredStep) -> LoweredStep:
-    """The step with the kinds of its tasks as numbers: each report asks dozens of times for the
-    tasks of a kind.
-    """
-    graph = step.task_graph
-    labels = tuple(dict.fromkeys(graph.tasks.kind))
-    number = {label: code for code, label in enumerate(labels)}
-    codes = np.array([number[kind] for kind in graph.tasks.kind], np.uint8)
-    tasks = replace(graph.tasks, kind=Coded(codes, labels))
-    return replace(step, task_graph=replace(graph, tasks=tasks))
-
-
-def explorer_of(scenario: Scenario | str | os.PathLike[str], name: str = "") -> Explorer:
+def explorer_of(
+    scenario: Scenario | str | os.PathLike[str], name: str = "", anew: bool = False
+) -> Explorer:
     """The explorer of a scenario, of its file, or of an example by its name; ``name`` is what pages
-    call it. Raises SimdevError.
+    call it, ``anew`` lowers every setting. Raises SimdevError.
     """
     if isinstance(scenario, Scenario):
-        return Explorer(scenario, name or scenario.graph.name)
+        return Explorer(scenario, name or scenario.graph.name, anew=anew)
     path = scenario_path(os.fspath(scenario))
     document = read_json(path)
     strategy = document.get("strategy") if isinstance(document, Mapping) else None
-    return Explorer(load_scenario(path), name or os.path.basename(path), strategy)
+    return Explorer(load_scenario(path), name or os.path.basename(path), strategy, anew)

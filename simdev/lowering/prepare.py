@@ -72,6 +72,11 @@ class CostedGraph:
         lists = Rows.of(consumers[key] for key in keys)
         return Reads(table[:, 0], table[:, 1], np.array(sizes, np.int64), lists)
 
+    @cached_property
+    def collectives(self) -> tuple[int, ...]:
+        """The positions of the ops that run on several devices at once."""
+        return tuple(i for i, op in enumerate(self.graph.ops) if is_collective(op))
+
     def cost(self, op: int, kind: str) -> OpCost | None:
         """The cost of an op on a kind of device, None where it is unknown.
 
@@ -186,7 +191,7 @@ class Prepared:
 
     def running(self, collectives: Collectives) -> Prepared:
         """The graph with other collectives; where no op is one, nothing depends on them."""
-        if collectives == self.collectives or not any(map(is_collective, self.graph.ops)):
+        if collectives == self.collectives or not self.costed.collectives:
             return self
         if self._running is None or self._running.collectives != collectives:
             self._running = self.of(self.graph, collectives)
@@ -226,7 +231,7 @@ class Prepared:
     @cached_property
     def rings(self) -> dict[int, Ring]:
         """The collective ops by position. Raises InputError."""
-        return rings(self.graph, self.communicators)
+        return rings(self.graph, self.costed.collectives, self.communicators)
 
     def home(self, producer: int, output: int, placement: Sequence[int]) -> int:
         """The device on which a tensor lies: its producer's, or for a collective op the rank of

@@ -47,7 +47,7 @@ def retimed(step: LoweredStep, prepared: Prepared) -> LoweredStep:
     duration, lag, gap = tasks.duration.copy(), tasks.lag.copy(), tasks.gap.copy()
     ops = np.arange(len(prepared.graph.ops))  # ops are the first tasks of a task graph
     duration[ops] = prepared.duration[ops, tasks.source[ops]]
-    sends = [task for task, kind in enumerate(tasks.kind) if kind == TRANSFER]
+    sends = np.flatnonzero(step.task_graph.of_kind(TRANSFER)).tolist()
     columns = (tasks.source, tasks.destination, tasks.bytes)
     for task, source, destination, size in zip(
         sends, *(column[sends].tolist() for column in columns), strict=True

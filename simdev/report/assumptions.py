@@ -10,7 +10,6 @@ from ..scenario import Outcome
 from ..strategy import Sync
 from ..strategy.sync import BUCKET, FIRST_BUCKET
 from ..taskgraph import COLLECTIVE
-from .measures.spans import kind_mask
 
 LEAST = 0.0005  # share of a time that is told
 
@@ -34,7 +33,7 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
         # The first bucket is smaller, so that the first messages leave early (PyTorch's DDP).
         sizes = f", the first bucket of {FIRST_BUCKET} bytes, further ones of {BUCKET}"
         yield f"Gradients are synchronised by {sync}{sizes if sync == 'bucketed' else ''}."
-    if kind_mask(outcome.trace.task_graph, COLLECTIVE).any() or collectives.cost == "expanded":
+    if outcome.trace.task_graph.of_kind(COLLECTIVE).any() or collectives.cost == "expanded":
         basis = {
             "closed": "closed forms",
             "table": f"{len(collectives.tables)} measured tables, closed forms where these end",

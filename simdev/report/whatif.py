@@ -35,7 +35,7 @@ from ..strategy import Order, Sync
 from ..taskgraph import COLLECTIVE, DISPATCH, Ints
 from ..units import MAX_BYTES
 from .faster import FasterStep, OpSelection
-from .measures.spans import Bools, computing_mask, kind_mask, transfer_mask
+from .measures.spans import Bools, computing_mask, transfer_mask
 from .measures.usage import Carrier, carriers
 from .report import Report, run
 from .resources import resources
@@ -171,7 +171,7 @@ def _classes(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Ca
         chosen: Bools = computes & (classes == name).astype(np.bool_)
         kind = "op class" if kinds else "phase"
         yield _shorter(subject, chosen, kind, name, OpSelection(of_class=name))
-    collectives = kind_mask(task_graph, COLLECTIVE) & ~tasks.flow
+    collectives = task_graph.of_kind(COLLECTIVE) & ~tasks.flow
     if collectives.any():
         yield _shorter(subject, collectives, "op class", "collectives")
 
@@ -179,7 +179,7 @@ def _classes(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Ca
 def _hosts(subject: _Subject) -> Iterator[_Case]:
     """The threads that dispatch, all at once: every dispatch takes its share of the time."""
     trace, lowered = subject.report.trace, subject.lowered
-    dispatches = kind_mask(trace.task_graph, DISPATCH)
+    dispatches = trace.task_graph.of_kind(DISPATCH)
     if not dispatches.any():
         return
     case = _shorter(subject, dispatches, "hosts", "all")
@@ -193,7 +193,7 @@ def _queues(subject: _Subject) -> Iterator[_Case]:
     through many at once.
     """
     trace, task_graph = subject.report.trace, subject.report.trace.task_graph
-    sends = transfer_mask(task_graph) & ~kind_mask(task_graph, COLLECTIVE)
+    sends = transfer_mask(task_graph) & ~task_graph.of_kind(COLLECTIVE)
     cases = [
         _carrier(subject, carrier, carrier.tasks[sends[carrier.tasks]])
         for carrier in carriers(trace)

@@ -104,6 +104,8 @@ def test_strangers_learn_nothing(door: Door, status: int, headers: dict[str, str
         (b'{"method": "ask"}', "invalid"),
         (b'{"method": "ask", "params": {"settings": [1]}}', "invalid"),
         (b'{"method": "ask", "params": {"settings": {}, "tables": 1}}', "invalid"),
+        (b'{"method": "ask", "params": {"settings": {}, "shape": true}}', "invalid"),
+        (b'{"method": "ask", "params": {"settings": {}, "shape": [1]}}', "invalid"),
         (b'{"method": "ask", "params": {"settings": {"bandwidth": 1e999}}}', "malformed"),
         (b'{"method": "ask", "params": {"settings": {"bandwidth": 1e300}}}', "input"),
         (b'{"method": "ask", "params": {"settings": {"a": %s}}}' % (b"[" * 99), "malformed"),

@@ -66,6 +66,25 @@ def test_answers_are_those_of_a_simulation_of_the_other_machines(name: str) -> N
     assert answered(explorer)["timeline"]["step"] == simdev.run(explorer.scenario).step_ps
 
 
+def test_an_answer_leaves_out_what_the_page_has_and_only_that() -> None:
+    explorer = explorer_of("pipeline-1f1b")
+    first = answered(explorer)["timeline"]
+    whole = answered(explorer, bandwidth=2)["timeline"]
+    assert whole["shape"] == first["shape"]
+    short = explorer.page({"bandwidth": 2}, tables=False, shape=first["shape"])["timeline"]
+    assert "before" not in short
+    lasting = {column: first["tasks"][column] for column in first["tasks"].keys() - short["tasks"]}
+    assert lasting.keys() >= {"name", "bytes"}
+    assert short | {"before": first["before"], "tasks": lasting | short["tasks"]} == whole
+    # what is not known, or is of other microbatches, comes whole
+    assert explorer.page({}, tables=False, shape=-1)["timeline"] == first
+    large = explorer_of("mixtral-8x7b-32x-h100")
+    known = answered(large)["timeline"]["shape"]
+    more = large.page({MICROBATCHES: 2}, tables=False, shape=known)["timeline"]
+    assert more["shape"] != known
+    assert "name" in more["tasks"]
+
+
 def test_a_device_of_twice_the_speed_halves_what_computes_and_nothing_else() -> None:
     explorer = Explorer(two_ops(), "two")
     # 2 ms, then 1 ms on the way (1 GB/s), then 3 ms

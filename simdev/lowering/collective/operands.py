@@ -24,24 +24,24 @@ def is_collective(op: Op) -> bool:
     return op.kind in KINDS and "ranks" in op.attrs
 
 
-def rings(graph: Graph, communicators: Communicators) -> dict[int, Ring]:
-    """The collective ops of a graph by their position, costed as they say, else as a strategy
-    chooses.
+def rings(graph: Graph, positions: Sequence[int], communicators: Communicators) -> dict[int, Ring]:
+    """The collective ops of a graph, which stand at these positions, costed as they say, else as a
+    strategy chooses.
 
     Raises InputError with every problem at once.
     """
     ring_of: dict[int, Ring] = {}
     problems: list[str] = []
-    for i, op in enumerate(graph.ops):
-        if is_collective(op):
-            reasons = collective_problems(graph, communicators.cluster, i)
-            wrong = [f"ops[{i}].{reason}" for reason in reasons]
-            try:
-                if not wrong:
-                    ring_of[i] = _ring(graph, i, communicators)
-            except InputError as error:
-                wrong = [f'ops[{i}]: "{op.name}": {problem}' for problem in error.problems]
-            problems += wrong
+    for i in positions:
+        reasons = collective_problems(graph, communicators.cluster, i)
+        wrong = [f"ops[{i}].{reason}" for reason in reasons]
+        try:
+            if not wrong:
+                ring_of[i] = _ring(graph, i, communicators)
+        except InputError as error:
+            name = graph.ops[i].name
+            wrong = [f'ops[{i}]: "{name}": {problem}' for problem in error.problems]
+        problems += wrong
     if problems:
         raise InputError(problems)
     return ring_of

@@ -110,7 +110,7 @@ def _quotient(prepared: Prepared, replicas: Replicas) -> Quotient:
     sharded, placed, origins = split(reduced, cut)
     _require_replicas(sharded.graph, placed, origins, reduction)
     # Costed once before the queues have their numbers: which there are follows from all of them.
-    rings(sharded.graph, group)
+    rings(sharded.graph, sharded.costed.collectives, group)
     fabric.settle()
     place = {device: at for at, device in enumerate(sorted(chosen))}
     return Quotient(

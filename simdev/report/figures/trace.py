@@ -54,14 +54,14 @@ def trace_rows(
     row's spans to differ from those of its tasks.
     """
     rows, path = timeline_rows(trace), critical_path(trace) if path is None else path
-    kinds = trace.task_graph.tasks.kind
-    on_path = [s.blame if s.blame in WAITS else kinds[s.task] for s in path]
-    colours = kind_colours(
-        {kinds[task] for row in rows for task in row.tasks.tolist()} | {*on_path}
-    )
+    codes, labels = trace.task_graph.kinds.codes, trace.task_graph.kinds.labels
+    kinds = codes.tolist()
+    on_path = [s.blame if s.blame in WAITS else labels[kinds[s.task]] for s in path]
+    drawn = np.unique(codes[np.concatenate([row.tasks for row in rows])]) if rows else ()
+    colours = kind_colours({labels[number] for number in drawn} | {*on_path})
     code = {kind: number for number, kind in enumerate(colours)}
-    look = np.fromiter((code.get(kind, -1) for kind in kinds), np.int64, len(kinds))
-    critical = np.zeros(len(kinds), np.bool_)
+    look = np.array([code.get(label, -1) for label in labels], np.int64)[codes]
+    critical = np.zeros(len(codes), np.bool_)
     critical[[segment.task for segment in path]] = True
     path_look = [code[kind] for kind in on_path]
     charted = [_path_row(path, path_look)]

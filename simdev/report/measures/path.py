@@ -25,7 +25,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +88,9 @@ def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
         return []
     release = trace.finish + tasks.lag
     ready = ready_ps(trace.task_graph, release)
-    binding = _binding(trace.task_graph, release, ready)
+    # One number at a time is looked at below: lists are faster for that than arrays.
+    binding = _binding(trace.task_graph, release, ready).tolist()
+    waited, start = (ready != trace.start).tolist(), trace.start.tolist()
     holders = _Holders(trace)
     path = [(int(np.argmax(release == window.end_ps)), NOBODY)]
     # tasks of no length that let go at one instant must not explain one another
@@ -97,13 +98,13 @@ def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
     # Backwards: what explains a start is known once all that came before it is simulated.
     while True:
         task = path[-1][0]
-        if window.begin_ps and trace.start[task] <= window.begin_ps:
+        if window.begin_ps and start[task] <= window.begin_ps:
             return path[::-1]
         # A dependency goes before a queue: who was ready at its start waited for nobody.
-        if ready[task] == trace.start[task]:
-            before, waiter = int(binding[task]), NOBODY
-        else:
+        if waited[task]:
             before, waiter = holders.until_start(task, on_path), task
+        else:
+            before, waiter = binding[task], NOBODY
         if before == NOBODY:
             return path[::-1]
         path.append((before, waiter))
@@ -127,11 +128,12 @@ class _Holders:
 
     def __init__(self, trace: Trace) -> None:
         tasks = trace.task_graph.tasks
-        self.trace, self.held = trace, tasks.resources
+        # One number at a time is looked at below: lists are faster for that than arrays.
+        self.start, self.finish = trace.start.tolist(), trace.finish.tolist()
+        self.held, self.ends = tasks.resources.ids.tolist(), tasks.resources.ptr.tolist()
         holder, queue = tasks.resources.owners(), tasks.resources.ids
         until = (trace.finish + tasks.gap)[holder]
         order = np.lexsort((holder, trace.start[holder], -trace.finish[holder], until, queue))
-        # One number at a time is looked at below: lists are faster for that than arrays.
         self.holder, self.until = holder[order].tolist(), until[order].tolist()
         self.ptr = np.searchsorted(
             queue[order], np.arange(len(trace.task_graph.resources) + 1)
@@ -139,9 +141,9 @@ class _Holders:
 
     def until_start(self, task: int, excluded: set[int]) -> int:
         """The task that held one of the queues of ``task`` until it started."""
-        start, finish = self.trace.start, self.trace.finish
-        then, holders = int(start[task]), []
-        for queue in self.held[task].tolist():
+        start, finish = self.start, self.finish
+        then, holders = start[task], list[int]()
+        for queue in self.held[self.ends[task] : self.ends[task + 1]]:
             at, end = self.ptr[queue], self.ptr[queue + 1]
             at = bisect_left(self.until, then, at, end)
             while at < end and self.until[at] == then:
@@ -149,7 +151,9 @@ class _Holders:
                     holders.append(self.holder[at])
                     break
                 at += 1
-        return min(holders, key=lambda t: (-finish[t], start[t], t), default=NOBODY)
+        if len(holders) < 2:
+            return holders[0] if holders else NOBODY
+        return min(holders, key=lambda t: (-finish[t], start[t], t))
 
 
 def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, ...]:
@@ -160,21 +164,25 @@ def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, 
     """
     window = window or Window(0, trace.end_ps)
     moves, computes = transfer_mask(trace.task_graph), computing_mask(trace.task_graph)
-    tasks, segments = trace.task_graph.tasks, []
-    for task, waiter in _chain(trace, window):
-        start, finish = int(trace.start[task]), int(trace.finish[task])
-        blame = "compute" if computes[task] else "launch"
-        if moves[task]:
+    tasks, segments = trace.task_graph.tasks, list[Segment]()
+    path = np.array(_chain(trace, window), np.int64).reshape(-1, 2)
+    on_path, waits = path[:, 0], path[:, 1] != NOBODY
+    start, finish = trace.start[on_path], trace.finish[on_path]
+    end = finish + np.where(waits, tasks.gap[on_path], tasks.lag[on_path])
+    borders = (np.maximum(time, window.begin_ps).tolist() for time in (start, finish, end))
+    marks = (mask.tolist() for mask in (moves[on_path], computes[on_path]))
+    for (task, waiter), begin, middle, last, is_move, is_compute in zip(
+        path.tolist(), *borders, *marks, strict=True
+    ):
+        blame, after = "compute" if is_compute else "launch", "latency"
+        if is_move:
             blame = "transfer" if waiter == NOBODY else "queueing"
-        after, wait = (
-            ("latency", int(tasks.lag[task]))
-            if waiter == NOBODY
-            else ("launch", int(tasks.gap[task]))
-        )
-        borders = (max(time, window.begin_ps) for time in (start, finish, finish + wait))
-        for kind, (begin, end) in zip((blame, after), pairwise(borders), strict=True):
-            if begin < end:
-                segments.append(Segment(kind, task, begin, end, waiter))
+        if waiter != NOBODY:
+            after = "launch"
+        if begin < middle:
+            segments.append(Segment(blame, task, begin, middle, waiter))
+        if middle < last:
+            segments.append(Segment(after, task, middle, last, waiter))
     return tuple(segments)
 
 

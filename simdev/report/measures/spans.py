@@ -16,7 +16,6 @@ from ...taskgraph import (
     SYNC,
     THREAD_PREFIX,
     TRANSFER,
-    Coded,
     Ints,
     Resource,
     TaskGraph,
@@ -81,7 +80,7 @@ def transfer_mask(task_graph: TaskGraph) -> Bools:
     each that computes or dispatches.
     """
     tasks = task_graph.tasks
-    moves = kind_mask(task_graph, TRANSFER, COLLECTIVE, SYNC) | tasks.flow
+    moves = task_graph.of_kind(TRANSFER, COLLECTIVE, SYNC) | tasks.flow
     moves |= tasks.source != tasks.destination
     return moves
 
@@ -90,23 +89,14 @@ def computing_mask(task_graph: TaskGraph) -> Bools:
     """True for each task that computes on a device: it moves nothing, and no host's thread runs
     it.
     """
-    return ~transfer_mask(task_graph) & ~kind_mask(task_graph, DISPATCH)
+    return ~transfer_mask(task_graph) & ~task_graph.of_kind(DISPATCH)
 
 
 def sent_mask(task_graph: TaskGraph) -> Bools:
     """True for each task that sends: transfers (``transfer_mask``) that do not only add up or
     wait.
     """
-    return transfer_mask(task_graph) & ~kind_mask(task_graph, SYNC)
-
-
-def kind_mask(task_graph: TaskGraph, *wanted: str) -> Bools:
-    """True for each task of these kinds."""
-    kinds = task_graph.tasks.kind
-    # Of several steps the kinds are codes of a few labels; there are up to ten million tasks.
-    if isinstance(kinds, Coded):
-        return np.array([label in wanted for label in kinds.labels], np.bool_)[kinds.codes]
-    return np.fromiter((kind in wanted for kind in kinds), np.bool_, len(kinds))
+    return transfer_mask(task_graph) & ~task_graph.of_kind(SYNC)
 
 
 def is_compute_stream(task_graph: TaskGraph, resource: Resource) -> bool:

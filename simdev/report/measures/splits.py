@@ -15,7 +15,7 @@ from ...semantics import traits_of
 from ...strategy import Origin
 from ...taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
 from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table
-from .spans import kind_mask, transfer_mask
+from .spans import transfer_mask
 
 ADDING = ("sum", "sync", "stored")  # roles of what adds up partial results: no part of the op
 
@@ -149,7 +149,7 @@ def ranks_of(task_graph: TaskGraph, copies: Ints) -> tuple[Ints, Ints]:
     for so many ``copies``.
     """
     buffers, count = task_graph.buffers, max(len(task_graph.devices), 1)
-    collectives = np.flatnonzero(kind_mask(task_graph, COLLECTIVE))
+    collectives = np.flatnonzero(task_graph.of_kind(COLLECTIVE))
     filled = np.isin(buffers.filler, collectives)
     # A device counts once, however many buffers it receives.
     places = np.unique(buffers.filler[filled] * count + buffers.device[filled])

@@ -30,7 +30,6 @@ from .spans import (
     group,
     is_compute_stream,
     is_thread,
-    kind_mask,
     sent_mask,
     transfer_mask,
 )  # fmt: skip
@@ -151,7 +150,7 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
     the same ranks.
     """
     tasks, count = trace.task_graph.tasks, len(trace.task_graph.resources)
-    grouped = kind_mask(trace.task_graph, COLLECTIVE) & (np.diff(tasks.resources.ptr) == 1)
+    grouped = trace.task_graph.of_kind(COLLECTIVE) & (np.diff(tasks.resources.ptr) == 1)
     rows = np.flatnonzero(grouped)
     queue = np.full(len(grouped), -1, np.int64)
     queue[rows] = tasks.resources.ids[tasks.resources.ptr[rows]]

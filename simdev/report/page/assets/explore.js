@@ -97,12 +97,24 @@ class ExplorePage {
     this.wanted = false;
     const settings = Object.fromEntries(this.sliders.map((slider) => [slider.knob.name, slider.value]));
     const begun = performance.now();
-    const { result, error } = await this.ask("ask", { settings, tables }).catch(unreachable);
+    const { shape } = this.timeline || {};
+    const { result, error } = await this.ask("ask", { settings, tables, shape }).catch(unreachable);
     this.busy = false;
     if (error) this.tell(error.message, true);
-    else this.show(result, performance.now() - begun, tables);
+    else this.show(this.whole(result), performance.now() - begun, tables);
     if (this.wanted) this.next(false);
     else if (!tables && !error) this.rest = setTimeout(() => this.next(true), REST);
+  }
+
+  // An answer leaves out what hangs on no times where it is as in the one before.
+  whole(data) {
+    const { timeline } = data;
+    if (!timeline.tasks.name) {
+      timeline.tasks = { ...this.timeline.tasks, ...timeline.tasks };
+      timeline.before = this.timeline.before;
+    }
+    this.timeline = timeline;
+    return data;
   }
 
   show(data, ms, tables) {
