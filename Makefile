@@ -61,9 +61,9 @@ browser: $(DEV)
 		&& echo "installing Debian's chromium for the tests of pages ..." && $(APT) update && $(APT) install \
 		--no-install-recommends chromium fonts-dejavu-core; } >&2 || $(BIN)/python tests/browser/browsers.py || true
 
-# A warning is an error; cells that did not change keep their answers in build/notebooks.
+# A warning is an error; what simdev did not change keeps its pictures.
 docs: $(DEV)
-	$(BIN)/python -m sphinx -c docs -b html -d build/pages -W --keep-going -q . build/site
+	$(BIN)/python -m sphinx -c docs -b html -d build/pages -j auto -W --keep-going -q . build/site
 	@echo "build/site/index.html is ready"
 
 bench: $(DEV)

@@ -6,6 +6,7 @@ source folder is the repository; what is no page of the site is not looked at.
 
 from __future__ import annotations
 
+import builtins
 import sys
 from pathlib import Path
 
@@ -21,7 +22,6 @@ copyright = ""
 
 extensions = [
     "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "myst_nb",
     "sphinx_copybutton",
     "sphinx_design",
@@ -63,11 +63,16 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 python_display_short_literal_types = True
 maximum_signature_line_length = 80
-napoleon_google_docstring = False
 toc_object_entries_show_parents = "hide"
 nitpicky = True
-# Types of other libraries and inner names have no page here.
-nitpick_ignore_regex = [("py:.*", ".*")]
+# Without a page here: names of other libraries, what annotations call them, and names that simdev
+# keeps to itself.
+OTHERS = r"(collections|decimal|fractions|numpy|nx|os|pathlib|pd|torch|types|typing)\..*"
+SHORT = "Any|AnyWidget|Axes|Figure|Fraction|Hashable|Iterable|Mapping|Sequence|UnionType"
+INNER = "Grid|Number|PlacementEvaluator|Setup|Trace"
+nitpick_ignore_regex = [
+    ("py:.*", names) for names in (OTHERS, SHORT, INNER, "|".join(dir(builtins)))
+]
 
 # The site: nothing is asked of anywhere, so it opens from a folder.
 html_theme = "furo"

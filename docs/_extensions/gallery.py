@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import runpy
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.util import logging
@@ -16,13 +19,30 @@ MAKE = Path(__file__).resolve().parents[1] / "gallery" / "make.py"
 logger = logging.getLogger(__name__)
 
 
+@cache
+def gallery() -> dict[str, Any]:
+    """The names of the program that makes pictures."""
+    return runpy.run_path(str(MAKE))
+
+
+def make(name: str) -> float:
+    """Make a picture; return the CPU seconds that it took."""
+    seconds: float = gallery()["make"](name)
+    return seconds
+
+
 def make_pictures(app: Sphinx) -> None:
-    """Make what has to be made, before the pages are read."""
-    gallery = runpy.run_path(str(MAKE))
+    """Make what has to be made, before the pages are read; a process a core."""
     keeps = os.environ.get("SIMDEV_GALLERY") == "keep"
-    for name in gallery["stale"]():
-        if not (keeps and (gallery["PICTURES"] / f"{name}.png").is_file()):
-            logger.info("picture %s: %.1f CPU s", name, gallery["make"](name))
+    pictures = gallery()["PICTURES"]
+    names = [
+        name
+        for name in gallery()["stale"]()
+        if not (keeps and (pictures / f"{name}.png").is_file())
+    ]
+    with ProcessPoolExecutor() as pool:
+        for name, seconds in zip(names, pool.map(make, names), strict=True):
+            logger.info("picture %s: %.1f CPU s", name, seconds)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

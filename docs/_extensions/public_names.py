@@ -14,7 +14,9 @@ import re
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from docutils import nodes
@@ -24,6 +26,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import PycodeError
+from sphinx.ext.napoleon import NumpyDocstring
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
@@ -77,26 +80,62 @@ class PublicNames(SphinxDirective):
         return self.parse_text_to_nodes(StringList(lines, source=source))
 
 
+def value_of(name: str) -> Any:
+    """What a dotted name stands for, None where it stands for nothing."""
+    try:
+        return resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        return None
+
+
+@cache
+def documented(env: BuildEnvironment) -> Mapping[str, tuple[str, ...]]:
+    """The classes that have a place in the reference, by what their names end with; complete once
+    all pages are read.
+    """
+    names: dict[str, tuple[str, ...]] = {}
+    for name, *_ in env.domains["py"].get_objects():
+        end = name.rpartition(".")[2]
+        if end[0].isupper() and "." in name:
+            names[end] = (*names.get(end, ()), name)
+    return names
+
+
 def by_its_name(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element
 ) -> nodes.Node | None:
-    """A class is documented by its public name, but its home is what annotations tell: where one
-    documented name alone ends like the target, that is it.
+    """A class is documented by its public name, but annotations tell where it is made, or its last
+    word. What simdev has but keeps to itself is no link; what it has not stays missing.
     """
-    if node.get("refdomain") != "py":
+    target = node["reftarget"]
+    if node.get("refdomain") != "py" or not app.builder:
         return None
-    domain, end = env.domains["py"], node["reftarget"].rpartition(".")[2]
-    (*matches,) = [name for name, *_ in domain.get_objects() if name.rpartition(".")[2] == end]
-    top = [name for name in matches if name[name.rfind(".") + 1].isupper() and "." in name]
-    if len(top) != 1 or not app.builder:
+    names = documented(env).get(target.rpartition(".")[2], ())
+    if target.startswith("simdev."):
+        value = value_of(target)
+        names = tuple(name for name in names if value_of(name) is value is not None)
+        if not names and value is not None:
+            return content
+    if len(names) != 1:
         return None
-    return domain.resolve_xref(
-        env, node["refdoc"], app.builder, node["reftype"], top[0], node, content
+    return env.domains["py"].resolve_xref(
+        env, node["refdoc"], app.builder, node["reftype"], names[0], node, content
     )
 
 
+def sections(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Autodoc's event: Parameters and Notes as numpy writes them. Napoleon as an extension would
+    take the words before a property's first colon for its type.
+    """
+    if what not in ("attribute", "data", "property"):
+        lines[:] = NumpyDocstring(lines, what=what, name=name, obj=value).lines()
+
+
 def shortened(signature: str) -> str:
-    """A signature whose defaults that are objects tell their class alone."""
+    """A signature whose defaults that are objects tell their class alone, and ``...`` where they
+    are made anew each time.
+    """
+    signature = signature.replace("<factory>", "...")
     while match := re.search(r"= (\w+)\((?!\.\.\.\))", signature):
         depth, end = 1, match.end()
         while depth:
@@ -122,6 +161,7 @@ def short_defaults(
 def setup(app: Sphinx) -> dict[str, bool]:
     """Adds the directive."""
     app.add_directive("public-names", PublicNames)
+    app.connect("autodoc-process-docstring", sections)
     app.connect("autodoc-process-signature", short_defaults)
     app.connect("missing-reference", by_its_name)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -75,6 +75,8 @@ def run_comparison(
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
 
+    Notes
+    -----
     A method that refuses a question has a run with the reason. Ctrl-C ends with what is there, and
     with the best so far of the run under way. Raises InputError for a method that is not there, for
     limits that are none, and for a journal that cannot be written; KeyboardInterrupt where nothing

@@ -81,6 +81,8 @@ def plan(
     parts
         Further parts of a scenario: ``profile``, ``devices``.
 
+    Notes
+    -----
     The first row is the best of all plans there are: none is left out but those proved slower or
     too large (``search/plan/bounds.py``). Raises InputError where no combination is legal, with the
     reasons.
