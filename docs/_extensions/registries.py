@@ -190,18 +190,13 @@ def _sizes(model: Transformer) -> Row:
 
 
 def sync_settings() -> Iterator[Table]:
-    """The settings of the mechanism that all policies share, with what stands where none is."""
-    texts = said_of(Sync)
-    rows = [
-        (code(field.name), _default(field.default), texts[field.name])
-        for field in fields(Sync)
-        if field.name != "policy"
-    ]
-    yield Table("", ("setting", "default", "what it is"), (24, 14, 62), rows)
-
-
-def _default(value: Any) -> str:
-    return "none" if value is None else _plain(value)
+    """The settings of the mechanism that all policies share, with their defaults."""
+    texts, rows = said_of(Sync), list[Row]()
+    for field in fields(Sync):
+        if field.name != "policy":
+            default = "none" if field.default is None else code(_plain(field.default))
+            rows.append((code(field.name), f"{texts[field.name]}. Default: {default}"))
+    yield Table("", ("setting", "what it is"), (26, 74), rows)
 
 
 TABLES = {
