@@ -34,11 +34,13 @@ def test_wrong_usage_exits_2(
     assert "usage: simdev" in capsys.readouterr().err
 
 
-def test_help_names_the_verbs(here: Path) -> None:
+def test_help_names_the_verbs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = command(["--help"])
     assert result.returncode == 0
     assert all(verb in result.stdout for verb in ("simulate", "check", "profile"))
-    assert command(["--version"]).stdout == "simdev 0.1.0\n"
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert (stop.value.code, capsys.readouterr().out) == (0, "simdev 0.1.0\n")
 
 
 def test_the_command_loads_only_what_a_verb_needs(here: Path) -> None:
@@ -124,10 +126,13 @@ def test_names_that_a_terminal_cannot_show_are_escaped(here: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full here")
-@pytest.mark.parametrize("line", ["> /dev/full", "--save /dev/full", "--gantt /dev/full"])
-def test_a_full_disk_is_told_and_is_no_bug(line: str, here: Path) -> None:
-    result = shell(line, here)
-    assert (result.returncode, result.stderr) == (2, "cannot write: no space left on device\n")
+def test_a_full_disk_is_told_and_is_no_bug(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = "cannot write: no space left on device\n"
+    result = shell("> /dev/full", here)
+    assert (result.returncode, result.stderr) == (2, told)
+    for option in ("--save", "--gantt"):
+        assert main(["simulate", "s.json", option, "/dev/full"]) == 2
+        assert capsys.readouterr().err == told
 
 
 def test_a_closed_stream_takes_nothing_and_breaks_nothing(here: Path) -> None:
