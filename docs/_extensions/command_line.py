@@ -73,7 +73,7 @@ def parts(command: argparse.ArgumentParser) -> Iterator[nodes.Node]:
         if actions:
             if group.title not in ("options", "positional arguments"):
                 yield nodes.paragraph("", "", nodes.strong("", str(group.title)))
-            yield table((), rows(actions, command), (40, 60), "options")
+            yield table((), rows(actions, command), "options", widths=(40, 60))
     if command.epilog:
         yield literal(command.epilog)
 

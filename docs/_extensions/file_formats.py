@@ -11,10 +11,11 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from bullets import said_of
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from tables import table
@@ -47,8 +48,7 @@ PLAIN = {
 }
 
 
-HEAD = ("key", "value", "required", "meaning")
-WIDTHS = (20, 28, 10, 42)
+HEAD = ("key", "meaning", "value")
 
 
 def title(kind: Any) -> str:
@@ -88,18 +88,24 @@ def words(kind: Any, inner: dict[str, Any]) -> str:
     return PLAIN.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def rows(kind: Any, inner: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Key, type, whether it must stand, what it means."""
-    hints, texts = get_type_hints(kind, include_extras=True), said_of(kind)
-    for key in sorted(hints, key=lambda key: key not in kind.__required_keys__):
-        plain = hints[key]
-        if getattr(get_origin(plain), "_name", "") in ("Required", "NotRequired"):
-            plain = get_args(plain)[0]
-        must = "yes" if key in kind.__required_keys__ else ""
-        yield f"``{key}``", words(plain, inner), must, texts.get(key, "")
+def rows(kind: Any, inner: dict[str, Any], noun: Any = None) -> Iterator[tuple[str, str, str]]:
+    """Key, what it means (where ``noun`` is given, by its docstring), what it may hold."""
+    texts = said_of(noun or kind)
+    lines = list[tuple[str, str, str]]()
+    for key, plain in get_type_hints(kind, include_extras=True).items():
+        # Hints that are texts, as in all of these modules, leave __required_keys__ empty.
+        mark = getattr(get_origin(plain), "_name", "")
+        if mark in ("Required", "NotRequired"):
+            (plain,) = get_args(plain)
+        must = mark == "Required" or (kind.__total__ and mark != "NotRequired")
+        text, value = texts.get(key, ""), words(plain, inner)
+        # What it means says more than that its shape does not tell what it may hold.
+        parts = ["" if text and value == PLAIN[Any] else value, "required" if must else ""]
+        lines.append((f"``{key}``", text, "; ".join(filter(None, parts))))
+    yield from sorted(lines, key=lambda line: not line[-1].endswith("required"))
 
 
-def tables(kind: Any) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
+def tables(kind: Any, noun: Any = None) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
     """The rows of a shape and of those inside, each with its name."""
     queue, done = {kind.__name__: kind}, set[str]()
     while queue:
@@ -107,26 +113,34 @@ def tables(kind: Any) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
         item = queue.pop(key)
         if key not in done:
             done.add(key)
-            yield title(item), list(rows(item, queue))
+            yield title(item), list(rows(item, queue, noun if item is kind else None))
 
 
 class FileFormat(SphinxDirective):
-    """``.. file-format:: MODULE.SHAPE``."""
+    """``.. file-format:: MODULE.SHAPE``, with ``:noun:`` where that tells what its keys mean."""
 
     required_arguments = 1
     has_content = False
+    option_spec: ClassVar = {"noun": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         """The tables of the shape and of those inside."""
-        module, _, name = self.arguments[0].rpartition(".")
+        noun = named(self.options["noun"]) if "noun" in self.options else None
         written = list[nodes.Node]()
-        for head, lines in tables(getattr(import_module(module), name)):
+        for head, lines in tables(named(self.arguments[0]), noun):
             if written:
                 written.append(nodes.paragraph("", "", nodes.strong("", head)))
-            said = any(text for *_, text in lines)
-            cells = lines if said else [line[:3] for line in lines]
-            written.append(table(HEAD[: 3 + said], cells, WIDTHS[: 3 + said]))
+            if any(text for _, text, _ in lines):
+                written.append(table(HEAD, lines))
+            else:
+                written.append(table(HEAD[::2], [line[::2] for line in lines]))
         return written
+
+
+def named(path: str) -> Any:
+    """What a module has of that name."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

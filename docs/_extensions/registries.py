@@ -28,11 +28,10 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table, and the title of its section ("": it has none). ``widths`` are relative."""
+    """A table, and the title of its section ("": it has none)."""
 
     title: str
     head: Row
-    widths: tuple[int, ...]
     rows: list[Row]
 
 
@@ -59,7 +58,7 @@ def op_kinds() -> Iterator[Table]:
     examples = _examples("op_examples")["examples"]()
     for op_class in OP_CLASSES:
         rows = list(_kinds_of(op_class, examples))
-        yield Table(op_class, head, (24, 32, 16, 16, 12), rows)
+        yield Table(op_class, head, rows)
 
 
 def _kinds_of(op_class: str, examples: Mapping[str, Any]) -> Iterator[Row]:
@@ -107,7 +106,7 @@ def methods() -> Iterator[Table]:
         summary = " ".join(cleandoc(method.run.__doc__ or "").split("\n\n")[0].split())
         budget = f"{method.budget:,}" if method.budget else "ends by itself"
         rows.append((code(name), summary, ", ".join(method.prepare), budget))
-    yield Table("", head, (16, 60, 12, 12), rows)
+    yield Table("", head, rows)
 
 
 def learners() -> Iterator[Table]:
@@ -120,15 +119,15 @@ def learners() -> Iterator[Table]:
             if method.general:
                 policy = "any graph on as many devices"
             rows.append((code(name), places, policy, "yes" if method.torch else "no"))
-    yield Table("", ("learner", "places", "its policy places", "PyTorch"), (16, 28, 40, 16), rows)
+    yield Table("", ("learner", "places", "its policy places", "PyTorch"), rows)
 
 
 def settings() -> Iterator[Table]:
     """A section a learner: defaults, the paper's values, and what the docstring says of each."""
-    head = ("setting", "default", "published", "what it is")
+    head = ("setting", "what it is", "default", "published")
     for name, method in METHODS.items():
         if method.learner:
-            yield Table(name, head, (16, 10, 10, 64), list(settings_of(name, method.settings)))
+            yield Table(name, head, list(settings_of(name, method.settings)))
 
 
 def settings_of(learner: str, kind: type[Any]) -> Iterator[Row]:
@@ -138,7 +137,7 @@ def settings_of(learner: str, kind: type[Any]) -> Iterator[Row]:
     if silent:
         raise ValueError(f"{learner}: the docstring of its settings lacks {', '.join(silent)}")
     for name in default:
-        yield code(name), _plain(default[name]), _plain(published[name]), texts[name]
+        yield code(name), texts[name], _plain(default[name]), _plain(published[name])
 
 
 def _plain(value: object) -> str:
@@ -153,27 +152,27 @@ def presets() -> Iterator[Table]:
     """The machines; memory stands with the devices."""
     name, machine, devices, _, *links = HEAD
     rows = [(code(row[0]), row[1], f"{row[2]}, {row[3]}", *row[4:]) for row in preset_rows()]
-    yield Table("", (name, machine, f"{devices}, memory", *links), (16, 30, 18, 22, 14), rows)
+    yield Table("", (name, machine, f"{devices}, memory", *links), rows)
 
 
 def device_kinds() -> Iterator[Table]:
     """The kinds of device that have a datasheet; the memory's size stands with its bandwidth."""
     kind, device, single, half, _, _ = DEVICE_HEAD
     rows = [(code(row[0]), *row[1:4], f"{row[5]} at {row[4]}") for row in device_rows()]
-    yield Table("", (kind, device, single, half, "memory"), (16, 36, 14, 16, 18), rows)
+    yield Table("", (kind, device, single, half, "memory"), rows)
 
 
 def models() -> Iterator[Table]:
     """The models, beside the published counts of their parameters."""
     head = ("name", "builder and sizes", "ops", "parameters (published)", "forward, GFLOP a sample")
     rows = list(_examples("model_table")["rows"]())
-    yield Table("", head, (16, 38, 8, 26, 12), rows)
+    yield Table("", head, rows)
 
 
 def large_models() -> Iterator[Table]:
     """The large models; inner of layers without experts, where there are such."""
     head = ("model", "layers x hidden x inner", "heads / of keys", "length", "parameters")
-    yield Table("", head, (18, 36, 14, 12, 20), [_sizes(model) for model in LARGE.values()])
+    yield Table("", head, [_sizes(model) for model in LARGE.values()])
 
 
 def _sizes(model: Transformer) -> Row:
@@ -196,7 +195,7 @@ def sync_settings() -> Iterator[Table]:
         if field.name != "policy":
             default = "none" if field.default is None else code(_plain(field.default))
             rows.append((code(field.name), f"{texts[field.name]}. Default: {default}"))
-    yield Table("", ("setting", "what it is"), (26, 74), rows)
+    yield Table("", ("setting", "what it is"), rows)
 
 
 TABLES = {

@@ -24,7 +24,7 @@ class RegistryTable(SphinxDirective):
         """The tables, each in its section where it has a title."""
         written: list[nodes.Node] = []
         for part in TABLES[self.arguments[0]]():
-            rows = table(part.head, part.rows, part.widths)
+            rows = table(part.head, part.rows)
             written.append(section(self, part.title, rows) if part.title else rows)
         return written
 

@@ -26,15 +26,18 @@ def row(cells: Iterable[str]) -> nodes.row:
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int], *classes: str
+    head: Sequence[str], rows: Iterable[Sequence[str]], *classes: str, widths: Sequence[int] = ()
 ) -> nodes.table:
-    """A table of texts; without a head where that is empty. ``widths`` are relative."""
-    group = nodes.tgroup("", cols=len(widths))
-    group += [nodes.colspec(colwidth=width) for width in widths]
+    """A table of texts; without a head where that is empty. ``widths`` are relative (none: as the
+    texts need it).
+    """
+    group = nodes.tgroup("", cols=len(widths or head))
+    group += [nodes.colspec(colwidth=width) for width in widths or [1] * len(head)]
     if head:
         group += nodes.thead("", row(head))
     group += nodes.tbody("", *map(row, rows))
-    return nodes.table("", group, classes=list(classes))
+    by_text = () if widths else ("colwidths-auto", "from-code")
+    return nodes.table("", group, classes=[*classes, *by_text])
 
 
 def section(directive: SphinxDirective, title: str, *children: nodes.Node) -> nodes.section:

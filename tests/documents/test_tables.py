@@ -153,7 +153,7 @@ def test_tables_of_the_site_tell_all_that_the_code_knows(registries: ModuleType)
     assert first(registries.device_kinds()) == [spec.kind for spec in device_presets()]
     for name in ("op-kinds", "methods", "learners", "settings", "presets", "device-kinds"):
         for table in registries.TABLES[name]():
-            assert {len(row) for row in table.rows} == {len(table.head)} == {len(table.widths)}
+            assert {len(row) for row in table.rows} == {len(table.head)}
             assert all(row[0] and row[1] and row[-1] for row in table.rows), table.title
 
 
@@ -175,6 +175,19 @@ def test_every_key_of_a_file_means_something(registries: ModuleType, module: str
     assert shapes
     for shape in shapes:
         assert set(shape.__annotations__) <= set(registries.said_of(shape)), shape.__name__
+
+
+def test_the_keys_that_must_stand_are_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
+    formats = import_module("file_formats")
+    shape = import_module("simdev.files.scenario")._ScenarioShape
+    written = dict(formats.tables(shape))
+    assert list(written) == ["scenario", "options", "memory"]
+    rows = {key.strip("`"): value for key, _, value in written["scenario"]}
+    assert list(rows)[:3] == [key for key in rows if rows[key].endswith("required")]
+    assert rows["graph"] == "required"
+    assert rows["options"] == "an object: options"
 
 
 def test_the_table_of_learners_says_what_policies_can_do(registries: ModuleType) -> None:
@@ -213,10 +226,10 @@ def test_what_settings_mean_is_read_from_docstrings(registries: ModuleType) -> N
             return cls(width=4)
 
     assert list(registries.settings_of("post", Some)) == [
-        ("``width``", "2", "4", "of a layer (paper: 4)"),
-        ("``rate``", "0.5", "0.5", "of Adam; ``clip`` is apart"),
-        ("``low``", "0.0", "0.0", "bounds of a | b"),
-        ("``high``", "true", "true", "bounds of a | b"),
+        ("``width``", "of a layer (paper: 4)", "2", "4"),
+        ("``rate``", "of Adam; ``clip`` is apart", "0.5", "0.5"),
+        ("``low``", "bounds of a | b", "0.0", "0.0"),
+        ("``high``", "bounds of a | b", "true", "true"),
     ]
     Some.__doc__ = None
     with pytest.raises(ValueError, match=r"^post: .* lacks low, high$"):
