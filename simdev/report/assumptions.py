@@ -60,7 +60,7 @@ def rests_on(
         return
     parts = ["op times " + _shares(costs)]
     if rel_err != 0:
-        parts[0] += f" (error {'not known' if rel_err is None else f'{rel_err:.1%}'})"
+        parts[0] += f" (expected error {'not known' if rel_err is None else f'{rel_err:.1%}'})"
     parts.append("no host" if origins is None else _hosts(origins))
     counted = "tensors ask" if memory is None else "its options say"
     if memory is not None and memory.is_pytorch:

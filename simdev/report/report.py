@@ -28,7 +28,7 @@ from ..units import PS_PER_SECOND, format_seconds
 from .assumptions import assumptions, rests_on
 from .measures.alike import all_uses, shown_of_all, symmetry_notes
 from .measures.footprint import Footprint
-from .measures.hosts import HostUse, host_lines, host_notes, host_table, hosts_json
+from .measures.hosts import HostUse, host_lines, host_table, hosts_json
 from .measures.path import BLAMES, Segment, critical_path, path_tables
 from .measures.pipeline import PipelineUse, pipeline_use
 from .measures.spans import Window, sent_mask
@@ -276,14 +276,6 @@ class Report:
         yield from symmetry_notes(self.symmetry, self.trace.task_graph)
         for section in (self.training, self.footprint):
             yield from () if section is None else section.notes()
-        if self.costs:
-            known = ", ".join(f"{part:.1%} {rung}" for rung, part in self.costs.items() if part)
-            error = "not known" if self.cost_rel_err is None else f"{self.cost_rel_err:.1%}"
-            expected = (
-                f"  Expected error, weighted by time: {error}." if self.cost_rel_err != 0 else ""
-            )
-            yield f"Op times by origin: {known or 'none'}.{expected}"
-        yield from host_notes(self.host_origins)
 
     def __str__(self) -> str:
         tables = (table_text(table) for table in self.tables() if table.rows and table.shown)

@@ -36,12 +36,12 @@ def first_lines(ops: list[dict[str, Any]], **more: Any) -> list[str]:
     ("ops", "more", "line"),
     [
         (GIVEN, {}, "op times 100% given; no host; memory as tensors ask."),
-        (OPS, {}, "op times 100% roofline (error 50.0%); no host; memory as tensors ask."),
+        (OPS, {}, "op times 100% roofline (expected error 50.0%); no host; memory as tensors ask."),
         (
             [*OPS, {"name": "b", "time": "1 s", "inputs": ["a"]}],
             {"options": {"memory": {"framework": "pytorch"}}},
             # A microsecond in a second rounds to nothing.
-            "op times 100% given (error 0.0%); no host; memory as PyTorch counts.",
+            "op times 100% given (expected error 0.0%); no host; memory as PyTorch counts.",
         ),
         (
             [{"name": "a", "time": "1 ms", "host_time": "2 us"}, {"name": "b", "time": "3 ms"}],

@@ -81,13 +81,6 @@ def host_lines(origins: HostOrigins | None, held: float) -> Iterator[str]:
         yield 'write "host": {"mode": "eager"} in the cluster.'
 
 
-def host_notes(origins: HostOrigins | None) -> Iterator[str]:
-    """Where the times of hosts come from."""
-    if origins is not None and origins.rungs:
-        known = ", ".join(f"{part:.1%} {rung}" for rung, part in origins.rungs.items())
-        yield f"Host times by origin: {known}."
-
-
 def hosts_json(uses: Sequence[HostUse], origins: HostOrigins | None, held: float) -> dict[str, Any]:
     """The entry ``host``: empty where no host dispatches anything."""
     if not uses or origins is None:
