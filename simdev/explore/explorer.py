@@ -1,7 +1,8 @@
 """The page of a scenario under other settings, simulated anew.
 
-Where only times change (``can_be_retimed``) the step is lowered once; else every setting is lowered
-anew, which takes as long as ``simdev simulate``.
+Where only times change (``can_be_retimed``) the step is lowered once, and where only memories do it
+is not simulated again; else every setting is lowered anew, which takes as long as ``simdev
+simulate``.
 """
 
 from __future__ import annotations
@@ -19,13 +20,22 @@ import numpy as np
 from ..files.examples import scenario_path
 from ..files.reading import read_json
 from ..graph import Graph
-from ..lowering import LoweredStep, Prepared, can_be_retimed, lower_step, retimed
+from ..lowering import (
+    LoweredStep,
+    Prepared,
+    can_be_retimed,
+    capacities,
+    hangs_on_op_times,
+    lower_step,
+    retimed,
+)
 from ..period import follow_one_another, simulate_lowered
 from ..report import analyze
 from ..report.page import Subject, run_data
 from ..scenario import Outcome, Scenario, execute, load_scenario, prepare
+from ..strategy import Strategy
 from .kept import Kept
-from .knobs import SPEED, checked, knobs_of, turned
+from .knobs import MEMORY, SPEED, checked, knobs_of, turned
 
 
 class Explorer:
@@ -45,22 +55,32 @@ class Explorer:
             scenario = replace(scenario, engine="compiled")
         self.scenario, self.name, self.strategy = scenario, name, strategy
         self.knobs = knobs_of(scenario)
-        self._lock, self._kept = threading.Lock(), Kept()
+        self._lock, self._kept, self._anew = threading.Lock(), Kept(), anew
         self._prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
-        self._outcome = execute(scenario, self._prepared)
-        self._step = None if anew else self._lowered()
+        self._latest = scenario.strategy, execute(scenario, self._prepared)
+        self._lowered: tuple[LoweredStep, Outcome] | None = None
+        if self._retimes(scenario.strategy):
+            self._lowered = self._lower(scenario.strategy), self._latest[1]
+        self._timed: tuple[Mapping[str, Fraction], Outcome] | None = None
 
-    def _lowered(self) -> LoweredStep | None:
-        """The step to be given other times, where that can be."""
-        strategy = self.scenario.strategy
-        if self._prepared is None or not can_be_retimed(self._prepared, strategy):
-            return None
+    def _retimes(self, strategy: Strategy, speed: Fraction = Fraction(1)) -> bool:
+        """Whether a step that is lowered once can be given other times."""
+        if self._prepared is None or self._anew:
+            return False
+        if speed != 1 and hangs_on_op_times(strategy):
+            return False
+        return can_be_retimed(self._prepared, strategy)
+
+    def _lower(self, strategy: Strategy) -> LoweredStep:
+        """The step to be given other times."""
+        assert self._prepared is not None
         repeated = follow_one_another(strategy, self.scenario.steps)
         step = lower_step(self._prepared, strategy, repeated)
-        # Kinds as numbers: each answer would work them out anew.
+        # Kinds as numbers, and names as texts: each answer would make them anew.
         graph = step.task_graph
-        tasks = replace(graph.tasks, kind=graph.kinds)
-        return replace(step, task_graph=replace(graph, tasks=tasks))
+        tasks = replace(graph.tasks, kind=graph.kinds, name=tuple(graph.tasks.name))
+        buffers = replace(graph.buffers, name=tuple(graph.buffers.name))
+        return replace(step, task_graph=replace(graph, tasks=tasks, buffers=buffers))
 
     def page(
         self, settings: Mapping[str, Any], tables: bool = True, shape: int | None = None
@@ -80,15 +100,30 @@ class Explorer:
             return data | {"timeline": self._kept.shortened(data["timeline"], shape)}
 
     def _outcome_of(self, settings: Mapping[str, Fraction]) -> Outcome:
+        timing = {name: value for name, value in settings.items() if name != MEMORY}
         scenario = turned(self.scenario, settings)
+        if self._anew:
+            return self._simulated(scenario, timing)
+        if self._timed is None or self._timed[0] != timing:
+            self._timed = timing, self._simulated(turned(self.scenario, timing), timing)
+        return _with_memories(self._timed[1], scenario)
+
+    def _simulated(self, scenario: Scenario, settings: Mapping[str, Fraction]) -> Outcome:
         if self._prepared is None:
             return execute(scenario)
-        prepared = self._prepared_on(scenario, settings.get(SPEED, Fraction(1)))
-        if self._step is None:
+        strategy, speed = scenario.strategy, settings.get(SPEED, Fraction(1))
+        prepared = self._prepared_on(scenario, speed)
+        if not self._retimes(strategy, speed):
             return execute(scenario, prepared)
-        step = retimed(self._step, prepared)
-        trace = simulate_lowered(step, scenario.strategy, scenario.engine, scenario.steps)
-        return replace(self._outcome, trace=trace, scenario=scenario)
+        if self._lowered is None or self._lowered[1].strategy != strategy:
+            # Other microbatches are other tasks. While their number changes each is lowered once.
+            if self._latest[0] != strategy:
+                self._latest = strategy, execute(scenario, prepared)
+                return self._latest[1]
+            self._lowered = self._lower(strategy), self._latest[1]
+        step, outcome = self._lowered
+        trace = simulate_lowered(retimed(step, prepared), strategy, scenario.engine, scenario.steps)
+        return replace(outcome, trace=trace, scenario=scenario)
 
     def _prepared_on(self, scenario: Scenario, speed: Fraction) -> Prepared:
         """The graph on the turned cluster, whose devices take 1 / ``speed`` of each op's time,
@@ -103,6 +138,16 @@ class Explorer:
         duration = prepared.duration.copy()
         duration[known] = (-(-exact * speed.denominator // speed.numerator)).astype(np.int64)
         return prepared.lasting(duration)
+
+
+def _with_memories(outcome: Outcome, scenario: Scenario) -> Outcome:
+    """The outcome of a scenario that differs in the memories of its devices alone: these never
+    change times (execution contract).
+    """
+    graph, cluster = outcome.trace.task_graph, scenario.cluster
+    devices = [cluster.devices[cluster.index[name]] for name in graph.devices]
+    held = replace(graph, capacity=capacities(devices))
+    return replace(outcome, trace=replace(outcome.trace, task_graph=held), scenario=scenario)
 
 
 def explorer_of(

@@ -16,6 +16,7 @@ from ..strategy import Strategy, Sync, resolve_placement
 from ..taskgraph import Ints, TaskGraph
 from .build import build
 from .loader import loaded, sent_once
+from .machine import capacities
 from .microbatches import accumulated, once_a_step
 from .order import apply_order
 from .partition import (
@@ -27,7 +28,7 @@ from .partition import (
     written_out,
 )
 from .prepare import Prepared
-from .retimed import can_be_retimed, retimed
+from .retimed import can_be_retimed, hangs_on_op_times, retimed
 from .sharing import refuse_slowing, slows, with_sharing
 from .splitting import Split, rows_of, split, split_gated
 from .stages import staged
@@ -41,8 +42,10 @@ __all__ = [
     "Prepared",
     "Split",
     "can_be_retimed",
+    "capacities",
     "credited",
     "expanded",
+    "hangs_on_op_times",
     "iterated",
     "lower",
     "lower_prepared",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ..cluster import Device
 from ..fabric import Fabric, Segment, transfer_ps
 from ..taskgraph import OUTSIDE, PERSISTENT, Floats, Ints, Resource, TaskGraph
 from .columns import NONE, Columns
@@ -114,7 +115,12 @@ def on_cluster(columns: Columns, prepared: Prepared) -> TaskGraph:
 
 def machine_columns(prepared: Prepared) -> tuple[Ints, Floats]:
     """The bytes of each device (NONE: unlimited), and the bytes/s of each half-link."""
-    devices, half_links = prepared.cluster.devices, prepared.fabric.flow_links
-    capacity = [NONE if device.memory is None else device.memory for device in devices]
-    bandwidth = [float(half_link.link.bandwidth) for half_link in half_links]
-    return np.array(capacity, np.int64), np.array(bandwidth, np.float64)
+    bandwidth = [float(half_link.link.bandwidth) for half_link in prepared.fabric.flow_links]
+    return capacities(prepared.cluster.devices), np.array(bandwidth, np.float64)
+
+
+def capacities(devices: Iterable[Device]) -> Ints:
+    """The bytes of each device (NONE: unlimited)."""
+    return np.array(
+        [NONE if device.memory is None else device.memory for device in devices], np.int64
+    )

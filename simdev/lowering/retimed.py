@@ -12,7 +12,7 @@ import numpy as np
 
 from ..fabric import transfer_ps
 from ..strategy import Strategy, Sync
-from ..taskgraph import TRANSFER
+from ..taskgraph import TRANSFER, Ints, Tasks
 from .machine import machine_columns
 from .prepare import Prepared
 from .sharing import slows
@@ -20,42 +20,59 @@ from .steps import LoweredStep
 
 
 def can_be_retimed(prepared: Prepared, strategy: Strategy) -> bool:
-    """Whether no task of a step hangs on times, and each is an op, its dispatch, or a transfer
-    between two devices: no pipeline, microbatches, split ops, synchronised gradients, collectives,
-    staging or tasks that slow each other.
+    """Whether each task of a step is an op, its dispatch, or a piece of a transfer between two
+    devices, and none is there by any time: no split ops, synchronised gradients, loaders,
+    collectives, multicasts or tasks that slow each other. See ``hangs_on_op_times``, too.
     """
     cluster = prepared.cluster
     return not (
-        strategy.pipeline is not None
-        or strategy.accumulate > 1
-        or strategy.splits
+        strategy.splits
         or strategy.loader is not None
         or isinstance(strategy.sync, Sync)
         or prepared.rings
         or cluster.transfer == "multicast"
         or slows(cluster)
-        or any(device.staging for device in cluster.devices)
     )
+
+
+def hangs_on_op_times(strategy: Strategy) -> bool:
+    """Whether the stages of a pipeline are cut by the times of their ops: with others each op may
+    belong to another stage.
+    """
+    return strategy.pipeline is not None and not strategy.pipeline.stages
 
 
 def retimed(step: LoweredStep, prepared: Prepared) -> LoweredStep:
     """A step that ``can_be_retimed``, as ``prepared`` has its times: the graph on a cluster of the
-    very devices and links, whose bandwidths are all so many times higher; latencies, op times and
-    memories are as they please. Raises InputError.
+    very devices and links, whose bandwidths are all so many times higher; latencies and memories
+    are as they please, and so are op times, unless the step ``hangs_on_op_times``. Raises
+    InputError.
     """
     tasks = step.task_graph.tasks
     duration, lag, gap = tasks.duration.copy(), tasks.lag.copy(), tasks.gap.copy()
-    ops = np.arange(len(prepared.graph.ops))  # ops are the first tasks of a task graph
-    duration[ops] = prepared.duration[ops, tasks.source[ops]]
-    sends = np.flatnonzero(step.task_graph.of_kind(TRANSFER)).tolist()
-    columns = (tasks.source, tasks.destination, tasks.bytes)
-    for task, source, destination, size in zip(
-        sends, *(column[sends].tolist() for column in columns), strict=True
-    ):
-        (segment,) = prepared.segments(source, destination)
-        duration[task] = segment.held_ps if segment.flow_links else transfer_ps(size, segment)
-        lag[task], gap[task] = segment.lag_ps, segment.gap_ps
+    sends = step.task_graph.of_kind(TRANSFER)
+    # Of a microbatch, too, an op is named by its row in the graph.
+    runs = np.flatnonzero(~sends)
+    duration[runs] = prepared.duration[tasks.op[runs], tasks.source[runs]]
+    moved = np.flatnonzero(sends)
+    duration[moved], lag[moved], gap[moved] = _transfers(tasks, moved, prepared)
     changed = replace(tasks, duration=duration, lag=lag, gap=gap)
     capacity, bandwidth = machine_columns(prepared)
     graph = replace(step.task_graph, tasks=changed, capacity=capacity, bandwidth=bandwidth)
     return replace(step, task_graph=graph)
+
+
+def _transfers(tasks: Tasks, rows: Ints, prepared: Prepared) -> tuple[Ints, Ints, Ints]:
+    """(duration, lag, gap) in ps of transfers, each over one piece of a route. Raises
+    InputError.
+    """
+    times: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+    columns = (column[rows].tolist() for column in (tasks.source, tasks.destination, tasks.bytes))
+    keys = list(zip(*columns, strict=True))
+    for key in dict.fromkeys(keys):
+        source, destination, size = key
+        (segment,) = prepared.segments(source, destination)
+        held = segment.held_ps if segment.flow_links else transfer_ps(size, segment)
+        times[key] = held, segment.lag_ps, segment.gap_ps
+    duration, lag, gap = np.array([times[key] for key in keys], np.int64).reshape(-1, 3).T
+    return duration, lag, gap

@@ -13,7 +13,9 @@ import simdev
 from simdev.errors import InputError
 from simdev.explore import Explorer, explorer_of, knobs_of
 from simdev.explore.knobs import BANDWIDTH, LATENCY, MEMORY, MICROBATCHES, SPEED, checked, turned
+from simdev.files.examples import scenario_names
 from simdev.lowering import can_be_retimed, lower_step, retimed
+from simdev.report.page import Subject, run_data
 from simdev.scenario import prepare
 from strategies import World, worlds
 
@@ -52,18 +54,44 @@ def test_a_step_given_other_times_is_the_step_lowered_on_the_other_machines(
     same_tasks(retimed(step, prepared.on(changed.cluster)), expected)
 
 
-@pytest.mark.parametrize("name", ["vgg-16-4x-p100", "pipeline-1f1b"])
+QUICK = ("vgg-16-4x-p100", "pipeline-1f1b", "alexnet-2x-gpu-staged")
+
+
+def page_of(scenario: simdev.Scenario, like: Explorer) -> dict[str, Any]:
+    report = simdev.run(scenario)
+    return run_data(Subject(like.name, report, scenario, strategy=like.strategy), tables=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in scenario_names()
+    ],
+)
 def test_answers_are_those_of_a_simulation_of_the_other_machines(name: str) -> None:
     explorer = explorer_of(name)
-    there = {knob.name for knob in explorer.knobs}
+    there = {knob.name: knob.value for knob in explorer.knobs}
     values = {name: value for name, value in VALUES.items() if name in there}
-    changed = turned(explorer.scenario, {name: Fraction(x) for name, x in values.items()})
-    data = answered(explorer, **values)
-    expected = simdev.run(changed)
-    assert data["timeline"]["step"] == expected.step_ps
-    peaks = {panel["name"]: panel["peak"] for panel in data["timeline"]["memory"]["panels"]}
-    assert peaks == {m.device: m.peak for m in expected.memories if m.peak}
-    assert answered(explorer)["timeline"]["step"] == simdev.run(explorer.scenario).step_ps
+    questions = [{name: value} for name, value in values.items()] + [values]
+    if MICROBATCHES in there:
+        fewer = {MICROBATCHES: max(1, int(there[MICROBATCHES]) // 2)}
+        # A step of other microbatches is lowered at its first question, and kept at its second.
+        questions += [fewer, fewer | {BANDWIDTH: 2}, fewer | {LATENCY: 2}]
+    for question in questions:
+        exact = {knob: Fraction(value) for knob, value in question.items() if knob in there}
+        data = answered(explorer, **{knob: question[knob] for knob in exact})
+        del data["timeline"]["shape"]
+        assert data == page_of(turned(explorer.scenario, exact), explorer), question
+    if SPEED in there:
+        anew = explorer_of(name, anew=True)
+        assert explorer.page({SPEED: 1.7}) | {"timeline": None} == (
+            anew.page({SPEED: 1.7}) | {"timeline": None}
+        )
+        assert (
+            answered(explorer, speed=1.7)["timeline"]["rows"]
+            == (answered(anew, speed=1.7)["timeline"]["rows"])
+        )
 
 
 def test_an_answer_leaves_out_what_the_page_has_and_only_that() -> None:
