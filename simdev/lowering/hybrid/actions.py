@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
+from itertools import chain, product
 
 import numpy as np
 
 from ...models.large.roles import NO_LAYER
 from ...schedules import FORWARD, Action
 from ...taskgraph import Ints
-from .program import BACKWARDS, ENDS, NONE, Placed, Program, Template
+from .program import BACKWARDS, ENDS, NONE, Placed, Program, Template, Turn
 from .templates import template_of
 
 
@@ -29,9 +29,8 @@ def add_actions(program: Program, rank: int) -> None:
     for action, key, base in zip(actions, keys, bases, strict=True):
         placed[key].base[action.microbatch] = base
     # A device does one thing at a time, so its main rows form a chain, whatever the actions need.
-    mains = [t.main + base for t, base in zip(templates, bases, strict=True)]
-    _chain(program, mains, [action in schedule.pairs for action in actions])
-    program.last.append(int(mains[-1][-1]))
+    _chain(program, templates, bases, [action in schedule.pairs for action in actions])
+    program.last.append(int(templates[-1].main[-1]) + bases[-1])
     for key in kinds:
         base = placed[key].base[placed[key].base != NONE]
         for source, target in placed[key].template.edges:
@@ -44,14 +43,18 @@ def add_actions(program: Program, rank: int) -> None:
     program.add_table(table, rank, np.repeat(numbers, lengths))
 
 
-def _chain(program: Program, mains: Sequence[Ints], overlaps: Sequence[bool]) -> None:
+def _chain(
+    program: Program, templates: Sequence[Template], bases: Sequence[int], overlaps: Sequence[bool]
+) -> None:
     """The main rows of actions one after the other; those of one that overlaps and those of the
     next each by themselves, so that what one computes hides what the other exchanges.
     """
     if not any(overlaps):
-        main = np.concatenate(mains)
+        main = np.concatenate([template.main for template in templates])
+        main += np.repeat(bases, [len(template.main) for template in templates])
         program.edge(main[:-1], main[1:])
         return
+    mains = [template.main + base for template, base in zip(templates, bases, strict=True)]
     before: list[int] = []
     together: list[Ints] = []
     for main, overlapping in zip(mains, overlaps, strict=True):
@@ -65,42 +68,62 @@ def _chain(program: Program, mains: Sequence[Ints], overlaps: Sequence[bool]) ->
 
 def _gate(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
     """What a turn fetches ahead waits for the turn that stands ``prefetch`` + 1 before it."""
-    p = program.parallelism
+    p, ahead = program.parallelism, 1 + program.parallelism.prefetch
     if p.zero < 3 and "activations" not in p.offload:
         return
-    turns = [
-        (turn, base)
-        for template, base in zip(templates, bases, strict=True)
-        for turn in template.turns
+
+    def fetching(template: Template) -> list[Turn]:
         # Else the ends fetch nothing.
-        if (p.zero == 3 and p.replicas > 1) or turn.layer != NO_LAYER
-    ]
-    program.edges(
-        (before.last + base_before, row + base)
-        for (before, base_before), (turn, base) in zip(turns, turns[1 + p.prefetch :], strict=False)
-        for row in (*(sent.row for sent in turn.gathers), turn.fetch)
-        if row != NONE
-    )
+        every = p.zero == 3 and p.replicas > 1
+        return [turn for turn in template.turns if every or turn.layer != NO_LAYER]
+
+    def fetched(template: Template) -> list[list[int]]:
+        rows = [[*(s.row for s in turn.gathers), turn.fetch] for turn in fetching(template)]
+        return [[row for row in each if row != NONE] for each in rows]
+
+    last, _ = _of_turns(templates, bases, lambda t: [[turn.last] for turn in fetching(t)])
+    row, turn = _of_turns(templates, bases, fetched)
+    late = turn >= ahead
+    program.edge(last[turn[late] - ahead], row[late])
 
 
 def _hold_back(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
     """A turn that makes gradients waits until all but ``in_flight`` before it are reduced."""
     p = program.parallelism
-    turns = [
-        (turn, base)
-        for template, base in zip(templates, bases, strict=True)
-        for turn in template.turns
-        if turn.reduced
-    ]
-    program.edges(
-        (sent.row + base_before, turn.first + base)
-        for (before, base_before), (turn, base) in zip(
-            turns, turns[1 + p.in_flight * p.overlap :], strict=False
-        )
-        for sent in before.reduced
+    behind = 1 + p.in_flight * p.overlap
+
+    def reducing(template: Template) -> list[Turn]:
+        return [turn for turn in template.turns if turn.reduced]
+
+    first, _ = _of_turns(templates, bases, lambda t: [[turn.first] for turn in reducing(t)])
+    row, turn = _of_turns(
+        templates, bases, lambda t: [[sent.row for sent in turn.reduced] for turn in reducing(t)]
     )
+    early = turn + behind < len(first)
+    program.edge(row[early], first[turn[early] + behind])
     if templates and program.tied_table(templates[0].rank):
         _hold_back_table(program, templates, bases)
+
+
+def _of_turns(
+    templates: Sequence[Template],
+    bases: Sequence[int],
+    rows_of: Callable[[Template], list[list[int]]],
+) -> tuple[Ints, Ints]:
+    """The rows that ``rows_of`` tells of each turn of a template, of all actions one after another,
+    and beside each the number of its turn.
+    """
+    known: dict[int, tuple[Ints, Ints, int]] = {}
+    for template in templates:
+        if id(template) not in known:
+            rows = rows_of(template)
+            turns = np.repeat(np.arange(len(rows)), list(map(len, rows)))
+            known[id(template)] = np.array(list(chain(*rows)), np.int64), turns, len(rows)
+    each = [known[id(template)] for template in templates]
+    lengths, counts = [len(rows) for rows, _, _ in each], np.array([n for _, _, n in each])
+    row = np.concatenate([rows for rows, _, _ in each]) + np.repeat(bases, lengths)
+    before = np.cumsum(counts) - counts
+    return row, np.concatenate([turns for _, turns, _ in each]) + np.repeat(before, lengths)
 
 
 def _hold_back_table(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:

@@ -51,9 +51,9 @@ class Scorer:
         except InputError as error:
             return {"reason": "; ".join(error.problems)}
         trace = simulate(task_graph, ENGINE)
-        training = Training.of(trace, large)
         # Where groups differ all devices are there, and one of a rank may hold more than others.
         memories = trace.memory
+        training = Training.of(trace, large)
         terms, step = training.terms, trace.end_ps / PS_PER_SECOND
         ranks = [stage.terms for stage in training.stages]
         critical = critical_rank(ranks)
