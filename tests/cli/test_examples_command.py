@@ -73,10 +73,10 @@ def test_every_scenario_opens_where_it_is_copied(here: Path) -> None:
         shutil.rmtree(name)
 
 
-def test_a_notebook_brings_the_scenarios_that_it_opens(here: Path) -> None:
-    """Those too whose names a loop makes."""
-    assert main(["examples", "03-p3-against-bandwidth"]) == 0
-    assert {"scenarios/p3-resnet-50.json", "scenarios/p3-vgg-19.json"} <= files(here)
+def test_a_notebook_brings_files_whose_names_a_loop_makes(here: Path) -> None:
+    assert main(["examples", "11-how-much-is-the-host"]) == 0
+    h100 = {"mlp.h100-sxm.jsonl", "graphs/mlp-b4096.json.gz", "measured/graphs.jsonl"}
+    assert {f"profiles/h100/{name}" for name in h100} <= files(here)
 
 
 def test_every_notebook_brings_the_files_that_it_names(here: Path) -> None:

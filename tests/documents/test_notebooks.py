@@ -41,15 +41,15 @@ SMALLER = {
         "[50, 100, 200, 400, 800, 1600, 3200, 6400]": "[50, 6400]",
     },
     "03-p3-against-bandwidth": {
-        "fields | {": '{"graph": [{"model": "lenet"}]} | fields | {',
+        "fields = {": 'fields = {"graph": [{"model": "lenet"}],',
         "[1, 2, 4, 5, 6, 10]": "[4]",
         "[5, 10, 12, 15]": "[12]",
-        'simdev.load_scenario("../scenarios/p3-resnet-50.json")': P3_OF_LENET,
+        'simdev.load_scenario("p3-resnet-50")': P3_OF_LENET,
     },
     "05-strategies": {
         '"inception-v3", "batch": 128': '"alexnet", "batch": 128',
         '"nmt", "batch": 256, "length": 5': '"rnnlm", "batch": 64, "length": 2',
-        '"flexflow", 300': '"flexflow", 10',
+        '"flexflow", 60': '"flexflow", 5',
     },
     "06-what-to-buy": {
         '{"model": "resnet-50", "batch": 512}': '{"model": "lenet", "batch": 512}',
