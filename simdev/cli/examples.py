@@ -37,7 +37,7 @@ OPTIONS = (
 
 NOTEBOOK = ".ipynb"
 # How a notebook names files: by paths from its folder, in which a loop may have left out a part.
-_NAMED = re.compile(r"\.\./((?:scenarios|profiles)/[\w./{}-]+)")
+_NAMED = re.compile(r"\.\./((?:scenarios|profiles)/(?:[\w./-]|\{[^}]*\})+)")
 _INDENT = "    "
 
 
