@@ -60,20 +60,21 @@ Reserve = Number | Mapping[str, Number]
 class MemoryModel:
     """How memory is counted; the defaults are the execution contract's. Raises InputError.
 
-    - ``model``: "full", or "outputs_only" as Placeto's simulator counts: the outputs of ops, each
-      until its last consumer anywhere has finished; no copies, parameters, states or workspace.
-    - ``framework``: "pytorch" counts what torch.cuda.max_memory_allocated tells: sizes rounded, and
-      beside tensors the scratch memory of operators, of updates and of cuBLAS
-      (lowering/scratch.py); the Report replays the allocator over steps in a row. "none": not so.
-      "auto": where a profile was measured by PyTorch on a CUDA device.
-    - ``rounding``: "none", or "pytorch", which rounds every tensor up to 512 bytes; then the Report
-      also replays the caching allocator (with expandable segments where ``expandable``).
-    - ``optimizer``: sgd, momentum, adam, mixed-momentum or mixed-adam sets the state bytes of every
-      op that owns parameters; ``gradients``: so many times its parameter bytes are kept as
-      gradients, 0, 1 or 2 (2: with the flat copy of data-parallel buckets). None: as the graph
-      says. ``dtype`` is that of parameters whose op does not tell it.
-    - ``context`` and ``communication``: bytes held on each device that runs ops, as a size, "cuda"
-      (``context``) or "nccl" (``communication``), or a table of these by device kind.
+    - ``model``: ``full``, or ``outputs_only`` as Placeto's simulator counts: the outputs of ops,
+      each until its last consumer anywhere has finished; no copies, parameters, states, workspace.
+    - ``framework``: ``pytorch`` counts what ``torch.cuda.max_memory_allocated`` tells: sizes
+      rounded, and beside tensors the scratch memory of operators, of updates and of cuBLAS, and
+      the Report replays the allocator over steps in a row; ``none``: not so; ``auto``: where a
+      profile was measured by PyTorch on a CUDA device.
+    - ``rounding``: ``pytorch`` rounds every tensor up to 512 bytes, and the Report replays the
+      caching allocator. ``expandable``: with expandable segments.
+    - ``optimizer``: ``sgd``, ``momentum``, ``adam``, ``mixed-momentum`` or ``mixed-adam`` sets the
+      state bytes of every op that owns parameters; none: as the graph says. ``gradients``: so many
+      times the parameter bytes are kept as gradients, 0, 1 or 2 (2: with the flat copy of
+      data-parallel buckets); none: as the graph says. ``dtype``: of parameters whose op does not
+      tell it.
+    - ``context``, ``communication``: bytes held on each device that runs ops, as a size, ``cuda``
+      (the context) or ``nccl`` (communication), or a table of these by device kind.
     """
 
     model: str = "full"
