@@ -11,17 +11,18 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from bullets import said_of
 from docutils import nodes
-from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from tables import table
 from typing_extensions import get_type_hints, is_typeddict
 
 from simdev.files import shape
+from simdev.memory import MemoryModel
+from simdev.strategy import Sync
 
 QUANTITIES = {
     "Bytes": "bytes",
@@ -49,6 +50,8 @@ PLAIN = {
 
 
 HEAD = ("key", "meaning", "value")
+NOUNS: dict[str, type[Any]] = {"SyncShape": Sync, "_MemoryShape": MemoryModel}
+"""By the name of a shape the class whose docstring explains its keys, where it is not itself."""
 
 
 def title(kind: Any) -> str:
@@ -88,9 +91,9 @@ def words(kind: Any, inner: dict[str, Any]) -> str:
     return PLAIN.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def rows(kind: Any, inner: dict[str, Any], noun: Any = None) -> Iterator[tuple[str, str, str]]:
-    """Key, what it means (where ``noun`` is given, by its docstring), what it may hold."""
-    texts = said_of(noun or kind)
+def rows(kind: Any, inner: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Key, what it means, what it may hold."""
+    texts = said_of(NOUNS.get(kind.__name__, kind))
     lines = list[tuple[str, str, str]]()
     for key, plain in get_type_hints(kind, include_extras=True).items():
         # Hints that are texts, as in all of these modules, leave __required_keys__ empty.
@@ -105,7 +108,7 @@ def rows(kind: Any, inner: dict[str, Any], noun: Any = None) -> Iterator[tuple[s
     yield from sorted(lines, key=lambda line: not line[-1].endswith("required"))
 
 
-def tables(kind: Any, noun: Any = None) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+def tables(kind: Any) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
     """The rows of a shape and of those inside, each with its name."""
     queue, done = {kind.__name__: kind}, set[str]()
     while queue:
@@ -113,21 +116,20 @@ def tables(kind: Any, noun: Any = None) -> Iterator[tuple[str, list[tuple[str, s
         item = queue.pop(key)
         if key not in done:
             done.add(key)
-            yield title(item), list(rows(item, queue, noun if item is kind else None))
+            yield title(item), list(rows(item, queue))
 
 
 class FileFormat(SphinxDirective):
-    """``.. file-format:: MODULE.SHAPE``, with ``:noun:`` where that tells what its keys mean."""
+    """``.. file-format:: MODULE.SHAPE``."""
 
     required_arguments = 1
     has_content = False
-    option_spec: ClassVar = {"noun": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         """The tables of the shape and of those inside."""
-        noun = named(self.options["noun"]) if "noun" in self.options else None
+        module, _, name = self.arguments[0].rpartition(".")
         written = list[nodes.Node]()
-        for head, lines in tables(named(self.arguments[0]), noun):
+        for head, lines in tables(getattr(import_module(module), name)):
             if written:
                 written.append(nodes.paragraph("", "", nodes.strong("", head)))
             if any(text for _, text, _ in lines):
@@ -135,12 +137,6 @@ class FileFormat(SphinxDirective):
             else:
                 written.append(table(HEAD[::2], [line[::2] for line in lines]))
         return written
-
-
-def named(path: str) -> Any:
-    """What a module has of that name."""
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

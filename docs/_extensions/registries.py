@@ -100,7 +100,7 @@ def flops_text(semantics: Semantics) -> str:
 
 def methods() -> Iterator[Table]:
     """What each method does, by its docstring, and what it needs by default."""
-    head = ("method", "what it does", "preparation", "evaluations")
+    head = ("method", "what it does", "preparation", "evaluations at most")
     rows = []
     for name, method in METHODS.items():
         summary = " ".join(cleandoc(method.run.__doc__ or "").split("\n\n")[0].split())

@@ -25,6 +25,15 @@ _Anchor = Annotated[list[Any], Field(min_length=2, max_length=2)]
 
 
 class _TableShape(TypedDict, total=False):
+    """A measured table.
+
+    - ``collective``: its kind.
+    - ``ranks``: how many took part.
+    - ``source``: ``measured`` (default) or ``fitted``.
+    - ``anchors``: pairs of bytes and time, with lines between.
+    - ``left_out``: how many measured sizes are no anchors, and how far lines are off there.
+    """
+
     collective: Required[str]
     ranks: Required[int]
     source: Literal["measured", "fitted"]
@@ -33,6 +42,13 @@ class _TableShape(TypedDict, total=False):
 
 
 class _CollectivesShape(TypedDict, total=False):
+    """A collection of tables.
+
+    - ``tables``: one for each kind and number of ranks.
+    - ``name``, ``title``: what it is called.
+    - ``provenance``: where the numbers come from, in any form.
+    """
+
     name: str
     title: str
     tables: Required[list[_TableShape]]

@@ -58,6 +58,27 @@ class _MeasuredShape(TypedDict, total=False):
 
 
 class _DeviceShape(TypedDict, total=False):
+    """A datasheet.
+
+    - ``kind``: what clusters and profiles call the device.
+    - ``name``: what it is called.
+    - ``family``: which kinds are alike, as ``hbm`` or ``cpu``.
+    - ``flops``: peaks by dtype, dense.
+    - ``memory_bandwidth``: of its memory.
+    - ``memory``: its size.
+    - ``launch``: what the launch of an op costs.
+    - ``launch_gap``: between two kernels of a stream.
+    - ``dispatch``: in which a host dispatches a small op.
+    - ``blas_workspace``: bytes of each workspace that PyTorch hands to cuBLAS.
+    - ``sustained_clock``: the share of the rate of a single call that kernels near the peak
+      keep.
+    - ``efficiency``: what is reached of the peaks, by op class (``default`` for all others) and
+      dtype.
+    - ``measured``: what products were seen to hold, in one call and for seconds, and the bandwidth.
+    - ``ports``: how many links of each kind it has.
+    - ``provenance``: where the numbers come from, in any form.
+    """
+
     kind: Required[str]
     name: str
     family: str

@@ -14,6 +14,13 @@ from .shape import Format
 
 
 class _GridShape(TypedDict, total=False):
+    """A grid.
+
+    - ``grid``: values by field, like ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"]}``, or a list
+      of such objects.
+    - ``name``, ``about``: what it is.
+    """
+
     name: str
     about: str
     grid: Required[Any]

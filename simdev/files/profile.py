@@ -85,7 +85,27 @@ class _TimesShape(TypedDict, total=False):
 
 
 class _RowShape(TypedDict, total=False):
-    """The schema of reference rows; ``Any`` marks what is carried along and not interpreted."""
+    """The schema of reference rows; ``Any`` marks what is carried along and not interpreted.
+
+    - ``op``: the op's kind.
+    - ``attrs``: its attributes.
+    - ``dt``: dtypes of the operands.
+    - ``in``: shapes of the operands as executed, null where unknown.
+    - ``acc``: the dtype in which it adds up; tells no rows apart.
+    - ``out``: shapes of the outputs.
+    - ``dev``: the kind of device.
+    - ``phase``: which part of a step it is of.
+    - ``t_ns``: nanoseconds as measured around the op; the median ``p50`` counts.
+    - ``src``: ``measured`` (default), or how the time was made: ``interpolated``, ``fitted``,
+      ``scaled``, ``roofline`` or another name.
+    - ``rel_err``: the expected relative error.
+    - ``kernel_ns``: the time of a GPU's kernels.
+    - ``launches``: how many kernels these are.
+    - ``host_ns``: what the host needs for a bare call.
+    - ``host_step_ns``: what the host needs for the op in a real step.
+    - ``flops``: its operations.
+    - ``ws``: bytes of scratch memory.
+    """
 
     op: Required[str]
     attrs: dict[str, Any]

@@ -45,6 +45,7 @@ class Sync:
     """How gradients are synchronised; ``sync_policy`` makes one from a policy's name and what
     differs from it.
 
+    - ``policy``: its name.
     - ``transport``: ``all-reduce`` over the workers, or ``server``.
     - ``slice_parameters``: gradients of more parameters are cut into slices of exactly so many.
       ``even_parameters``: gradients of so many or more are cut evenly, one piece a server.
