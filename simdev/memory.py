@@ -64,10 +64,10 @@ class MemoryModel:
       each until its last consumer anywhere has finished; no copies, parameters, states, workspace.
     - ``framework``: ``pytorch`` counts what ``torch.cuda.max_memory_allocated`` tells: sizes
       rounded, and beside tensors the scratch memory of operators, of updates and of cuBLAS, and
-      the Report replays the allocator over steps in a row; ``none``: not so; ``auto``: where a
-      profile was measured by PyTorch on a CUDA device.
+      the Report replays the allocator over steps in a row. With ``none`` it is not so, with
+      ``auto`` only where a profile was measured by PyTorch on a CUDA device.
     - ``rounding``: ``pytorch`` rounds every tensor up to 512 bytes, and the Report replays the
-      caching allocator. ``expandable``: with expandable segments.
+      caching allocator. ``expandable``: it is replayed with expandable segments.
     - ``optimizer``: ``sgd``, ``momentum``, ``adam``, ``mixed-momentum`` or ``mixed-adam`` sets the
       state bytes of every op that owns parameters; none: as the graph says. ``gradients``: so many
       times the parameter bytes are kept as gradients, 0, 1 or 2 (2: with the flat copy of

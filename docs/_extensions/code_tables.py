@@ -24,11 +24,16 @@ from tables import table
 
 
 def rows_of(path: str) -> Iterator[tuple[str, str]]:
-    """The names in ``MODULE.NAME``, each with what is said of it as one paragraph."""
+    """The names in ``MODULE.NAME``, each with what is said of it as one paragraph.
+
+    Raises ValueError where a docstring tells of other settings than the class has.
+    """
     module, _, name = path.rpartition(".")
     home = getattr(import_module(module), name)
     if is_dataclass(home):
         texts = said_of(home)
+        if apart := texts.keys() ^ {field.name for field in fields(home)}:
+            raise ValueError(f"{path}: the docstring and the fields differ: {', '.join(apart)}")
         for field in fields(home):
             default = "" if field.default is None else f" Default: ``{_plain(field.default)}``."
             yield field.name, f"{texts[field.name]}.{default}"
