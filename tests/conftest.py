@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 # by default there are dozens in a run. Pytest collects all at its end.
 gc.set_threshold(50_000, 10, 10)
 
-# Among the files, those of which one alone keeps a process busy for 15 seconds or more, the longest
+# Among the files, those of which one alone keeps a process busy for ten seconds or more, the longest
 # first: they come before the others, so that no process is left alone with one at the end.
 LONG = (
     "documents/test_notebooks.py",
@@ -31,10 +31,11 @@ LONG = (
     "search/test_search_exhaustive.py",
     "search/test_placers_training.py",
     "scenario/test_door.py",
-    "search/test_search.py",
     "documents/test_docs.py",
     "lowering/test_hybrid_published.py",
+    "search/test_search.py",
     "search/test_search_cli.py",
+    "search/test_search_colocrl.py",
     "oracle/test_split_session.py",
     "report/test_whatif.py",
     "engine/test_engines.py",
@@ -42,7 +43,9 @@ LONG = (
     "sweep/test_sweep_ends.py",
     "measure/test_torch_models.py",
     "measure/test_any_models.py",
-    "lowering/test_sync_p3.py",
+    "lowering/test_symmetry.py",
+    "lowering/test_partition_laws.py",
+    "search/test_plan_bounds.py",
 )
 
 

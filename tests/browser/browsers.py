@@ -53,6 +53,8 @@ def executable() -> str | None:
 @contextmanager
 def pages_in(browser: Browser, folder: Path) -> Iterator[PageOf]:
     """What opens pages (``PageOf``), from files in a folder, until they are all closed."""
+    from waiting import HANGS
+
     contexts, faults = [], list[str]()
 
     def requested(request: Request) -> None:
@@ -69,6 +71,7 @@ def pages_in(browser: Browser, folder: Path) -> Iterator[PageOf]:
             color_scheme=scheme,
             reduced_motion="reduce",
         )
+        context.set_default_timeout(1000 * HANGS)
         contexts.append(context)
         page = context.new_page()
         page.on("request", requested)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browsers import ARGS, NONE, PageOf, executable, pages_in
+from waiting import HANGS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -26,7 +27,9 @@ def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=place, args=list(ARGS))
+        started = playwright.chromium.launch(
+            executable_path=place, args=list(ARGS), timeout=1000 * HANGS
+        )
         yield started
         started.close()
 

@@ -20,6 +20,7 @@ from simdev.explore.door import METHODS, ExploreState
 from simdev.explore.explorer import explorer_of
 from simdev.explore.widget import MODULE
 from simdev.serve import respond
+from waiting import HANGS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -44,7 +45,7 @@ class Door:
         return self.url.partition("#")[2]
 
     def send(self, body: bytes, **headers: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANGS)
         with contextlib.closing(connection):
             given = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
             connection.request("POST" if body else "GET", "/", body or None, given | headers)
@@ -61,7 +62,7 @@ def door() -> Iterator[Door]:
         assert process.stdout is not None
         yield Door(process, process.stdout.readline().strip())
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(HANGS) == 0
 
 
 def test_the_page_for_anybody_tells_nothing_of_the_scenario(door: Door) -> None:
@@ -125,6 +126,7 @@ def opened(browser: Browser, width: int, scheme: str) -> tuple[Page, list[str]]:
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
     )
+    context.set_default_timeout(1000 * HANGS)
     page = context.new_page()
     page.on("console", lambda message: faults.append(message.text))
     page.on("pageerror", lambda error: faults.append(str(error)))
