@@ -62,13 +62,6 @@ class DeviceMemory:
         return None if self.capacity is None else self.peak - self.capacity
 
 
-def instants(times: Ints) -> Ints:
-    """The different ones of some times (ps), in their order."""
-    # As np.unique, whose hashes take twenty times as long.
-    times = np.sort(times)
-    return times[np.diff(times, prepend=times[:1] - 1) > 0]
-
-
 @dataclass(frozen=True, eq=False)
 class Trace:
     """The answer of an engine: ``start`` and ``finish`` in ps, a row a task of ``task_graph``."""

@@ -22,8 +22,8 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 # by default there are dozens in a run. Pytest collects all at its end.
 gc.set_threshold(50_000, 10, 10)
 
-# Among the files, those of which one alone keeps a process busy for ten seconds or more, the longest
-# first: they come before the others, so that no process is left alone with one at the end.
+# Among the files, those of which one alone keeps a process busy for ten seconds or more, the
+# longest first: they come before the others, so that no process is left alone with one at the end.
 LONG = (
     "documents/test_notebooks.py",
     "browser/test_pages.py",

@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from ..taskgraph import Ints, Resource, TaskGraph
+from ..taskgraph import Ints, Resource, TaskGraph, distinct
 from .violation import Violation
 
 
@@ -71,7 +71,7 @@ class _Replay:
         tasks = task_graph.tasks
         self.task_graph, self.names = task_graph, tasks.name
         release, free = finish + tasks.lag, finish + tasks.gap
-        self.instants: list[int] = np.unique(np.concatenate(([0], start, release, free))).tolist()
+        self.instants: list[int] = distinct(np.concatenate(([0], start, release, free))).tolist()
         self.releases = _by_instant(release, start)
         self.frees = _by_instant(free, start)
         self.starts = _by_instant(start, start - 1)

@@ -19,7 +19,7 @@ from ..graph import PHASES, Op
 from ..oracle import Oracle
 from ..semantics import SHIPPED, backward_of
 from ..structure import components, order_of, unit_of
-from ..taskgraph import Floats, Ints, Rows
+from ..taskgraph import Floats, Ints, Rows, distinct
 from .holding import persistent_bytes
 from .space import able, allowed
 
@@ -245,7 +245,7 @@ def _edges(oracle: Oracle, node_of: Ints, count: int) -> tuple[Ints, Ints, Float
     """
     reads = oracle.prepared.reads
     tensor, target = reads.consumers.owners(), node_of[reads.consumers.ids]
-    tensor, target = np.divmod(np.unique(tensor * count + target), max(count, 1))
+    tensor, target = np.divmod(distinct(tensor * count + target), max(count, 1))
     source = node_of[reads.producer[tensor]]
     away = source != target
     pairs, where = np.unique(source[away] * count + target[away], return_inverse=True)

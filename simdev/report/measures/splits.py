@@ -13,7 +13,7 @@ import numpy as np
 from ...lowering.symmetry import Symmetry
 from ...semantics import traits_of
 from ...strategy import Origin
-from ...taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
+from ...taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph, distinct
 from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table
 from .spans import transfer_mask
 
@@ -152,7 +152,7 @@ def ranks_of(task_graph: TaskGraph, copies: Ints) -> tuple[Ints, Ints]:
     collectives = np.flatnonzero(task_graph.of_kind(COLLECTIVE))
     filled = np.isin(buffers.filler, collectives)
     # A device counts once, however many buffers it receives.
-    places = np.unique(buffers.filler[filled] * count + buffers.device[filled])
+    places = distinct(buffers.filler[filled] * count + buffers.device[filled])
     by_task = np.zeros(len(task_graph.tasks), np.int64)
     np.add.at(by_task, places // count, copies[places % count])
     return collectives, np.maximum(by_task[collectives], 1)

@@ -29,8 +29,8 @@ from ...models.large.roles import (
     TENSOR,
     LargeStep,
 )  # fmt: skip
-from ...taskgraph import Ints
-from ...trace import DeviceMemory, Trace, instants
+from ...taskgraph import Ints, distinct
+from ...trace import DeviceMemory, Trace
 from ...units import PS_PER_SECOND, format_seconds
 from ..table import BYTES, LIMIT, TEXT, TIME, Table
 
@@ -232,7 +232,7 @@ def tiles(trace: Trace, large: LargeStep, rank: int) -> tuple[Ints, Ints, Ints]:
     rows = np.flatnonzero((tasks.source == device) | (tasks.destination == device))
     role, start, finish = large.role[rows], trace.start[rows], trace.finish[rows] + tasks.lag[rows]
     # Between two neighbouring instants nothing starts or ends: one label holds for all of it.
-    times = instants(np.concatenate((start, finish, [0, trace.end_ps])))
+    times = distinct(np.concatenate((start, finish, [0, trace.end_ps])))
     label = np.full(len(times) - 1, TERMS.index(BUBBLE), np.int64)
     # Painted one over another, so the most important comes last: computing over what it hides.
     for painted in (*WAITED_FOR[::-1], *range(COMPUTES)):

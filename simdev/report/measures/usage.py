@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...taskgraph import COLLECTIVE, Ints, Rows
+from ...taskgraph import COLLECTIVE, Ints, Rows, distinct
 from ...trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
 from ...units import PS_PER_SECOND, format_bytes, format_seconds
 from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Table, shorten
@@ -160,8 +160,8 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
     queues = np.concatenate((queue[after[into]], queue[before[out]]))
     devices = np.concatenate((tasks.source[before[into]], tasks.source[after[out]]))
     number = len(trace.task_graph.devices)
-    # A pair as one number, so that unique sorts by queue, then by device.
-    pairs = np.unique(queues * number + devices)
+    # A pair as one number, so that they come by queue, then by device.
+    pairs = distinct(queues * number + devices)
     ranks = Rows(np.searchsorted(pairs // number, np.arange(count + 1)), pairs % number)
     # For each collective the list of its queue: where each list begins, and how far on.
     size = np.diff(ranks.ptr)[queue[rows]]
