@@ -95,7 +95,8 @@ class Explorer:
         with self._lock:
             outcome = self._outcome_of(exact)
             scenario = outcome.scenario
-            subject = Subject(self.name, analyze(outcome), scenario, strategy=self.strategy)
+            report = analyze(outcome, replays=tables)
+            subject = Subject(self.name, report, scenario, strategy=self.strategy)
             data = run_data(subject, tables=tables)
             return data | {"timeline": self._kept.shortened(data["timeline"], shape)}
 

@@ -315,10 +315,11 @@ def run(
     return analyze(execute(question, prepared))
 
 
-def analyze(outcome: Outcome) -> Report:
+def analyze(outcome: Outcome, replays: bool = True) -> Report:
     """The report of what running a scenario showed.
 
-    A trace alone can be analyzed too: ``analyze(Outcome(trace))``.
+    A trace alone can be analyzed too: ``analyze(Outcome(trace))``. Without ``replays`` PyTorch's
+    allocator is not replayed, which takes longer than all else: what it reserves is left out.
     """
     trace, large, schedule = outcome.trace, outcome.large, outcome.schedule
     # Counts are those of the whole trace, in which every step has the same tasks.
@@ -339,7 +340,7 @@ def analyze(outcome: Outcome) -> Report:
         costs=dict(outcome.rungs),
         cost_misses=outcome.misses,
         cost_rel_err=outcome.rel_err,
-        footprint=Footprint.of(trace, outcome.memory),
+        footprint=Footprint.of(trace, outcome.memory, replays),
         splits=tuple(cost for cost in splits if not cost.stays_whole),
         whole=tuple(cost for cost in splits if cost.stays_whole),
         steady=steady,

@@ -15,8 +15,9 @@ from simdev.explore import Explorer, explorer_of, knobs_of
 from simdev.explore.knobs import BANDWIDTH, LATENCY, MEMORY, MICROBATCHES, SPEED, checked, turned
 from simdev.files.examples import scenario_names
 from simdev.lowering import can_be_retimed, lower_step, retimed
+from simdev.report import analyze
 from simdev.report.page import Subject, run_data
-from simdev.scenario import prepare
+from simdev.scenario import execute, prepare
 from strategies import World, worlds
 
 VALUES = {BANDWIDTH: 3, LATENCY: 0.5, MEMORY: 0.75}
@@ -57,9 +58,9 @@ def test_a_step_given_other_times_is_the_step_lowered_on_the_other_machines(
 QUICK = ("vgg-16-4x-p100", "pipeline-1f1b", "alexnet-2x-gpu-staged")
 
 
-def page_of(scenario: simdev.Scenario, like: Explorer) -> dict[str, Any]:
-    report = simdev.run(scenario)
-    return run_data(Subject(like.name, report, scenario, strategy=like.strategy), tables=False)
+def page_of(scenario: simdev.Scenario, like: Explorer, tables: bool) -> dict[str, Any]:
+    report = analyze(execute(scenario), replays=tables)
+    return run_data(Subject(like.name, report, scenario, strategy=like.strategy), tables=tables)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +81,10 @@ def test_answers_are_those_of_a_simulation_of_the_other_machines(name: str) -> N
         questions += [fewer, fewer | {BANDWIDTH: 2}, fewer | {LATENCY: 2}]
     for question in questions:
         exact = {knob: Fraction(value) for knob, value in question.items() if knob in there}
-        data = answered(explorer, **{knob: question[knob] for knob in exact})
+        tables = question is values
+        data = explorer.page({knob: question[knob] for knob in exact}, tables)
         del data["timeline"]["shape"]
-        assert data == page_of(turned(explorer.scenario, exact), explorer), question
+        assert data == page_of(turned(explorer.scenario, exact), explorer, tables), question
     if SPEED in there:
         anew = explorer_of(name, anew=True)
         assert explorer.page({SPEED: 1.7}) | {"timeline": None} == (

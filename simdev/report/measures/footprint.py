@@ -24,11 +24,13 @@ class Footprint:
     allocators: tuple[AllocatorUse, ...]
 
     @classmethod
-    def of(cls, trace: Trace, memory: MemoryModel) -> Footprint | None:
-        """None where memory is counted as the contract counts it."""
+    def of(cls, trace: Trace, memory: MemoryModel, replays: bool = True) -> Footprint | None:
+        """None where memory is counted as the contract counts it; ``replays`` asks for the
+        allocators.
+        """
         if not memory.changes:
             return None
-        if memory.unit == 1:
+        if memory.unit == 1 or not replays:
             return cls(memory, ())
         return cls(memory, allocator_use(trace, memory.expandable, memory.is_pytorch))
 
