@@ -48,6 +48,12 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
+def table_of(path: str, heads: str) -> nodes.table:
+    """Its table under two heads; names may break, for a narrow page."""
+    head = [title.strip() for title in heads.split(",", 1)]
+    return table(head, [(f"``{name}``", text) for name, text in rows_of(path)], "options")
+
+
 class CodeTable(SphinxDirective):
     """``.. code-table:: MODULE.NAME`` with ``:heads:``, the titles of its two columns."""
 
@@ -56,10 +62,8 @@ class CodeTable(SphinxDirective):
     option_spec: ClassVar = {"heads": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
-        """The table; names may break, for a narrow page."""
-        head = [title.strip() for title in self.options["heads"].split(",", 1)]
-        rows = [(f"``{key}``", text) for key, text in rows_of(self.arguments[0])]
-        return [table(head, rows, (25, 75), "options")]
+        """The table."""
+        return [table_of(self.arguments[0], self.options["heads"])]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

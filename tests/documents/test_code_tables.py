@@ -22,10 +22,16 @@ def test_every_row_says_something() -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(DOCS / "_extensions")!r})
-from code_tables import rows_of
+from code_tables import rows_of, table_of
+from docutils.core import publish_from_doctree
+from docutils.utils import new_document
 for path in sys.argv[1:]:
     rows = dict(rows_of(path))
     assert rows and all(text.endswith(".") for text in rows.values()), (path, rows)
+    document = new_document(path)
+    document += table_of(path, "name, meaning")
+    page = publish_from_doctree(document, writer="html5").decode()
+    assert page.count("<tr") == 1 + len(rows)
 """
     names = sorted({name for _, name in TABLES})
     answer = subprocess.run([sys.executable, "-c", program, *names], capture_output=True)
