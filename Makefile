@@ -11,8 +11,6 @@ DEV := $(VENV)/.dev-stamp
 SETUP := setup.cfg pyproject.toml constraints.txt
 # Byte code is made of what is imported, when it is: most of what is installed never is.
 PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt
-# And then it is kept: tests start hundreds of processes, which would compile it again each.
-unexport PYTHONDONTWRITEBYTECODE
 
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq -y -o Acquire::Retries=1 -o Acquire::http::Timeout=20
 
@@ -61,9 +59,12 @@ browser: $(DEV)
 		&& echo "installing Debian's chromium for the tests of pages ..." && $(APT) update && $(APT) install \
 		--no-install-recommends chromium fonts-dejavu-core; } >&2 || $(BIN)/python tests/browser/browsers.py || true
 
-# A warning is an error; what simdev did not change keeps its pictures.
+# A warning is an error; what simdev did not change keeps its pictures. Where there is a browser, the pages
+# are looked at in it.
 docs: $(DEV)
 	$(BIN)/python -m sphinx -c docs -b html -d build/pages -j auto -W --keep-going -q . build/site
+	@$(MAKE) --no-print-directory browser
+	$(BIN)/python -m pytest -q -m slow tests/browser/test_documentation.py
 	@echo "build/site/index.html is ready"
 
 bench: $(DEV)

@@ -29,6 +29,7 @@ from sphinx.errors import PycodeError
 from sphinx.ext.napoleon import NumpyDocstring
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
+from sphinx.writers.html5 import HTML5Translator
 
 MOST_KEYS = 60
 
@@ -158,9 +159,36 @@ def short_defaults(
     return signature and shortened(signature), back
 
 
+class Signatures(HTML5Translator):
+    """Parameters on lines of their own are spans: Sphinx writes ``dl`` and ``dd`` without a ``dt``,
+    which readers of screens announce as broken lists.
+    """
+
+    SPANS: ClassVar = {
+        "<dl>": '<span class="parameters">',
+        "<dd>": '<span class="parameter">',
+        "</dd>": "</span>",
+        "</dl>": "</span>",
+    }
+
+    def visit_desc_parameterlist(self, node: nodes.Element) -> None:
+        """Remember where the list begins."""
+        self.begins = len(self.body)
+        super().visit_desc_parameterlist(node)
+
+    def depart_desc_parameterlist(self, node: nodes.Element) -> None:
+        """Write what was written since with spans."""
+        super().depart_desc_parameterlist(node)
+        text = "".join(self.body[self.begins :])
+        for tag, span in self.SPANS.items():
+            text = text.replace(tag, span)
+        self.body[self.begins :] = [text]
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Adds the directive."""
     app.add_directive("public-names", PublicNames)
+    app.set_translator("html", Signatures)
     app.connect("autodoc-process-docstring", sections)
     app.connect("autodoc-process-signature", short_defaults)
     app.connect("missing-reference", by_its_name)

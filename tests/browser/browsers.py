@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,10 @@ INSIDE = ("file:", "data:", "blob:", "about:")
 FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 """Two frames: what a page draws once a frame is there after it."""
 SERIOUS = ("serious", "critical")
+LOOKS_FOR = {
+    "resultTypes": ["violations"],
+    "preload": False,  # else it asks for style sheets once more, which pages of a folder may not
+}
 
 
 def executable() -> str | None:
@@ -51,8 +56,8 @@ def executable() -> str | None:
 
 
 @contextmanager
-def pages_in(browser: Browser, folder: Path) -> Iterator[PageOf]:
-    """What opens pages (``PageOf``), from files in a folder, until they are all closed."""
+def visits(browser: Browser) -> Iterator[PageOf]:
+    """What opens addresses as ``PageOf`` opens pages, until they are all closed."""
     from waiting import HANGS
 
     contexts, faults = [], list[str]()
@@ -65,7 +70,7 @@ def pages_in(browser: Browser, folder: Path) -> Iterator[PageOf]:
         if message.type in ("error", "warning"):
             faults.append(f"console: {message.text}")
 
-    def opened(html: str, width: int = 1280, scheme: str = "light") -> Page:
+    def opened(address: str, width: int = 1280, scheme: str = "light") -> Page:
         context = browser.new_context(
             viewport={"width": width, "height": HEIGHT},
             color_scheme=scheme,
@@ -77,11 +82,7 @@ def pages_in(browser: Browser, folder: Path) -> Iterator[PageOf]:
         page.on("request", requested)
         page.on("console", written)
         page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-        place = folder / f"{len(contexts)}.html"
-        place.write_text(html, "utf-8")
-        page.goto(place.as_uri())
-        page.locator("main > *").first.wait_for(state="attached")
-        page.evaluate(FRAMES)
+        page.goto(address)
         return page
 
     yield opened
@@ -90,31 +91,48 @@ def pages_in(browser: Browser, folder: Path) -> Iterator[PageOf]:
     assert not faults
 
 
+@contextmanager
+def pages_in(browser: Browser, folder: Path) -> Iterator[PageOf]:
+    """What opens pages (``PageOf``), from files in a folder, until they are all closed."""
+    with visits(browser) as visit:
+        counts = count(1)
+
+        def opened(html: str, width: int = 1280, scheme: str = "light") -> Page:
+            place = folder / f"{next(counts)}.html"
+            place.write_text(html, "utf-8")
+            page = visit(place.as_uri(), width, scheme)
+            page.locator("main > *").first.wait_for(state="attached")
+            page.evaluate(FRAMES)
+            return page
+
+        yield opened
+
+
 def serious_findings(page: Page) -> Iterator[str]:
     """What an accessibility checker objects to on a page: rule, elements, reason."""
     from axe_playwright_python.sync_playwright import Axe
 
-    for rule in Axe().run(page).response["violations"]:
+    for rule in Axe().run(page, options=LOOKS_FOR).response["violations"]:
         if rule["impact"] in SERIOUS:
             nodes = [node["target"][0] for node in rule["nodes"]]
             reason = rule["nodes"][0]["failureSummary"]
             yield f"{rule['id']} ({len(nodes)}): {nodes[:4]} {reason}"
 
 
-def cut_parts(page: Page) -> list[str]:
+def cut_parts(page: Page, inside: str = "body") -> list[str]:
     """The elements that reach beyond the right edge of the window and do not scroll inside of
     something that does.
     """
-    parts: list[str] = page.evaluate(CUT)
+    parts: list[str] = page.evaluate(CUT, inside)
     return parts
 
 
-CUT = """() => {
+CUT = """(inside) => {
   const scrolls = (part) => part
     && (/auto|scroll|hidden/.test(getComputedStyle(part).overflowX) || scrolls(part.parentElement));
   const is_cut = (part) => part.getBoundingClientRect().right > innerWidth + 1
     && getComputedStyle(part).display !== "none" && !scrolls(part.parentElement);
-  return [...document.querySelectorAll("body *")].filter(is_cut)
+  return [...document.querySelectorAll(`${inside} *`)].filter(is_cut)
     .map((part) => `${part.tagName} ${part.className} ${part.textContent.slice(0, 40)}`);
 }"""
 

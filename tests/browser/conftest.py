@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from browsers import ARGS, NONE, PageOf, executable, pages_in
+from browsers import ARGS, NONE, PageOf, executable, pages_in, visits
 from waiting import HANGS
 
 if TYPE_CHECKING:
@@ -40,4 +40,11 @@ def page_of(browser: Browser, tmp_path: Path) -> Iterator[PageOf]:
     a reader who set light or dark.
     """
     with pages_in(browser, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[PageOf]:
+    """``visit(address, width=1280, scheme="light")`` opens what stands elsewhere."""
+    with visits(browser) as opened:
         yield opened
