@@ -48,6 +48,7 @@ class Marks:
 
 def text_of(result: Result, ops: int, marks: Marks, confirmed: bool) -> str:
     """The lines that a search prints: of a graph of so many ops, beside ``marks``."""
+    from ..report.ranking import PRESENT
     from ..units import format_seconds
 
     run, details = result.provenance, result.details
@@ -56,7 +57,7 @@ def text_of(result: Result, ops: int, marks: Marks, confirmed: bool) -> str:
     lines = [f"{run['method']}: step time {step}{_of_pipeline(details) if piped else ''}"]
     known = marks.references
     if known is not None and known.present is not None:
-        lines.append(f"the scenario's strategy: {_seconds(known.present.cost)}")
+        lines.append(f"{PRESENT}: {_seconds(known.present.cost)}")
     if "warm" in details:
         lines += _beginning(result)
     lines += _beside(result, marks)
@@ -88,11 +89,12 @@ def _seconds(cost: Cost) -> str:
 
 def _beside(result: Result, marks: Marks) -> Iterator[str]:
     """One device and the bound; what to try where the result is worse than what was there."""
+    from ..report.ranking import ONE_DEVICE, PRESENT
     from ..units import format_seconds
 
     known, parts = marks.references, []
     if known is not None and known.single is not None:
-        parts.append(f"one device: {_seconds(known.single.cost)}")
+        parts.append(f"{ONE_DEVICE}: {_seconds(known.single.cost)}")
     if marks.least_ps is not None:
         least = format_seconds(marks.least_ps / PS_PER_SECOND, DIGITS)
         at_it = result.cost.feasible and result.cost.step_ps <= marks.least_ps
@@ -101,7 +103,7 @@ def _beside(result: Result, marks: Marks) -> Iterator[str]:
         yield "; ".join(parts)
     # A pipeline is planned for its period; its single step may well be longer.
     if known is not None and marks.rank is not None and "period_s" not in result.objectives:
-        pairs = {"one device": known.single, "the scenario's strategy": known.present}
+        pairs = {ONE_DEVICE: known.single, PRESENT: known.present}
         better = [name for name, mark in pairs.items() if mark and mark.rank < marks.rank]
         if better:
             yield f"worse than {' and '.join(better)}: {_remedy(result.provenance)}"

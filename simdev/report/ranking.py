@@ -29,7 +29,7 @@ BESIDE = Goal("devices", "fewest devices"), Goal("peak_bytes", "least memory")
 """What is given up for speed, where it differs between rows."""
 
 
-ONE_DEVICE, PRESENT = "one device", "own placement"
+ONE_DEVICE, PRESENT = "one device", "the scenario's strategy"
 """What answers of searches are seen beside, as people read of it."""
 
 

@@ -50,7 +50,7 @@ def test_methods_of_a_search_stand_best_first_with_their_curves() -> None:
     data = answers_data(SEARCH, "search.json") or {}
     assert data["title"] == "Which method finds the shortest step: fast, 1 s"
     assert data["headline"] == (
-        "fast: 2.00 times as fast as one device, 1.50 times as fast as own placement"
+        "fast: 2.00 times as fast as one device, 1.50 times as fast as the scenario's strategy"
     )
     assert [curve["method"] for curve in data["curves"]["evaluations"]] == ["fast", "slow"]
     (sheet,) = data["sheets"]

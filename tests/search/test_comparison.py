@@ -98,11 +98,11 @@ def test_a_row_has_medians_and_says_what_ends_below_it():
     walk, good = table.to_dict("records")
     assert (walk["step_ms"], walk["lower_ms"], walk["upper_ms"]) == (9, 7, 10)
     assert (walk["seeds"], walk["evaluations"], walk["placing_s"]) == (5, 8, 0.8)
-    assert walk["above"] == "own placement"
+    assert walk["above"] == "the scenario's strategy"
     assert walk["against_single"] == pytest.approx(9.5 / 9)
     assert (good["seeds"], good["above"], good["reason"]) == (1, "", "")
     above = Comparison(tuple(seeds), {"q": References(reference(8), reference(8.5))})
-    assert above.table.above.tolist() == ["one device, own placement"]
+    assert above.table.above.tolist() == ["one device, the scenario's strategy"]
     alone = Comparison(tuple(seeds), {"q": References()}).table
     assert alone.above.tolist() == [""]
     assert alone.against_single.isna().all()

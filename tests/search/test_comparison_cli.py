@@ -40,10 +40,10 @@ def test_a_comparison_prints_a_table_and_writes_the_best_of_all(scenario, capsys
     assert main(["search", path, *COMPARE, "-o", "best.json", "--plot", "p.png"]) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
-    assert lines[0] == "s.json; one device 37 ms; own placement 28 ms"
+    assert lines[0] == "s.json; one device 37 ms; the scenario's strategy 28 ms"
     table = {line.split()[0]: line for line in lines[2:5]}
     assert set(table) == {"single", "random", "annealing"}
-    assert table["single"].endswith("above own placement")
+    assert table["single"].endswith("above the scenario's strategy")
     walked = r"^  annealing +20\.0000 +20\.0000 to 20\.0000 +x 1\.85 +40 "
     assert re.search(walked, printed.out, re.MULTILINE)
     assert "0.9 x one device: 33.3 ms" in printed.out
@@ -61,7 +61,7 @@ def test_json_has_the_table_with_curves(scenario, capsys):
     assert printed["single_step_time_s"] == 0.037
     assert printed["present_step_time_s"] == 0.028
     single, _, annealing = printed["methods"]
-    assert single["above"] == "own placement"
+    assert single["above"] == "the scenario's strategy"
     assert [run["seed"] for run in annealing["runs"]] == [4, 5, 6]
     assert annealing["curves"]["evaluations"]["median_s"][-1] == pytest.approx(0.02)
     assert {row["mark"] for row in annealing["reached"]} == {"0.9 x one device", "annealing"}

@@ -225,7 +225,7 @@ def test_the_picture_has_every_method_in_both_panels():
     assert evaluations.get_xscale() == seconds.get_xscale() == "log"
     (legend,) = figure.legends
     names = {text.get_text().partition("  ")[0] for text in legend.get_texts()}
-    assert names == {"single", "annealing", "random", "one device", "own placement"}
+    assert names == {"single", "annealing", "random", "one device", "the scenario's strategy"}
     # a line and its end for each of two, a point, and two lines beside
     assert [len(axes.lines) for axes in figure.axes] == [7, 7]
     steps = {line.get_drawstyle() for line in evaluations.lines if len(line.get_xdata()) > 2}
