@@ -31,6 +31,7 @@ P3_OF_LENET = """simdev.load_scenario({
     "strategy": {"short": "data-parallel", "sync": {"policy": "p3"}},
 })"""
 SMALLER = {
+    "01-simulate-a-placement": {'search(scenario, "m-sct"': 'search(scenario, "m-topo"'},
     "02-sequential-or-parallel": {
         'simdev.load_scenario("../scenarios/gnmt-4x-cpu.json")': ON_FOUR_CORES,
         'rates = ("half-duplex", "parallel"), ("5 GB/s", "100 MB/s")': (
