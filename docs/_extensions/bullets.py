@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from inspect import cleandoc
 from typing import Any
 
-NAMES = re.compile(r"``[\w-]+``(?:, ``[\w-]+``)*: ")
+NAMES = re.compile(r"(?:^|(?<=\. ))``[\w-]+``(?:, ``[\w-]+``)*: ")
 
 
 def said_of(kind: type[Any]) -> dict[str, str]:
