@@ -5,28 +5,20 @@ from dataclasses import replace
 from matplotlib import pyplot as plt
 
 import simdev
-from simdev.report.figures import plot_gantt
+from simdev.report.figures import chart_of, draw_gantt
 
-sizes = {"a": 40, "b": 20, "c": 60}  # MB over a link of 1 GB/s, ready after 0, 10 and 20 ms
-ops = [
-    {"name": name, "time": f"{10 * i} ms", "outputs": [{"bytes": f"{size} MB"}]}
-    for i, (name, size) in enumerate(sizes.items())
-]
-ops += [{"name": f"read {name}", "time": "5 ms", "inputs": [name]} for name in sizes]
-devices = [{"name": name} for name in ("gpu:0", "gpu:1", "gpu:2", "gpu:3", "switch")]
-devices[-1]["kind"] = "switch"
+SIZES = {"a": 40, "b": 20, "c": 60}  # MB over a link of 1 GB/s, ready after 0, 10 and 20 ms
+ops = [{"name": name, "time": f"{10 * i} ms", "outputs": [{"bytes": f"{SIZES[name]} MB"}]}
+       for i, name in enumerate(SIZES)]  # fmt: skip
+ops += [{"name": f"read {name}", "time": "5 ms", "inputs": [name]} for name in SIZES]
+devices = [{"name": f"gpu:{i}"} for i in range(4)] + [{"name": "switch", "kind": "switch"}]
 wires = [{"ends": [f"gpu:{i}", "switch"], "bandwidth": "1 GB/s"} for i in range(4)]
 place = {"a": "gpu:0", "b": "gpu:1", "c": "gpu:2", "read ?": "gpu:3"}
-question = {
-    "graph": {"ops": ops},
-    "cluster": {"devices": devices, "links": wires},
-    "strategy": place,
-}
-base = simdev.load_scenario(question)
-figure, panels = plt.subplots(2, 1, figsize=(11, 8))
+cluster = {"devices": devices, "links": wires}
+figure, panels = plt.subplots(2, 1, figsize=(9.5, 7.5))
 for queues, panel in zip(("link", "fair"), panels, strict=True):
-    report = simdev.run(replace(base, cluster=replace(base.cluster, queues=queues)))
-    plot_gantt(report.trace, panel)
-    panel.set_xlim(0, 150)
-    panel.set_title(f'"queues": "{queues}", {report.seconds * 1e3:.0f} ms', pad=28)
+    question = {"graph": {"ops": ops}, "cluster": cluster | {"queues": queues}, "strategy": place}
+    report = simdev.run(simdev.load_scenario(question))
+    title = f'"queues": "{queues}", {report.seconds * 1e3:.0f} ms'
+    draw_gantt(replace(chart_of(report), title=title), panel)
 figure.savefig("fair.png")

@@ -18,5 +18,6 @@ for i, plan in enumerate(front.itertuples()):
                 ha="left" if i % 2 else "right")  # fmt: skip
 ax.set(xlabel="memory of the fullest GPU (GiB)", ylabel="step (s)",
        title="Llama 3 8B on 16 H100: dp x tp x pp of the plans that none beats")  # fmt: skip
+ax.margins(0.07)
 ax.legend()
 figure.savefig("front.png")

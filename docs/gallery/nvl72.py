@@ -1,7 +1,10 @@
 """GB200 NVL72: 72 GPUs around one fabric of NVLink switches."""
 
-from simdev.files import read_preset
-from simdev.report.figures import cluster_figure
+from matplotlib import pyplot as plt
 
-figure = cluster_figure(read_preset("gb200-nvl72"))
+from simdev.files import read_preset
+from simdev.report.figures import plot_cluster
+
+figure, ax = plt.subplots(figsize=(9, 3))
+plot_cluster(read_preset("gb200-nvl72"), ax)
 figure.savefig("nvl72.png")

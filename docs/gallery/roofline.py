@@ -11,13 +11,9 @@ profile = read_profile(examples_folder() / "profiles/h100/gpt2-medium.h100-sxm.j
 loads = [(load_of(row.key), float(row.seconds)) for row in profile.rows.values()]
 figure, ax = plt.subplots(figsize=(9, 6))
 for name in ("gemm", "norm", "softmax", "elementwise", "reduction", "optimizer"):
-    chosen = [
-        pair for pair in loads if pair[0] and pair[0].op_class == name and pair[0].flops > 1e6
-    ]
-    intensity = [load.flops / (load.read + load.written) for load, _ in chosen]
-    ax.scatter(
-        intensity, [load.flops / s / 1e12 for load, s in chosen], label=name, s=50, alpha=0.8
-    )
+    drawn = [pair for pair in loads if pair[0] and pair[0].op_class == name and pair[0].flops > 1e6]
+    intensity = [load.flops / (load.read + load.written) for load, _ in drawn]
+    ax.scatter(intensity, [load.flops / s / 1e12 for load, s in drawn], label=name, alpha=0.8)
 x = np.logspace(-2, 3.2)
 ax.plot(x, np.minimum(67, 3.35 * x), color="black", linewidth=1)
 ax.annotate("67 TFLOP/s", (150, 80))

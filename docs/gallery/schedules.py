@@ -11,7 +11,7 @@ from simdev.report.figures import chart_of, draw_gantt
 from simdev.scenario import Outcome
 from simdev.schedules import named_schedule, stage_times
 
-figure, panels = plt.subplots(4, 1, figsize=(12, 11))
+figure, panels = plt.subplots(4, 1, figsize=(9.5, 10.5))
 for name, panel in zip(("GPipe", "1F1B", "ZB-H1", "DualPipe"), panels, strict=True):
     schedule = named_schedule(name, 4, 8)
     times = stage_times(schedule, "10 ms", "10 ms", "8 ms", "0.5 ms")

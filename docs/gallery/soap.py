@@ -4,20 +4,19 @@ from matplotlib import pyplot as plt
 
 import simdev
 
+CONV = "block_3/conv_1/conv2d"
 CUTS = [{"n": 4}, {"k": 4}, {"p": 4}, {"p": 2, "q": 2}, {"n": 2, "k": 2}, {"c": 4}]
 gpus = [f"gpu:{i}" for i in range(4)]
-figure, (time, sent) = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+figure, (time, sent) = plt.subplots(1, 2, figsize=(9.5, 4.5), sharey=True)
 for split in CUTS:
+    partition = {CONV: {"split": split, "devices": gpus}}
     question = {
         "graph": {"model": "vgg-16", "batch": 32},
         "cluster": {"preset": "flexflow-p100", "nodes": 1},
-        "strategy": {
-            "placement": {"*": "gpu:0"},
-            "partition": {"block_3/conv_1/conv2d": {"split": split, "devices": gpus}},
-        },
+        "strategy": {"placement": {"*": "gpu:0"}, "partition": partition},
     }
     report = simdev.run(simdev.load_scenario(question))
-    (cost,) = [cost for cost in report.splits if cost.op == "block_3/conv_1/conv2d"]
+    (cost,) = [cost for cost in report.splits if cost.op == CONV]
     name = ", ".join(f"{axis} in {parts}" for axis, parts in split.items())
     time.barh(name, cost.longest_ps / 1e9, color="#0072B2")
     sent.barh([name], (cost.bytes_in + cost.sync_bytes) / 1e6, color="#E69F00")

@@ -6,14 +6,9 @@ import simdev
 from simdev.search.tofu.coarse import Coarse
 from simdev.search.tofu.plan import communication
 
+RNN = {"model": "rnnlm", "layers": 4, "hidden": 4096, "batch": 512, "length": 20}
 MODELS = {
-    "RNN, 4 x 4,096 cells": {
-        "model": "rnnlm",
-        "layers": 4,
-        "hidden": 4096,
-        "batch": 512,
-        "length": 20,
-    },
+    "RNN, 4 x 4,096 cells": RNN,
     "WResNet-50, 4 times wider": {"model": "wresnet-50", "widen": 4, "batch": 32},
 }
 sent = {}
