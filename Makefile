@@ -59,8 +59,8 @@ browser: $(DEV)
 		&& echo "installing Debian's chromium for the tests of pages ..." && $(APT) update && $(APT) install \
 		--no-install-recommends chromium fonts-dejavu-core; } >&2 || $(BIN)/python tests/browser/browsers.py || true
 
-# A warning is an error; what simdev did not change keeps its pictures. Where there is a browser, the pages
-# are looked at in it.
+# A warning is an error; pictures and answers of notebooks are kept until simdev changes. Where there is a
+# browser, the pages are looked at in it.
 docs: $(DEV)
 	$(BIN)/python -m sphinx -c docs -b html -d build/pages -j auto -W --keep-going -q . build/site
 	@$(MAKE) --no-print-directory browser

@@ -31,6 +31,7 @@ extensions = [
     "code_tables",
     "registry_tables",
     "gallery",
+    "notebooks",
 ]
 
 root_doc = "docs/index"
@@ -47,11 +48,8 @@ highlight_language = "none"  # of blocks that name none: commands and what they 
 copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .gp, .go"
 
-# Pages with cells are executed where they changed, the answers kept between builds. Notebooks are
-# committed with what they print, and the tests execute them.
-nb_execution_excludepatterns = ["notebooks/*"]
+# docs/_extensions/notebooks.py says which notebooks are executed, and where their answers are kept.
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(HERE.parent / "build" / "notebooks")
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True

@@ -53,11 +53,11 @@ def _made_of(name: str) -> str:
 
 
 def _digest(name: str) -> str:
-    return _hash((HERE / f"{name}.py", STYLE)) + _simdev()
+    return _hash((HERE / f"{name}.py", STYLE)) + of_simdev()
 
 
 @cache
-def _simdev() -> str:
+def of_simdev() -> str:
     """Of simdev's sources and presets, whose changes may change any picture."""
     folders = ("simdev", "scenarios", "profiles")
     return _hash(

@@ -45,7 +45,7 @@ def test_a_picture_is_stale_until_it_is_made_of_what_stands_there(
     assert MAKE["make"]("nvl72") > 0
     assert (tmp_path / "pictures" / "nvl72.png").stat().st_size > 10_000
     assert set(NAMES) - set(MAKE["stale"]()) == {"nvl72"}
-    monkeypatch.setitem(globals_of_make, "_simdev", lambda: "changed since")
+    monkeypatch.setitem(globals_of_make, "of_simdev", lambda: "changed since")
     assert MAKE["stale"]() == NAMES
 
 
