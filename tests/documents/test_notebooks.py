@@ -59,8 +59,8 @@ SMALLER = {
         '{"cluster": list(price_per_hour)}': '{"cluster": ["l40s-8x", "dgx-h100"]}',
     },
     "07-write-your-own-optimizer": {
-        'simdev.load_scenario("../scenarios/gnmt-4x-cpu.json")': ON_FOUR_CORES,
-        "proposals=15_000": "proposals=1_500",
+        'simdev.load_scenario("gnmt-4x-cpu")': ON_FOUR_CORES,
+        "proposals=5_000": "proposals=500",
         "budget=5_000": "budget=500",
     },
     "08-from-pytorch-to-a-prediction": {"seconds=5": "seconds=0.5"},
