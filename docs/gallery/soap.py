@@ -6,14 +6,15 @@ import simdev
 
 CONV = "block_3/conv_1/conv2d"
 CUTS = [{"n": 4}, {"k": 4}, {"p": 4}, {"p": 2, "q": 2}, {"n": 2, "k": 2}, {"c": 4}]
-gpus = [f"gpu:{i}" for i in range(4)]
 figure, (time, sent) = plt.subplots(1, 2, figsize=(9.5, 4.5), sharey=True)
 for split in CUTS:
-    partition = {CONV: {"split": split, "devices": gpus}}
     question = {
         "graph": {"model": "vgg-16", "batch": 32},
         "cluster": {"preset": "flexflow-p100", "nodes": 1},
-        "strategy": {"placement": {"*": "gpu:0"}, "partition": partition},
+        "strategy": {
+            "placement": {"*": "gpu:0"},
+            "partition": {CONV: {"split": split, "devices": [f"gpu:{i}" for i in range(4)]}},
+        },
     }
     report = simdev.run(simdev.load_scenario(question))
     (cost,) = [cost for cost in report.splits if cost.op == CONV]
