@@ -15,9 +15,10 @@ devices = [{"name": f"gpu:{i}"} for i in range(4)] + [{"name": "switch", "kind":
 wires = [{"ends": [f"gpu:{i}", "switch"], "bandwidth": "1 GB/s"} for i in range(4)]
 place = {"a": "gpu:0", "b": "gpu:1", "c": "gpu:2", "read ?": "gpu:3"}
 cluster = {"devices": devices, "links": wires}
+base = {"graph": {"ops": ops}, "strategy": place}
 figure, panels = plt.subplots(2, 1, figsize=(9.5, 7.5))
 for queues, panel in zip(("link", "fair"), panels, strict=True):
-    question = {"graph": {"ops": ops}, "cluster": cluster | {"queues": queues}, "strategy": place}
+    question = base | {"cluster": cluster | {"queues": queues}}
     report = simdev.run(simdev.load_scenario(question))
     title = f'"queues": "{queues}", {report.seconds * 1e3:.0f} ms'
     draw_gantt(replace(chart_of(report), title=title), panel)
