@@ -8,7 +8,7 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,6 @@ OPTIONS = (
     ("--network", "RATE", 'bandwidth of each network adapter, like "25 Gbit/s"'),
     ("-o --output", "OUT", "draw it (.png, .svg or .pdf)"),
     ("--json", "", "print as JSON"),
-    ("--markdown", "", "print the list as a table for documents"),
 )
 
 
@@ -53,8 +52,6 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"NAME: missing, and --{unused[0]} needs it")
         print(_listed(args))
         return DONE
-    if args.markdown:
-        raise InputError("--markdown: prints the list of presets, without NAME")
     cluster = _cluster(args)
     with output_files(args, {"output": PICTURES}, ()) as out:
         if "output" in out:
@@ -98,11 +95,6 @@ def preset_rows() -> list[tuple[str, ...]]:
     return rows
 
 
-def preset_table() -> str:
-    """The presets as a table in Markdown."""
-    return _markdown(HEAD, [(f"`{name}`", *cells) for name, *cells in preset_rows()])
-
-
 def device_rows() -> list[tuple[str, ...]]:
     """A row for every kind of device with a datasheet, under DEVICE_HEAD; peaks are dense,
     bandwidths of one direction.
@@ -126,14 +118,7 @@ def device_rows() -> list[tuple[str, ...]]:
     return rows
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def _listed(args: argparse.Namespace) -> str:
-    if args.markdown:
-        return preset_table()
     rows = preset_rows()
     if args.json:
         objects = [dict(zip(("name", *HEAD[1:]), row, strict=True)) for row in rows]

@@ -293,10 +293,6 @@ def test_the_verb_lists_shows_and_draws(tmp_path: Path, capsys: pytest.CaptureFi
             ["clusters", "c.json", "--nodes", "2"],
             "--nodes, --network: are settings of a preset, not of a file",
         ),
-        (
-            ["clusters", "dgx-h100", "--markdown"],
-            "--markdown: prints the list of presets, without NAME",
-        ),
     ],
 )
 def test_the_verb_refuses_with_one_message(
