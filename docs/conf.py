@@ -29,7 +29,6 @@ extensions = [
     "command_line",
     "file_formats",
     "code_tables",
-    "registry_tables",
     "gallery",
     "notebooks",
 ]

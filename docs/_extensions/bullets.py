@@ -1,4 +1,4 @@
-"""What the bullets of docstrings say of names.
+"""What the bullets of docstrings say of names, and values beside it.
 
 A bullet begins with names and a colon and goes on with others after a full stop; what is said of
 several names holds for each. Names that a base class brings may be told there.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from inspect import cleandoc
 from typing import Any
 
@@ -25,6 +26,23 @@ def said_of(kind: type[Any]) -> dict[str, str]:
             for names, text in _entries(" ".join(bullet.split("\n\n")[0].split())):
                 texts |= dict.fromkeys(re.findall(r"``([\w-]+)``", names), text)
     return texts
+
+
+def said_of_fields(kind: type[Any]) -> dict[str, str]:
+    """What the docstring of a dataclass says of each field, in their order.
+
+    Raises ValueError where it leaves one out, or tells of others.
+    """
+    texts, names = said_of(kind), [field.name for field in fields(kind)]
+    if apart := sorted(texts.keys() ^ set(names)):
+        path = f"{kind.__module__}.{kind.__name__}"
+        raise ValueError(f"{path}: the docstring and the fields differ: {', '.join(apart)}")
+    return {name: texts[name] for name in names}
+
+
+def plain(value: object) -> str:
+    """A value as JSON has it, and ``--settings`` takes it."""
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
 def _bases(kind: type[Any]) -> list[type[Any]]:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
-from bullets import said_of
+from bullets import plain, said_of_fields
 
 from simdev.cli.clusters import DEVICE_HEAD, HEAD, device_rows, preset_rows
 from simdev.models.large import LARGE, Transformer
 from simdev.search import METHODS
 from simdev.semantics import OP_CLASSES, Semantics, kinds, semantics_of, splits
-from simdev.strategy import Sync
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 Row = tuple[str, ...]
@@ -127,22 +126,14 @@ def settings() -> Iterator[Table]:
     head = ("setting", "what it is", "default", "published")
     for name, method in METHODS.items():
         if method.learner:
-            yield Table(name, head, list(settings_of(name, method.settings)))
+            yield Table(name, head, list(settings_of(method.settings)))
 
 
-def settings_of(learner: str, kind: type[Any]) -> Iterator[Row]:
-    """The settings of a learner. Raises ValueError where the docstring says nothing of one."""
-    texts, default, published = said_of(kind), asdict(kind()), asdict(kind.published())
-    silent = [name for name in default if name not in texts]
-    if silent:
-        raise ValueError(f"{learner}: the docstring of its settings lacks {', '.join(silent)}")
-    for name in default:
-        yield code(name), texts[name], _plain(default[name]), _plain(published[name])
-
-
-def _plain(value: object) -> str:
-    """A value as ``--settings`` takes it."""
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+def settings_of(kind: type[Any]) -> Iterator[Row]:
+    """The settings of a learner. Raises ValueError where its docstring and its fields differ."""
+    default, published = asdict(kind()), asdict(kind.published())
+    for name, text in said_of_fields(kind).items():
+        yield code(name), text, plain(default[name]), plain(published[name])
 
 
 # What ships
@@ -185,19 +176,6 @@ def _sizes(model: Transformer) -> Row:
     return code(model.name), sizes, heads, f"{model.length}", f"{model.parameters():,}"
 
 
-# Synchronisation
-
-
-def sync_settings() -> Iterator[Table]:
-    """The settings of the mechanism that all policies share, with their defaults."""
-    texts, rows = said_of(Sync), list[Row]()
-    for field in fields(Sync):
-        if field.name != "policy":
-            default = "none" if field.default is None else code(_plain(field.default))
-            rows.append((code(field.name), f"{texts[field.name]}. Default: {default}"))
-    yield Table("", ("setting", "what it is"), rows)
-
-
 TABLES = {
     "op-kinds": op_kinds,
     "methods": methods,
@@ -207,5 +185,4 @@ TABLES = {
     "device-kinds": device_kinds,
     "models": models,
     "large-models": large_models,
-    "sync-settings": sync_settings,
 }
