@@ -159,7 +159,7 @@ def _copy(files: Sequence[Path], folder: Path, force: bool) -> tuple[list[str], 
     for place in new:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(place) as temporary:
+            with replacing(place, keeps_link=False) as temporary:
                 shutil.copyfile(places[place], temporary)
         except OSError as error:
             raise InputError(f"--output: cannot write {place}: {reason_of(error)}") from None

@@ -22,18 +22,21 @@ from .reading import PathLike
 
 
 @contextmanager
-def replacing(path: PathLike) -> Iterator[str]:
+def replacing(path: PathLike, keeps_link: bool = True) -> Iterator[str]:
     """The name of an empty file to fill, which becomes ``path`` when the block succeeds and
     vanishes when it fails. A block that removes it has nothing to write: the place stays as it is.
+
+    A link stays a link, and what it points to is replaced; or with ``keeps_link`` false the link
+    itself is.
 
     It exists from the start, so a place that cannot be written raises OSError before any work is
     done.
     """
     if os.path.isdir(path):
         raise IsADirectoryError(21, "is a directory", os.fspath(path))
-    if not os.path.exists(path) or stat.S_ISREG(os.stat(path).st_mode):
-        # A link stays a link: what it points to is replaced.
-        target = os.path.realpath(path)
+    is_replaced = not keeps_link and os.path.islink(path)
+    if is_replaced or not os.path.exists(path) or stat.S_ISREG(os.stat(path).st_mode):
+        target = os.fspath(path) if is_replaced else os.path.realpath(path)
         with _beside(target) as temporary:
             yield temporary
             with suppress(FileNotFoundError):
@@ -48,7 +51,8 @@ def replacing(path: PathLike) -> Iterator[str]:
 
 @contextmanager
 def _beside(target: str) -> Iterator[str]:
-    if os.path.exists(target) and not os.access(target, os.W_OK):
+    is_file = os.path.exists(target) and not os.path.islink(target)
+    if is_file and not os.access(target, os.W_OK):
         raise PermissionError(13, "permission denied", target)
     folder, name = os.path.split(target)
     # The same ending: writers choose the format by it. Short, for the name may be at the limit of

@@ -66,13 +66,32 @@ def _transfers(tasks: Tasks, rows: Ints, prepared: Prepared) -> tuple[Ints, Ints
     """(duration, lag, gap) in ps of transfers, each over one piece of a route. Raises
     InputError.
     """
-    times: dict[tuple[int, int, int], tuple[int, int, int]] = {}
-    columns = (column[rows].tolist() for column in (tasks.source, tasks.destination, tasks.bytes))
+    times: dict[tuple[int, int, int, int], tuple[int, int, int]] = {}
+    ways = _ways(tasks, rows)
+    columns = (column[rows].tolist() for column in (*ways, tasks.bytes))
     keys = list(zip(*columns, strict=True))
     for key in dict.fromkeys(keys):
-        source, destination, size = key
-        (segment,) = prepared.segments(source, destination)
+        source, destination, piece, size = key
+        segment = prepared.segments(source, destination)[piece]
         held = segment.held_ps if segment.flow_links else transfer_ps(size, segment)
         times[key] = held, segment.lag_ps, segment.gap_ps
     duration, lag, gap = np.array([times[key] for key in keys], np.int64).reshape(-1, 3).T
     return duration, lag, gap
+
+
+def _ways(tasks: Tasks, transfers: Ints) -> tuple[Ints, Ints, Ints]:
+    """By task the ends of the whole route that a transfer is on, and which of its pieces it takes,
+    from 0: a piece need not be the route that joins its own ends.
+    """
+    source, destination = tasks.source.copy(), tasks.destination.copy()
+    piece, sends = np.zeros(len(tasks), np.int64), np.zeros(len(tasks), np.bool_)
+    sends[transfers] = True
+    before, after = tasks.successors.owners(), tasks.successors.ids
+    onward = sends[before] & sends[after] & (tasks.destination[before] == tasks.source[after])
+    before, after = before[onward], after[onward]
+    longest = -1
+    while longest < piece.max(initial=0):  # each round reaches one staging device more
+        longest = piece.max(initial=0)
+        piece[after] = piece[before] + 1
+        source[after], destination[before] = source[before], destination[after]
+    return source, destination, piece

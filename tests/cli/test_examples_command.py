@@ -117,6 +117,21 @@ def test_nothing_is_overwritten_without_a_word(
     assert mine.read_text() == original
 
 
+def test_a_copy_takes_the_place_of_a_link_and_spares_what_it_points_to(here: Path) -> None:
+    mine, link = here / "mine.json", here / "scenarios" / "pipeline-1f1b.json"
+    mine.write_text("mine")
+    link.parent.mkdir()
+    for target in (mine, here / "missing.json"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        assert main(["examples", "pipeline-1f1b"]) == 2
+        assert main(["examples", "pipeline-1f1b", "--force"]) == 0
+        assert not link.is_symlink()
+        assert "pipeline-1f1b" in link.read_text()
+    assert mine.read_text() == "mine"
+    assert not (here / "missing.json").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

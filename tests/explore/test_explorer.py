@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +19,7 @@ from simdev.lowering import can_be_retimed, lower_step, retimed
 from simdev.report import analyze
 from simdev.report.page import Subject, run_data
 from simdev.scenario import execute, prepare
-from strategies import World, worlds
+from strategies import UNIT, World, op, worlds
 
 VALUES = {BANDWIDTH: 3, LATENCY: 0.5, MEMORY: 0.75}
 FACTORS = st.fractions(min_value=Fraction(1, 8), max_value=8, max_denominator=64)
@@ -53,6 +54,23 @@ def test_a_step_given_other_times_is_the_step_lowered_on_the_other_machines(
         return
     step = lower_step(prepared, scenario.strategy)
     same_tasks(retimed(step, prepared.on(changed.cluster)), expected)
+
+
+def test_a_piece_of_a_staged_route_may_be_another_way_than_that_between_its_ends() -> None:
+    # From a to b by way of x: its smallest bandwidth is no worse than by y, and x comes first. From
+    # a to s alone y is wider.
+    devices = [simdev.Device(name, kind) for name, kind in (("a", "gpu"), ("x", "switch"),
+               ("y", "switch"), ("s", "cpu"), ("t", "cpu"), ("b", "gpu"))]  # fmt: skip
+    devices = [replace(device, staging=device.kind == "cpu") for device in devices]
+    links = [simdev.Link((one, other), bandwidth=width * UNIT, latency=0) for one, other, width in
+             (("a", "x", 1), ("a", "y", 4), ("x", "s", 1), ("y", "s", 4), ("s", "t", 2),
+              ("t", "b", 1))]  # fmt: skip
+    cluster = simdev.Cluster("staged", tuple(devices), tuple(links), "parallel")
+    world = World.of([op("p", 2, size=100), op("q", 3, "p")], cluster, [0, 5])
+    scenario = simdev.Scenario(world.graph, cluster, simdev.CostModel(), world.strategy)
+    explorer = Explorer(scenario, "staged")
+    assert answered(explorer)["timeline"]["step"] == 2 + (100 + 50 + 100) + 3
+    assert answered(explorer, bandwidth=2)["timeline"]["step"] == 2 + (50 + 25 + 50) + 3
 
 
 QUICK = ("vgg-16-4x-p100", "pipeline-1f1b", "alexnet-2x-gpu-staged")
