@@ -143,17 +143,19 @@ class Coded(Lazy):
 
     __slots__ = ("codes", "labels")
 
-    def __init__(self, codes: NDArray[np.uint8], labels: tuple[str, ...]) -> None:
+    def __init__(self, codes: NDArray[np.unsignedinteger[Any]], labels: tuple[str, ...]) -> None:
         super().__init__(len(codes), lambda i: labels[codes[i]])
         self.codes, self.labels = codes, labels
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Coded:
-        """From texts of which at most 256 differ; what is coded already stays itself."""
+        """From texts; what is coded already stays itself."""
         if isinstance(texts, Coded):
             return texts
         code = {label: number for number, label in enumerate(dict.fromkeys(texts))}
-        codes = np.fromiter((code[text] for text in texts), np.uint8, len(texts))
+        # A byte for each of millions of tasks; a saved run may name more kinds than a byte tells.
+        width = np.min_scalar_type(len(code))
+        codes = np.fromiter((code[text] for text in texts), width, len(texts))
         return cls(codes, tuple(code))
 
     def __iter__(self) -> Iterator[str]:
@@ -325,9 +327,9 @@ class TaskGraph:
 
     def of_kind(self, *wanted: str) -> NDArray[np.bool_]:
         """True for each task of these kinds."""
-        return np.array([label in wanted for label in self.kinds.labels], np.bool_)[
-            self.kinds.codes
-        ]
+        is_wanted = np.array([label in wanted for label in self.kinds.labels], np.bool_)
+        chosen: NDArray[np.bool_] = is_wanted[self.kinds.codes]
+        return chosen
 
     @cached_property
     def first_dispatch(self) -> int:

@@ -91,7 +91,7 @@ def _beliefs(
 
 def _device_gap(scene: Scene, devices: Alike[Device], gaps: Waits) -> Parameter:
     tasks = scene.task_graph.tasks
-    computes = np.array([kind != TRANSFER for kind in tasks.kind], np.bool_)
+    computes = ~scene.task_graph.of_kind(TRANSFER)
     here = computes[gaps.before] & np.isin(tasks.source[gaps.before], devices.rows)
     return gap_parameter(devices, gaps.of(np.flatnonzero(here)), on_links=False)
 

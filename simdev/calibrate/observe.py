@@ -98,7 +98,7 @@ class Scene:
     @cached_property
     def moves(self) -> Ints:
         """The tasks that are transfers."""
-        return np.flatnonzero([kind == TRANSFER for kind in self.task_graph.tasks.kind])
+        return np.flatnonzero(self.task_graph.of_kind(TRANSFER))
 
     @cached_property
     def routes(self) -> dict[int, tuple[Route, ...]]:

@@ -165,13 +165,11 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints, later: Ints | None) -> Tas
     if later is not None:
         for run in range(copies.count):
             columns["priority"][copies.rows(slice(None), run)] += run * later
-    labels = tuple(dict.fromkeys(tasks.kind))
-    code = {label: k for k, label in enumerate(labels)}
-    codes = np.fromiter((code[kind] for kind in tasks.kind), np.uint8, len(tasks))
+    kind = Coded.of(tasks.kind)
     return Tasks(
         # Made when they are read: nobody reads the names of most of millions of tasks.
         name=Lazy(copies.total, lambda row: copies.name(tasks.name, row)),
-        kind=Coded(copies.tiled(codes), labels),
+        kind=Coded(copies.tiled(kind.codes), kind.labels),
         resources=copies.tiled_rows(tasks.resources),
         links=copies.tiled_rows(tasks.links),
         successors=_successors(tasks.successors, copies, edges),

@@ -360,6 +360,10 @@ def test_names_are_made_when_asked_for() -> None:
         names[5]
     kinds = Coded(np.array([1, 0, 1], np.uint8), ("forward", "transfer"))
     assert tuple(kinds) == ("transfer", "forward", "transfer")
+    # more than a byte can number, as a saved run may name them
+    many = [f"kind {i}" for i in range(300)] * 2
+    assert list(Coded.of(many)) == many
+    assert Coded.of(many).count("kind 299") == 2
 
 
 def test_attention_is_that_of_the_models_year(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,9 +41,7 @@ class Symmetry:
 
     def counts(self, task_graph: TaskGraph) -> Ints:
         """By task for how many it stands: a collective is one, whoever takes part."""
-        tasks = task_graph.tasks
-        shared = np.fromiter((kind == COLLECTIVE for kind in tasks.kind), np.bool_, len(tasks))
-        return np.where(shared, 1, self.copies[tasks.source])
+        return np.where(task_graph.of_kind(COLLECTIVE), 1, self.copies[task_graph.tasks.source])
 
     def counted(self, task_graph: TaskGraph) -> int:
         """How many tasks all devices run together."""

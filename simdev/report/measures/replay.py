@@ -166,8 +166,8 @@ class _Step:
     def of(cls, trace: Trace, device: int, rows: Ints) -> _Step:
         """``rows`` are the device's buffers that count."""
         tasks, buffers = trace.task_graph.tasks, trace.task_graph.buffers
-        updates = np.fromiter((kind == UPDATE for kind in tasks.kind), np.bool_, len(tasks))
-        sent = np.fromiter((kind == DISPATCH for kind in tasks.kind), np.bool_, len(tasks))
+        updates = trace.task_graph.of_kind(UPDATE)
+        sent = trace.task_graph.of_kind(DISPATCH)
         # Of a trace of several steps the first will do; dispatches stand behind all steps.
         rows = rows[buffers.filler[rows] < int((~sent).sum()) // trace.task_graph.steps]
         filler, kind = buffers.filler[rows], buffers.kind[rows]
