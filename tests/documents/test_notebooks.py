@@ -33,13 +33,9 @@ P3_OF_LENET = """simdev.load_scenario({
 SMALLER = {
     "01-simulate-a-placement": {'search(scenario, "m-sct"': 'search(scenario, "m-topo"'},
     "02-sequential-or-parallel": {
-        'simdev.load_scenario("../scenarios/gnmt-4x-cpu.json")': ON_FOUR_CORES,
-        'rates = ("half-duplex", "parallel"), ("5 GB/s", "100 MB/s")': (
-            'rates = ("half-duplex", "parallel"), ("100 MB/s",)'
-        ),
-        "seconds=2": "seconds=0.2",
-        '["single", "m-topo", "m-etf", "m-sct", "greedy"]': '["single", "m-etf"]',
-        "[50, 100, 200, 400, 800, 1600, 3200, 6400]": "[50, 6400]",
+        'simdev.load_scenario("gnmt-4x-cpu")': ON_FOUR_CORES,
+        "[50, 200, 800, 3200]": "[200]",
+        "budget=300": "budget=50",
     },
     "03-p3-against-bandwidth": {
         "fields = {": 'fields = {"graph": [{"model": "lenet"}],',
@@ -65,13 +61,14 @@ SMALLER = {
     },
     "08-from-pytorch-to-a-prediction": {"seconds=5": "seconds=0.5"},
     "09-learning-to-place": {
-        'search(question, "post", budget=500)': 'search(question, "post", budget=50)',
-        '"post", "colocrl", "placeto"]': '"post"]',
         "budget=500, seeds=3": "budget=50, seeds=1",
-        '"colocrl", budget=500, warm': '"post", budget=50, warm',
+        '"post", "colocrl"]': '"post"]',
+        '    "colocrl": {"question": question, "warm": "m-sct"},\n': "",
+        "name, budget=500": "name, budget=50",
         "short[:4], budget=1200": "short[:1], budget=30",
-        "zip(nmt.unseen, nmt.held_out": "zip(nmt.unseen[:1], nmt.held_out[:1]",
-        "budget=100": "budget=10",
+        "method, budget=100": "method, budget=10",
+        "for scenario in nmt.held_out": "for scenario in nmt.held_out[:1]",
+        "for sizes in nmt.unseen": "for sizes in nmt.unseen[:1]",
     },
     "10-which-plan": {
         "global_batch=128": "global_batch=16",
