@@ -28,6 +28,7 @@ from ..lowering import (
     hangs_on_op_times,
     lower_step,
     retimed,
+    retimes_to_itself,
 )
 from ..period import follow_one_another, simulate_lowered
 from ..report import analyze
@@ -72,10 +73,11 @@ class Explorer:
         return can_be_retimed(self._prepared, strategy)
 
     def _lower(self, strategy: Strategy) -> LoweredStep:
-        """The step to be given other times."""
+        """The step to be given other times; where they would be wrong, each is lowered anew."""
         assert self._prepared is not None
         repeated = follow_one_another(strategy, self.scenario.steps)
         step = lower_step(self._prepared, strategy, repeated)
+        self._anew |= not retimes_to_itself(step, self._prepared)
         # Kinds as numbers, and names as texts: each answer would make them anew.
         graph = step.task_graph
         tasks = replace(graph.tasks, kind=graph.kinds, name=tuple(graph.tasks.name))
@@ -122,6 +124,8 @@ class Explorer:
                 self._latest = strategy, execute(scenario, prepared)
                 return self._latest[1]
             self._lowered = self._lower(strategy), self._latest[1]
+            if self._anew:
+                return execute(scenario, prepared)
         step, outcome = self._lowered
         trace = simulate_lowered(retimed(step, prepared), strategy, scenario.engine, scenario.steps)
         return replace(outcome, trace=trace, scenario=scenario)

@@ -28,7 +28,7 @@ from .partition import (
     written_out,
 )
 from .prepare import Prepared
-from .retimed import can_be_retimed, hangs_on_op_times, retimed
+from .retimed import can_be_retimed, hangs_on_op_times, retimed, retimes_to_itself
 from .sharing import refuse_slowing, slows, with_sharing
 from .splitting import Split, rows_of, split, split_gated
 from .stages import staged
@@ -53,6 +53,7 @@ __all__ = [
     "most_steps",
     "partition",
     "retimed",
+    "retimes_to_itself",
     "rows_of",
     "short_form",
     "slows",

@@ -62,6 +62,15 @@ def retimed(step: LoweredStep, prepared: Prepared) -> LoweredStep:
     return replace(step, task_graph=graph)
 
 
+def retimes_to_itself(step: LoweredStep, prepared: Prepared) -> bool:
+    """Whether a step that is ``retimed`` by what it was lowered from has its times again: a kind of
+    task that is lowered by another rule shows here, whatever ``can_be_retimed`` knows of it.
+    """
+    before, after = step.task_graph.tasks, retimed(step, prepared).task_graph.tasks
+    columns = ("duration", "lag", "gap")
+    return all(np.array_equal(getattr(before, name), getattr(after, name)) for name in columns)
+
+
 def _transfers(tasks: Tasks, rows: Ints, prepared: Prepared) -> tuple[Ints, Ints, Ints]:
     """(duration, lag, gap) in ps of transfers, each over one piece of a route. Raises
     InputError.

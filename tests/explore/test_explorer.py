@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,13 @@ from simdev.errors import InputError
 from simdev.explore import Explorer, explorer_of, knobs_of
 from simdev.explore.knobs import BANDWIDTH, LATENCY, MEMORY, MICROBATCHES, SPEED, checked, turned
 from simdev.files.examples import scenario_names
-from simdev.lowering import can_be_retimed, lower_step, retimed
+from simdev.lowering import (
+    can_be_retimed,
+    hangs_on_op_times,
+    lower_step,
+    retimed,
+    retimes_to_itself,
+)
 from simdev.report import analyze
 from simdev.report.page import Subject, run_data
 from simdev.scenario import execute, prepare
@@ -38,10 +46,10 @@ def answered(explorer: Explorer, **values: Any) -> dict[str, Any]:
     return explorer.page(values, tables=False)
 
 
-@given(world=worlds(), wider=FACTORS, later=FACTORS, larger=FACTORS)
+@given(world=worlds(), wider=FACTORS, later=FACTORS, larger=FACTORS, slower=st.integers(1, 3))
 @settings(max_examples=100)
 def test_a_step_given_other_times_is_the_step_lowered_on_the_other_machines(
-    world: World, wider: Fraction, later: Fraction, larger: Fraction
+    world: World, wider: Fraction, later: Fraction, larger: Fraction, slower: int
 ) -> None:
     scenario = simdev.Scenario(world.graph, world.cluster, simdev.CostModel(), world.strategy)
     prepared = prepare(scenario)
@@ -49,11 +57,25 @@ def test_a_step_given_other_times_is_the_step_lowered_on_the_other_machines(
         return
     changed = turned(scenario, {BANDWIDTH: wider, LATENCY: later, MEMORY: larger})
     try:
-        expected = lower_step(prepare(changed), changed.strategy)
+        there = prepare(changed)
+        if not hangs_on_op_times(changed.strategy):  # a duration that is not known stays below 0
+            there = there.lasting(np.where(there.duration > 0, slower, 1) * there.duration)
+        expected = lower_step(there, changed.strategy)
     except InputError:  # ops and devices that no route joins
         return
     step = lower_step(prepared, scenario.strategy)
-    same_tasks(retimed(step, prepared.on(changed.cluster)), expected)
+    assert retimes_to_itself(step, prepared)
+    same_tasks(retimed(step, prepared.on(changed.cluster).lasting(there.duration)), expected)
+
+
+def test_where_a_step_is_not_given_its_own_times_each_is_lowered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = [answered(explorer_of("pipeline-1f1b", anew=True), bandwidth=x) for x in (2, 3)]
+    monkeypatch.setattr(sys.modules["simdev.lowering.retimed"], "transfer_ps", lambda *_: 7)
+    explorer = explorer_of("pipeline-1f1b")
+    for x, answer in zip((2, 3), expected, strict=True):
+        assert answered(explorer, bandwidth=x)["timeline"]["tasks"] == answer["timeline"]["tasks"]
 
 
 def test_a_piece_of_a_staged_route_may_be_another_way_than_that_between_its_ends() -> None:
