@@ -181,6 +181,17 @@ def test_every_key_of_a_file_means_something(registries: ModuleType, module: str
         assert set(shape.__annotations__) == {name for name in texts if texts[name]}, shape.__name__
 
 
+def test_every_key_that_a_noun_explains_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
+    formats = import_module("file_formats")
+    modules = {"SyncShape": "strategy_keys", "_MemoryShape": "scenario"}
+    assert formats.NOUNS.keys() == modules.keys()
+    for name, noun in formats.NOUNS.items():
+        shape = getattr(import_module(f"simdev.files.{modules[name]}"), name)
+        assert shape.__annotations__.keys() == formats.said_of(noun).keys()
+
+
 def test_the_keys_that_must_stand_are_first(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sphinx")
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
