@@ -150,6 +150,7 @@ NAMES = {
     ("compare", "first"): SCENARIOS,
     ("compare", "second"): SCENARIOS,
     ("calibrate", "file"): SCENARIOS,
+    ("explore", "scenario"): SCENARIOS,
     ("examples", "names"): Names("examples", _examples),
     ("", "cluster"): CLUSTERS,
     ("clusters", "name"): CLUSTERS,

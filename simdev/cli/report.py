@@ -41,9 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from ..files.reading import label, read_json
     from ..report.page import answers_data, is_results, page, read_results, results_data, run_data
 
-    args.file = scenario_path(args.file)
-    if os.path.isdir(args.file):
-        args.file = os.path.join(args.file, ANSWER)
+    args.file = _file_of(scenario_path(args.file))
     if args.out is None and not args.json:
         args.usage_error("the following arguments are required: -o/--out (or --json)")
     require_price(args.price)
@@ -55,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             data = results_data(read_results(args.file), os.path.basename(args.file))
         else:
             value = read_json(args.file)
-            answers = answers_data(value, os.path.basename(label(args.file)))
+            answers = answers_data(value, label(args.file))
             if answers is None:
                 step = _step(args.file, value, not args.no_what_if, args.price)
             elif args.json:
@@ -68,6 +66,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_figures(*step), indent=1, allow_nan=False))
     return DONE
+
+
+def _file_of(source: str) -> str:
+    """The file that is read: of the folder of plans their answer. Raises InputError."""
+    if not os.path.isdir(source):
+        return source
+    answer = os.path.join(source, ANSWER)
+    if not os.path.lexists(answer):
+        raise InputError(f"has no {ANSWER}, which simdev plan --out writes", source)
+    return answer
 
 
 def _figures(subject: Any, gains: Sequence[Any]) -> dict[str, Any]:

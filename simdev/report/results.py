@@ -304,7 +304,9 @@ def read_results(path: str) -> pd.DataFrame:
             (f"is no table of simdev sweep: it has no column {' and no column '.join(missing)}"),
             path,
         )
-    problems = [f"{name}: must hold numbers" for name in COLUMNS if _is_no_figure(table, name)]
+    problems = [
+        f"{name}: must hold numbers, none below 0" for name in COLUMNS if _is_no_figure(table, name)
+    ]
     if problems:
         raise InputError(problems).within(path)
     return table
@@ -319,7 +321,7 @@ def _is_no_figure(table: pd.DataFrame, name: str) -> bool:
     column = table[name]
     if not is_numeric_dtype(column):
         return bool(column.notna().any())
-    return bool(((column > LARGEST) & (column != math.inf)).any())
+    return bool(((column > LARGEST) & (column != math.inf) | (column < 0)).any())
 
 
 def _read_csv(file: IO[bytes]) -> pd.DataFrame:

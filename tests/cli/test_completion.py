@@ -58,9 +58,10 @@ def test_bash_completes_what_is_typed(
 ) -> None:
     (folder / "mine.json").touch()
     (folder / "place").mkdir()
-    verbs, simulate, option, files, schedules, preset, place, copies, engine, method = complete(
+    verbs, simulate, explored, *others = complete(
         "simdev ",
         "simdev simulate gnmt-1",
+        "simdev explore gnmt-1",
         "simdev simulate x --gan",
         "simdev simulate min",
         "simdev simulate --model llama3-70b --schedule Zero",
@@ -70,8 +71,9 @@ def test_bash_completes_what_is_typed(
         "simdev simulate x --engine s",
         "simdev search x --method m-e",
     )
+    option, files, schedules, preset, place, copies, engine, method = others
     assert verbs == [verb.__name__.rpartition(".")[2].rstrip("_") for verb in VERBS]
-    assert simulate == ["gnmt-1x-cpu"]
+    assert simulate == explored == ["gnmt-1x-cpu"]
     assert option == ["--gantt"]
     assert files == ["mine.json"]
     assert preset == ["dgx-h100", "dgx-h200"]

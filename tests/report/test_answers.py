@@ -13,6 +13,7 @@ import pytest
 
 from answers import PLANS, SEARCH
 from simdev.cli import main
+from simdev.cli.plan_folder import write_plans
 from simdev.errors import InputError
 from simdev.report.page import answers_data
 from simdev.report.ranking import ranking
@@ -89,6 +90,37 @@ def test_a_search_becomes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "<title>Which method finds" in out.read_text("utf-8")
     assert main(["report", str(tmp_path / "s.json"), "--json"]) == 2
     assert "--json prints the figures of one step" in capsys.readouterr().err
+
+
+def test_of_a_folder_without_plans_the_folder_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "plans", tmp_path / "p.html"
+    folder.mkdir()
+    assert main(["report", str(folder), "-o", str(out)]) == 2
+    reason = "has no plans.json, which simdev plan --out writes"
+    assert capsys.readouterr().err == f"{folder}: {reason}\n"
+    (folder / "plans.json").write_text('{"plans": [{"pp": 1}], "counts": {}}')
+    assert main(["report", str(folder), "-o", str(out)]) == 2
+    reason = "plans: is not what simdev wrote: no 'step_time_s'"
+    assert capsys.readouterr().err == f"{folder / 'plans.json'}: {reason}\n"
+    assert not out.exists()
+
+
+def test_plans_that_cannot_be_written_whole_leave_those_before_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_plans([{"plan": 1}], json.dumps(PLANS, default=str), str(tmp_path))
+    before = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert sorted(before) == ["01.json", "plans.html", "plans.json"]
+
+    def full(place: str, text: str) -> None:
+        raise OSError(28, "No space left on device", place)
+
+    monkeypatch.setattr("simdev.cli.plan_folder.write_page", full)
+    with pytest.raises(InputError, match=r"--out: cannot write .*: no space left"):
+        write_plans([{"plan": 2}], json.dumps(PLANS, default=str), str(tmp_path))
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before
 
 
 def test_of_different_batches_the_rate_counts() -> None:

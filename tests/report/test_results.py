@@ -122,7 +122,7 @@ def test_a_field_whose_name_goes_on_is_a_field_and_one_in_si_units_is_not() -> N
     assert set(SI_UNITS) == set(PARSERS)
 
 
-@pytest.mark.parametrize("figure", ["nan", "x", "1e308", "9" * 400])
+@pytest.mark.parametrize("figure", ["nan", "x", "1e308", "9" * 400, "-1"])
 def test_a_table_whose_figures_are_no_numbers_is_refused(tmp_path: Path, figure: str) -> None:
     path = tmp_path / "r.csv"
     path.write_text(f"scenario,status,step_time_s\na,ok,{figure}\n")

@@ -5,6 +5,7 @@ of ``simdev search``.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -31,7 +32,8 @@ AHEAD = (
 
 
 def answers_data(value: Any, source: str) -> dict[str, Any] | None:
-    """The page of the JSON of plans, a search or a comparison; None of anything else.
+    """The page of the JSON of plans, a search or a comparison, which names the file that it is
+    from without its folder; None of anything else.
 
     Raises InputError where such a file is not whole.
     """
@@ -43,7 +45,9 @@ def answers_data(value: Any, source: str) -> dict[str, Any] | None:
     for field, make in makers.items():
         if isinstance(value.get(field), (list, Mapping)) and "tasks" not in value:
             try:
-                return make(_floats(value), source)
+                return make(_floats(value), os.path.basename(source))
+            except KeyError as error:
+                raise InputError(f"{field}: is not what simdev wrote: no {error}", source) from None
             except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 raise InputError(f"{field}: is not what simdev wrote ({error})", source) from None
     return None
