@@ -11,6 +11,8 @@ DEV := $(VENV)/.dev-stamp
 SETUP := setup.cfg pyproject.toml constraints.txt
 # Byte code is made of what is imported, when it is: most of what is installed never is.
 PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt
+# And then it is kept: tests start hundreds of processes, which would compile it again each.
+unexport PYTHONDONTWRITEBYTECODE
 
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq -y -o Acquire::Retries=1 -o Acquire::http::Timeout=20
 
