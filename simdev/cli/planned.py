@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, printable
+from ..units import format_number
 from .options import DONE, INFEASIBLE
 from .outputs import progress_bar
 
@@ -75,7 +76,7 @@ def _cells(row: Mapping[Any, Any], has_price: bool) -> Iterator[Any]:
     yield row["method"]
     yield int(row["step_time_ps"]) if is_there else None
     rate = row["samples_per_s"]
-    yield "-" if not is_there else f"{rate:,.0f}" if rate >= 100 else f"{rate:.4g}"
+    yield format_number(rate) if is_there else "-"
     yield int(row["peak_bytes"]) if is_there else None
     yield {True: "yes", False: "NO"}.get(row["feasible"], "-")
     if has_price:

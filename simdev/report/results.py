@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import InputError, install_line
-from ..units import PS_PER_SECOND, format_bytes, format_seconds
+from ..units import PS_PER_SECOND, format_bytes, format_number, format_seconds
 from .measures.path import BLAMES
 from .measures.throughput import COSTS
 from .ranking import Ranking, ranking
@@ -197,7 +197,7 @@ def _facts(
         yield "its step", format_seconds(columns["step_time_s"][best] / PS_PER_SECOND)
         for name in ("samples_per_s", "tokens_per_s"):
             if name in columns and columns[name][best] is not None:
-                yield name.removesuffix("_per_s") + "/s", f"{columns[name][best]:,.4g}"
+                yield name.removesuffix("_per_s") + "/s", format_number(columns[name][best])
         if columns.get("peak_bytes", [None] * (best + 1))[best] is not None:
             yield "its peak", format_bytes(columns["peak_bytes"][best])
     if ranks.front:

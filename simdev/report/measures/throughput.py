@@ -9,7 +9,7 @@ from fractions import Fraction
 from ...graph import Graph
 from ...scenario import Scenario
 from ...semantics import traits_of
-from ...units import PS_PER_SECOND, parse_price
+from ...units import PS_PER_SECOND, format_number, parse_price
 
 MILLION, HOUR = 10**6, 3600
 COSTS = ("cost_per_step", "cost_per_million_samples", "cost_per_million_tokens")
@@ -84,11 +84,11 @@ class Throughput:
         """What is known by second and in dollars: its name, its value, and that as a text."""
         for name, rate in (("samples/s", self.samples_per_s), ("tokens/s", self.tokens_per_s)):
             if rate is not None:
-                yield name, rate, _number(rate)
+                yield name, rate, format_number(rate)
         figures = self.to_json()
         for name in COSTS:
             if name in figures:
-                yield name.replace("_", " "), figures[name], f"${_number(figures[name])}"
+                yield name.replace("_", " "), figures[name], f"${format_number(figures[name])}"
 
     def lines(self) -> Iterator[str]:
         """A line for a terminal, where anything is known."""
@@ -121,7 +121,3 @@ def samples_of(graph: Graph) -> int | None:
     firsts = {shape[0] for shape in shapes if shape}
     is_plain = any(len(shape) != 2 for shape in shapes if shape)
     return firsts.pop() if len(firsts) == 1 and is_plain else None
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"

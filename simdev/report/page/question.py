@@ -41,6 +41,7 @@ def _devices(scenario: Scenario, report: Report) -> str:
 
 
 def _short(name: str) -> str:
+    name = name.partition(",")[0]  # behind it stands how it was measured
     for word in MAKERS:
         name = name.removeprefix(word)
     return name
