@@ -22,7 +22,7 @@ from .attributes import EDGE, KIND, OUTPUT, TIME, WEIGHT, only, size_of, time_of
 from .display import Displayed
 from .errors import InputError, prefixed
 from .frozen import FrozenDict, freeze
-from .units import Number, is_count, name_problems, parse_time, size_problems
+from .units import Number, is_count, name_problems, parse_time, size_problems, text_problems
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -118,7 +118,7 @@ class Op:
                 f'name: "{self.name}" reads as a tensor or a control input: it may not end '
                 'in ":0" or start with "^"'
             )
-        yield from name_problems("kind", self.kind)
+        yield from text_problems("kind", self.kind)
         if self.phase not in PHASES:
             yield f'phase: must be one of {", ".join(PHASES)}, got "{self.phase}"'
         if self.colocate is not None:

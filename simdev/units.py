@@ -177,6 +177,12 @@ def name_problems(name: str, value: object) -> Iterator[str]:
         yield f"{name}: must be 1 to {MAX_NAME} printable characters, got {str(value)[:40]!r}"
 
 
+def text_problems(name: str, value: object) -> Iterator[str]:
+    """``name: reason`` unless the value is a text; a trace may call a kind anything."""
+    if not isinstance(value, str):
+        yield f"{name}: must be a text, got {str(value)[:40]!r}"
+
+
 def format_number(value: float) -> str:
     """Of what is counted by second or by million, for people: ``66,727`` and ``3.142``."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
