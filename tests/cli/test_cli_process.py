@@ -127,12 +127,12 @@ def test_names_that_a_terminal_cannot_show_are_escaped(here: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full here")
 def test_a_full_disk_is_told_and_is_no_bug(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = "cannot write: no space left on device\n"
+    message = "cannot write: no space left on device\n"
     result = shell("> /dev/full", here)
-    assert (result.returncode, result.stderr) == (2, told)
+    assert (result.returncode, result.stderr) == (2, message)
     for option in ("--save", "--gantt"):
         assert main(["simulate", "s.json", option, "/dev/full"]) == 2
-        assert capsys.readouterr().err == told
+        assert capsys.readouterr().err == message
 
 
 def test_a_closed_stream_takes_nothing_and_breaks_nothing(here: Path) -> None:
