@@ -13,7 +13,7 @@ from simdev.check import Violation, check, host_faults
 from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel
 from simdev.engine import simulate
-from simdev.graph import Graph, Op
+from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import lower
 from simdev.report import run
 from simdev.scenario import load_scenario
@@ -136,3 +136,23 @@ def test_a_collective_s_output_may_be_read_elsewhere(host: dict[str, object] | N
     )
     trace = run(scenario).trace
     assert host_faults(scenario.graph, scenario.cluster, scenario.costs, trace, Order()) == ()
+
+
+def test_a_host_waits_for_the_last_message_of_a_collective_that_blocks() -> None:
+    """Messages of an expanded collective arrive one latency after they are sent, which the sum of
+    the finish and the lag of the last one tells: 3 us for each of its two phases.
+    """
+    devices = tuple(Device(f"g{i}") for i in range(2))
+    links = {"bandwidth": 10**6, "latency": "3 us", "hold_latency": False}
+    joined = Cluster.all_to_all("pair", devices, "device", **links)
+    cluster = replace(joined, host=Host(threads="node"))
+    reads = tuple(Op(f"in{i}", outputs=(Tensor(4),), time=0) for i in range(2))
+    attrs = {"ranks": ["g0", "g1"], "algorithm": "ring", "cost": "expanded"}
+    outputs = (Tensor(4), Tensor(4))
+    whole = Op("ar", "all_reduce", inputs=("in0", "in1"), outputs=outputs, attrs=attrs)
+    blocking = replace(whole, blocks_host=True, host_time=1 * PS)
+    graph = Graph("g", (*reads, blocking, Op("after", time=1 * PS, host_time=1 * PS)))
+    homes = {"in0": "g0", "in1": "g1", "ar": "g0", "after": "g0"}
+    trace = simulate(lower(graph, cluster, CostModel(), Strategy(homes)))
+    assert rules(trace, graph, cluster) == set()
+    assert rules(moved(trace, {"dispatch after": -1}), graph, cluster) == {"blocks"}

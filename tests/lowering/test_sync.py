@@ -8,14 +8,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from simdev.engine import simulate
 from simdev.lowering import lower_step
 from simdev.lowering.sync import timing_aware_order, timing_independent_order
 from simdev.models import build, parameter_count
 from simdev.models.layers import Layer
 from simdev.period import steady_state, step_time_ps
 from simdev.report import run
+from simdev.scenario import execute
 from simdev.strategy import PRESETS, sync_policy
-from simdev.taskgraph import TRANSFER
+from simdev.taskgraph import TRANSFER, TaskGraph
+from simdev.trace import Trace
 from sync_cases import EXAMPLE, PS, WHOLE, _question, answered, machines, period, scenario_of
 
 LATER = {"priority": "none", "server_order": "fifo"}
@@ -34,6 +37,11 @@ parameter takes 0.5.
         ({"slice_parameters": 1} | LATER, Fraction(21, 2)),
         ({"slice_parameters": 1}, 9),
         ({"slice_parameters": 1, "credit": 4}, 9),
+        # A byte that is left of the credit lets one slice more go; none that is left, none.
+        ({"slice_parameters": 1, "credit": 5}, Fraction(19, 2)),
+        ({"slice_parameters": 1, "credit": 8}, Fraction(19, 2)),
+        ({"slice_parameters": 1, "credit": 5, "credit_rule": "skip"}, 9),
+        ({"slice_parameters": 1, "credit": 8, "credit_rule": "skip"}, Fraction(19, 2)),
         ({"slice_parameters": 1, "credit": 10**6}, Fraction(21, 2)),
     ],
     ids=[
@@ -42,6 +50,10 @@ parameter takes 0.5.
         "slices only",
         "both",
         "credit of one slice",
+        "a byte more than a slice",
+        "two slices",
+        "a byte more, of which only whole slices go",
+        "two whole slices",
         "credit without end",
     ],
 )
@@ -253,3 +265,25 @@ def test_the_models_of_p3() -> None:
     largest = max(op.param_bytes for op in vgg.ops) // 4
     assert parameter_count(vgg) == 143_667_240
     assert round(100 * largest / parameter_count(vgg), 1) == 71.5
+
+
+@pytest.mark.parametrize("rule", ["wait", "skip"])
+@pytest.mark.parametrize("credit", [4, 5, 8, 9, 17])
+def test_a_credited_schedule_without_ties_is_right_at_the_first_try(
+    credit: int, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference engine decides while it runs who may go; replaying its trace must decide alike,
+    so each number of steps is simulated once.
+    """
+    sizes = list[int]()
+
+    def counted(graph: TaskGraph, engine: str) -> Trace:
+        sizes.append(len(graph.tasks))
+        return simulate(graph, engine)
+
+    monkeypatch.setattr("simdev.period.simulate", counted)
+    layers = [Layer(1, 1, 3), Layer(1.37, 1.11, 6), Layer(1.73, 1.29, 4)]
+    policy = {"slice_parameters": 2, "credit": credit, "credit_rule": rule}
+    sync = sync_policy("p3", servers=("host:0",), **policy)
+    execute(scenario_of(layers, machines(1, "egress", host=True), sync))
+    assert len(sizes) == len(set(sizes)) > 0
