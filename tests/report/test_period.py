@@ -226,3 +226,27 @@ def test_engines_agree_on_the_period() -> None:
     reports = [run(replace(TWO, engine=engine)) for engine in ("simpy", "compiled")]
     assert reports[0].to_json() | {"engine": ""} == reports[1].to_json() | {"engine": ""}
     assert steady_state(execute(TWO).trace) == reports[0].steady
+
+
+@pytest.mark.parametrize("scenario", [ONE, TWO, THREE, FIVE], ids=["one", "two", "three", "five"])
+def test_steps_of_a_short_run_count_as_far_as_no_later_step_could_disturb_them(
+    scenario: Scenario,
+) -> None:
+    """Counted are exactly the steps that end, in a run of many more, before the first step begins
+    that the short run does not have.
+    """
+    prepared = Prepared(scenario.graph, scenario.cluster, scenario.costs)
+    step = lower_step(prepared, scenario.strategy)
+    traces = {n: simulate(iterated(step, n), "compiled") for n in (2, 3, 8, 13, 16, 40)}
+    assert steady_state(traces[2]) is None
+    assert steady_state(traces[3]) is not None
+    many = traces.pop(40)
+    begins = many.start.reshape(40, -1).min(axis=1)
+    ends = (many.finish + many.task_graph.tasks.lag).reshape(40, -1).max(axis=1)
+    for n in (8, 13, 16):
+        steady = steady_state(traces[n])
+        assert steady is not None
+        if steady.repeats:
+            whole = int((ends[:n] <= begins[n]).sum())
+            assert steady.first_ps == ends[0]
+            assert steady.periods_ps == tuple(np.diff(ends[:whole]).tolist())
