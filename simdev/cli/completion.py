@@ -124,9 +124,9 @@ def _large() -> Iterable[str]:
 
 
 def _schedules() -> Iterable[str]:
-    from ..schedules.generate import SCHEDULES
+    from .. import schedules
 
-    return SCHEDULES
+    return schedules.NAMES
 
 
 def _families() -> Iterable[str]:

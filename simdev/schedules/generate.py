@@ -194,28 +194,27 @@ _KINDS = {
 SCHEDULES = ("GPipe", *_KINDS)
 CHUNKED = tuple(name for name, kind in _KINDS.items() if kind.chunked)
 """Those that may run several stages a rank."""
-SPLIT = tuple(name for name, kind in _KINDS.items() if kind.split)
-"""Those that do a backward in two actions."""
 # Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
 SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
+SPLIT = (*(name for name, kind in _KINDS.items() if kind.split), *SEARCHED)
+"""Those that do every backward in two actions."""
 BIDIRECTIONAL = ("DualPipe",)
 FOLDED = ("DualPipeV",)
 """Those of two stages a rank, of which the second ones go back the way of the first."""
-
-
 PAIRED = (*BIDIRECTIONAL, *FOLDED)
 """Those in which a forward may overlap with a backward."""
+NAMES = (*SCHEDULES, *SEARCHED, *PAIRED)
+"""Every schedule that has a name."""
 
 
 def full_name(name: str) -> str:
     """A name of a schedule, whatever the case of its letters, as it is written here.
 
-    Raises InputError for what is none of SCHEDULES, BIDIRECTIONAL, FOLDED and SEARCHED.
+    Raises InputError for what is none of NAMES.
     """
-    names = *SCHEDULES, *BIDIRECTIONAL, *FOLDED, *SEARCHED
-    known = {each.lower(): each for each in names} | {"interleaved": "Interleaved1F1B"}
+    known = {each.lower(): each for each in NAMES} | {"interleaved": "Interleaved1F1B"}
     if name.lower() not in known:
-        raise InputError(f'schedule: must be one of {", ".join(names)}, got "{name}"')
+        raise InputError(f'schedule: must be one of {", ".join(NAMES)}, got "{name}"')
     return known[name.lower()]
 
 

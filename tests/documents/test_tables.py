@@ -18,7 +18,7 @@ import simdev.cli
 import simdev.serve
 from simdev.cluster import QUEUES, TRANSFERS
 from simdev.files import device_presets, preset_names
-from simdev.schedules.generate import BIDIRECTIONAL, FOLDED, SCHEDULES, SEARCHED
+from simdev.schedules import NAMES
 from simdev.search import FAMILIES, METHODS
 from simdev.search.prepare import PREPARATIONS, RULES
 from simdev.semantics import SHIPPED
@@ -81,11 +81,7 @@ def codes() -> set[str]:
         ("learning.md", "family | what differs", FAMILIES),
         ("search.md", "name", [name.replace("adjust", "adjust:RULE") for name in PREPARATIONS]),
         ("serve.md", "method | params", simdev.serve.METHODS),
-        (
-            "pipelines.md",
-            "name | order of a rank",
-            [*SCHEDULES, *SEARCHED, *BIDIRECTIONAL, *FOLDED],
-        ),
+        ("pipelines.md", "name | order of a rank", NAMES),
     ],
 )
 def test_a_table_names_what_the_code_knows(page: str, head: str, known: Iterable[str]) -> None:

@@ -14,14 +14,14 @@ import joblib
 import pytest
 
 from simdev.errors import InputError
-from simdev.schedules import PAIRED
+from simdev.schedules import PAIRED, SEARCHED
 from simdev.search.plan import Plan, Question, Space, choices_of, plans_of, question_of
 from simdev.search.plan.bounds import Bounds
 from simdev.search.plan.scoring import Scorer
 from simdev.search.plan.searching import degrees
-from simdev.search.plan.space import Setup
+from simdev.search.plan.space import PLANNED, Setup
 
-EVERY = ["GPipe", "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2", "InterleavedZeroBubble"]
+EVERY = [name for name in PLANNED if name not in PAIRED]
 DENSE = {"model": "llama3.2-1b", "layers": 6, "length": 256}
 TIED = {"model": "gpt3-175b", "layers": 5, "length": 256, "hidden": 512, "heads": 8, "inner": 2048}
 SPARSE = {
@@ -95,7 +95,8 @@ def check_bounds(world: int, count: int, seed: int) -> None:
         # Nothing but the last sums and gathers runs beside the actions: the bound is the step. It
         # leaves out what ranks of tp gather that was sent scattered.
         others = dict(plan.setup.others)
-        exact = plan.zero < 2 and cluster != MIXED and plan.schedule not in PAIRED
+        # Of orders that follow from times the bound knows none.
+        exact = plan.zero < 2 and cluster != MIXED and plan.schedule not in (*PAIRED, *SEARCHED)
         if exact and not others.get("offload"):
             least = 0.99 if others.get("scatter_gather") else 1
             assert bound.step_ps >= least * row["step_ps"], plan

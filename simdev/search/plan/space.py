@@ -23,6 +23,7 @@ from ...schedules import (
     BIDIRECTIONAL,
     CHUNKED,
     FOLDED,
+    NAMES,
     PAIRED,
     SEARCHED,
     check_dualpipe,
@@ -30,14 +31,13 @@ from ...schedules import (
     order_of,
     round_of,
 )
-from ...schedules import SCHEDULES as NAMES
 from ...schedules.sizes import check_sizes
 from ...strategy.parallelism import CONTEXTS, DEGREES, MODULES, MOST, RECOMPUTES, Parallelism
 from ...units import written
 
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
 """Those that are tried where nobody names others."""
-PLANNED = (*(name for name in NAMES if name != "PipeDream"), *SEARCHED, *PAIRED)
+PLANNED = tuple(name for name in NAMES if name != "PipeDream")
 """Those that may be named: steps of PipeDream overlap."""
 UNCHUNKED = {"Interleaved1F1B": "1F1B", "InterleavedZeroBubble": "ZB-H1"}
 """What is tried for those of several chunks where a rank has one. Alone it does the same; in a
