@@ -127,7 +127,9 @@ def test_several_kernels_of_an_operator_are_one_op_released_by_the_latest():
 
 
 def test_what_the_host_waits_for_is_no_time_of_the_host():
-    """An .item() in the middle: the copy blocks, and the next op's host time counts from there."""
+    """An .item() in the middle: the copy blocks, and the next op's host time counts from the moment
+    at which the copy is over: the call that waits wakes up 33 us later.
+    """
     events = [
         *multiply(0, 1, 8, 500),
         operator("aten::_local_scalar_dense", 20, 530, [("float", [], "")], 2),
@@ -140,9 +142,8 @@ def test_what_the_host_waits_for_is_no_time_of_the_host():
     assert [op.blocks_host for op in step.graph.ops] == [False, True, False]
     assert [op.kind for op in step.graph.ops] == ["matmul", "copy_to_host", "matmul"]
     host = [float(op.host_time * 10**6) for op in step.graph.ops]
-    assert host == [8, 19, 23]  # from the end of the wait at 545 us
-    # The step ends when the trace's does, but for the 33 us between the copy's end and the wait's.
-    assert microseconds(trace(*events)) == pytest.approx(578 - 33, abs=1.1)
+    assert host == [8, 19, 568 - 512]
+    assert microseconds(trace(*events)) == 578
 
 
 def test_a_copy_that_returns_when_it_is_over_blocks_without_a_call_that_waits():

@@ -185,16 +185,20 @@ def waits(events: Events) -> list[Event]:
         span.thread for span in spans if span.number("correlation") in events.by_correlation
     }
     stops = [span for span in spans if span.name in WAITS or _waits_for_copy(span, events)]
-    return sorted((span for span in stops if span.thread in launching), key=lambda span: span.start)
+    stops = sorted((span for span in stops if span.thread in launching), key=lambda s: s.start)
+    if events.by_profiler and all(span.name in ALL_STREAMS for span in stops[-2:]):
+        # PyTorch's profiler waits for the device when it is left, and Kineto when it stops.
+        del stops[-2:]
+    return stops
 
 
-WAITS = frozenset(
-    {
-        *("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"),
-        *("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize"),
-        *("hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize"),
-    }
-)
+ALL_STREAMS = frozenset({"cudaDeviceSynchronize", "cuCtxSynchronize", "hipDeviceSynchronize"})
+"""Calls that wait for all that was launched."""
+
+WAITS = ALL_STREAMS | {
+    *("cudaStreamSynchronize", "cuStreamSynchronize", "hipStreamSynchronize"),
+    *("cudaEventSynchronize", "cuEventSynchronize", "hipEventSynchronize"),
+}
 
 
 def _waits_for_copy(launch: Event, events: Events) -> bool:

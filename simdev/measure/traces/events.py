@@ -24,6 +24,7 @@ OPERATORS = frozenset({"cpu_op", "Operator", "operator"})
 ANNOTATIONS = frozenset({"user_annotation"})
 LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "runtime"})
 KERNELS = frozenset({"kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"})
+WINDOW_END = "Record Window End"
 STEP = re.compile(r"ProfilerStep#(\d{1,18})(?!\d)")
 BACKWARD = "autograd::engine::evaluate_function"
 MOST_NS = 2**62  # the sum of a start and a duration stays within 64 bits
@@ -118,7 +119,8 @@ class Events:
     """A trace: outermost spans of all threads by their starts, steps in their order, kernels by
     what launched them.
 
-    ``devices`` are the names of the GPUs.
+    ``devices`` are the names of the GPUs; ``by_profiler`` tells that PyTorch's profiler wrote when
+    it stopped, as it does at the end of every trace.
     """
 
     roots: tuple[Event, ...]
@@ -126,6 +128,7 @@ class Events:
     by_correlation: Groups
     by_operator: Groups
     devices: tuple[str, ...]
+    by_profiler: bool = False
 
     @property
     def kernels(self) -> list[Event]:
@@ -157,6 +160,7 @@ def parse_events(text: str) -> Events:
         # A kernel whose launch the trace lacks (that of a CUDA graph) may still name its operator.
         _grouped(compress(kernels, map(not_, launched)), "External id"),
         _devices(trace.get("deviceProperties")),
+        any(isinstance(entry, dict) and entry.get("name") == WINDOW_END for entry in entries),
     )
 
 

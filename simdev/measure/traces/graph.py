@@ -23,7 +23,7 @@ from ...semantics.dtype import bits_of
 from ..kinds import Fields
 from .calls import Call, is_copy
 from .compiled import is_fused, kernel_row, region_of
-from .events import Event
+from .events import LAUNCHES, Event
 from .operators import Replay
 from .replay import ATEN, Replayed, shares
 from .timeline import Piece, Timeline
@@ -54,6 +54,9 @@ class Step:
     def add(self, piece: Piece) -> None:
         """Writes a piece: an op, or several where one call is several ops."""
         call = piece.call
+        if call.event is not None and call.event.category in LAUNCHES:
+            self.add_host(call.event.name, piece.host_ns, self.ops[-1].phase, piece.blocks)
+            return
         if not piece.last or _copies(piece) or call.event is None:
             if is_fused(call.name):
                 self.unnamed[_plain(piece).row["op"]] += piece.device_ns
@@ -68,6 +71,16 @@ class Step:
         rows = [part.row for part in parts]
         for part, share in zip(parts, shares(rows) if len(rows) > 1 else [1.0], strict=True):
             self._write(piece, part, share, first=part is parts[0])
+
+    def add_host(self, name: str, host_ns: int, phase: str, blocks: bool = False) -> None:
+        """Writes what the host does alone, and whether it then waits for all that it launched."""
+        before, time = (self.ops[-1].name,), host_ns * _NANOSECOND
+        self.ops.append(
+            Op(
+                self._unique(name), "host", phase, (), before,
+                time=0, host_time=time, blocks_host=blocks,
+            )
+        )  # fmt: skip
 
     def keep_gradient(self, parameter: Parameter) -> int:
         """Notes that the latest output of a parameter's size is its gradient; returns the bytes of
@@ -176,11 +189,7 @@ def step_graph(
         step.add(piece)
     unmade += sum(step.keep_gradient(parameter) for _, parameter in left)
     if timeline.rest_ns:
-        rest = timeline.rest_ns * _NANOSECOND
-        before = (step.ops[-1].name,)
-        step.ops.append(
-            Op("rest of the step", "host", "update", (), before, time=0, host_time=rest)
-        )
+        step.add_host("rest of the step", timeline.rest_ns, "update")
     if gradients:
         step.ops[0] = replace(step.ops[0], grad_bytes=unmade)
     # Gradients live to the end of the step, where the next one clears them.

@@ -47,7 +47,7 @@ def trace_step(
     kind = kind_of_device(events, device or (None if events.kernels else "cpu"))
     steps, skipped, marked = steps_of(events, warm_up)
     number = _median_step(steps)
-    start, end = bounds(events, steps, marked, number)
+    start, end = bounds(events, steps, number)
     gradients = gradients_of(events.roots, start)
     replay = Replay(types_of(events), [parameter for _, parameter in gradients])
     on_device = bool(events.kernels)
@@ -60,9 +60,9 @@ def trace_step(
     if not calls:
         raise InputError("the step has no operator")
     timeline = (
-        device_timeline(waits(events), calls, start, end)
+        device_timeline(waits(events), calls, start, end, marked)
         if on_device
-        else host_timeline(calls, start, end)
+        else host_timeline(calls, start, end if marked else None)
     )
     graph, fused = step_graph(name, timeline, kind, replay, gradients, _update(events))
     figures = _figures(timeline, calls, fused)

@@ -5,8 +5,8 @@ A host that needs h_1, h_2, .. to dispatch calls of device times d_1, d_2, .. gi
 again where the sums of h are the moments at which each call was released: a kernel that found the
 device idle was released when it started, one that had to queue when its launch was done. Of several
 kernels of a call the latest decides: release = max over k of (moment k - the call's kernels before
-k). What the host waits for the device is no time of the host: then the next call counts from the
-end of the wait.
+k). What the host waits for the device is no time of the host: where the device was done with all
+that it had, the next call counts from there, and what the host did before it waited is a piece.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from .calls import Call, waits
+from .calls import ALL_STREAMS, Call, waits
 from .events import Event, Events
 
 FULL = 1000
@@ -29,7 +30,8 @@ Pair = tuple[Event | None, Event]
 
 @dataclass(eq=False)
 class Piece:
-    """A call, or a part of one that the host waits in the middle of (``last`` for its last part).
+    """A call, or a part of one that the host waits in the middle of (``last`` for its last part);
+    or, without kernels, a wait that no such call holds.
 
     ``device_ns`` is its time on the device: its kernels but for what ran beside earlier ones, and
     the gaps in front of those that were waiting. ``host_ns`` is the host's.
@@ -62,42 +64,64 @@ class Timeline:
 
 
 def device_timeline(
-    waiting: Sequence[Event], calls: Sequence[Call], start: int, end: int | None
+    waiting: Sequence[Event], calls: Sequence[Call], start: int, end: int | None, marked: bool
 ) -> Timeline:
-    """The timeline of the calls of a step that begins and (None: with its last kernel) ends at
-    these moments on the host, in ns; ``waiting`` are all waits of the trace.
+    """The timeline of the calls of a step that begins and (None: with the trace) ends at these
+    moments on the host, in ns; ``waiting`` are all waits of the trace. What no mark tells the end
+    of ends with its last kernel or wait.
     """
     stops = [wait for wait in waiting if start <= wait.start and (not end or wait.start < end)]
-    pieces = sorted(_pieces(calls, stops), key=lambda piece: piece.launched)
-    times, released = _device_times(pieces)
-    stalls = _stalls(pieces)
-    now = start
-    for i, piece in enumerate(pieces):
-        following = pieces[i + 1].launched if i + 1 < len(pieces) else end
-        last = _launched(piece.kernels[-1])
-        piece.blocks = any(last <= wait.start < (following or last) for wait in stops)
-        ran, release = 0, now
+    launched = sorted(_pieces(calls, stops), key=lambda piece: piece.launched)
+    finish = max(kernel.end for piece in launched for _, kernel in piece.kernels)
+    if end is None or not marked:
+        end = max((wait.end for wait in stops), default=start)
+    times, released = _device_times(launched)
+    stalls = _stalls(launched)
+    pieces = _with_waits(launched, stops)
+    # When the host would go on, and when the device would be done, in the step that is made.
+    host = device = start
+    for piece in pieces:
+        ran, release = 0, host if piece.kernels else piece.launched
         for _, kernel in piece.kernels:
             release = max(release, released[id(kernel)] - ran)
             ran += times[id(kernel)]
-        over = [wait.end for wait in stops if wait.start < piece.launched]
-        free = max(now, max(over, default=now))
         piece.device_ns = ran
-        piece.host_ns = max(0, release - free - stalls.get(id(piece), 0))
-        now = max(release, free)
-    finish = max(kernel.end for piece in pieces for _, kernel in piece.kernels)
-    waited = max([now, *(min(wait.end, end or now) for wait in stops)])
-    rest = max(0, end - waited) if end else 0
-    return Timeline(tuple(pieces), rest, max(finish, end or 0) - start)
+        piece.host_ns = max(0, release - host - stalls.get(id(piece), 0))
+        host = max(release, host)
+        device = max(device, host) + ran
+        if piece.blocks:
+            host = device
+    return Timeline(tuple(pieces), max(0, end - host), max(finish, end) - start)
 
 
-def bounds(
-    events: Events, steps: Sequence[Event], marked: bool, number: int
-) -> tuple[int, int | None]:
-    """When a step begins and ends on the host, in ns; None where no mark tells its end."""
+def _with_waits(pieces: Sequence[Piece], stops: Sequence[Event]) -> list[Piece]:
+    """The pieces and, between them, the waits for all that was launched before them.
+
+    A wait inside the operator that launched last is that operator's. What waits for less, while
+    the device goes on, is time of the host, and what waits while others launch holds up nobody.
+    """
+    over = (max(kernel.end for _, kernel in piece.kernels) for piece in pieces)
+    timed, ends = list(pieces), list(accumulate(over, max))
+    starts = [piece.launched for piece in pieces]
+    for wait in stops:
+        i = bisect_right(starts, wait.start)
+        launches_meanwhile = i < len(starts) and starts[i] < wait.end
+        waits_for_less = i and wait.name not in ALL_STREAMS and wait.end < ends[i - 1]
+        if not i or launches_meanwhile or waits_for_less:
+            continue
+        last = pieces[i - 1]
+        if last.call.event in [*wait.above()] or wait in [launch for launch, _ in last.kernels]:
+            last.blocks = True
+        else:
+            timed.append(Piece(Call(wait, last.call.step), [], True, blocks=True))
+    return sorted(timed, key=lambda piece: piece.launched)
+
+
+def bounds(events: Events, steps: Sequence[Event], number: int) -> tuple[int, int | None]:
+    """When a step begins and ends on the host, in ns; None where it is the whole trace."""
     if not steps:
         return min(root.start for root in events.roots), None
-    return steps[number].start, steps[number].end if marked else None
+    return steps[number].start, steps[number].end
 
 
 def host_times(
@@ -110,8 +134,8 @@ def host_times(
     for call in calls:
         by_step.setdefault(call.step, []).append(call)
     for number, members in by_step.items():
-        start, end = bounds(events, steps, marked, number)
-        for piece in device_timeline(waiting, members, start, end).pieces:
+        start, end = bounds(events, steps, number)
+        for piece in device_timeline(waiting, members, start, end, marked).pieces:
             times[id(piece.call)] = times.get(id(piece.call), 0) + piece.host_ns
     return times
 
