@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from simdev.search import METHODS, SavedPolicy
-from simdev.search.learning.evaluation import evaluate
+from simdev.search.learning.evaluation import use
 from simdev.search.learning.workers import Workers
 from simdev.search.methods import Method
 from simdev.search.policy import tied_to
@@ -77,8 +77,12 @@ def tiny(trial: Trial) -> None:
         lucks = trial.budget.random.random((settings.batch, len(even)))
         return workers.run("sample", [(table.chance, settings.noise, row) for row in lucks])
 
+    def play() -> None:
+        for row in sample():
+            trial.score_once(row)
+
+    use(trial, lambda: trial.score_once(likeliest(chance)), play)
     if not learning.train:
-        evaluate(trial, likeliest(chance), sample)
         return
     for _ in range(50):
         rows = sample()

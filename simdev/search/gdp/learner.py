@@ -27,8 +27,6 @@ def gdp(trial: Trial) -> None:
     assert isinstance(settings, Settings)
     policy = on_graph(trial)
     keep("gdp", trial, policy, any_graph=True)
-    if trial.learning.policy is not None and trial.learning.train:
-        trial.score_once(policy.decode().numpy())  # what it has learned elsewhere comes first
     train(trial, policy, Proximal(settings), settings.training)
 
 

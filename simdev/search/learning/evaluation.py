@@ -1,24 +1,25 @@
-"""What a policy is worth without learning: its likeliest placement, then samples."""
+"""What a saved policy gives as it is: its likeliest placement, then samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from ...taskgraph import Ints
 from ..sampling import PATIENCE
 from ..trial import Trial
 
 
-def evaluate(trial: Trial, likeliest: Ints, sample: Callable[[], Iterable[Ints]]) -> None:
-    """Score the placement that a policy decodes to, then batches of samples until the budget is
-    spent, or PATIENCE of them in a row bring no other placement.
+def use(trial: Trial, decode: Callable[[], object], sample: Callable[[], object]) -> None:
+    """Use the saved policy with which a trial begins, if any: evaluate what it finds likeliest
+    (``decode``), so that what is learned after it never ends above.
 
-    Placements are devices by group. Raises SpentError.
+    Without training batches of samples follow, each by a call of ``sample``, until the budget is
+    spent or PATIENCE in a row bring no other placement. Raises SpentError.
     """
-    trial.score_once(likeliest)
+    if trial.learning.policy is None:
+        return
+    decode()
     idle = 0
-    while idle < PATIENCE:
+    while not trial.learning.train and idle < PATIENCE:
         before = trial.distinct
-        for placement in sample():
-            trial.score_once(placement)
+        sample()
         idle = 0 if trial.distinct > before else idle + 1

@@ -13,7 +13,7 @@ from ..budget import Budget
 from ..sampling import PATIENCE
 from ..trial import Trial
 from .controllers import Controller, Weights, one_thread, set_gradient, weights_of
-from .evaluation import evaluate
+from .evaluation import use
 from .needs import require_device
 from .policy import Policy
 from .rules import Rule
@@ -28,14 +28,16 @@ CLIP = 1.0  # norm of its gradient; ours
 
 def train(trial: Trial, policy: Policy, rule: Rule, training: Training) -> None:
     """Train a policy until the budget is used up, or no new placement was sampled for PATIENCE
-    updates. Begins with the imitation of the trial's warm start, where it has one.
-
-    Where the trial asks for no training, the likeliest placement is evaluated, then samples. Raises
-    SpentError.
+    updates. Begins with the use of a saved policy, its likeliest placement first, or with the
+    imitation of the trial's warm start. Raises SpentError.
     """
     with one_thread():
+        use(
+            trial,
+            lambda: trial.score_once(policy.decode().numpy()),
+            lambda: _play(trial, policy, training),
+        )
         if not trial.learning.train:
-            evaluate(trial, policy.decode().numpy(), lambda: _sampled(trial, policy, training))
             return
         loop = Loop(trial, policy, rule, training)
         if trial.learning.warm is not None:
@@ -48,11 +50,11 @@ def train(trial: Trial, policy: Policy, rule: Rule, training: Training) -> None:
             idle = 0 if trial.distinct > before else idle + 1
 
 
-def _sampled(trial: Trial, policy: Policy, training: Training) -> Ints:
-    """A batch of placements [sample, group]."""
+def _play(trial: Trial, policy: Policy, training: Training) -> None:
+    """Evaluate a batch of samples."""
     uniforms = trial.budget.random.random((training.samples, policy.choices))
-    placements: Ints = policy.placements(policy.sample(torch.from_numpy(uniforms))).numpy()
-    return placements
+    for row in policy.placements(policy.sample(torch.from_numpy(uniforms))).numpy():
+        trial.score_once(row)
 
 
 def imitate(

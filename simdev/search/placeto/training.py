@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...taskgraph import Floats
 from ..learning import ppo
 from ..learning.controllers import one_thread
+from ..learning.evaluation import use
 from ..learning.keeping import keep
 from ..learning.policy import chosen, entropies
 from ..policy import SavedPolicy
@@ -115,26 +116,20 @@ class Placeto:
 
 def search_with(trial: Trial) -> None:
     """Train on one graph until the budget is used up, or nothing new was sampled for PATIENCE
-    updates. Begins with the imitation of a warm start where episodes do not begin there. Without
-    training an episode of the likeliest devices is played, then sampled ones.
-
-    Raises SpentError.
+    updates. Begins with the use of a saved policy, an episode of its likeliest devices first, or
+    with the imitation of a warm start where episodes do not begin there. Raises SpentError.
     """
     learner, idle = Placeto(trial), 0
     with one_thread():
         task = learner.task(trial)
-        if not trial.learning.train:
-            learner.decode(task)
-        elif trial.learning.warm is not None and learner.settings.start != "best":
+        every = learner.settings.every
+        use(trial, lambda: learner.decode(task), lambda: learner.sample(task, every))
+        if trial.learning.warm is not None and learner.settings.start != "best":
             imitated = imitate(learner.network, learner.adam, task, trial.learning.warm)
             trial.best.details["imitation"] = imitated
-    while idle < PATIENCE:
+    while trial.learning.train and idle < PATIENCE:
         before = trial.distinct
-        if trial.learning.train:
-            learner.update([trial])
-        else:
-            with one_thread():
-                learner.sample(task, learner.settings.every)
+        learner.update([trial])
         idle = 0 if trial.distinct > before else idle + 1
 
 

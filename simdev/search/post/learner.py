@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import InputError
 from ...oracle import Cost
 from ...taskgraph import Floats, Ints
-from ..learning.evaluation import evaluate
+from ..learning.evaluation import use
 from ..learning.settings import require_finite
 from ..learning.signals import reference_ps, signal
 from ..policy import SavedPolicy, tied_to
@@ -42,11 +42,9 @@ def post(trial: Trial) -> None:
     It ends where nothing new is sampled any more. Raises SpentError, and InputError for settings
     that contradict.
     """
-    learner = Post(trial)
+    learner, idle = Post(trial), 0
     if not trial.learning.train:
-        evaluate(trial, likeliest(learner.chance), learner.samples)
         return
-    idle = 0
     while idle < PATIENCE:
         before = trial.distinct
         learner.round()
@@ -78,6 +76,7 @@ class Post:
         if self.chance is not self._even:
             self._most = share_of_moves(self._settings.moves, self._even)
         trial.policy = self
+        use(trial, lambda: trial.score_once(likeliest(self.chance)), self._play)
         # What is only judged is judged alone: no single device stands beside it.
         self._reference = reference_ps(trial) if learning.train else nan
 
@@ -88,10 +87,11 @@ class Post:
         weights = {CHANCE: self.chance.copy()}
         return SavedPolicy("post", 0, devices, groups, graph, settings, weights)
 
-    def samples(self) -> Ints:
-        """K placements [sample, group]."""
+    def _play(self) -> tuple[Ints, list[Cost]]:
+        """K placements [sample, group] and their costs. Raises SpentError."""
         lucks = self._trial.budget.random.random((self._settings.batch, len(self._even)))
-        return sampled(self.chance, lucks)
+        rows = sampled(self.chance, lucks)
+        return rows, [self._trial.score_once(row) for row in rows]
 
     def round(self) -> None:
         """N samples: proximal updates after every K, a cross-entropy step after the last."""
@@ -99,10 +99,11 @@ class Post:
         rows: list[Ints] = []
         costs: list[Cost] = []
         for number in range(1, count + 1):
-            rows.append(self.samples())
-            costs += map(self._trial.score_once, rows[-1])
+            drawn, its = self._play()
+            rows.append(drawn)
+            costs += its
             if number < count or not elite:
-                self._ascend(rows[-1], costs[-len(rows[-1]) :])
+                self._ascend(drawn, its)
         if elite:
             self._follow(np.concatenate(rows), costs)
 
