@@ -81,6 +81,8 @@ def load_policy(path: PathLike) -> SavedPolicy:
                 data = file.read()
         except (OSError, ValueError) as error:
             raise InputError(reason_of(error)) from None
+        except (MemoryError, OverflowError):
+            raise InputError("no policy: too large to be read into memory") from None
         try:
             weights = read(data)
             size = int.from_bytes(data[:8], "little")

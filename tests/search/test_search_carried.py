@@ -2,7 +2,8 @@
 
 import pytest
 
-from simdev.search import METHODS, search
+from simdev.errors import InputError
+from simdev.search import METHODS, load_policy, search
 from toys import toy
 
 SMALL = {"placeto": 5}  # evaluations of its episode of likeliest devices and of what it begins at
@@ -19,3 +20,17 @@ def test_what_a_policy_finds_likeliest_is_played_before_it_learns_on(method):
     assert tuned.cost == used.cost
     assert [point.step_ps for point in tuned.points] == [point.step_ps for point in used.points]
     assert more.cost.step_ps <= used.cost.step_ps
+
+
+@pytest.mark.parametrize("error", [MemoryError, OverflowError])
+def test_a_file_too_large_to_read_is_refused_in_one_line(error, tmp_path, monkeypatch):
+    pytest.importorskip("safetensors")
+    path = tmp_path / "large.safetensors"
+    path.write_bytes(b"")
+
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr("simdev.search.policy.open", refuse, raising=False)
+    with pytest.raises(InputError, match=r"large\.safetensors: no policy: too large to be read"):
+        load_policy(path)
