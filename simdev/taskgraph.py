@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
+from .units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -306,11 +307,23 @@ class TaskGraph:
         requested = self.buffers.requested_bytes
         if len(requested) != len(self.buffers) or (requested < 0).any():
             yield f"buffers.requested: must hold {len(self.buffers)} numbers >= 0"
-        if _total(tasks.duration, tasks.lag, tasks.gap) >= 2**62:
+        if _total(tasks.duration, tasks.lag, tasks.gap) + self._flow_ps() >= 2**62:
             yield "tasks: all times together exceed 53 days"
         if _total(self.buffers.bytes) >= 2**62:
             yield "buffers: all sizes together exceed 2^62 bytes"
         yield from self._order_problems()
+
+    def _flow_ps(self) -> float:
+        """Picoseconds of all flows one after another, each alone on its links: shares of links
+        never make them last longer than this together.
+        """
+        links = self.tasks.links
+        owners, ids = links.owners(), links.ids
+        if not len(ids) or ids.max() >= len(self.bandwidth):
+            return 0.0
+        slowest = np.full(len(self.tasks), np.inf)
+        np.minimum.at(slowest, owners, self.bandwidth[ids])
+        return float((self.tasks.bytes / slowest)[self.tasks.flow].sum()) * PS_PER_SECOND
 
     def _order_problems(self) -> Iterable[str]:
         count = len(self.tasks)
