@@ -26,10 +26,10 @@ from benchmarks import simumax, vtrain
 from benchmarks.accuracy import PROFILES
 from benchmarks.common import machine, print_table
 from simdev.cluster import Cluster
-from simdev.collectives import CollectiveModel, CollectiveTable
+from simdev.collectives import CollectiveModel, CollectiveTable, collective_model
 from simdev.costs import CostModel, DeviceSpec, Efficiency, Profile
 from simdev.engine import simulate
-from simdev.files import collective_model, read_cluster, read_preset, read_profile
+from simdev.files import read_cluster, read_preset, read_profile
 from simdev.files.device import datasheets
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.models.large import large_model

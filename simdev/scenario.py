@@ -283,8 +283,8 @@ def _of_graph(scenario: Scenario, prepared: Prepared | None) -> Outcome:
 
 def _large(scenario: Scenario) -> Outcome:
     """The step of a large model; what is wrong with its pipeline is reported of the strategy."""
+    from .collectives import collective_model
     from .engine import simulate
-    from .files import collective_model
     from .lowering.hybrid import lower_hybrid
 
     model, pipeline = scenario.graph, scenario.strategy.pipeline

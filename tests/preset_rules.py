@@ -14,8 +14,8 @@ from fractions import Fraction
 from statistics import median
 from typing import Any
 
+from simdev.collectives import COLLECTIVE_PRESETS
 from simdev.files.cluster import CLUSTERS
-from simdev.files.collectives import COLLECTIVE_PRESETS
 from simdev.files.device import DEVICE_PRESETS
 from simdev.files.reading import read_json
 from simdev.units import exact, parse_bandwidth, parse_bytes, parse_flops, parse_time

@@ -12,10 +12,19 @@ from .model import CollectiveCall, CollectiveCost, CollectiveModel, Form
 from .phases import Phase, bytes_sent, levels, phases
 from .rings import lane_rings
 from .rounds import Closed, Wire, best_chunks, flows_wire, rounds_of
+from .shipped import (
+    COLLECTIVE_PRESETS,
+    collective_model,
+    collective_names,
+    require_collectives,
+    shipped_tables,
+    table_of_fields,
+)
 from .table import CollectiveTable, table_of_bus_bandwidth, table_of_rows
 
 __all__ = [
     "COLLECTIVES",
+    "COLLECTIVE_PRESETS",
     "Closed",
     "CollectiveCall",
     "CollectiveCost",
@@ -28,12 +37,17 @@ __all__ = [
     "bus_bandwidth",
     "bus_factor",
     "bytes_sent",
+    "collective_model",
+    "collective_names",
     "flows_wire",
     "lane_rings",
     "levels",
     "phases",
     "pieces_of",
+    "require_collectives",
     "rounds_of",
+    "shipped_tables",
     "table_of_bus_bandwidth",
+    "table_of_fields",
     "table_of_rows",
 ]

@@ -23,17 +23,17 @@ from .rounds import ClosedForms, best_chunks, flows_wire
 from .table import CollectiveTable
 
 ALGORITHMS = ("auto", "ring", "tree")
-AUTO = ("ring", "tree", "hierarchical")
-"""What "auto" chooses from; the first of equals."""
 RINGS = ("ring", "hierarchical")
 FASTEST = {"auto": (*RINGS, "tree"), "ring": RINGS, "tree": ("tree",)}
-"""From what the form of least time is chosen, by the algorithm of the model."""
+"""What "auto" chooses from, by the algorithm of the model; the first of equals."""
 AS_LIBRARIES = {
     "all_to_all": ("direct", "hierarchical"),
     "all_gather": RINGS,
     "reduce_scatter": RINGS,
 }
-"""Of these even by "auto": an all_to_all sends all at once, gather and scatter use rings (NCCL)."""
+"""What "auto" chooses from of these: an all_to_all sends all at once, gather and scatter use rings
+(NCCL).
+"""
 # Expanded, each chunk is a message on every hop; more would hardly be faster.
 MAX_CHUNKS = 256
 UNKNOWN = -1
@@ -111,11 +111,37 @@ class CollectiveModel:
         Rings are one in the order of the ranks, or several over lanes of their own where these take
         less. Raises InputError where a route is missing or an algorithm has no such form.
         """
-        names = AUTO if call.algorithm == "auto" else (call.algorithm,)
-        ways = self._ways(call, names)
+        ways = self._ways(call, self._names(call))
         if len(ways) == 1:
             return self._form(call, *ways[0])
         return self._least(call, ways, lambda form: self._seconds(form.phases))[1]
+
+    def timed(self, call: CollectiveCall) -> tuple[CollectiveCost, Form]:
+        """The time of a collective, as measured inside a node, else of its fastest form; and that
+        form, whose parts inside nodes count as measured.
+
+        Raises InputError, as ``form`` does.
+        """
+        ways = self._ways(call, self._names(call))
+        seconds, form = self._least(call, ways, lambda form: self._partly_measured(form, call))
+        algorithm = "p2p" if call.kind == "p2p" else form.algorithm
+        closed = CollectiveCost(seconds, algorithm, "roofline", form.rings)
+        return self._inside(call) or closed, form
+
+    def _inside(self, call: CollectiveCall) -> CollectiveCost | None:
+        """The time of a collective inside one node as measured; None where no table tells."""
+        inside = len(self._nodes(call.ranks)) == 1
+        return self._measured(call.kind, len(call.ranks), call.size) if inside else None
+
+    def _names(self, call: CollectiveCall) -> tuple[str, ...]:
+        """The algorithms that a collective may take."""
+        if call.algorithm != "auto":
+            return (call.algorithm,)
+        names = FASTEST[self.algorithm]
+        # Whatever the model: all at once.
+        if self.algorithm == "auto" or call.kind == "all_to_all":
+            names = AS_LIBRARIES.get(call.kind, names)
+        return names
 
     def cost(
         self,
@@ -137,14 +163,11 @@ class CollectiveModel:
         refuse(self._problems(collective, devices, ranks, size))
         if len(ranks) == 1:
             return CollectiveCost(Fraction(0), "none", "roofline")
-        inside = len(self._nodes(ranks)) == 1
-        measured = self._measured(collective, len(ranks), size) if inside else None
+        call = CollectiveCall(collective, ranks, size, "auto")
         # A table knows a group alone; beside others the closed form says how much they add.
-        if measured is not None and not beside:
+        if not beside and (measured := self._inside(call)) is not None:
             return measured
-        seconds, form = self._fastest(collective, ranks, size)
-        algorithm = "p2p" if collective == "p2p" else form.algorithm
-        cost = measured or CollectiveCost(seconds, algorithm, "roofline", form.rings)
+        cost, form = self.timed(call)
         if not beside or self._is_private(ranks, form):
             return cost
         others = [CollectiveCall(collective, group, size, form.algorithm) for group in beside]
@@ -196,17 +219,6 @@ class CollectiveModel:
         """By half-link the devices at its ends."""
         around = enumerate(self.cluster.neighbours)
         return {half: (a, b) for a, others in around for b, half in others.items()}
-
-    def _fastest(self, collective: str, ranks: tuple[int, ...], size: int) -> tuple[Fraction, Form]:
-        """The form of least time, its parts as measured inside nodes where there are tables."""
-        call, names = (
-            CollectiveCall(collective, ranks, size, self.algorithm),
-            FASTEST[self.algorithm],
-        )
-        if self.algorithm == "auto" or collective == "all_to_all":
-            names = AS_LIBRARIES.get(collective, names)
-        ways = self._ways(call, names)
-        return self._least(call, ways, lambda form: self._partly_measured(form, call))
 
     def _least(
         self, call: CollectiveCall, ways: Sequence[Way], seconds: Callable[[Form], Fraction]

@@ -7,7 +7,7 @@ as written.
 from __future__ import annotations
 
 from .cluster import preset_names, read_cluster, read_preset, write_cluster
-from .collectives import collective_model, read_collectives
+from .collectives import read_collectives
 from .device import device_names, device_presets, read_device
 from .flexflow import read_flexflow_strategy
 from .graph import read_graph, write_graph
@@ -21,7 +21,6 @@ from .writing import replacing, write_text
 __all__ = [
     "SavedRun",
     "ScenarioFiles",
-    "collective_model",
     "device_names",
     "device_presets",
     "preset_names",

@@ -11,10 +11,10 @@ from fractions import Fraction
 from typing import Any
 
 from ..cluster import Cluster, Device, Host, Link
+from ..collectives import require_collectives
 from ..errors import InputError, collecting, refuse
 from ..units import Number, is_count, parse_bandwidth
 from .cluster_keys import ClusterShape, PresetShape, ShortShape
-from .collectives import require_collectives
 from .nodes import Network, network_problems, repeated, require_joinable
 from .paths import PRESETS, meant, path_text, shipped
 from .reading import PathLike

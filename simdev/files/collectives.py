@@ -1,26 +1,28 @@
-"""Tables of measured collectives from JSON, and the model that a cluster gets of them."""
+"""Tables of measured collectives from JSON, and how a strategy says that collectives run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Required
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ..cluster import Cluster
-from ..collectives import CollectiveModel, CollectiveTable
+from ..collectives import (
+    COLLECTIVE_PRESETS,
+    CollectiveTable,
+    collective_names,
+    shipped_tables,
+    table_of_fields,
+)
 from ..errors import InputError
 from ..strategy import Collectives
-from ..units import parse_bytes, parse_time
-from .paths import PRESETS, shipped, shown
+from .paths import shown
 from .reading import PathLike
 from .shape import VERSION, Format
 from .writing import changed_fields, time_text
 
-COLLECTIVE_PRESETS = PRESETS / "collectives"
 _Anchor = Annotated[list[Any], Field(min_length=2, max_length=2)]
 
 
@@ -58,11 +60,10 @@ class _CollectivesShape(TypedDict, total=False):
 class _ChoiceShape(TypedDict, total=False):
     """How collective ops run.
 
-    - ``algorithm``: ``ring`` (default), ``tree``, ``hierarchical``, ``direct``, or ``auto``,
-      the one of least closed form.
-    - ``cost``: ``closed`` (default), ``table`` or ``expanded``.
-    - ``tables``: measured tables for ``table``, by name or as an object; default those of the
-      cluster.
+    - ``algorithm``: ``auto`` (default), the fastest, or ``ring``, ``tree``, ``hierarchical`` or
+      ``direct``.
+    - ``cost``: ``auto`` (default), ``closed``, ``table`` or ``expanded``.
+    - ``tables``: measured tables, by name or as an object; default those of the cluster.
     - ``chunks``: into how many a broadcast or reduce along a chain is cut; default the number
       of least closed form.
     - ``slowdown``: how many times longer computation and a collective take while they share a
@@ -122,26 +123,13 @@ def _table_object(table: Any) -> dict[str, Any]:
     return changed_fields(table, "source") | {"anchors": anchors}
 
 
-def with_tables(choice: Collectives, cluster: Cluster) -> Collectives:
-    """With the shipped tables that hold on the cluster, where it names none itself."""
-    # What the strategy names itself counts before what the cluster brings.
-    if choice.tables or not cluster.collectives:
-        return choice
-    return replace(choice, tables=read_collectives(cluster.collectives))
-
-
-def collective_names() -> tuple[str, ...]:
-    """Names of the collections of tables shipped with simdev, one for each kind of node."""
-    return shipped(COLLECTIVE_PRESETS)
-
-
 def read_collectives(source: PathLike | Mapping[str, Any]) -> tuple[CollectiveTable, ...]:
     """The tables of a file, of a shipped collection (by name), or of an object already parsed.
 
     Raises InputError.
     """
     if isinstance(source, str) and source in collective_names():
-        source = COLLECTIVE_PRESETS / f"{source}.json"
+        return shipped_tables(source)
     with FORMAT.opened(source) as fields:
         return _tables(fields["tables"])
 
@@ -152,33 +140,12 @@ def collectives_fields(name: str) -> dict[str, Any]:
         return fields
 
 
-def collective_model(cluster: Cluster, algorithm: str = "auto") -> CollectiveModel:
-    """The collectives of a cluster: the shipped tables that it names, closed forms elsewhere.
-
-    Raises InputError.
-    """
-    require_collectives(cluster.collectives)
-    return CollectiveModel(
-        cluster, read_collectives(cluster.collectives) if cluster.collectives else (), algorithm
-    )
-
-
-def require_collectives(name: str) -> None:
-    """Raises InputError unless tables of that name are shipped, or none are named ("")."""
-    if name and name not in collective_names():
-        raise InputError(
-            f'collectives: no tables "{name}"; there are those of {", ".join(collective_names())}'
-        )
-
-
 def _tables(entries: list[dict[str, Any]]) -> tuple[CollectiveTable, ...]:
     problems: list[str] = []
     tables: dict[tuple[str, int], tuple[int, CollectiveTable]] = {}
     for i, entry in enumerate(entries):
         try:
-            points = tuple((parse_bytes(size), parse_time(time)) for size, time in entry["anchors"])
-            source = entry.get("source", "measured")
-            table = CollectiveTable(entry["collective"], entry["ranks"], points, source)
+            table = table_of_fields(entry)
         except InputError as error:
             problems += [f"tables[{i}].{problem}" for problem in error.problems]
         except ValueError as error:

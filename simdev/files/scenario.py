@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Required
 
 from typing_extensions import TypedDict
@@ -25,7 +25,6 @@ from ..models.large import LARGE, Transformer
 from ..scale import LIMIT, parse_limit
 from ..strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
-from .collectives import with_tables
 from .device import datasheets, read_device
 from .examples import scenario_path
 from .flexflow import SUFFIXES, read_flexflow_strategy
@@ -218,7 +217,6 @@ class _Reader:
             raise InputError(self.problems)
         if isinstance(graph, Graph) and options.get("samples") is None:
             options["samples"] = _batch(fields["graph"])
-        strategy = _with_measured(strategy, graph, cluster)
         specs = datasheets(sheets, [device.kind for device in cluster.devices], profiles)
         return ScenarioFiles(graph, cluster, profiles, strategy, specs=specs, **options)
 
@@ -357,19 +355,6 @@ def _is_large(name: Any, is_pipeline: bool) -> bool:
 def _says_pipeline(value: Any) -> bool:
     """Whether the object of a strategy, which cannot be read, is that of a pipeline."""
     return isinstance(value, Mapping) and isinstance(value.get("pipeline"), Mapping)
-
-
-def _with_measured(strategy: Strategy, graph: Graph | Transformer, cluster: Cluster) -> Strategy:
-    """With the measured tables of the cluster, where collectives are to be costed by tables and
-    none are named.
-    """
-    choice = strategy.collectives
-    if isinstance(graph, Transformer):
-        return strategy
-    # An op of a collective may ask for a table by itself.
-    if choice.cost != "table" and all(op.attrs.get("cost") != "table" for op in graph.ops):
-        return strategy
-    return replace(strategy, collectives=with_tables(choice, cluster))
 
 
 def read_ops(value: PathLike | Mapping[str, Any]) -> Graph:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ..collectives import shipped_tables
 from ..lowering.origins import HostOrigins
 from ..memory import MemoryModel
 from ..scenario import Outcome
-from ..strategy import Sync
+from ..strategy import Sync, settled_cost
 from ..strategy.sync import BUCKET, FIRST_BUCKET
 from ..taskgraph import COLLECTIVE
 
@@ -34,11 +35,14 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
         sizes = f", the first bucket of {FIRST_BUCKET} bytes, further ones of {BUCKET}"
         yield f"Gradients are synchronised by {sync}{sizes if sync == 'bucketed' else ''}."
     if outcome.trace.task_graph.of_kind(COLLECTIVE).any() or collectives.cost == "expanded":
+        tables, cluster = collectives.tables, outcome.scenario and outcome.scenario.cluster
+        if cluster and not tables:
+            tables = shipped_tables(cluster.collectives)
         basis = {
             "closed": "closed forms",
-            "table": f"{len(collectives.tables)} measured tables, closed forms where these end",
+            "table": f"{len(tables)} measured tables, closed forms where these end",
             "expanded": "their messages one by one",
-        }[collectives.cost]
+        }[settled_cost(collectives.cost, collectives.algorithm, bool(tables))]
         slower = f", slowed {float(collectives.slowdown):g} times beside computing"
         yield (
             f"Collectives rest on {basis} (algorithm {collectives.algorithm})"

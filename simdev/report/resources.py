@@ -14,10 +14,9 @@ from functools import partial
 from typing import Any
 
 from ..cluster import Cluster, Link
-from ..collectives import CollectiveModel, CollectiveTable
+from ..collectives import CollectiveModel, CollectiveTable, collective_model
 from ..costs import DeviceSpec
 from ..engine import simulate
-from ..files import collective_model
 from ..lowering.hybrid import lower_hybrid
 from ..models.large import Transformer
 from ..scenario import Scenario

@@ -2,7 +2,7 @@
 queues are served.
 """
 
-from .collectives import ALGORITHMS, COSTS, Collectives, choice_problems
+from .collectives import ALGORITHMS, COSTS, Collectives, choice_problems, settled_cost
 from .configuration import (
     ROLES,
     Configuration,
@@ -61,6 +61,7 @@ __all__ = [
     "placed",
     "resolve_partition",
     "resolve_placement",
+    "settled_cost",
     "sync_of",
     "sync_policy",
 ]

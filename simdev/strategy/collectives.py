@@ -10,8 +10,8 @@ from typing import Protocol
 from ..errors import InputError
 from ..units import is_count, parse_slowdown
 
-ALGORITHMS = ("ring", "tree", "hierarchical", "direct", "auto")
-COSTS = ("closed", "table", "expanded")
+ALGORITHMS = ("auto", "ring", "tree", "hierarchical", "direct")
+COSTS = ("auto", "closed", "table", "expanded")
 
 
 class Table(Protocol):
@@ -33,9 +33,11 @@ class Table(Protocol):
 class Collectives:
     """How collective ops run unless their attributes say otherwise.
 
-    - ``algorithm``: one of ALGORITHMS; "auto" is the one of least closed form.
+    - ``algorithm``: one of ALGORITHMS; "auto" is the fastest.
     - ``cost``: "closed", one task of the length of the closed form; "table", of the time in
-      ``tables`` (a closed form where they hold none); "expanded", its messages one by one.
+      ``tables`` (the fastest closed form where they hold none); "expanded", its messages one by
+      one; "auto" as ``settled_cost`` has it.
+    - ``tables``: measured inside one node; none: those that the cluster names.
     - ``chunks``: into how many a broadcast or reduce along a chain is cut (None: the number of
       least closed form).
     - ``slowdown``: how many times longer computation and a collective take while they share a
@@ -62,6 +64,15 @@ class Collectives:
         if problems:
             raise InputError([f"collectives.{problem}" for problem in problems])
         object.__setattr__(self, "tables", tuple(self.tables))
+
+
+def settled_cost(cost: str, algorithm: str, measured: bool) -> str:
+    """The way to cost a collective that "auto" stands for, where there are tables (``measured``) or
+    none: they know the algorithm that the library took, and tell of no other.
+    """
+    if cost != "auto":
+        return cost
+    return "table" if measured and algorithm == "auto" else "closed"
 
 
 def choice_problems(algorithm: object, cost: object, chunks: object) -> list[str]:

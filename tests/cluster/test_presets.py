@@ -19,11 +19,11 @@ from preset_rules import (
     lint_families,
     lint_presets,
 )
+from simdev.collectives import COLLECTIVE_PRESETS, collective_model, collective_names
 from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.fabric import Routes
 from simdev.files import (
-    collective_model,
     device_names,
     device_presets,
     preset_names,
@@ -32,7 +32,6 @@ from simdev.files import (
     read_preset,
 )
 from simdev.files.cluster import CLUSTERS
-from simdev.files.collectives import COLLECTIVE_PRESETS, collective_names
 from simdev.files.device import DEVICE_PRESETS
 from simdev.files.reading import read_json
 from simdev.graph import Graph

@@ -173,13 +173,13 @@ def test_slowed_durations_are_those_under_rates(
             "all_reduce",
             {},
             {"algorithm": "star"},
-            r"ops\[3\]\.attrs\.algorithm: must be one of ring, tree, hier.*, got \"star\"",
+            r"ops\[3\]\.attrs\.algorithm: must be one of auto, ring, tree, hier.*, got \"star\"",
         ),
         (
             "all_reduce",
             {},
             {"cost": 3},
-            r"ops\[3\]\.attrs\.cost: must be one of closed, table, expanded, got 3",
+            r"ops\[3\]\.attrs\.cost: must be one of auto, closed, table, expanded, got 3",
         ),
         (
             "broadcast",
@@ -304,8 +304,8 @@ def test_an_expansion_too_large_is_refused() -> None:
     ("value", "problem"),
     [
         ([], r"collectives: must be an object, got a list"),
-        ({"algorithm": "rings"}, r"collectives\.algorithm: must be one of ring, tree"),
-        ({"cost": "guess"}, r"collectives\.cost: must be one of closed, table, expanded"),
+        ({"algorithm": "rings"}, r"collectives\.algorithm: must be one of auto, ring, tree"),
+        ({"cost": "guess"}, r"collectives\.cost: must be one of auto, closed, table, expanded"),
         ({"chunks": -1}, r"collectives\.chunks: must be a whole number > 0"),
         ({"slowdown": 0.5}, r"collectives\.slowdown: must be from 1 to 2, got 0.5"),
         ({"slowdown": "fast"}, r"collectives\.slowdown: must be a number"),

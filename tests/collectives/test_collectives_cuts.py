@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from collective_ops import collective
 from simdev.cluster import Cluster, Device, Link
-from simdev.collectives import COLLECTIVES, CollectiveModel
+from simdev.collectives import COLLECTIVES, CollectiveModel, collective_model
 from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.errors import InputError
-from simdev.files import collective_model, read_preset
+from simdev.files import read_preset
 from simdev.graph import Graph
 from simdev.lowering import Prepared, lower
 from simdev.lowering.hybrid.durations import Durations, Timings

@@ -12,11 +12,12 @@ from simdev.collectives import (
     COLLECTIVES,
     CollectiveModel,
     CollectiveTable,
+    collective_model,
     table_of_bus_bandwidth,
 )
 from simdev.errors import InputError
 from simdev.files import read_preset
-from simdev.files.collectives import collective_model, read_collectives
+from simdev.files.collectives import read_collectives
 
 
 def test_the_model_takes_the_table_of_its_node_and_ranks() -> None:

@@ -16,10 +16,10 @@ from closed_forms import ring, ring_wire
 from collective_ops import KINDS, collective, seconds
 from simdev.check import check
 from simdev.cluster import Cluster, Device, Link
-from simdev.collectives import bus_bandwidth, lane_rings
+from simdev.collectives import bus_bandwidth, collective_model, lane_rings
 from simdev.costs import CostModel
 from simdev.engine import simulate
-from simdev.files import collective_model, read_preset
+from simdev.files import read_preset
 from simdev.graph import Graph, Op
 from simdev.lowering import Prepared, lower, lower_step
 from simdev.lowering.hybrid.durations import Durations, Timings

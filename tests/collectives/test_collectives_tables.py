@@ -15,12 +15,14 @@ from collective_clusters import TABLE, bus, simulated_ring
 from peers import measured_all_reduces
 from simdev.collectives import (
     CollectiveTable,
+    collective_model,
+    collective_names,
     table_of_bus_bandwidth,
     table_of_rows,
 )
 from simdev.errors import InputError
 from simdev.files import read_preset
-from simdev.files.collectives import collective_model, collective_names, read_collectives
+from simdev.files.collectives import read_collectives
 
 MIB = 2**20
 
@@ -133,7 +135,7 @@ def test_tables_of_half_the_sizes_tell_the_other_half() -> None:
 def test_shipped_tables_miss_left_out_sizes_by_little(name: str) -> None:
     import json
 
-    from simdev.files.collectives import COLLECTIVE_PRESETS
+    from simdev.collectives import COLLECTIVE_PRESETS
 
     tables = json.loads((COLLECTIVE_PRESETS / f"{name}.json").read_text())["tables"]
     told = [table["left_out"] for table in tables]

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from hybrid_steps import DENSE, SMALL, boxes, lowered, modules
 from simdev.cluster import Cluster
+from simdev.collectives import collective_model
 from simdev.costs import CostModel
 from simdev.engine import simulate
-from simdev.files import collective_model, read_cluster
+from simdev.files import read_cluster
 from simdev.files.device import datasheets
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.models.large import Transformer, large_model, shard_of

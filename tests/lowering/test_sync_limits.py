@@ -164,7 +164,7 @@ BAD = {
     ),
     "algorithm": (
         {"attrs": {"ranks": NAMES, "algorithm": "star"}},
-        r"attrs\.algorithm: must be one of ring",
+        r"attrs\.algorithm: must be one of auto, ring",
     ),
     "swapped": (
         {"inputs": ("b1", "b0")},

@@ -10,13 +10,13 @@ from ...cluster import Cluster
 from ...collectives import COLLECTIVES, CollectiveCall
 from ...errors import InputError
 from ...graph import Graph, Op
-from ...strategy import choice_problems
+from ...strategy import Collectives, choice_problems
 from .tasks import Communicators, Ring
 
 ALL_REDUCE = "all_reduce"
 KINDS = COLLECTIVES
 SINGLE_INPUT = ("broadcast", "p2p")
-_OPTIONS = {"algorithm": "ring", "cost": "closed", "chunks": None}
+_OPTIONS = ("algorithm", "cost", "chunks")
 
 
 def is_collective(op: Op) -> bool:
@@ -92,7 +92,7 @@ def collective_problems(graph: Graph, cluster: Cluster, position: int) -> Iterat
     for j, name in enumerate(names):
         if name not in cluster.index or not cluster.devices[cluster.index[name]].runs_ops:
             yield f'attrs.ranks[{j}]: no device that runs ops is named "{name}"'
-    given = (op.attrs.get(name, default) for name, default in _OPTIONS.items())
+    given = (op.attrs.get(name, getattr(Collectives(), name)) for name in _OPTIONS)
     yield from (f"attrs.{problem}" for problem in choice_problems(*given))
     sizes = [tensor.bytes for tensor in graph.operands[position]]
     yield from _operand_problems(op, sizes, len(names))

@@ -5,7 +5,7 @@ messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -13,16 +13,18 @@ from ...cluster import Cluster
 from ...collectives import (
     Closed,
     CollectiveCall,
+    CollectiveCost,
     CollectiveModel,
     CollectiveTable,
     Form,
     Phase,
     bytes_sent,
+    collective_model,
     pieces_of,
 )
 from ...errors import InputError
 from ...fabric import Fabric, fabric_of
-from ...strategy import Collectives
+from ...strategy import Collectives, settled_cost
 from ...units import MAX_PS, PS_PER_SECOND, transmission_ps
 
 MAX_MESSAGES = 5_000_000
@@ -77,12 +79,11 @@ class Communicators:
 
     @cached_property
     def model(self) -> CollectiveModel:
-        """The model of collectives, with the tables that the choice names."""
-        tables = self.choice.tables
-        return CollectiveModel(
-            self.cluster,
-            tuple(CollectiveTable(t.collective, t.ranks, t.anchors, t.source) for t in tables),
-        )
+        """The model of collectives, with the tables of the choice, else those of the cluster."""
+        tables = [
+            CollectiveTable(t.collective, t.ranks, t.anchors, t.source) for t in self.choice.tables
+        ]
+        return collective_model(self.cluster, tables=tables)
 
     def ring(
         self,
@@ -102,7 +103,7 @@ class Communicators:
         return self.costed(call, cost or self.choice.cost)
 
     def costed(self, call: CollectiveCall, cost: str) -> Ring:
-        """A collective by its "closed" form, by the model's "table", or "expanded".
+        """A collective by its "closed" form, the model's "table", "auto" or "expanded".
 
         Raises InputError where a route is missing, an algorithm has no such form, or the time is
         absurd.
@@ -114,7 +115,9 @@ class Communicators:
 
 
 def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel) -> Ring:
-    form, fabric = model.form(call), model.fabric
+    cost = settled_cost(cost, call.algorithm, bool(model.tables))
+    measured = _measured(call, model) if cost == "table" else None
+    form, fabric = measured[1] if measured else model.form(call), model.fabric
     # What is left with a result: of a broadcast all but the root, of a reduction the root.
     results = {"broadcast": len(call.ranks) - 1, "reduce": 1, "p2p": 1}
     sent = -(-bytes_sent(form.phases) // max(results.get(call.kind, len(call.ranks)), 1))
@@ -125,7 +128,7 @@ def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel) -> Ring:
                 pieces_of(fabric, source, destination)
         return Ring(call.ranks, 0, sent, (), (), form.phases)
     closed = model.forms.closed(form.phases)
-    ps = _measured_ps(call, model) if cost == "table" else closed.ps
+    ps = measured[0].ps if measured else closed.ps
     if ps > MAX_PS:
         raise InputError(
             f"an {call.kind.replace('_', '-')} of {call.size} bytes over {len(call.ranks)} ranks "
@@ -151,12 +154,12 @@ def _require_few(phases: Sequence[Phase], ranks: int) -> None:
         )
 
 
-def _measured_ps(call: CollectiveCall, model: CollectiveModel) -> int:
+def _measured(call: CollectiveCall, model: CollectiveModel) -> tuple[CollectiveCost, Form]:
     if not model.tables:
         raise InputError(
             'cost: "table" needs tables: those of the cluster, or those that the strategy names'
         )
-    return model.cost(call.kind, call.ranks, call.size).ps
+    return model.timed(replace(call, algorithm="auto"))
 
 
 def _flow(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...cluster import Cluster
-from ...files import collective_model
+from ...collectives import collective_model
 from ...lowering.hybrid import Timings, even_layers
 from ...lowering.hybrid.durations import Durations
 from ...lowering.hybrid.program import Program

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from ...collectives import collective_model
 from ...engine import choose, simulate
 from ...errors import InputError, SimdevError
-from ...files import collective_model
 from ...jobs import Died, finished, is_serial
 from ...lowering.hybrid import Timings, lower_hybrid
 from ...models.large.roles import ROLES
