@@ -218,9 +218,7 @@ def _semantics(
     entry = _KINDS[kind]
     try:
         description = entry.describe(Call(attrs, inputs, outputs))
-        read = _touched([access.index for access in description.inputs], inputs, "operand")
-        made = _touched([output.index for output in description.outputs], outputs, "output")
-        axes = _axes(description)
+        return _described(kind, entry.op_class, attrs, inputs, outputs, description)
     # A describer takes shapes and attributes as they should be: whatever it stumbles over means
     # that they do not fit its kind.
     except (
@@ -232,7 +230,29 @@ def _semantics(
         AttributeError,
     ) as error:
         raise InputError(_misfit(kind, attrs, inputs, outputs, error)) from None
-    return Semantics(kind, entry.op_class, attrs, inputs, outputs, description, axes, read, made)
+
+
+def redescribed(semantics: Semantics, description: Description) -> Semantics:
+    """The semantics of an op under another description, in an object that nothing keeps.
+
+    Raises ValueError where the shapes do not fit it.
+    """
+    s = semantics
+    return _described(s.kind, s.op_class, s.attrs, s.inputs, s.outputs, description)
+
+
+def _described(
+    kind: str,
+    op_class: str,
+    attrs: Mapping[str, Any],
+    inputs: tuple[Shape, ...],
+    outputs: tuple[Shape, ...],
+    description: Description,
+) -> Semantics:
+    read = _touched([access.index for access in description.inputs], inputs, "operand")
+    made = _touched([output.index for output in description.outputs], outputs, "output")
+    axes = _axes(description)
+    return Semantics(kind, op_class, attrs, inputs, outputs, description, axes, read, made)
 
 
 def _touched(

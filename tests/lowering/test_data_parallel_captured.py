@@ -107,6 +107,20 @@ MODELS = {
         lambda m, x: m.b(functional.relu(m.a(x))[:, 0]), a=linear(256, 256), b=linear(256, 256)
     ),
     "stack": Model(stacked, **THREE),
+    "multi-head": Model(
+        lambda m, x: m.a(x, x, x, need_weights=False)[0],
+        a=nn.MultiheadAttention(256, HEADS, batch_first=True),
+    ),
+    "sequence first": Model(
+        lambda m, x: m.b(m.a(x).transpose(0, 1).reshape(-1, 256)).view(64, 32, 256).transpose(0, 1),
+        a=linear(256, 256),
+        b=linear(256, 256),
+    ),
+    "chunks of the batch": Model(
+        lambda m, x: m.b(torch.cat([m.a(part) for part in x.chunk(2)])),
+        a=linear(256, 256),
+        b=linear(256, 256),
+    ),
     "product": Model(lambda m, x: m.c(m.a(x) * m.b(x)), **THREE),
 }
 
@@ -156,7 +170,10 @@ def test_what_is_cut_apart_again_costs_little_more(name: str, other: str) -> Non
     assert report_of(name).step_ps <= 1.2 * report_of(other).step_ps
 
 
-@pytest.mark.parametrize("name", ["chunk", "swiglu", "mean", "stack"])
+@pytest.mark.parametrize(
+    "name",
+    ["chunk", "swiglu", "mean", "stack", "multi-head", "sequence first", "chunks of the batch"],
+)
 def test_the_oracle_sees_through_views_too(name: str) -> None:
     oracle = Oracle(graph_of(name), V100, COSTS)
     assert (
@@ -179,17 +196,17 @@ def test_gradients_of_two_steps_are_added_up_before_they_are_sent() -> None:
 
 
 def test_what_stays_whole_is_listed_with_its_share_of_the_step() -> None:
-    """A batch that is merged inside of another dimension is not followed: the report says so."""
+    """Sums along the batch need all of it: the report says so."""
 
     def call(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return m.b(m.a(x).transpose(0, 1).reshape(-1, 256))
+        return m.b(m.a(x).cumsum(0))
 
     model = Model(call, a=linear(256, 256), b=linear(256, 256))
     captured = capture(model, (torch.randn(WORDS),), lambda m, x: m(x).sum())
     report = run(Scenario(read_graph(captured.graph), V100, COSTS, PARALLEL))
     rows = {one["op"]: one for one in report.to_json()["whole"]}
-    assert "b/linear" in rows
-    assert 0 < rows["b/linear"]["share"] == rows["b/linear"]["time_s"] / report.seconds < 1
+    assert "cumsum" in rows
+    assert 0 < rows["cumsum"]["share"] == rows["cumsum"]["time_s"] / report.seconds < 1
     assert not {one.op for one in report.splits} & rows.keys()
     assert "Stays whole although it computes" in str(report)
     assert "whole" not in report_of("chunk").to_json()

@@ -96,8 +96,7 @@ def _is_regular(op: Reading) -> bool:
     description = op.semantics.description
     local = description.local
     return (
-        op.semantics.inputs == op.stored
-        and not any(op.strides)
+        all(map(op.as_stored, range(len(op.stored))))
         and all(access.when is None for access in description.inputs)
         and (local is same_attributes or isinstance(local, ByExtents))
     )

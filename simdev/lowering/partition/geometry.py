@@ -19,10 +19,12 @@ from ...errors import InputError
 from ...graph import Graph
 from ...semantics import (
     Axis,
+    BatchView,
     Index,
     Interval,
     Region,
     Semantics,
+    batch_region,
     boxes,
     effects_of,
     input_region,
@@ -84,12 +86,25 @@ class Reading:
 
     ``semantics`` None: the kind has none, so the op is never split. ``stored`` are the shapes of
     the tensors read, ``strides`` of the operands as executed, ``made`` the shapes of the outputs.
+    ``batch`` tells by operand how a view merges or slices the samples (None: it does neither).
     """
 
     semantics: Semantics | None
     stored: tuple[Shape, ...]
     strides: Strides
     made: tuple[Shape, ...]
+    batch: tuple[BatchView | None, ...] = ()
+
+    def as_stored(self, operand: int) -> bool:
+        """Whether an operand is seen under the shape of its tensor, and its points as numbered
+        there.
+        """
+        return (
+            self.semantics is not None
+            and self.semantics.inputs[operand] == self.stored[operand]
+            and self.strides[operand] is None
+            and (not self.batch or is_same(self.batch[operand]))
+        )
 
 
 def reading(graph: Graph, position: int) -> Reading:
@@ -115,6 +130,18 @@ def _gapless(strides: tuple[int, ...] | None, seen: Shape, stored: Shape) -> tup
 
 
 _reading = lru_cache(_CACHED)(Reading)
+
+
+def is_same(view: BatchView | None) -> bool:
+    """Whether samples are numbered in an operand as in its tensor."""
+    return view is None or (view.seen == view.held and not view.sliced)
+
+
+def with_batch(op: Reading, semantics: Semantics, views: tuple[BatchView | None, ...]) -> Reading:
+    """The reading of an op that sees samples so."""
+    if semantics is op.semantics and not any(views):
+        return op
+    return _reading(semantics, op.stored, op.strides, op.made, views if any(views) else ())
 
 
 def _strides(given: object, count: int) -> Strides:
@@ -222,11 +249,11 @@ def _stored_columns(
 ) -> Sequence[tuple[Region | None, ...]]:
     """What each shard needs of the tensors as they are stored."""
     assert op.semantics is not None
-    if op.semantics.inputs == op.stored and not any(op.strides):
-        return needs  # seen as it is stored
+    if all(map(op.as_stored, range(len(op.stored)))):
+        return needs
     columns = []
     for operand, regions in enumerate(zip(*needs, strict=True)):
-        known = {region: _stored(op, operand, region) for region in set(regions)}
+        known = {region: stored(op, operand, region) for region in set(regions)}
         columns.append([known[region] for region in regions])
     return list(zip(*columns, strict=True))
 
@@ -236,11 +263,15 @@ def _whole(shapes: Iterable[Shape]) -> tuple[Region, ...]:
     return tuple(tuple((0, extent) for extent in shape) for shape in shapes)
 
 
-def _stored(op: Reading, operand: int, region: Region | None) -> Region | None:
+def stored(op: Reading, operand: int, region: Region | None) -> Region | None:
+    """The region of an operand's tensor that holds a region of it as it is seen."""
     if region is None or op.semantics is None:
         return None
-    seen, stored = op.semantics.inputs[operand], op.stored[operand]
-    return stored_region(region, seen, stored, op.strides[operand])
+    view = op.batch[operand] if op.batch else None
+    lies = op.semantics.inputs[operand], op.stored[operand], op.strides[operand]
+    if view is None:
+        return stored_region(region, *lies)
+    return region if op.as_stored(operand) else batch_region(region, *lies, view)
 
 
 @lru_cache(_CACHED)
@@ -271,8 +302,7 @@ def _reaches(op: Reading, operand: int, dimension: int, axis: str) -> bool:
     may.
     """
     assert op.semantics is not None
-    as_stored = op.semantics.inputs[operand] == op.stored[operand] and op.strides[operand] is None
-    return not as_stored or axis in op.semantics.reads[operand][dimension][1]
+    return not op.as_stored(operand) or axis in op.semantics.reads[operand][dimension][1]
 
 
 def _matching_share(
@@ -284,7 +314,7 @@ def _matching_share(
     assert op.semantics is not None
     total: int | Fraction = 0
     for own_cut, interval in zip(intervals, parts_of(size, len(intervals)), strict=True):
-        region = _stored(op, operand, input_region(op.semantics, operand, {axis: interval}))
+        region = stored(op, operand, input_region(op.semantics, operand, {axis: interval}))
         if region is None:
             return 0
         start, stop = region[dimension]

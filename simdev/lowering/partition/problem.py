@@ -17,6 +17,7 @@ from ...graph import Graph
 from ...semantics import op_class, traits_of
 from ...strategy import NOWHERE, Resolved, Strategy, placed, resolve_partition
 from ...structure import TensorOf, Weights, order_of, updated, weights_of
+from .batch import followed
 from .geometry import Part, Reading, followed_axis, part, parts, reading
 from .layout import Grid, Place
 
@@ -44,8 +45,11 @@ class SplitProblem:
 
     @cached_property
     def readings(self) -> tuple[Reading, ...]:
-        """How each op reads and makes."""
-        return tuple(reading(self.graph, i) for i in range(len(self.graph.ops)))
+        """How each op reads and makes, samples followed from the inputs."""
+        ops = self.graph.ops
+        inputs = [i for i, op in enumerate(ops) if traits_of(op.kind).leaf == "input"]
+        plain = [reading(self.graph, i) for i in range(len(ops))]
+        return followed(self.order, self.read, plain, inputs)
 
     @cached_property
     def read(self) -> tuple[tuple[TensorOf, ...], ...]:

@@ -14,14 +14,13 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ...lowering.partition.geometry import Reading, followed_axis
+from ...lowering.partition.geometry import Reading, followed_axis, stored
 from ...semantics import (
     Interval,
     Region,
     input_region,
     output_axes,
     parts_of,
-    stored_region,
     traits_of,
 )
 from ...strategy import Configuration, Strategy
@@ -140,11 +139,11 @@ def read_boxes(op: Reading, operand: int, spread: Spread, devices: int) -> Boxes
     """The region of a stored operand that each device reads; None where the op reads nothing of
     it.
     """
-    semantics, stored = op.semantics, op.stored[operand]
+    semantics, shape = op.semantics, op.stored[operand]
     seen = None if semantics is None else semantics.inputs[operand]
     parts = prod(degree for _, degree, _ in spread)
     if semantics is None or seen is None:
-        return _boxes([tuple((0, extent) for extent in stored)] * parts, devices)
+        return _boxes([tuple((0, extent) for extent in shape)] * parts, devices)
     columns = []
     for dimension, (_, names, _) in enumerate(semantics.reads[operand]):
         along = tuple([cut for cut in spread if cut[0] in names])
@@ -153,9 +152,9 @@ def read_boxes(op: Reading, operand: int, spread: Spread, devices: int) -> Boxes
     for region in zip(*columns, strict=True) if columns else [()] * parts:
         if None in region:
             return None
-        regions.append(
-            region if seen == stored else stored_region(region, seen, stored, op.strides[operand])
-        )
+        held = region if seen == shape and not op.batch else stored(op, operand, region)
+        assert held is not None
+        regions.append(held)
     return _boxes(regions, devices)
 
 
