@@ -156,8 +156,8 @@ class Report:
 
     @property
     def idle(self) -> float:
-        """The share of the working devices' time in which they compute nothing: ``bubble`` +
-        ``exposed``.
+        """The share of the working devices' time in which they compute nothing: ``exposed`` +
+        ``hosted`` + ``bubble``.
         """
         return self._share(sum(self.step_ps - device.busy_ps for device in self.working))
 
@@ -169,11 +169,28 @@ class Report:
         return self._share(sum(device.exposed_ps for device in self.working))
 
     @property
+    def hosted(self) -> float:
+        """The share of the working devices' time in which they wait for their hosts alone (see
+        ``usage``).
+        """
+        return self._share(sum(device.hosted_ps for device in self.working))
+
+    @property
     def bubble(self) -> float:
-        """The share of the working devices' time in which they neither compute nor communicate (see
+        """The share of the working devices' time in which they wait for what others compute (see
         ``usage``).
         """
         return self._share(sum(device.bubble_ps for device in self.working))
+
+    @property
+    def copies(self) -> int:
+        """For how many devices of a large model each of ``devices`` stands; 1 of all else."""
+        large = None if self.training is None else self.training.large
+        return 1 if large is None or not large.collapsed else large.copies
+
+    @property
+    def _verdict(self) -> str:
+        return "\n".join(verdict(self.memories, self.copies))
 
     @property
     def _alike(self) -> Symmetry | None:
@@ -205,6 +222,7 @@ class Report:
             "transfers": {"count": self.transfer_count, "bytes": self.transfer_bytes},
             "links": {link.name: _link_json(link) for link in self.links},
             "exposed_communication": self.exposed,
+            "waiting_for_host": self.hosted,
             "bubble": self.bubble,
             "idle": self.idle,
             "blame_s": {blame: ps / PS_PER_SECOND for blame, ps in self.blame.items()},
@@ -239,6 +257,10 @@ class Report:
         yield f"Step time {format_seconds(self.seconds)}  ({step})"
         yield from () if self.steady is None else self.steady.lines()
         yield from () if self.throughput is None else self.throughput.lines()
+        yield from self.grounds()
+
+    def grounds(self) -> Iterator[str]:
+        """What the step time rests on, and what it leaves out."""
         if self.synchronised == 0:
             yield "No gradient is synchronised: the strategy makes none on several devices."
         yield from host_lines(self.host_origins, self.held if self.hosts else 0.0)
@@ -268,9 +290,10 @@ class Report:
 
     def notes(self) -> Iterator[str]:
         """What has to be known to read the figures."""
+        hosted = f"waiting for hosts {self.hosted:.1%}, " if self.hosts else ""
         yield (
-            f"Bubble {self.bubble:.1%}, exposed communication {self.exposed:.1%} of the working "
-            f"devices' time (idle: {self.idle:.1%})."
+            f"Bubble {self.bubble:.1%}, {hosted}exposed communication {self.exposed:.1%} of the "
+            f"working devices' time (idle: {self.idle:.1%})."
         )
         yield from self.assumptions
         yield from symmetry_notes(self.symmetry, self.trace.task_graph)
@@ -279,9 +302,7 @@ class Report:
 
     def __str__(self) -> str:
         tables = (table_text(table) for table in self.tables() if table.rows and table.shown)
-        return "\n\n".join(
-            ["\n".join(self.lines()), "\n".join(verdict(self.memories)), *tables, *self.notes()]
-        )
+        return "\n\n".join(["\n".join(self.lines()), self._verdict, *tables, *self.notes()])
 
     def __repr__(self) -> str:
         fits = "feasible" if self.feasible else f"{self.memory_excess} bytes over"
@@ -295,7 +316,7 @@ class Report:
         edge = f"4px solid {'#1a7f37' if self.feasible else '#c01c28'};padding-left:8px"
         parts = [
             f"<p><b>{'<br/>'.join(map(escape, self.lines()))}</b></p>",
-            f'<pre style="border-left:{edge}">{escape(chr(10).join(verdict(self.memories)))}</pre>',
+            f'<pre style="border-left:{edge}">{escape(self._verdict)}</pre>',
             *(table_html(table) for table in self.tables() if table.rows and table.shown),
             *(f"<p>{escape(note)}</p>" for note in self.notes()),
         ]

@@ -37,8 +37,8 @@ def every_device(uses: Sequence[DeviceUse], symmetry: Symmetry) -> tuple[DeviceU
     # By hand: replace looks at every field, for thousands of devices.
     return tuple(
         DeviceUse(
-            name, use.ops, use.busy_ps, use.exposed_ps, use.bubble_ps, use.utilization,
-            _memory(use.memory, name),
+            name, use.ops, use.busy_ps, use.exposed_ps, use.hosted_ps, use.bubble_ps,
+            use.utilization, _memory(use.memory, name),
         )
         for name, use in symmetry.spread(uses)
     )  # fmt: skip

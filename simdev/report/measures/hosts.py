@@ -76,9 +76,8 @@ def host_lines(origins: HostOrigins | None, held: float) -> Iterator[str]:
         mean = format_seconds(origins.short_ps / PS_PER_SECOND)
         yield (
             f"NO HOST IS MODELLED: ops take {mean} on average, and an eager host may need longer "
-            "to dispatch one;"
+            'to dispatch one;\nwrite "host": {"mode": "eager"} in the cluster.'
         )
-        yield 'write "host": {"mode": "eager"} in the cluster.'
 
 
 def hosts_json(uses: Sequence[HostUse], origins: HostOrigins | None, held: float) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """How much of a step each device computed and each queue or link carried.
 
-Three things tile the step of a device. *Busy*: it computes (its gaps do not count). *Exposed*
+Four things tile the step of a device. *Busy*: it computes (its gaps do not count). *Exposed*
 communication: it computes nothing while a transfer from or to it, or a collective that it takes
-part in, is in flight, from its start to its release (finish + lag). The *bubble*: neither, it waits
-for what others compute. What a trace viewer counts on each rank (Holistic Trace Analysis:
-communication that no computing overlaps) is the second; with transfers that take no time the third
-is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. Both together are its *idle* time.
+part in, is in flight, from its start to its release (finish + lag). *Waiting for its host*:
+neither, while the thread that dispatches its ops dispatches any. The *bubble*: none of these, it
+waits for what others compute. What a trace viewer counts on each rank (Holistic Trace Analysis:
+communication that no computing overlaps) is the second; with transfers that take no time the last
+is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. All but the first are *idle* time.
 
 A queue or link is busy while it carries a transfer.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...taskgraph import COLLECTIVE, Ints, Rows, distinct
+from ...taskgraph import COLLECTIVE, DISPATCH, Ints, Rows, TaskGraph, distinct
 from ...trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
 from ...units import PS_PER_SECOND, format_bytes, format_seconds
 from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Table, shorten
@@ -48,6 +49,7 @@ class DeviceUse:
     ops: int
     busy_ps: int
     exposed_ps: int
+    hosted_ps: int
     bubble_ps: int
     utilization: float
     memory: DeviceMemory
@@ -60,6 +62,7 @@ class DeviceUse:
             "busy_s": self.busy_ps / PS_PER_SECOND,
             "utilization": self.utilization,
             "exposed_communication_s": self.exposed_ps / PS_PER_SECOND,
+            "waiting_for_host_s": self.hosted_ps / PS_PER_SECOND,
             "bubble_s": self.bubble_ps / PS_PER_SECOND,
             "peak_bytes": memory.peak,
             "peak_time_s": memory.peak_ps / PS_PER_SECOND,
@@ -101,26 +104,43 @@ def device_use(trace: Trace, window: Window) -> tuple[DeviceUse, ...]:
     computes = np.flatnonzero(computing_mask(trace.task_graph))
     runs = group(tasks.source[computes], computes, count)
     touches = group(*_ends(trace, np.flatnonzero(moves)), count)
+    launches = _launches(trace.task_graph)
     # One sort for all devices: a search for each would cost devices x tasks.
     return tuple(
-        _device(trace, window, run, touch, memory)
-        for run, touch, memory in zip(runs, touches, trace.memory, strict=True)
+        _device(trace, window, *of_device)
+        for of_device in zip(runs, touches, launches, trace.memory, strict=True)
     )
 
 
+def _launches(task_graph: TaskGraph) -> list[Ints]:
+    """By device all that the threads do which dispatch its ops."""
+    sent, tasks = np.flatnonzero(task_graph.of_kind(DISPATCH)), task_graph.tasks
+    thread = tasks.resources.ids[tasks.resources.ptr[sent]]
+    by_thread = group(thread, sent, len(task_graph.resources))
+    pairs = np.unique(np.stack((tasks.source[sent], thread), axis=1), axis=0)
+    launches = [np.zeros(0, np.int64)] * len(task_graph.devices)
+    for device, resource in pairs.tolist():
+        launches[device] = np.concatenate((launches[device], by_thread[resource]))
+    return launches
+
+
 def _device(
-    trace: Trace, window: Window, run: Ints, touch: Ints, memory: DeviceMemory
+    trace: Trace, window: Window, run: Ints, touch: Ints, launch: Ints, memory: DeviceMemory
 ) -> DeviceUse:
-    """``run`` are the tasks that compute there, ``touch`` the transfers from or to it."""
-    busy = window.covered_ps(trace.start[run], trace.finish[run])
-    released = trace.finish[touch] + trace.task_graph.tasks.lag[touch]
-    start = np.concatenate((trace.start[run], trace.start[touch]))
-    used = window.covered_ps(start, np.concatenate((trace.finish[run], released)))
+    """``run`` are the tasks that compute there, ``touch`` the transfers from or to it, ``launch``
+    what its host does for it.
+    """
+    tasks, covered = np.concatenate((run, touch, launch)), [0]
+    released = trace.finish[tasks] + trace.task_graph.tasks.lag[tasks]
+    released[: len(run)] = trace.finish[run]
+    # Each time more is covered, so what is added is hidden by nothing before it.
+    for count in (len(run), len(run) + len(touch), len(tasks)):
+        covered.append(window.covered_ps(trace.start[tasks[:count]], released[:count]))
     # Sums are shared out among the steps, not parts: so the rounded parts tile the step.
-    a_step = [window.a_step(ps) for ps in (0, busy, used, window.length_ps)]
-    computing, exposed, bubble = (after - before for before, after in pairwise(a_step))
-    ops, utilization = len(run) // window.traced, window.share(busy)
-    return DeviceUse(memory.device, ops, computing, exposed, bubble, utilization, memory)
+    a_step = [window.a_step(ps) for ps in (*covered, window.length_ps)]
+    busy, exposed, hosted, bubble = (after - before for before, after in pairwise(a_step))
+    ops, utilization = len(run) // window.traced, window.share(covered[1])
+    return DeviceUse(memory.device, ops, busy, exposed, hosted, bubble, utilization, memory)
 
 
 def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
@@ -289,8 +309,10 @@ def link_table(links: Sequence[LinkUse], count: int, size: int) -> Table:
     return Table(f"Transfers: {count:,} of {format_bytes(size)} in all", columns, rows)
 
 
-def verdict(memories: Sequence[DeviceMemory]) -> Iterator[str]:
-    """Whether the step fits; else which devices exceed their memory, when, and by how much."""
+def verdict(memories: Sequence[DeviceMemory], copies: int = 1) -> Iterator[str]:
+    """Whether the step fits; else which devices exceed their memory, when, and by how much; each
+    stands for so many ``copies``.
+    """
     over = [(memory, memory.overflow) for memory in memories if memory.overflow is not None]
     if not over:
         limited = any(memory.capacity is not None for memory in memories)
@@ -299,11 +321,12 @@ def verdict(memories: Sequence[DeviceMemory]) -> Iterator[str]:
             reason = "every device stays within its memory"
         yield f"FITS: {reason}."
         return
-    yield f"DOES NOT FIT: {len(over)} of {len(memories)} devices exceed their memory."
+    count, every = (copies * len(devices) for devices in (over, memories))
+    yield f"DOES NOT FIT: {count:,} of {every:,} devices exceed their memory."
     for memory, overflow in over[:DEVICES_SHOWN]:
         yield from _overflow_lines(memory, overflow)
     if len(over) > DEVICES_SHOWN:
-        yield f"  ... and {len(over) - DEVICES_SHOWN} more devices"
+        yield f"  ... and {count - copies * DEVICES_SHOWN:,} more devices"
 
 
 def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:

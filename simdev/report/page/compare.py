@@ -104,6 +104,7 @@ def _step_table(first: Report, second: Report) -> Table:
             ("step time", report.step_ps, format_seconds(report.seconds) + period),
             ("exposed communication", report.exposed, f"{report.exposed:.1%}"),
             ("bubble", report.bubble, f"{report.bubble:.1%}"),
+            *([("waiting for hosts", report.hosted, f"{report.hosted:.1%}")] * bool(report.hosts)),
             ("ops", ops, f"{ops:,}"),
             ("transfers", report.transfer_count, f"{report.transfer_count:,}"),
             ("bytes sent", report.transfer_bytes, format_bytes(report.transfer_bytes)),

@@ -142,10 +142,14 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         trace_s, steps = report.trace_ps / PS_PER_SECOND, report.steady.steps
         yield "first step", format_seconds(report.steady.first_ps / PS_PER_SECOND)
         yield "whole trace", f"{steps} steps in {format_seconds(trace_s)}"
-    yield "devices that compute", f"{len(report.working):,} of {len(report.devices):,}"
-    yield "ops", f"{sum(device.ops for device in report.working):,}"
-    yield "transfers", f"{report.transfer_count:,} of {format_bytes(report.transfer_bytes)}"
+    working, devices = len(report.working), len(report.devices)
+    yield "devices that compute", f"{working * report.copies:,} of {devices * report.copies:,}"
+    where = f" on the {devices:,} that stand for all" if report.copies > 1 else ""
+    yield "ops", f"{sum(device.ops for device in report.working):,}{where}"
+    yield "transfers", f"{report.transfer_count:,} of {format_bytes(report.transfer_bytes)}{where}"
     yield "bubble", f"{report.bubble:.1%}"
+    if report.hosts:
+        yield "waiting for hosts", f"{report.hosted:.1%}"
     yield "exposed communication", f"{report.exposed:.1%}"
     if report.training is not None:
         yield "MFU, HFU", f"{report.training.mfu:.1%}, {report.training.hfu:.1%}"
@@ -175,6 +179,7 @@ def notes(subject: Subject) -> Iterator[str]:
         yield f"{overflow.device}: {excess} over at {first}, with {overflow.task}."
     if report.training is not None:
         yield from report.training.lines()
+    yield from report.grounds()
     yield from report.notes()
 
 
