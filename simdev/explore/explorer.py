@@ -15,14 +15,11 @@ from fractions import Fraction
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
-
 from ..files.examples import scenario_path
 from ..files.reading import read_json
 from ..graph import Graph
 from ..lowering import (
     LoweredStep,
-    Prepared,
     can_be_retimed,
     capacities,
     hangs_on_op_times,
@@ -115,7 +112,7 @@ class Explorer:
         if self._prepared is None:
             return execute(scenario)
         strategy, speed = scenario.strategy, settings.get(SPEED, Fraction(1))
-        prepared = self._prepared_on(scenario, speed)
+        prepared = self._prepared.on(scenario.cluster).at(speed)
         if not self._retimes(strategy, speed):
             return execute(scenario, prepared)
         if self._lowered is None or self._lowered[1].strategy != strategy:
@@ -129,20 +126,6 @@ class Explorer:
         step, outcome = self._lowered
         trace = simulate_lowered(retimed(step, prepared), strategy, scenario.engine, scenario.steps)
         return replace(outcome, trace=trace, scenario=scenario)
-
-    def _prepared_on(self, scenario: Scenario, speed: Fraction) -> Prepared:
-        """The graph on the turned cluster, whose devices take 1 / ``speed`` of each op's time,
-        rounded up to a picosecond.
-        """
-        assert self._prepared is not None
-        prepared = self._prepared.on(scenario.cluster)
-        if speed == 1:
-            return prepared
-        known = prepared.duration > 0  # a duration that is not known is below 0 and stays
-        exact = prepared.duration[known].astype(object)
-        duration = prepared.duration.copy()
-        duration[known] = (-(-exact * speed.denominator // speed.numerator)).astype(np.int64)
-        return prepared.lasting(duration)
 
 
 def _with_memories(outcome: Outcome, scenario: Scenario) -> Outcome:

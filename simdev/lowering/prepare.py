@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -173,13 +174,25 @@ class Prepared:
         self.collectives = collectives
         self.communicators = communicators or Communicators(cluster, collectives)
         self._running: Prepared | None = None
+        self.speed = Fraction(1)
 
     def on(self, cluster: Cluster) -> Prepared:
         """The graph on another cluster. What hangs on graph and costs alone is shared."""
         if cluster is self.cluster:
             return self
         nouns = self.graph, cluster, self.costs, self.memory, self.collectives
-        return Prepared(*nouns, costed=self.costed)
+        return Prepared(*nouns, costed=self.costed).at(self.speed)
+
+    def at(self, speed: Fraction) -> Prepared:
+        """On devices that take 1 / ``speed`` of each op's time, rounded up to a picosecond;
+        collective ops keep theirs, and so do graphs that are made of this one.
+        """
+        if speed == self.speed:
+            return self
+        there = copy(self)
+        there.speed, there._running = speed, None
+        there.__dict__.pop("duration", None)
+        return there
 
     def of(self, graph: Graph, collectives: Collectives) -> Prepared:
         """Another graph on the same cluster, at the same costs. Raises InputError."""
@@ -187,7 +200,8 @@ class Prepared:
         communicators = self.communicators.choosing(collectives)
         # What ops need to run was looked up for this graph, of which the other one is made.
         costed = CostedGraph(with_training_state(graph, self.memory), self.costs)
-        return Prepared(*nouns, costed=costed, communicators=communicators)
+        there = Prepared(*nouns, costed=costed, communicators=communicators)
+        return there.at(self.speed)
 
     def running(self, collectives: Collectives) -> Prepared:
         """The graph with other collectives; where no op is one, nothing depends on them."""
@@ -261,6 +275,12 @@ class Prepared:
         for d, device in enumerate(devices):
             if first[device.kind].runs_ops:
                 table[:, d] = self.costed.durations(device.kind)
+        if self.speed != 1:
+            known = table > 0  # a duration that is not known is below 0 and stays
+            exact = table[known].astype(object)
+            table[known] = (-(-exact * self.speed.denominator // self.speed.numerator)).astype(
+                np.int64
+            )
         for i, ring in self.rings.items():
             table[i] = ring.duration_ps
         return table
