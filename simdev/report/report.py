@@ -156,30 +156,22 @@ class Report:
 
     @property
     def idle(self) -> float:
-        """The share of the working devices' time in which they compute nothing: ``exposed`` +
-        ``hosted`` + ``bubble``.
-        """
+        """The share of working devices' time without computing: all three below together."""
         return self._share(sum(self.step_ps - device.busy_ps for device in self.working))
 
     @property
     def exposed(self) -> float:
-        """The share of the working devices' time that goes to exposed communication (see
-        ``usage``).
-        """
+        """The share of working devices' time of exposed communication (``usage``)."""
         return self._share(sum(device.exposed_ps for device in self.working))
 
     @property
     def hosted(self) -> float:
-        """The share of the working devices' time in which they wait for their hosts alone (see
-        ``usage``).
-        """
+        """The share of working devices' time in which they wait for hosts alone (``usage``)."""
         return self._share(sum(device.hosted_ps for device in self.working))
 
     @property
     def bubble(self) -> float:
-        """The share of the working devices' time in which they wait for what others compute (see
-        ``usage``).
-        """
+        """The share of working devices' time in which others compute for them (``usage``)."""
         return self._share(sum(device.bubble_ps for device in self.working))
 
     @property
@@ -187,10 +179,6 @@ class Report:
         """For how many devices of a large model each of ``devices`` stands; 1 of all else."""
         large = None if self.training is None else self.training.large
         return 1 if large is None or not large.collapsed else large.copies
-
-    @property
-    def _verdict(self) -> str:
-        return "\n".join(verdict(self.memories, self.copies))
 
     @property
     def _alike(self) -> Symmetry | None:
@@ -302,7 +290,8 @@ class Report:
 
     def __str__(self) -> str:
         tables = (table_text(table) for table in self.tables() if table.rows and table.shown)
-        return "\n\n".join(["\n".join(self.lines()), self._verdict, *tables, *self.notes()])
+        fits = verdict(self.memories, self.copies)
+        return "\n\n".join(["\n".join(self.lines()), "\n".join(fits), *tables, *self.notes()])
 
     def __repr__(self) -> str:
         fits = "feasible" if self.feasible else f"{self.memory_excess} bytes over"
@@ -313,10 +302,11 @@ class Report:
 
     def _repr_html_(self) -> str:
         # The text takes the notebook's colour, which may be light or dark.
+        fits = verdict(self.memories, self.copies)
         edge = f"4px solid {'#1a7f37' if self.feasible else '#c01c28'};padding-left:8px"
         parts = [
             f"<p><b>{'<br/>'.join(map(escape, self.lines()))}</b></p>",
-            f'<pre style="border-left:{edge}">{escape(self._verdict)}</pre>',
+            f'<pre style="border-left:{edge}">{escape(chr(10).join(fits))}</pre>',
             *(table_html(table) for table in self.tables() if table.rows and table.shown),
             *(f"<p>{escape(note)}</p>" for note in self.notes()),
         ]

@@ -93,10 +93,27 @@ def computing_mask(task_graph: TaskGraph) -> Bools:
 
 
 def sent_mask(task_graph: TaskGraph) -> Bools:
-    """True for each task that sends: transfers (``transfer_mask``) that do not only add up or
-    wait.
+    """True for each task that sends: transfers (``transfer_mask``) that do not only add up, wait,
+    or hand a message on.
     """
-    return transfer_mask(task_graph) & ~task_graph.of_kind(SYNC)
+    sends = transfer_mask(task_graph) & ~task_graph.of_kind(SYNC)
+    sends[_handed_on(task_graph)] = False
+    return sends
+
+
+def _handed_on(task_graph: TaskGraph) -> Ints:
+    """The transfers that hand a message on to the next queue of its way: one that is released by a
+    transfer of the very name, op and ends. A message that holds its queues in turn has such a task
+    a queue, each with all of its bytes.
+    """
+    tasks, transfers = task_graph.tasks, task_graph.of_kind(TRANSFER)
+    before, after = tasks.successors.owners(), tasks.successors.ids
+    alike = transfers[before] & transfers[after]
+    for column in (tasks.op, tasks.source, tasks.destination):
+        alike &= column[before] == column[after]
+    pairs = zip(before[alike].tolist(), after[alike].tolist(), strict=True)
+    later = [second for first, second in pairs if tasks.name[first] == tasks.name[second]]
+    return np.array(later, np.int64)
 
 
 def is_compute_stream(task_graph: TaskGraph, resource: Resource) -> bool:

@@ -15,7 +15,7 @@ from ...semantics import traits_of
 from ...strategy import Origin
 from ...taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph, distinct
 from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table
-from .spans import transfer_mask
+from .spans import sent_mask
 
 ADDING = ("sum", "sync", "stored")  # roles of what adds up partial results: no part of the op
 
@@ -159,8 +159,10 @@ def ranks_of(task_graph: TaskGraph, copies: Ints) -> tuple[Ints, Ints]:
 
 
 def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
-    """Bytes of all transfers, and of collectives what all of their ranks send."""
-    moves, size = transfer_mask(task_graph), task_graph.tasks.bytes
+    """Bytes of all transfers, a message counted once however many queues it passes, and of
+    collectives what all of their ranks send.
+    """
+    moves, size = sent_mask(task_graph), task_graph.tasks.bytes
     collectives, ranks = ranks_of(task_graph, copies_of(task_graph, symmetry))
     # A collective is a transfer too, so one rank's bytes are counted already.
     return int(size[moves].sum()) + int((size[collectives] * (ranks - 1)).sum())
