@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
-MAX_LINES, MAX_MISSING, MAX_COLUMNS, MAX_WAITING = 200, 8, 600, 12
+MAX_LINES, MAX_MISSING, MAX_COLUMNS, MAX_WAITING = 20, 8, 600, 12
+FEW = 5  # so many of more problems than MAX_LINES
 
 
 def printable(text: str) -> str:
@@ -62,7 +63,7 @@ class InputError(_LinesError, ValueError):
     put before each of them by who reads files.
     """
 
-    most_shown = MAX_LINES
+    most_shown, shown_of_more = MAX_LINES, FEW
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -70,10 +71,11 @@ class InputError(_LinesError, ValueError):
         return self.lines
 
     def __str__(self) -> str:
-        # A broken file may hold a problem a line: nobody reads more than a screen of them.
-        shown = [_line(self._prefix + problem) for problem in self.lines[: self.most_shown]]
+        # A broken file may hold a problem a line: the first few tell what is wrong with it.
+        most = self.most_shown if len(self.lines) <= self.most_shown else self.shown_of_more
+        shown = [_line(self._prefix + problem) for problem in self.lines[:most]]
         left = len(self.lines) - len(shown)
-        return "\n".join([*shown, f"... and {left} more problems"] if left else shown)
+        return "\n".join([*shown, f"... and {left:,} more"] if left else shown)
 
 
 def refuse(problems: Iterable[str]) -> None:
@@ -123,7 +125,7 @@ class MissingCostError(InputError):
     """
 
     # One wrong kind of device misses the time of every op on it: the first of them tell it all.
-    most_shown = MAX_MISSING
+    most_shown = shown_of_more = MAX_MISSING
 
 
 class DeadlockError(_LinesError):

@@ -5,6 +5,7 @@ the command line.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -19,6 +20,7 @@ from .fields import leading_path, parse_path
 
 Grid = Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Sequence[Any]]]
 MOST_POINTS = 1_000_000
+NUMBERS = (int, float, Decimal)
 SLOW = 1_000_000  # bytes/s; a bandwidth below, without a unit, is no doubt meant in another unit
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 PARSERS = {
@@ -45,6 +47,10 @@ def points(grid: Grid | None) -> list[dict[str, Any]]:
                 problems.append(f"{path}: must be a list of values, got {values!r}")
             elif not values:
                 problems.append(f"{path}: has no values")
+            else:
+                # Tables and rankings hold numbers as floats.
+                large = [v for v in values if type(v) in NUMBERS and abs(v) > sys.float_info.max]
+                problems += [f"{path}: out of range: {Decimal(v):.0e}" for v in large[:1]]
     if problems:
         raise InputError(problems)
     # Counted before any is made: a few long lists are more points than memory holds.
@@ -103,8 +109,8 @@ def slow_bandwidths(settings: Mapping[str, Sequence[Any]]) -> list[str]:
     for path, values in settings.items():
         steps = parse_path(path)
         if str(steps[-1]).endswith("bandwidth") or steps == ("cluster", "network"):
-            plain = [float(value) for value in values if type(value) in (int, float, Decimal)]
-            slow = [f"{value:g}" for value in plain if 0 < value < SLOW]
+            plain = [value for value in values if type(value) in NUMBERS]
+            slow = [f"{float(value):g}" for value in plain if 0 < value < SLOW]
             notes += [
                 f"{path}={value} is {value} B/s; write {value}GB/s or {value}Gbit/s"
                 for value in slow[:1]

@@ -224,7 +224,7 @@ def test_thousands_of_problems_are_counted_and_not_listed(here: Path) -> None:
     with pytest.raises(InputError) as error:
         read_strategy("f.json")
     assert len(error.value.problems) == 1000
-    assert str(error.value).split("\n")[-1] == "... and 800 more problems"
+    assert str(error.value).split("\n")[5:] == ["... and 995 more"]
 
 
 def test_the_command_itself_exits_2_without_a_traceback(here: Path) -> None:

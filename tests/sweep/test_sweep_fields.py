@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -313,3 +314,10 @@ def test_a_bandwidth_without_a_unit_is_asked_about_once(setting, shown):
     path = setting.partition("=")[0]
     wanted = [f"{path}={shown} is {shown} B/s; write {shown}GB/s or {shown}Gbit/s"] if shown else []
     assert slow_bandwidths(parse_settings([setting])) == wanted
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), Decimal("1e400"), math.inf])
+def test_a_value_that_no_table_holds_is_refused_before_anything_runs(value: object) -> None:
+    with pytest.raises(InputError, match=r"^cluster\.bandwidth: out of range: -?(1e\+400|Infinity)"):
+        points({"cluster.bandwidth": [1, value]})
+    assert slow_bandwidths({"cluster.bandwidth": [value]}) == []

@@ -38,9 +38,7 @@ function table(name, columns, rows, { search = false, most = ROWS_SHOWN, look = 
       cell.classList.toggle("down", state.by === c && state.down);
       cell.ariaSort = state.by !== c ? "none" : state.down ? "descending" : "ascending";
     });
-    const largest = columns.map((column, c) =>
-      column.as === "share" ? state.rows.reduce((most, row) => Math.max(most, Math.abs(row[c] || 0)), 0) : 0);
-    body.replaceChildren(...kept.slice(0, state.most).map((row) => line(columns, row, largest, look(row))));
+    body.replaceChildren(...kept.slice(0, state.most).map((row) => line(columns, row, look(row))));
     more.hidden = kept.length <= state.most;
     more.textContent = `${(kept.length - state.most).toLocaleString("en-US")} more rows`;
     count.textContent = state.wanted ? `${kept.length.toLocaleString("en-US")} of ${state.rows.length.toLocaleString("en-US")}` : "";
@@ -73,13 +71,14 @@ function compared(a, b, sign) {
   return sign * String(a).localeCompare(String(b), "en", { numeric: true });
 }
 
-function line(columns, row, largest, className) {
+function line(columns, row, className) {
   const made = element("tr", { className });
   columns.forEach((column, c) => {
     const cell = element("td", { className: column.as === "text" ? "text" : "" });
-    if (column.as === "share" && row[c] !== null && largest[c] > 0) {
+    if (column.as === "share" && row[c] !== null) {
       const bar = element("span", { className: "share" });
-      bar.style.width = `${(60 * Math.abs(row[c])) / largest[c]}px`;
+      // A full bar is the whole, so that bars of several columns and tables compare.
+      bar.style.width = `${60 * Math.min(Math.abs(row[c]), 1)}px`;
       cell.append(bar);
     }
     const text = shown(row[c], column.as);
