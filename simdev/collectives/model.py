@@ -25,7 +25,7 @@ from .table import CollectiveTable
 ALGORITHMS = ("auto", "ring", "tree")
 RINGS = ("ring", "hierarchical")
 FASTEST = {"auto": (*RINGS, "tree"), "ring": RINGS, "tree": ("tree",)}
-"""What "auto" chooses from, by the algorithm of the model; the first of equals."""
+"""Candidates of "auto", by the algorithm of the model; of equal times the first counts."""
 AS_LIBRARIES = {
     "all_to_all": ("direct", "hierarchical"),
     "all_gather": RINGS,

@@ -248,7 +248,7 @@ class Report:
         yield from self.grounds()
 
     def grounds(self) -> Iterator[str]:
-        """What the step time rests on, and what it leaves out."""
+        """Notes on the costs that the step time rests on, and on what it leaves out."""
         if self.synchronised == 0:
             yield "No gradient is synchronised: the strategy makes none on several devices."
         yield from host_lines(self.host_origins, self.held if self.hosts else 0.0)

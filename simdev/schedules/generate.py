@@ -197,7 +197,7 @@ CHUNKED = tuple(name for name, kind in _KINDS.items() if kind.chunked)
 # Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
 SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
 SPLIT = (*(name for name, kind in _KINDS.items() if kind.split), *SEARCHED)
-"""Those that do every backward in two actions."""
+"""Schedules whose backwards are two actions each: of the input, then of the weights."""
 BIDIRECTIONAL = ("DualPipe",)
 FOLDED = ("DualPipeV",)
 """Those of two stages a rank, of which the second ones go back the way of the first."""

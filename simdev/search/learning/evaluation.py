@@ -1,4 +1,4 @@
-"""What a saved policy gives as it is: its likeliest placement, then samples."""
+"""Evaluate a saved policy unchanged: its likeliest placement, then samples."""
 
 from __future__ import annotations
 
