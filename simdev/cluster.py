@@ -144,7 +144,8 @@ class Link:
     ("nvlink", "pcie") names what it is and where its provenance stands; ``lanes`` is how many
     physical links it bundles (None: not known): transfers take the whole of it, the rings of a
     collective a lane each. ``both_ways`` is how many times longer transfers take while others
-    cross it in the other direction (1 to 2).
+    cross it in the other direction (1 to 2). ``measured_bandwidth`` and ``measured_latency`` are
+    those that it had when the collectives of its cluster were measured (None: as they are).
     """
 
     ends: tuple[str, str]
@@ -156,6 +157,8 @@ class Link:
     kind: str = ""
     lanes: int | None = None
     both_ways: Number = 1
+    measured_bandwidth: Number | None = None
+    measured_latency: Number | None = None
 
     def __post_init__(self) -> None:
         freeze(self, "ends")
@@ -165,6 +168,8 @@ class Link:
             latency=parse_time,
             gap=parse_time,
             both_ways=parse_slowdown,
+            measured_bandwidth=parse_bandwidth,
+            measured_latency=parse_time,
         )
 
     def problems(self, devices: Container[str]) -> Iterator[str]:
@@ -182,6 +187,24 @@ class Link:
             yield f"lanes: must be a whole number > 0, got {self.lanes!r}"
         if self.both_ways != 1 and self.duplex != "full":
             yield f"both_ways: only a full-duplex link has two ways, this one is {self.duplex}"
+
+    @property
+    def as_measured(self) -> Link:
+        """The link as it was when the collectives of its cluster were measured."""
+        if self.measured_bandwidth is None and self.measured_latency is None:
+            return self
+        was = self.measured_bandwidth, self.measured_latency
+        bandwidth, latency = (
+            now if then is None else then
+            for then, now in zip(was, (self.bandwidth, self.latency), strict=True)
+        )
+        return replace(
+            self,
+            bandwidth=bandwidth,
+            latency=latency,
+            measured_bandwidth=None,
+            measured_latency=None,
+        )
 
     def between(self, first: str, second: str) -> Link:
         """A link with these quantities between two other devices."""
@@ -378,17 +401,28 @@ class Cluster(Displayed):
     def alike(self) -> tuple[int, ...]:
         """For each half-link a number that it shares with those of equal quantities."""
         numbers: dict[tuple[object, ...], int] = {}
-        same: dict[tuple[int, int, int, bool], int] = {}
+        same: dict[tuple[int, ...], int] = {}
         alike = []
         for link in (half_link.link for half_link in self.half_links):
             # Fractions hash slowly, and the links of equal nodes share theirs.
-            quantities = link.bandwidth, link.latency, link.gap
-            objects = id(link.bandwidth), id(link.latency), id(link.gap), link.hold_latency
+            quantities = (
+                link.bandwidth, link.latency, link.gap, link.measured_bandwidth,
+                link.measured_latency, link.hold_latency,
+            )  # fmt: skip
+            objects = tuple(map(id, quantities))
             if objects not in same:
-                key = (*quantities, link.hold_latency)
-                same[objects] = numbers.setdefault(key, len(numbers))
+                same[objects] = numbers.setdefault(quantities, len(numbers))
             alike.append(same[objects])
         return tuple(alike)
+
+    @cached_property
+    def as_measured(self) -> Cluster:
+        """The cluster with links as they were when its collectives were measured; itself where no
+        link has changed since.
+        """
+        links = tuple(link.as_measured for link in self.links)
+        unchanged = all(a is b for a, b in zip(links, self.links, strict=True))
+        return self if unchanged else replace(self, links=links)
 
     def __repr__(self) -> str:
         return (

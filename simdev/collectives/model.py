@@ -13,14 +13,14 @@ from itertools import pairwise
 
 from ..cluster import UNLIMITED, Cluster
 from ..errors import InputError, refuse
-from ..fabric import fabric_of
+from ..fabric import Fabric, fabric_of
 from ..units import PS_PER_SECOND, is_count, picoseconds
 from .kinds import COLLECTIVES, ROOTED, unknown_collective
 from .legs import legs
 from .phases import Groups, Level, Messages, Phase, levels, phases
 from .rings import Rings, lane_rings
 from .rounds import ClosedForms, best_chunks, flows_wire
-from .table import CollectiveTable
+from .table import CollectiveTable, Crossing
 
 ALGORITHMS = ("auto", "ring", "tree")
 RINGS = ("ring", "hierarchical")
@@ -89,8 +89,9 @@ class Form:
 class CollectiveModel:
     """Collectives on a cluster; messages once followed over their routes are kept.
 
-    ``tables`` are those measured inside one of its nodes. ``algorithm`` says which closed form
-    stands in where there is none: the fastest ("auto"), or that of rings or of trees.
+    ``tables`` are those measured inside one of its nodes; where links have changed since, their
+    times change as these (``Crossing``). ``algorithm`` says which closed form stands in where there
+    is no table: the fastest ("auto"), or that of rings or of trees.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class CollectiveModel:
         self.fabric = fabric_of(cluster)
         self.forms = ClosedForms(self.fabric)
         self._private: dict[tuple[tuple[int, ...], tuple[Messages, ...]], bool] = {}
+        self._crossings: dict[tuple[int, ...], Crossing] = {}
 
     def form(self, call: CollectiveCall) -> Form:
         """The messages of a collective; where there are several ways, those of least closed form.
@@ -130,8 +132,8 @@ class CollectiveModel:
 
     def _inside(self, call: CollectiveCall) -> CollectiveCost | None:
         """The time of a collective inside one node as measured; None where no table tells."""
-        inside = len(self._nodes(call.ranks)) == 1
-        return self._measured(call.kind, len(call.ranks), call.size) if inside else None
+        groups = self._nodes(call.ranks)
+        return self._measured(call.kind, groups, call.size) if len(groups) == 1 else None
 
     def _names(self, call: CollectiveCall) -> tuple[str, ...]:
         """The algorithms that a collective may take."""
@@ -244,6 +246,8 @@ class CollectiveModel:
 
     def _at_least(self, form: Form) -> Fraction:
         """Seconds that the messages of all rounds, one of each, take over the fastest link."""
+        if form.levels and self.tables:
+            return Fraction(0)  # what was measured inside nodes may beat this bound
         size = sum(phase.size * phase.round_count() for phase in form.phases)
         return size / self._fastest_link
 
@@ -255,9 +259,9 @@ class CollectiveModel:
 
     def _partly_measured(self, form: Form, call: CollectiveCall) -> Fraction:
         """Seconds of a form, its levels inside nodes by table where there is one."""
-        each = len(call.ranks) // len(self._nodes(call.ranks))
+        groups = self._nodes(call.ranks)
         costs = [
-            self._measured(level.collective, each, level.size) if level.inside else None
+            self._measured(level.collective, groups, level.size) if level.inside else None
             for level in form.levels
         ]
         if not any(costs):
@@ -320,18 +324,36 @@ class CollectiveModel:
             nodes.setdefault(self.cluster.devices[rank].node, []).append(rank)
         return tuple(map(tuple, nodes.values()))
 
-    def _measured(self, collective: str, ranks: int, size: int) -> CollectiveCost | None:
-        """By table within one node, or between the tables of fewer and more ranks; None without."""
-        tables = self._tables.get(collective, {})
+    def _measured(self, collective: str, groups: Groups, size: int) -> CollectiveCost | None:
+        """By table within nodes, or between the tables of fewer and more ranks; None without.
+
+        The groups, each of as many ranks in one node, run at once: the slowest counts.
+        """
+        tables, ranks = self._tables.get(collective, {}), len(groups[0])
         if ranks in tables:
-            return CollectiveCost(tables[ranks].seconds(size), "table", tables[ranks].source)
+            seconds = self._slowest(tables[ranks], groups, size)
+            return CollectiveCost(seconds, "table", tables[ranks].source)
         fewer = max((n for n in tables if n < ranks), default=None)
         more = min((n for n in tables if n > ranks), default=None)
         if fewer is None or more is None:
             return None
-        low, high = tables[fewer].seconds(size), tables[more].seconds(size)
+        low, high = (self._slowest(tables[n], groups, size) for n in (fewer, more))
         seconds = low + (high - low) * (ranks - fewer) / (more - fewer)
         return CollectiveCost(seconds, "table", "interpolated")
+
+    def _slowest(self, table: CollectiveTable, groups: Groups, size: int) -> Fraction:
+        if self.cluster.as_measured is self.cluster:
+            return table.seconds_over(None, size)
+        crossings = {self._crossing(group) for group in groups}
+        return max(table.seconds_over(crossing, size) for crossing in crossings)
+
+    def _crossing(self, ranks: tuple[int, ...]) -> Crossing:
+        """What a ring of the ranks, in their order, crosses."""
+        if ranks not in self._crossings:
+            then = _slowest_of(fabric_of(self.cluster.as_measured), ranks)
+            now = _slowest_of(self.fabric, ranks)
+            self._crossings[ranks] = Crossing(then[0], now[0], then[1], now[1])
+        return self._crossings[ranks]
 
     @cached_property
     def _tables(self) -> dict[str, dict[int, CollectiveTable]]:
@@ -360,3 +382,13 @@ class CollectiveModel:
             yield f"devices: p2p joins two, got {len(devices)}"
         if not is_count(size):
             yield f"size: must be a whole number of bytes from 0 to 2^60, got {size!r}"
+
+
+def _slowest_of(fabric: Fabric, ranks: tuple[int, ...]) -> tuple[Fraction, Fraction]:
+    """The least bandwidth and the largest latency of the routes of a ring."""
+    pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
+    routes = [route for pair in pairs if (route := fabric.routes.route(*pair))]
+    return (
+        min((route.bandwidth for route in routes), default=UNLIMITED),
+        max((route.held + route.lag for route in routes), default=Fraction(0)),
+    )

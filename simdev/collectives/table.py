@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,28 @@ NEAR = 0.05
 second.
 """
 Floats = NDArray[np.float64]
+
+
+class Crossing(NamedTuple):
+    """The slowest that a collective crosses on its way around its ranks, when it was measured and
+    now: bytes per second, and seconds of latency.
+    """
+
+    rate_then: Fraction
+    rate_now: Fraction
+    latency_then: Fraction
+    latency_now: Fraction
+
+    def seconds(self, measured: Fraction, least: Fraction) -> Fraction:
+        """What takes ``measured`` seconds, of which ``least`` for the smallest message, takes now.
+
+        The least time goes with the latency, all beyond it with the bandwidth (ours).
+        """
+        if self.latency_then:
+            latency = least * self.latency_now / self.latency_then
+        else:
+            latency = least + self.latency_now
+        return latency + (measured - least) * self.rate_then / self.rate_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +86,14 @@ class CollectiveTable:
             if not 0 < seconds * PS_PER_SECOND <= MAX_PS:
                 yield f"anchors[{i}]: {TOO_LONG.format(float(seconds))}"
             last = size
+
+    def seconds_over(self, crossing: Crossing | None, size: int) -> Fraction:
+        """Time of ``size`` bytes over links that may have changed since (None: they have not)."""
+        measured = self.seconds(size)
+        if crossing is None:
+            return measured
+        # Not the first anchor's: where a larger message took less, so do slower links.
+        return crossing.seconds(measured, min(seconds for _, seconds in self.anchors))
 
     def seconds(self, size: Fraction | int) -> Fraction:
         """Time of ``size`` bytes: exact at anchors, a line between them.

@@ -10,12 +10,11 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from ..cluster import Cluster, Device, Link
+from ..changes import with_links, with_memories, with_microbatches
 from ..errors import InputError
 from ..files.paths import shown
 from ..graph import Graph
 from ..scenario import Scenario
-from ..units import MAX_BYTES
 
 BANDWIDTH, LATENCY, MEMORY, SPEED, MICROBATCHES = (
     "bandwidth", "latency", "memory", "speed", "microbatches",
@@ -101,35 +100,10 @@ def turned(scenario: Scenario, settings: Mapping[str, Fraction]) -> Scenario:
     """The scenario with other machines and microbatches; what ``speed`` does to op times is told
     where they are prepared (Explorer). Raises InputError.
     """
-    cluster = _turned_cluster(scenario.cluster, settings)
-    changed = scenario if cluster is scenario.cluster else replace(scenario, cluster=cluster)
-    pipeline, count = scenario.strategy.pipeline, settings.get(MICROBATCHES)
-    if pipeline is None or count is None or count == pipeline.microbatches:
-        return changed
-    # Another number of microbatches is another global batch, as in a sweep.
-    spread = replace(pipeline, microbatches=int(count), global_batch=None)
-    return replace(changed, strategy=replace(changed.strategy, pipeline=spread))
-
-
-def _turned_cluster(cluster: Cluster, settings: Mapping[str, Fraction]) -> Cluster:
     wider, later, larger = (
         settings.get(name, Fraction(1)) for name in (BANDWIDTH, LATENCY, MEMORY)
     )
-    if wider == later == larger == 1:
-        return cluster
-    links = tuple(_turned_link(link, wider, later) for link in cluster.links)
-    devices = tuple(_turned_device(device, larger) for device in cluster.devices)
-    # Collectives measured over the links as they are cannot tell of others.
-    tables = cluster.collectives if wider == later == 1 else ""
-    return replace(cluster, links=links, devices=devices, collectives=tables)
-
-
-def _turned_link(link: Link, wider: Fraction, later: Fraction) -> Link:
-    rate = min(Fraction(link.bandwidth) * wider, Fraction(MAX_BYTES))
-    return replace(link, bandwidth=rate, latency=Fraction(link.latency) * later)
-
-
-def _turned_device(device: Device, larger: Fraction) -> Device:
-    if device.memory is None or larger == 1:
-        return device
-    return replace(device, memory=min(int(Fraction(device.memory) * larger), MAX_BYTES))
+    cluster = with_memories(with_links(scenario.cluster, wider, later), larger)
+    changed = scenario if cluster is scenario.cluster else replace(scenario, cluster=cluster)
+    count = settings.get(MICROBATCHES)
+    return changed if count is None else with_microbatches(changed, int(count))

@@ -74,6 +74,8 @@ class LinkKindShape(TypedDict, total=False):
     - ``lanes``: how many physical links it bundles; rings are laid along them.
     - ``both_ways``: how many times longer transfers take while others cross it the other way, 1
       to 2.
+    - ``measured_bandwidth``, ``measured_latency``: those that it had when the collectives of the
+      cluster were measured; default: as they are.
     """
 
     bandwidth: Bandwidth
@@ -83,6 +85,8 @@ class LinkKindShape(TypedDict, total=False):
     hold_latency: bool
     lanes: int
     both_ways: Slowdown
+    measured_bandwidth: Bandwidth
+    measured_latency: Seconds
 
 
 class LinkShape(LinkKindShape, total=False):
@@ -107,6 +111,8 @@ class EveryLinkShape(TypedDict, total=False):
     kind: str
     lanes: int
     both_ways: Slowdown
+    measured_bandwidth: Bandwidth
+    measured_latency: Seconds
 
 
 class AllToAllShape(TypedDict, total=False):

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster import Cluster
+from ..changes import with_launches
 from ..graph import Graph, Op
 from ..lowering import LoweredStep, Prepared, lower_step, without_short
 from ..period import follow_one_another, simulate_lowered, step_time_ps
@@ -78,7 +77,7 @@ class FasterStep:
         if dispatches is None:
             return step_time_ps(self.trace(self.step, engine))
         prepared = copy(dispatches.prepared)
-        prepared.cluster = with_hosts(prepared.cluster, self.factor)
+        prepared.cluster = with_launches(prepared.cluster, self.factor)
         prepared.host_ps = -(-dispatches.prepared.host_ps // self.factor)
         faster = replace(dispatches, prepared=prepared)
         return step_time_ps(self.trace(replace(self.step, dispatches=faster), engine))
@@ -143,14 +142,3 @@ class FasterStep:
 
     def _is_of(self, op: Op, ops: OpSelection) -> bool:
         return ops.of_class is None or self.kinds.get(op.name, op.phase) == ops.of_class
-
-
-def with_hosts(cluster: Cluster, factor: int) -> Cluster:
-    """The cluster with hosts that launch a step's graph in a part of the time."""
-    devices = tuple(
-        device
-        if (host := cluster.host_of(d)) is None
-        else replace(device, host=replace(host, launch=Fraction(host.launch) / factor))
-        for d, device in enumerate(cluster.devices)
-    )
-    return replace(cluster, devices=devices)

@@ -3,9 +3,9 @@
 Of a scenario every answer is the step time of a run of the changed scenario. On a faster device
 every op takes its share of the time; gaps stay, and how fast a server adds up belongs to the
 policy. Faster hosts dispatch every op, or a step's graph, in their share of the time. A faster link
-has more bandwidth, its latency stays, and routes are chosen anew. Collectives, as a class, take
-their share of the time, whatever costs them; where links are faster, those that a measured table
-costs keep its times.
+has more bandwidth, its latency stays, routes are chosen anew, and measured collectives follow
+(``collectives.Crossing``). Collectives, as a class, take their share of the time, whatever costs
+them.
 
 Of a saved run only the tasks and the queues are known, stretched and in the order of their credit
 as they ran; a large model's devices, queues and phases are treated in this way, too. Everything
@@ -16,29 +16,26 @@ of the changed scenario.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from ..cluster import Link
+from ..changes import RESOURCES, with_links
 from ..engine import choose, simulate
 from ..fabric import LINK_QUEUES
 from ..graph import Graph
 from ..lowering import lower_step
 from ..lowering.symmetry import Symmetry
 from ..period import step_time_ps
-from ..scenario import Scenario, of_every_device
+from ..scenario import Scenario, execute, of_every_device
 from ..strategy import Order, Sync
 from ..taskgraph import COLLECTIVE, DISPATCH, Ints
-from ..units import MAX_BYTES
 from .faster import FasterStep, OpSelection
 from .measures.spans import Bools, computing_mask, transfer_mask
 from .measures.usage import Carrier, carriers
 from .report import Report, run
-from .resources import resources
 
 FACTOR = 2
 RESOURCE = "resource"  # the kind of what all machines of a large model have
@@ -110,8 +107,7 @@ def what_ifs(
     # All cases first: how many there are decides which engine is worth its compilation.
     cases = list(_cases(_Subject(report, factor, lowered), kinds))
     if scenario is not None and not of_graph:
-        steps = resources(scenario, factor).items()
-        cases += [_Case(RESOURCE, name, None, step_ps) for name, step_ps in steps]
+        cases += [_resource(scenario, name, factor) for name in RESOURCES]
     engine = choose("auto", len(report.trace.task_graph.tasks) * (len(cases) + 1))
     # What is compared is simulated alike: a saved run may claim any step time.
     base = report.step_ps if lowered else step_time_ps(simulate(report.trace.task_graph, engine))
@@ -145,6 +141,16 @@ def _shorter(
         return step_time_ps(simulate(changed, engine))
 
     return _Case(kind, name, subject.busy_ps(trace.start[chosen], trace.finish[chosen]), step_ps)
+
+
+def _resource(scenario: Scenario, name: str, factor: int) -> _Case:
+    """What all machines of a large model have, lowered anew: with symmetry as the step itself."""
+
+    def step_ps(engine: str) -> int:
+        changed = RESOURCES[name](scenario, factor)
+        return execute(replace(changed, engine=engine)).trace.end_ps
+
+    return _Case(RESOURCE, name, None, step_ps)
 
 
 def _devices(subject: _Subject) -> Iterator[_Case]:
@@ -297,18 +303,9 @@ def _carrying_as_queues(lowered: FasterStep) -> Mapping[int, int]:
     return {i: int(busy[i]) for i in np.flatnonzero(busy).tolist()}
 
 
-def _wired_ps(lowered: FasterStep, rows: Sequence[int], engine: str) -> int:
+def _wired_ps(lowered: FasterStep, rows: Collection[int], engine: str) -> int:
     """The step time in ps where these links have more bandwidth."""
     scenario = lowered.scenario
-    links = list(scenario.cluster.links)
-    for row in rows:
-        links[row] = _with_bandwidth(links[row], lowered.factor)
-    cluster = replace(scenario.cluster, links=tuple(links))
+    cluster = with_links(scenario.cluster, lowered.factor, rows=rows)
     step = lower_step(lowered.prepared.on(cluster), scenario.strategy, lowered.repeated)
     return step_time_ps(lowered.trace(step, engine))
-
-
-def _with_bandwidth(link: Link, factor: int) -> Link:
-    """More bandwidth, up to the most that a file may give."""
-    bandwidth = min(Fraction(link.bandwidth) * factor, Fraction(MAX_BYTES))
-    return replace(link, bandwidth=bandwidth)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from enum import Enum
 from typing import Any
 
@@ -27,7 +28,6 @@ PARTS = ("graph", "cluster", "profile", "devices", "strategy")
 ROOTS = (*PARTS, "options", "name")
 PRESET_SETTINGS = ("nodes", "network", "queues", "transfer", "host")
 SHORTHANDS_FOR_ALL_LINKS = ("bandwidth", "latency")
-SPEED_OF_LINKS = (*SHORTHANDS_FOR_ALL_LINKS, "efficiency", "lanes")
 _STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[([0-9]{1,9})\]|(\[\*\])|\[("(?:[^"\\]|\\.)*")\]')
 
 
@@ -166,28 +166,50 @@ def _with_network(cluster: dict[str, Any], value: Any) -> dict[str, Any]:
 
 
 def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
-    """The part with the value in it.
-
-    ``cluster.bandwidth`` and ``cluster.latency`` set every link; a change of a link's speed drops
-    the measured collectives of the cluster.
+    """The part with the value in it; ``cluster.bandwidth`` and ``cluster.latency`` set every
+    link.
     """
-    if root == "cluster" and isinstance(part, dict) and "preset" not in part:
-        if _sets_link_speed(steps):
-            # Its collectives were measured over the links as they are, and cannot tell of others.
-            part = {key: part[key] for key in part if key != "collectives"}
-        if len(steps) == 1 and steps[0] == "network":
-            return _with_network(part, value)
-        if len(steps) == 1 and steps[0] in SHORTHANDS_FOR_ALL_LINKS:
-            links = part.get("links")
-            _require(bool(links), path, "the cluster has no links")
-            entries: Step = "all_to_all" if isinstance(links, dict) else Every.ENTRY
-            return {**part, "links": _within(links, [entries, *steps], value, path)}
-    return _within(part, steps, value, path)
+    if root != "cluster" or not isinstance(part, dict) or "preset" in part:
+        return _within(part, steps, value, path)
+    if len(steps) == 1 and steps[0] == "network":
+        return _with_network(part, value)
+    if len(steps) == 1 and steps[0] in SHORTHANDS_FOR_ALL_LINKS:
+        links = part.get("links")
+        _require(bool(links), path, "the cluster has no links")
+        steps = ["links", "all_to_all" if isinstance(links, dict) else Every.ENTRY, *steps]
+    changed = _within(part, steps, value, path)
+    if steps[0] in ("links", "link_kinds") and steps[-1] in SHORTHANDS_FOR_ALL_LINKS:
+        return _as_measured(part, changed, str(steps[-1]))
+    return changed
 
 
-def _sets_link_speed(steps: Sequence[Step]) -> bool:
-    """Whether the field tells how fast links are."""
-    return (len(steps) == 1 or steps[0] in ("links", "link_kinds")) and steps[-1] in SPEED_OF_LINKS
+def _as_measured(before: Mapping[str, Any], after: dict[str, Any], name: str) -> dict[str, Any]:
+    """The changed cluster, each of whose links keeps the bandwidth or latency (``name``) that it
+    had when its collectives were measured.
+    """
+    then, now = _whole_links(before), _whole_links(after)
+    links: Any = copy(after.get("links"))
+    for place in then.keys() & now.keys():
+        was = then[place].get(name, 0 if name == "latency" else None)
+        if f"measured_{name}" not in then[place] and was not in (None, now[place].get(name)):
+            links[place] = {**links[place], f"measured_{name}": was}
+    return {**after, "links": links} if links else after
+
+
+def _whole_links(cluster: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
+    """The links of a cluster by their places, each with what its kind says where they are listed;
+    what is no link is left to its reader.
+    """
+    links, kinds = cluster.get("links"), cluster.get("link_kinds")
+    if isinstance(links, Mapping):
+        return {place: dict(link) for place, link in links.items() if isinstance(link, Mapping)}
+    kinds = kinds if isinstance(kinds, Mapping) else {}
+    of_kind = {kind: said for kind, said in kinds.items() if isinstance(said, Mapping)}
+    return {
+        i: {**of_kind.get(str(link.get("kind", "")), {}), **link}
+        for i, link in enumerate(links if isinstance(links, list) else ())
+        if isinstance(link, Mapping)
+    }
 
 
 def _within(holder: Any, steps: Sequence[Step], value: Any, path: str) -> Any:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from simdev.changes import FLOPS, HOSTS, LINKS, MEMORY, NETWORK, RESOURCES
 from simdev.cli import main
 from simdev.report import run
 from simdev.report.page import Subject, run_data, what_ifs
-from simdev.report.resources import FLOPS, HOSTS, LINKS, MEMORY, NETWORK, resources
 from simdev.scenario import Scenario, load_scenario
 
 NAMES = [LINKS, NETWORK, MEMORY, FLOPS, HOSTS]
@@ -30,7 +30,7 @@ def question(cluster: Any = "dgx-h100", graph: Any = None, **pipeline: Any) -> d
 
 
 def steps(scenario: Scenario) -> dict[str, int]:
-    return {name: step_ps("simpy") for name, step_ps in resources(scenario, 2).items()}
+    return {name: run(change(scenario, 2)).step_ps for name, change in RESOURCES.items()}
 
 
 def scenario_of(*arguments: Any, **pipeline: Any) -> tuple[Scenario, int]:

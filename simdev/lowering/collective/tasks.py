@@ -98,9 +98,21 @@ class Communicators:
 
         ``size`` is in bytes, as nccl-tests counts them. Raises InputError.
         """
+        return self.costed(self._call(kind, ranks, size, algorithm), cost or self.choice.cost)
+
+    def alone_ps(self, kind: str, ranks: Sequence[int], size: int) -> int:
+        """How long a collective takes that shares nothing; expanded, its closed form.
+
+        Raises InputError.
+        """
+        form, measured = _timed(self._call(kind, ranks, size), self.choice.cost, self.model)
+        return measured.ps if measured else self.model.forms.closed(form.phases).ps
+
+    def _call(
+        self, kind: str, ranks: Sequence[int], size: int, algorithm: str | None = None
+    ) -> CollectiveCall:
         name = algorithm or self.choice.algorithm
-        call = CollectiveCall(kind, tuple(ranks), size, name, self.choice.chunks)
-        return self.costed(call, cost or self.choice.cost)
+        return CollectiveCall(kind, tuple(ranks), size, name, self.choice.chunks)
 
     def costed(self, call: CollectiveCall, cost: str) -> Ring:
         """A collective by its "closed" form, the model's "table", "auto" or "expanded".
@@ -114,10 +126,23 @@ class Communicators:
         return self._rings[key]
 
 
+def _timed(
+    call: CollectiveCall, cost: str, model: CollectiveModel
+) -> tuple[Form, CollectiveCost | None]:
+    """The messages of a collective, and its time where tables tell it."""
+    if settled_cost(cost, call.algorithm, bool(model.tables)) != "table":
+        return model.form(call), None
+    if not model.tables:
+        raise InputError(
+            'cost: "table" needs tables: those of the cluster, or those that the strategy names'
+        )
+    measured, form = model.timed(replace(call, algorithm="auto"))
+    return form, measured
+
+
 def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel) -> Ring:
-    cost = settled_cost(cost, call.algorithm, bool(model.tables))
-    measured = _measured(call, model) if cost == "table" else None
-    form, fabric = measured[1] if measured else model.form(call), model.fabric
+    form, measured = _timed(call, cost, model)
+    fabric = model.fabric
     # What is left with a result: of a broadcast all but the root, of a reduction the root.
     results = {"broadcast": len(call.ranks) - 1, "reduce": 1, "p2p": 1}
     sent = -(-bytes_sent(form.phases) // max(results.get(call.kind, len(call.ranks)), 1))
@@ -128,7 +153,7 @@ def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel) -> Ring:
                 pieces_of(fabric, source, destination)
         return Ring(call.ranks, 0, sent, (), (), form.phases)
     closed = model.forms.closed(form.phases)
-    ps = measured[0].ps if measured else closed.ps
+    ps = measured.ps if measured else closed.ps
     if ps > MAX_PS:
         raise InputError(
             f"an {call.kind.replace('_', '-')} of {call.size} bytes over {len(call.ranks)} ranks "
@@ -152,14 +177,6 @@ def _require_few(phases: Sequence[Phase], ranks: int) -> None:
         raise InputError(
             f"cost: expanded makes more than {MAX_MESSAGES} messages; cost it by its closed form"
         )
-
-
-def _measured(call: CollectiveCall, model: CollectiveModel) -> tuple[CollectiveCost, Form]:
-    if not model.tables:
-        raise InputError(
-            'cost: "table" needs tables: those of the cluster, or those that the strategy names'
-        )
-    return model.timed(replace(call, algorithm="auto"))
 
 
 def _flow(

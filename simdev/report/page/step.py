@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...changes import kinds_of
 from ...check import check
 from ...errors import InputError
 from ...files import read_run
@@ -19,7 +20,6 @@ from ...lowering import split
 from ...scenario import Outcome, Scenario, execute, load_scenario, prepare
 from ...units import PS_PER_SECOND, Number, format_bytes, format_seconds
 from ..report import Report, analyze
-from ..resources import kinds_of
 from ..table import SHARE, TEXT, TIME, Table
 from ..whatif import FACTOR, RESOURCE, WhatIf
 from .question import answered, question_of

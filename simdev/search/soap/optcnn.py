@@ -21,7 +21,6 @@ from time import process_time
 
 import numpy as np
 
-from ...collectives import CollectiveCall as CollectiveQuestion
 from ...costs import PHASE_CODES, profile_key
 from ...graph import Tensor
 from ...lowering import Prepared
@@ -385,7 +384,5 @@ class Wires:
             sent[np.ix_(ranks, ranks)] = size / len(ranks)
             np.fill_diagonal(sent, 0.0)
             return 2 * float(self.seconds(sent))
-        collectives, model = self.prepared.collectives, self.prepared.communicators.model
-        devices = tuple(self.devices[rank] for rank in ranks)
-        call = CollectiveQuestion(ALL_REDUCE, devices, size, collectives.algorithm)
-        return model.forms.closed(model.form(call).phases).ps / PS_PER_SECOND
+        devices = [self.devices[rank] for rank in ranks]
+        return self.prepared.communicators.alone_ps(ALL_REDUCE, devices, size) / PS_PER_SECOND
