@@ -59,7 +59,10 @@ def faster(scenario: Scenario, what: str, name: str, by_kind: bool) -> Scenario 
         return replace(scenario, graph=ops, cluster=there)
     if what in ("link", "links"):
         chosen = [link for link in cluster.links if name in ("all", " - ".join(link.ends))]
-        wider = [replace(link, bandwidth=Fraction(link.bandwidth) * 2) for link in chosen]
+        wider = [
+            replace(link, bandwidth=Fraction(link.bandwidth) * 2, measured_bandwidth=link.bandwidth)
+            for link in chosen
+        ]
         kept = [link for link in cluster.links if link not in chosen]
         return replace(scenario, cluster=replace(cluster, links=(*wider, *kept)))
     if name == "collectives":

@@ -83,9 +83,11 @@ def test_objects_on_the_way_are_made() -> None:
 
 
 def test_the_bandwidth_of_a_cluster_is_that_of_every_link() -> None:
+    then = TINY["cluster"]["links"]["all_to_all"]["bandwidth"]
     assert changed(TINY, "cluster.bandwidth", "2 GB/s")["cluster"]["links"] == {
-        "all_to_all": {"bandwidth": "2 GB/s"}
+        "all_to_all": {"bandwidth": "2 GB/s", "measured_bandwidth": then}
     }
+    assert changed(TINY, "cluster.bandwidth", then)["cluster"]["links"] == TINY["cluster"]["links"]
     links = [
         {"ends": ["gpu:0", "gpu:1"], "bandwidth": 1},
         {"ends": ["gpu:1", "gpu:2"], "kind": "slow"},
@@ -117,14 +119,28 @@ def test_settings_of_a_preset(path: str, value: Any, like: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "path", ["cluster.bandwidth", "cluster.links[*].bandwidth", "cluster.link_kinds.nvlink.lanes"]
 )
-def test_collectives_measured_over_other_links_are_no_longer_asked(path: str) -> None:
+def test_links_keep_what_they_were_when_collectives_were_measured(path: str) -> None:
     document = {"graph": {"ops": []}, "cluster": "dgx-h100", "strategy": {}}
-    assert read_scenario(document).cluster.collectives
-    assert not read_scenario(
-        changed(document, path, 2 if path.endswith("lanes") else "2 GB/s")
-    ).cluster.collectives
+    as_it_is = read_scenario(document).cluster
+    edited = changed(document, path, 2 if path.endswith("lanes") else "2 GB/s")
+    cluster = read_scenario(edited).cluster
+    assert cluster.collectives == as_it_is.collectives
+    rates = {link.bandwidth for link in cluster.as_measured.links}
+    assert rates == {link.bandwidth for link in as_it_is.links}
+    # A field set again is still measured at what the preset says.
+    again = read_scenario(changed(edited, "cluster.bandwidth", "3 GB/s")).cluster
+    assert {link.bandwidth for link in again.as_measured.links} == rates
     for other, value in (("cluster.network", "10 Gbit/s"), ("cluster.devices[0].memory", "8 GB")):
-        assert read_scenario(changed(document, other, value)).cluster.collectives
+        there = read_scenario(changed(document, other, value)).cluster
+        assert there.as_measured is there
+
+
+@pytest.mark.parametrize("links", [5, "x", [5], [{"ends": 5}], {"all_to_all": 5}, None])
+def test_links_that_are_none_are_left_to_their_reader(links: Any) -> None:
+    kinds = {"a": {"bandwidth": "1 GB/s"}, "b": 5}
+    document = {"graph": {"ops": []}, "cluster": {"links": links, "link_kinds": kinds}}
+    edited = changed(document, "cluster.link_kinds.a.bandwidth", "2 GB/s")
+    assert edited["cluster"]["links"] == links
 
 
 def test_other_fields_of_a_preset_open_it() -> None:
