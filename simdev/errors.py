@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
-MAX_LINES, MAX_MISSING, MAX_COLUMNS, MAX_WAITING = 20, 8, 600, 12
+MAX_LINES, MAX_COLUMNS, MAX_WAITING = 20, 600, 12
 FEW = 5  # so many of more problems than MAX_LINES
 
 
@@ -63,8 +63,6 @@ class InputError(_LinesError, ValueError):
     put before each of them by who reads files.
     """
 
-    most_shown, shown_of_more = MAX_LINES, FEW
-
     @property
     def problems(self) -> tuple[str, ...]:
         """A line for each problem."""
@@ -72,7 +70,7 @@ class InputError(_LinesError, ValueError):
 
     def __str__(self) -> str:
         # A broken file may hold a problem a line: the first few tell what is wrong with it.
-        most = self.most_shown if len(self.lines) <= self.most_shown else self.shown_of_more
+        most = MAX_LINES if len(self.lines) <= MAX_LINES else FEW
         shown = [_line(self._prefix + problem) for problem in self.lines[:most]]
         left = len(self.lines) - len(shown)
         return "\n".join([*shown, f"... and {left:,} more"] if left else shown)
@@ -123,9 +121,6 @@ class MissingCostError(InputError):
     """No time is known for some ops on the kind of device where they are placed; each problem names
     one.
     """
-
-    # One wrong kind of device misses the time of every op on it: the first of them tell it all.
-    most_shown = shown_of_more = MAX_MISSING
 
 
 class DeadlockError(_LinesError):

@@ -25,7 +25,7 @@ from ..period import Steady, steady_state
 from ..scenario import Outcome, Scenario, Stage, execute, load_scenario
 from ..trace import DeviceMemory, Overflow, Trace
 from ..units import PS_PER_SECOND, format_seconds
-from .assumptions import assumptions, rests_on
+from .assumptions import assumptions, rests_on, undescribed
 from .measures.alike import all_uses, shown_of_all, symmetry_notes
 from .measures.footprint import Footprint
 from .measures.hosts import HostUse, host_lines, host_table, hosts_json
@@ -255,6 +255,7 @@ class Report:
         origins = self.host_origins if self.hosts else None
         memory = None if self.footprint is None else self.footprint.memory
         yield from rests_on(self.costs, self.cost_rel_err, origins, memory)
+        yield from undescribed(self.cost_misses)
 
     def tables(self) -> Iterator[Table]:
         """The figures of the step, for a terminal, a notebook and a page."""
