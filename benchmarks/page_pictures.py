@@ -43,7 +43,7 @@ SEARCH = (
 )
 SWEEP = (
     f"sweep {GNMT} --set cluster.bandwidth=1GB/s,4GB/s,16GB/s "
-    "--set graph.batch=64,128,256 --out sweep.csv"
+    "--set graph.batch=64,128,256 --output sweep.csv"
 )
 PICTURES: Mapping[str, Picture] = {
     "report.png": Picture(GNMT, height=1010),

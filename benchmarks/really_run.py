@@ -77,11 +77,11 @@ def _korthikanti(model: str, pp: int, chunks: int, both: bool, seconds: float) -
 
 def _nvidia(
     model: str, devices: int, degrees: tuple[int, ...], batch: tuple[int, int], length: int,
-    words: int, release: str = "24.07", **more: Any,
+    tokens: int, release: str = "24.07", **more: Any,
 ) -> Ran:  # fmt: skip
     """A row of NVIDIA's performance summaries (NeMo 24.07, docs/source/performance; Megatron-Bridge
     25.11, docs/performance-summary.md): DGX H100 in float8, (tp, pp, cp, chunks), samples (of a
-    step, of a microbatch), words a second and GPU.
+    step, of a microbatch), tokens a second and GPU.
     """
     (tp, pp, cp, chunks), (samples, each) = degrees, batch
     dp = devices // (tp * pp * cp)
@@ -91,16 +91,16 @@ def _nvidia(
     if model.startswith("gpt"):
         sizes["dropout"] = False
     name = f"NVIDIA {release}, {model} on {devices}"
-    seconds = samples * length / words / devices
+    seconds = samples * length / tokens / devices
     return Ran(name, model, ("dgx-h100", devices // 8), plan, seconds, sizes)
 
 
-# Llama 3 (Grattafiori et al. 2024), table 4 and section 3.3.2: no recomputation at 8,192 words; the
-# first and the last stage have a layer less; states and gradients are shared out, parameters stay
-# after the forward, gradients are reduced in float32. Its table has dp 4 for 131,072 words, which
-# is neither its GPUs nor its batch. Seconds from its TFLOP/s a GPU and 405.85 B parameters times 6,
-# with attention as it counts it. Not told, and ours: chunks of a layer, and that gradients are
-# reduced every microbatch.
+# Llama 3 (Grattafiori et al. 2024), table 4 and section 3.3.2: no recomputation at 8,192 tokens;
+# the first and the last stage have a layer less; states and gradients are shared out, parameters
+# stay after the forward, gradients are reduced in float32. Its table has dp 4 for 131,072 tokens,
+# which is neither its GPUs nor its batch. Seconds from its TFLOP/s a GPU and 405.85 B parameters
+# times 6, with attention as it counts it. Not told, and ours: chunks of a layer, and that gradients
+# are reduced every microbatch.
 _405B = {"tp": 8, "pp": 16, "chunks": 8, "stage_layers": [0] + [1] * 126 + [0]}
 _SHARED = _405B | {"zero": 2, "reduce_bytes": 4}
 # The fused SwiGLU of Meta's xformers makes a product again; that it ran here is ours.
@@ -120,7 +120,7 @@ _MODULES = ["layernorm", "mla_up_proj", "mlp_act", "moe_act"]
 
 def _deepseek(name: str, sizes: Mapping[str, Any], **plan: Any) -> Ran:
     """DeepSeek-V3 (arXiv 2412.19437), table 1, sections 3.2 to 4.2: 180,000 hours of H800 for 10^12
-    words; moments in two bytes. Microbatches of one sample, and H100: ours.
+    tokens; moments in two bytes. Microbatches of one sample, and H100: ours.
     """
     plan |= {"dp": 128, "pp": 16, "ep": 64, "microbatches": 120, "state_bytes": 8}
     plan |= {"recompute": "selective", "recompute_modules": _MODULES}
@@ -173,7 +173,7 @@ RUNS = (
         _2021 | {"dp": 124, "tp": 8, "microbatch": 8, "zero": 3},
     ),
     # Black et al. 2022 (arXiv 2204.06745), section 3, and EleutherAI/gpt-neox, configs/20B.yml: 117
-    # TFLOP/s, which that code counts as 6 a parameter and 60 s h l a word (get_flops).
+    # TFLOP/s, which that code counts as 6 a parameter and 60 s h l a token (get_flops).
     Ran(
         "GPT-NeoX 20B", "gpt3-175b", ("dgx-a100-40", 12),
         _2021 | {"dp": 12, "tp": 2, "pp": 4, "microbatch": 4, "microbatches": 32},
@@ -191,7 +191,7 @@ RUNS = (
     _nvidia("llama3-405b", 1024, (8, 8, 2, 8), (512, 1), 8192, 292, "25.11"),
     _llama("8,192 GPUs", 1024, 430, **_SHARED, **_FUSED, dp=64, microbatches=32),
     _llama("16,384 GPUs", 2048, 400, **_SHARED, dp=128, microbatches=16),
-    _llama("131,072 words", 2048, 380, 131_072, **_SHARED, dp=8, cp=16, microbatches=16),
+    _llama("131,072 tokens", 2048, 380, 131_072, **_SHARED, dp=8, cp=16, microbatches=16),
     _llama("8,192 GPUs, ZeRO 1", 1024, 430, **_405B, **_FUSED, dp=64, microbatches=32),
     _deepseek("DeepSeek-V3", {"narrow_saved": True}, schedule="DualPipe"),
     _deepseek("DeepSeek-V3, 1F1B", {}),

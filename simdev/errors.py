@@ -6,12 +6,12 @@ an exception from its ``args`` when it crosses a process, and pickle does the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-MAX_LINES, MAX_MISSING, MAX_COLUMNS, MAX_WAITING = 20, 8, 600, 12
-FEW = 5  # so many of more problems than MAX_LINES
+MAX_LINES, MAX_COLUMNS = 20, 600
+FEW = 5  # so many of more lines than MAX_LINES
 
 
 def printable(text: str) -> str:
@@ -24,10 +24,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def _line(problem: str) -> str:
-    """One line of bounded length."""
-    text = printable(problem)
-    return text if len(text) <= MAX_COLUMNS else text[: MAX_COLUMNS - 3] + "..."
+def _shown(lines: Sequence[str], before: str = "") -> list[str]:
+    """The lines of a message behind what stands ``before`` each, or the first few of many, of
+    bounded length: these tell what is wrong.
+    """
+    few = lines if len(lines) <= MAX_LINES else lines[:FEW]
+    texts = [printable(before + line) for line in few]
+    if len(lines) > len(few):
+        texts.append(f"... and {len(lines) - len(few):,} more")
+    return [text if len(text) <= MAX_COLUMNS else text[: MAX_COLUMNS - 3] + "..." for text in texts]
 
 
 def install_line(extra: str) -> str:
@@ -63,19 +68,13 @@ class InputError(_LinesError, ValueError):
     put before each of them by who reads files.
     """
 
-    most_shown, shown_of_more = MAX_LINES, FEW
-
     @property
     def problems(self) -> tuple[str, ...]:
         """A line for each problem."""
         return self.lines
 
     def __str__(self) -> str:
-        # A broken file may hold a problem a line: the first few tell what is wrong with it.
-        most = self.most_shown if len(self.lines) <= self.most_shown else self.shown_of_more
-        shown = [_line(self._prefix + problem) for problem in self.lines[:most]]
-        left = len(self.lines) - len(shown)
-        return "\n".join([*shown, f"... and {left:,} more"] if left else shown)
+        return "\n".join(_shown(self.lines, self._prefix))
 
 
 def refuse(problems: Iterable[str]) -> None:
@@ -124,9 +123,6 @@ class MissingCostError(InputError):
     one.
     """
 
-    # One wrong kind of device misses the time of every op on it: the first of them tell it all.
-    most_shown = shown_of_more = MAX_MISSING
-
 
 class DeadlockError(_LinesError):
     """Tasks that wait for one another for ever, under contradictory ``fixed`` sequences.
@@ -140,10 +136,8 @@ class DeadlockError(_LinesError):
         return self.lines
 
     def __str__(self) -> str:
-        lines = "".join(f"\n  {line}" for line in self.lines[:MAX_WAITING])
-        if len(self.lines) > MAX_WAITING:
-            lines += f"\n  ... and {len(self.lines) - MAX_WAITING} more"
-        return f"{self._prefix}deadlock: {len(self.lines)} tasks can never start:{lines}"
+        head = f"{self._prefix}deadlock: {len(self.lines)} tasks can never start:"
+        return "\n  ".join([head, *_shown(self.lines)])
 
 
 class OutOfMemoryError(SimdevError):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PHASES = ("forward", "backward", "update")
 _SIZE = "output size"
+NO_KIND = "op"
+"""The kind of an op that tells none."""
 _OUTPUT = re.compile(r"(.+):([0-9]{1,7})\Z", re.DOTALL)
 
 
@@ -70,7 +72,7 @@ class Op:
     """
 
     name: str
-    kind: str = "op"
+    kind: str = NO_KIND
     phase: str = "forward"
     inputs: tuple[str, ...] = ()
     control_inputs: tuple[str, ...] = ()

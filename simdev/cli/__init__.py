@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 
 from .. import __version__
 from ..errors import OutOfMemoryError, SimdevError, reason_of
@@ -84,7 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     _prepare_streams()
     try:
-        options = parser().parse_args(arguments)
+        options, unknown = parser().parse_known_args(arguments)
+        if unknown:
+            options.usage_error(_unrecognized(unknown, options.usage_error.__self__))
         code = int(options.run(options))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -107,6 +110,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         return _fail("this is a bug in simdev, not in your files", INTERNAL)
     return code
+
+
+def _unrecognized(arguments: Sequence[str], command: argparse.ArgumentParser) -> str:
+    """What a verb is given that it does not know, with its option that is written most alike."""
+    flags = [flag for action in command._actions for flag in action.option_strings]
+    hints = (
+        f"; did you mean {close[0]}?"
+        for name in arguments
+        if name.startswith("--") and (close := get_close_matches(name.partition("=")[0], flags, 1))
+    )
+    return f"unrecognized arguments: {' '.join(arguments)}{next(hints, '')}"
 
 
 def _prepare_streams() -> None:

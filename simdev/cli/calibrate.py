@@ -18,6 +18,7 @@ DESCRIPTION = (
     "or the host times of a large model to a table of measured steps."
 )
 STEPS = ".csv"
+IN_GRAPH = "--save-cluster: host times stand in the graph; write the scenario with -o"
 OPTIONS = (
     ("file", "SCENARIO", "the scenario (JSON, may be gzipped), or an example's name"),
     (
@@ -34,7 +35,7 @@ OPTIONS = (
         f"{DEFAULT}; or {HOST} alone, what dispatching costs; of a table of steps {HOST_TIME}",
     ),
     ("-o --output", "OUT", "write the scenario with what was fitted (.json, .json.gz)"),
-    ("--cluster", "OUT", "write the cluster with what was fitted (.json, .json.gz)"),
+    ("--save-cluster", "OUT", "write the cluster with what was fitted (.json, .json.gz)"),
     ("--json", "", "print parameters and residuals as JSON"),
 )
 
@@ -54,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fit_host(args: argparse.Namespace) -> int:
-    if args.cluster is not None:
-        raise InputError("--cluster: host times stand in the graph; write the scenario with -o")
+    if args.save_cluster is not None:
+        raise InputError(IN_GRAPH)
     with output_files(args, {"output": JSON}, [(args.trace, "the host's times")]) as out:
         from ..calibrate import calibrate_host, host_text, read_host_times, write_hosted
         from ..scenario import load_scenario
@@ -72,8 +73,8 @@ def _fit_host(args: argparse.Namespace) -> int:
 def _fit_steps(args: argparse.Namespace) -> int:
     if args.fit not in (None, HOST_TIME):
         raise InputError(f"--fit: a table of steps tells {HOST_TIME} alone, got {args.fit}")
-    if args.cluster is not None:
-        raise InputError("--cluster: host times stand in the graph; write the scenario with -o")
+    if args.save_cluster is not None:
+        raise InputError(IN_GRAPH)
     with output_files(args, {"output": JSON}, [(args.trace, "the steps")]) as out:
         from ..calibrate import calibrate_steps, read_steps, steps_text, write_fitted_steps
 
@@ -88,7 +89,8 @@ def _fit_steps(args: argparse.Namespace) -> int:
 
 
 def _fit_trace(args: argparse.Namespace) -> int:
-    with output_files(args, {"output": JSON, "cluster": JSON}, [(args.trace, "the trace")]) as out:
+    outputs = {"output": JSON, "save_cluster": JSON}
+    with output_files(args, outputs, [(args.trace, "the trace")]) as out:
         from ..calibrate import (
             calibrate,
             calibration_text,
@@ -104,8 +106,8 @@ def _fit_trace(args: argparse.Namespace) -> int:
         # The scenario's files are named relative to where it is in the end.
         if "output" in out:
             write_fitted(calibration, args.file, out["output"], args.output)
-        if "cluster" in out:
-            write_fitted_cluster(calibration, out["cluster"])
+        if "save_cluster" in out:
+            write_fitted_cluster(calibration, out["save_cluster"])
     print(
         json.dumps(calibration.to_json(), indent=1, allow_nan=False)
         if args.json

@@ -25,7 +25,7 @@ OPTIONS = (
         "a scenario (or an example's name) or a saved run (JSON, may be gzipped; - is stdin)",
     ),
     ("second", "B", "another one"),
-    ("-o --out", "OUT", "write a page too, with both on one time axis (.html)"),
+    ("-o --output", "OUT", "write a page too, with both on one time axis (.html)"),
     ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
     ("--json", "", "print the comparison as JSON (times in ps)"),
 )
@@ -42,12 +42,12 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("A and B: only one of them can be stdin")
     for file in filter(is_results, files):
         raise InputError("is a table; compare takes scenarios and saved runs", file)
-    with output_files(args, {"out": PAGE}, page_inputs(files)) as out:
+    with output_files(args, {"output": PAGE}, page_inputs(files)) as out:
         first, second = _subjects(files, args.price)
-        if "out" in out:
-            write_page(out["out"], page(compare_data(first, second)))
-    if args.out is not None:
-        print(f"page: {args.out}", file=sys.stderr)
+        if "output" in out:
+            write_page(out["output"], page(compare_data(first, second)))
+    if args.output is not None:
+        print(f"page: {args.output}", file=sys.stderr)
     print(_json(first, second) if args.json else _text(first, second))
     return DONE
 

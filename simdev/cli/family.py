@@ -15,7 +15,7 @@ DESCRIPTION = (
 OPTIONS = (
     ("name", "NAME", "see docs/how-to/learning.md; a wrong name lists them"),
     ("-o --output", "DIR", "the folder to write, new or empty", {"required": True}),
-    ("--seed", "K", "of what is drawn (default 0: what --family NAME trains on)", {"default": 0}),
+    ("--seed", "N", "of what is drawn (default 0: what --family NAME trains on)", {"default": 0}),
 )
 
 

@@ -22,7 +22,7 @@ Option = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
 
 SCENARIO_HELP = "the scenario (JSON, may be gzipped; - is stdin), or an example's name"
 
-NUMBERS: dict[str, type] = {**dict.fromkeys("NPMVK", int), "S": float}
+NUMBERS: dict[str, type] = {"N": int, "S": float}
 """Metavars of options that take a number."""
 
 

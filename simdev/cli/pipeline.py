@@ -28,10 +28,10 @@ DESCRIPTION = (
     "(--csv)."
 )
 OPTIONS = (
-    ("--stages", "P", "ranks (devices), each with a stage, or with --chunks; see --replicas"),
-    ("--microbatches", "M", "microbatches in a step"),
-    ("--schedule", "NAME", "default: 1F1B"),
-    ("--chunks", "V", "stages a rank, of interleaved schedules"),
+    ("--stages", "N", "ranks (devices), each with a stage, or with --chunks; see --replicas"),
+    ("--microbatches", "N", "microbatches in a step"),
+    ("--schedule", "TEXT", "default: 1F1B"),
+    ("--chunks", "N", "stages a rank, of interleaved schedules"),
     ("--replicas", "LIST", "ranks of each stage of PipeDream, in turn for microbatches, like 3,1"),
     ("--csv", "FILE", "a table of your own, a line a rank, as PyTorch writes it"),
     ("--forward", "TIME", "of a forward, like 18.5ms", {"required": True}),

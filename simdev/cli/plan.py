@@ -28,7 +28,7 @@ OPTIONS = (
     ("--cluster", "NAME", "a preset or a file", {"required": True}),
     ("--nodes", "N,N", "machines, of a preset; each count is tried", {"default": None}),
     ("--global-batch", "N", "samples of a step", {"required": True}),
-    ("--sequence", "N", "words of a sample (default: the model's)"),
+    ("--length", "N", "tokens of a sample (default: the model's)"),
     (
         "--set",
         "FIELD=V,V",
@@ -43,7 +43,7 @@ OPTIONS = (
     ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
     ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
     (
-        "-o --out",
+        "-o --output",
         "DIR",
         "a folder for a scenario of each plan, and plans.html, a page of all",
     ),
@@ -59,19 +59,19 @@ def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     from ..search.plan import choices_of, confirm, plans_of, question_of
 
-    if args.out is not None:
-        require_folder(args.out)
+    if args.output is not None:
+        require_folder(args.output)
     if plans_graph(args):
         return _run_graph(args)
     if args.seconds is not None:
         raise InputError("--seconds: goes with a graph (--graph); of sizes all plans are tried")
     require_price(args.price)
-    parts = args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.sequence
+    parts = args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.length
     question = question_of(*parts, price=args.price)
     options = args.front, args.alike, args.jobs, args.journal
     plans = plans_of(question, choices_of(_choices(args.set)), args.top, *options)
-    if args.out is not None:
-        write_plans(plans.frame["scenario"], _json(plans), args.out)
+    if args.output is not None:
+        write_plans(plans.frame["scenario"], _json(plans), args.output)
     print(_json(plans) if args.json else "\n".join(_lines(plans)))
     if args.check and plans.best:
         print(confirm(question, plans.best[0].plan, plans.best[0].row), file=sys.stderr)
@@ -87,8 +87,8 @@ def _run_graph(args: argparse.Namespace) -> int:
         if is_set
     )
     frame = planned.run(args, _nodes(args.nodes))
-    if args.out is not None:
-        write_plans(frame["scenario"].dropna(), planned.json_of(frame), args.out)
+    if args.output is not None:
+        write_plans(frame["scenario"].dropna(), planned.json_of(frame), args.output)
     print(planned.json_of(frame) if args.json else "\n".join(planned.lines(frame)))
     return planned.code_of(frame)
 
@@ -149,10 +149,10 @@ def _head(plans: Plans) -> Iterator[str]:
     """The size of the space, and what became of it."""
     counts = plans.counts
     question = plans.question
-    words = question.global_batch * question.model.length
+    tokens = question.global_batch * question.model.length
     yield (
         f"{printable(question.model.name)}: {question.global_batch:,} samples of "
-        f"{question.model.length:,} words a step ({words:,} tokens)"
+        f"{question.model.length:,} tokens a step ({tokens:,} in all)"
     )
     proved = counts.unfit + counts.slower
     yield (

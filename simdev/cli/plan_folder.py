@@ -1,4 +1,4 @@
-"""The folder of ``simdev plan --out``: a scenario for each plan, the answer, and its page."""
+"""The folder of ``simdev plan --output``: a scenario for each plan, the answer, and its page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def require_folder(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise InputError(f"--out: cannot write {folder}: {reason_of(error)}") from None
+        raise InputError(f"--output: cannot write {folder}: {reason_of(error)}") from None
     if not os.access(folder, os.W_OK):
-        raise InputError(f"--out: cannot write {folder}: no permission")
+        raise InputError(f"--output: cannot write {folder}: no permission")
 
 
 def write_plans(scenarios: Iterable[Any], answer: str, folder: str) -> None:
@@ -51,7 +51,7 @@ def write_plans(scenarios: Iterable[Any], answer: str, folder: str) -> None:
             for name in os.listdir(made):
                 os.rename(os.path.join(made, name), os.path.join(folder, name))
     except (OSError, ValueError) as error:
-        raise InputError(f"--out: cannot write {folder}: {reason_of(error)}") from None
+        raise InputError(f"--output: cannot write {folder}: {reason_of(error)}") from None
 
 
 def _set_aside(folder: str) -> None:

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, nodes: Sequence[int] | None) -> pd.DataFrame:
     seconds = SECONDS if args.seconds is None else args.seconds
     count = None if nodes is None else nodes[0]
     return plan_graph(
-        args.model, args.cluster, args.global_batch, count, args.sequence, seconds=seconds,
+        args.model, args.cluster, args.global_batch, count, args.length, seconds=seconds,
         watch=watch, **parts,
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ OPTIONS = (
     ("--list", "", "list the models that are ready to be measured"),
     (
         "--links",
-        "FILE",
+        "OUT",
         "measure transfers between two local processes and write a cluster of 4 cores",
     ),
     (

@@ -15,7 +15,7 @@ from .outputs import files_of, output_files, progress_bar
 
 PAGE = (".html", ".htm")
 HELP = "write a step, a sweep, plans or a search as one HTML page"
-ANSWER = "plans.json"  # in the folder of simdev plan --out
+ANSWER = "plans.json"  # in the folder of simdev plan --output
 DESCRIPTION = (
     "Writes one HTML page that needs nothing else: Gantt chart, memory, load, critical path and "
     "what if of a scenario or of a saved run; the best, the front and all rows of a sweep; plans "
@@ -28,7 +28,7 @@ OPTIONS = (
         "a scenario (or an example's name), a saved run (JSON, may be gzipped; - is stdin), or "
         "results (.csv, .parquet), what --json of plan and search prints, or the folder of plans",
     ),
-    ("-o --out", "OUT", "the page (.html)"),
+    ("-o --output", "OUT", "the page (.html)"),
     ("--json", "", "print the figures of a step as JSON, what if included"),
     ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
     ("--no-what-if", "", "leave out what takes simulations of its own"),
@@ -42,13 +42,13 @@ def run(args: argparse.Namespace) -> int:
     from ..report.page import answers_data, is_results, page, read_results, results_data, run_data
 
     args.file = _file_of(scenario_path(args.file))
-    if args.out is None and not args.json:
-        args.usage_error("the following arguments are required: -o/--out (or --json)")
+    if args.output is None and not args.json:
+        args.usage_error("the following arguments are required: -o/--output (or --json)")
     require_price(args.price)
     if args.json and is_results(args.file):
         raise InputError("is a table; --json prints the figures of one step", args.file)
     step: Any = None
-    with output_files(args, {"out": PAGE}, page_inputs([args.file])) as out:
+    with output_files(args, {"output": PAGE}, page_inputs([args.file])) as out:
         if is_results(args.file):
             data = results_data(read_results(args.file), os.path.basename(args.file))
         else:
@@ -59,10 +59,10 @@ def run(args: argparse.Namespace) -> int:
             elif args.json:
                 raise InputError("holds answers; --json prints the figures of one step", args.file)
             data = answers or run_data(*step)
-        if "out" in out:
-            write_page(out["out"], page(data))
-    if args.out is not None:
-        print(f"{data['headline']}; {args.out}", file=sys.stderr)
+        if "output" in out:
+            write_page(out["output"], page(data))
+    if args.output is not None:
+        print(f"{data['headline']}; {args.output}", file=sys.stderr)
     if args.json:
         print(json.dumps(_figures(*step), indent=1, allow_nan=False))
     return DONE
@@ -74,7 +74,7 @@ def _file_of(source: str) -> str:
         return source
     answer = os.path.join(source, ANSWER)
     if not os.path.lexists(answer):
-        raise InputError(f"has no {ANSWER}, which simdev plan --out writes", source)
+        raise InputError(f"has no {ANSWER}, which simdev plan --output writes", source)
     return answer
 
 

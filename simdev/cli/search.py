@@ -34,7 +34,7 @@ OPTIONS = (
     ("--method", "NAME", "see docs/reference/methods.md; a wrong name lists them"),
     ("--budget", "N", "placements to evaluate at most (default: the method's)"),
     ("--seconds", "S", "time to search at most"),
-    ("--seed", "K", "of what is random (default 0)", {"default": 0}),
+    ("--seed", "N", "of what is random (default 0)", {"default": 0}),
     (
         "--prepare",
         "LIST",

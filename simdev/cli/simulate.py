@@ -1,4 +1,4 @@
-"""``simdev simulate FILE``: the step time of a scenario, and whether it fits; ``--model NAME
+"""``simdev simulate SCENARIO``: the step time of a scenario, and whether it fits; ``--model NAME
 --cluster NAME --dp 4 --tp 8 ...``: the scenario of a large model, in one line.
 """
 
@@ -22,7 +22,7 @@ OUTPUTS = {"gantt": PICTURES, "trace": JSON, "save": JSON}
 HELP = "simulate a scenario: step time, utilization, memory, critical path"
 DESCRIPTION = "Simulate one training step. Exits 1 where the step does not fit into memory."
 OPTIONS = (
-    ("file", "FILE", SCENARIO_HELP, {"nargs": "?"}),
+    ("file", "SCENARIO", SCENARIO_HELP, {"nargs": "?"}),
     (
         "--engine",
         "",
@@ -46,7 +46,7 @@ COUNTS = {
     "tp": "parts of every matrix (tensor parallelism)",
     "pp": "ranks of the pipeline",
     "ep": "parts of the experts, within the replicas",
-    "cp": "parts of every sample's words (context parallelism)",
+    "cp": "parts of every sample's tokens (context parallelism)",
     "microbatches": "microbatches of a replica and step",
     "microbatch": "samples of a microbatch",
     "global_batch": "samples of a step, instead of microbatches, which follow from it",
@@ -90,7 +90,7 @@ GROUPS = {
         ("--model", "NAME", "like llama3-70b, or the config.json of a release"),
         ("--cluster", "NAME", "a preset or a file"),
         ("--nodes", "N", "machines, of a preset"),
-        ("--length", "N", "words of a sample (default: the model's)"),
+        ("--length", "N", "tokens of a sample (default: the model's)"),
         *((_option(name), "N", text) for name, text in COUNTS.items()),
         *((_option(name), "TEXT", text) for name, text in TEXTS.items()),
         ("--csv", "FILE", "a schedule of your own, a line a rank, as PyTorch writes it"),
@@ -214,7 +214,7 @@ def _document(args: argparse.Namespace) -> dict[str, Any] | None:
     """
     if args.model is None:
         if args.file is None:
-            args.usage_error("FILE is needed, or --model with --cluster")
+            args.usage_error("SCENARIO is needed, or --model with --cluster")
         given = [_option(name) for name in ONLY_WITH_MODEL if getattr(args, name) is not None]
         if given:
             reason = "a scenario file tells it itself, and `simdev sweep --set` changes it"

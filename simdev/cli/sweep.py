@@ -1,4 +1,4 @@
-"""``simdev sweep FILE ...``: many scenarios, one table."""
+"""``simdev sweep SCENARIO ...``: many scenarios, one table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DESCRIPTION = (
 OPTIONS = (
     (
         "files",
-        "FILE",
+        "SCENARIO",
         "scenarios (JSON, may be gzipped; - is stdin), or examples' names",
         {"nargs": "+"},
     ),
@@ -37,7 +37,7 @@ OPTIONS = (
     ("--grid", "GRID", "more fields and values, from a file (JSON)"),
     ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
     ("-j --jobs", "N", "so many at once, -1 on all cores (default 1)", {"default": 1}),
-    ("-o --out", "OUT", "write the table (.csv or .parquet; - is CSV on stdout)"),
+    ("-o --output", "OUT", "write the table (.csv or .parquet; - is CSV on stdout)"),
     ("--journal", "FILE", "where finished rows are kept for the next run (default: OUT.journal)"),
 )
 
@@ -55,19 +55,19 @@ def run(args: argparse.Namespace) -> int:
     from ..sweep import sweep
     from ..sweep.frame import check_output, counts, csv_text
 
-    file = None if args.out == "-" else args.out
+    file = None if args.output == "-" else args.output
     journal = args.journal
     if file is not None:
         check_output(file)
         journal = f"{file}.journal" if journal is None else journal
         if real_path(journal) == real_path(file):
-            raise InputError(f"--journal: {journal} is the output of --out too")
+            raise InputError(f"--journal: {journal} is the output of --output too")
     grid = _grid(args)
     before = _version(file)
     results = sweep(args.files, grid, args.jobs, journal)
     if file is not None:
         _write(results, file, before, journal)
-    elif args.out == "-":
+    elif args.output == "-":
         print(csv_text(results), end="")
     else:
         print(_table(results, {field for point in grid for field in point}))
@@ -91,8 +91,8 @@ def _write(
     # Two sweeps into one file hold different journals where these have names of their own.
     if _version(path) != before:
         raise InputError(
-            f"--out: another has written {path} meanwhile; the rows are kept in {journal}: "
-            "start again with another --out, or to replace it"
+            f"--output: another has written {path} meanwhile; the rows are kept in {journal}: "
+            "start again with another --output, or to replace it"
         )
     write_results(results, path)
 

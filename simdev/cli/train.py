@@ -36,7 +36,7 @@ OPTIONS = (
         "placements to evaluate at most, of all graphs (default 1,000 each)",
     ),
     ("--seconds", "S", "time to train at most"),
-    ("--seed", "K", "of what is random (default 0)", {"default": 0}),
+    ("--seed", "N", "of what is random (default 0)", {"default": 0}),
     ("--settings", "LIST", "published, NAME=VALUE (comma-separated)"),
     ("--policy", "FILE", "a saved policy to begin with"),
     ("-j --jobs", "N", "processes at once, -1 on all cores (default 1)"),

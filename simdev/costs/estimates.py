@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..semantics.dtype import bits_of
+from ..units import format_bytes
 from .groups import (
     FEWEST_NEAR,
     Group,
@@ -37,7 +38,7 @@ from .roofline import (
     pace_of,
     peak_name,
 )
-from .rows import OpCost, Profile
+from .rows import MEMORY_PASS, MEMORY_PASS_ERROR, OpCost, Profile
 from .surface import Surface
 
 _FEWEST_ERRORS = 3  # rows that an expected error needs
@@ -162,6 +163,17 @@ class Estimates:
         )
         basis = "datasheet" + ": ".join(("", *_remarks(load, group, ideal)))
         return estimate(group.datasheet.seconds(ideal), "roofline", error, basis)
+
+    def memory_pass(self, moved: int, device_kind: str) -> OpCost | None:
+        """So many bytes at the datasheet's bandwidth, no less than a launch; None where there is no
+        datasheet.
+        """
+        spec = self.specs.get(device_kind)
+        if spec is None:
+            return None
+        seconds = max(moved / spec.memory_bandwidth, least_seconds(spec)) if moved else Fraction(0)
+        basis = f"no description of the kind: a pass over {format_bytes(moved)}"
+        return OpCost(seconds, MEMORY_PASS, MEMORY_PASS_ERROR, basis)
 
     def _error_of_datasheets(self, device_kind: str, op_class: str, dtype: str) -> float:
         """On this kind of device, else on the others that have a datasheet and rows, else as

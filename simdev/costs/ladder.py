@@ -7,6 +7,8 @@ fitted        three scalars fitted to those rows (``Fit``)
 scaled        what was measured in another dtype or on another kind of device, times the ratio of
               the two rooflines of the op class and dtype
 roofline      the datasheet, with its efficiencies or the class default
+memory pass   bytes of operands and outputs over the datasheet's bandwidth, for kinds of ops of
+              which simdev has no description
 
 ``CostModel`` answers given and measured (a row's own source is its rung), ``Estimates`` the others;
 a new rung needs its name in ``rows.RUNGS``.
@@ -27,8 +29,8 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import InputError
-from ..graph import Graph
-from ..semantics import traits_of
+from ..graph import NO_KIND, Graph
+from ..semantics import is_described, operand_shapes, traits_of, whole_bytes
 from ..units import MAX_PS, picoseconds
 from .dispatch import Dispatches
 from .estimates import Estimates
@@ -105,7 +107,18 @@ class CostModel:
             return OpCost(seconds, "given")
         if traits_of(op.kind).leaf and not self.profiles:
             return FREE_OF_COST
-        return self.cost_of_key(op_key(graph, position, device_kind), op.kind, device_kind)
+        key = op_key(graph, position, device_kind)
+        known = self.cost_of_key(key, op.kind, device_kind)
+        return known if known or self.strict else self.memory_pass(graph, position, device_kind)
+
+    def memory_pass(self, graph: Graph, position: int, device_kind: str) -> OpCost | None:
+        """The last rung: None for an op that simdev has a description of, and where no datasheet
+        tells the bandwidth.
+        """
+        if not _is_undescribed(graph, position):
+            return None
+        cost = self.estimates.memory_pass(whole_bytes(graph, position), device_kind)
+        return None if cost is None or picoseconds(cost.seconds) > MAX_PS else cost
 
     def cost_of_key(self, key: str, kind: str, device_kind: str) -> OpCost | None:
         """Cost of an op that is in no graph, by its profile key; ``kind`` and ``device_kind`` are
@@ -169,6 +182,18 @@ class CostModel:
         if cost is None:
             return ""
         return f"it is estimated at {float(cost.seconds):.3g} s, more than 53 days"
+
+
+def _is_undescribed(graph: Graph, position: int) -> bool:
+    """Whether simdev knows of an op of a graph no more than the bytes of its tensors."""
+    op = graph.ops[position]
+    if not is_described(op.kind):
+        return op.kind != NO_KIND
+    # Of a kind that is described, but keys leave out tensors without elements.
+    shapes = (*operand_shapes(graph, position), *(tensor.shape for tensor in op.made))
+    return (
+        any(0 in (shape or ()) for shape in shapes) and load_of(op_key(graph, position, "")) is None
+    )
 
 
 def _opened(source: Source) -> Profile:

@@ -23,7 +23,12 @@ from ..semantics.dtype import canonical
 from .roofline import PACE, Pace
 
 PHASE_CODES = {"forward": "fwd", "backward": "bwd", "update": "opt"}
-RUNGS = ("given", "measured", "interpolated", "fitted", "scaled", "roofline")
+MEMORY_PASS, MEMORY_PASS_ERROR = "memory pass", 1.0
+"""The rung of ops of which only the bytes are known, and its expected error (ours): such an op may
+well take twice as long, or next to nothing.
+"""
+
+RUNGS = ("given", "measured", "interpolated", "fitted", "scaled", "roofline", MEMORY_PASS)
 """The rungs of the cost ladder, from the surest down."""
 
 KNOWN = RUNGS[:2]

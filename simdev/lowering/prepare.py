@@ -8,7 +8,8 @@ is shared by all that differ in the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster
-from ..costs import CostModel, HostCost, OpCost, op_key
+from ..costs import MEMORY_PASS, CostModel, HostCost, OpCost, op_key
 from ..errors import InputError, MissingCostError
 from ..fabric import Fabric, Segment
 from ..frozen import FrozenDict
@@ -88,6 +89,8 @@ class CostedGraph:
             # A collective has no cost by itself: its links are what it takes time on.
             alone = not is_collective(self.graph.ops[op])
             cost = self.costs.cost(self.graph, op, kind) if alone else None
+            if cost is not None and cost.rung == MEMORY_PASS and self.graph.ops[op].kind in KINDS:
+                cost = None
             # One object, so that reports gather ops of equal cost by identity.
             self._costs[key] = self._distinct.setdefault(cost, cost)
         return self._costs[key]
@@ -319,7 +322,19 @@ class Prepared:
         missing = np.flatnonzero(~known).tolist()
         if missing:
             kinds = [self.cluster.devices[placement[op]].kind for op in missing]
-            raise MissingCostError(map(self.costed.missing, missing, kinds))
+            each = map(self.costed.missing, missing, kinds)
+            raise MissingCostError([*self._undescribed(zip(missing, kinds, strict=True)), *each])
+
+    def _undescribed(self, missing: Iterable[tuple[int, str]]) -> Iterator[str]:
+        """Where estimates are refused: the kinds of ops whose estimate is a pass over memory."""
+        kinds = Counter(
+            self.graph.ops[op].kind
+            for op, kind in missing
+            if self.costs.strict and self.costs.memory_pass(self.graph, op, kind) is not None
+        )
+        if kinds:
+            listed = ", ".join(f'"{kind}" ({count:,})' for kind, count in kinds.items())
+            yield f"simdev has no description of the kinds of ops {listed}"
 
     def segments(self, source: int, destination: int) -> tuple[Segment, ...]:
         """The pieces of the route between two devices. Raises InputError where there is none."""

@@ -266,7 +266,7 @@ class _Run:
             **timing,
             "host_ns": median(samples.host or samples.wall),
             "batch": samples.batch,
-            "flops": 0 if amount is None else amount.flops,
+            "flops": None if amount is None else amount.flops,
             "br": sum(spec.bytes for spec in call.specs) if amount is None else amount.bytes_read,
             # An update makes nothing: it writes all that it reads but the gradient.
             "bw": (made or call.specs[0].bytes * (len(call.specs) - 1))

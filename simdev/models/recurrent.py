@@ -6,8 +6,8 @@ steps. RNNTC: FlexFlow's text classifier, 4 layers of 1024 and 40 steps (Jia et 
 table 3); its vocabulary is not published. NMT: the translator of the papers on placement and
 parallelization, with attention on top of the last layer (Luong et al., "Effective approaches to
 attention-based neural machine translation", 2015); FlexFlow takes 2 + 2 layers of 1024 and 40
-steps. Its vocabulary is not published; with 32,000 words the gradients of 64 replicas are 67.5 GB a
-step in a ring, against 65.8 GB that it reports for data parallelism. GNMT: Wu et al., "Google's
+steps. Its vocabulary is not published; with 32,000 tokens the gradients of 64 replicas are 67.5 GB
+a step in a ring, against 65.8 GB that it reports for data parallelism. GNMT: Wu et al., "Google's
 Neural Machine Translation System", 2016; its published form has 8 layers of 1024.
 """
 
@@ -37,7 +37,7 @@ from .ops import (
     tanh,
     zeros,
 )
-from .training import model, prediction_loss, words
+from .training import model, prediction_loss, tokens
 
 # Counted from 0: "from the third layer on" (section 3.1).
 RESIDUAL_FROM = 2
@@ -58,8 +58,8 @@ def rnnlm(
     vocabulary: int = 10_000,
     dropout: bool = True,
 ) -> Value:
-    """Predicts each next word of ``batch`` texts of ``length`` words."""
-    text = words(step, "words", batch, length)
+    """Predicts each next token of ``batch`` texts of ``length`` tokens."""
+    text = tokens(step, "words", batch, length)
     return _words_loss(_text_layers(text, hidden, layers, vocabulary, dropout), vocabulary)
 
 
@@ -74,8 +74,8 @@ def rnntc(
     classes: int = 2,
     dropout: bool = True,
 ) -> Value:
-    """Classifies ``batch`` texts of ``length`` words by the output of the last step of time."""
-    text = words(step, "words", batch, length)
+    """Classifies ``batch`` texts of ``length`` tokens by the output of the last step of time."""
+    text = tokens(step, "words", batch, length)
     outputs = _text_layers(text, hidden, layers, vocabulary, dropout)
     return prediction_loss(linear(outputs[-1], classes, "classifier"))
 
@@ -89,8 +89,8 @@ def nmt(
     layers: int = 2,
     vocabulary: int = 32_000,
 ) -> Value:
-    """Translates ``batch`` sentences of ``length`` words, source and target alike."""
-    source, target = (words(step, "source", batch, length), words(step, "target", batch, length))
+    """Translates ``batch`` sentences of ``length`` tokens, source and target alike."""
+    source, target = (tokens(step, "source", batch, length), tokens(step, "target", batch, length))
     with step.scope("encoder"):
         xs, states = _layers(unrolled(embedding(source, vocabulary, hidden)), [None] * layers)
         memory = rolled(xs)
@@ -109,13 +109,13 @@ def gnmt(
     layers: int = 4,
     vocabulary: int = 16_384,
 ) -> Value:
-    """Translates ``batch`` sentences of ``length`` words, source and target alike.
+    """Translates ``batch`` sentences of ``length`` tokens, source and target alike.
 
     Encoder: a bidirectional first layer, then layers with residual connections from the third on.
     Decoder: additive attention queried by the first layer, whose context every layer reads;
     residual connections from the third on. Left out: dropout, word pieces, the beam search.
     """
-    source, target = (words(step, "source", batch, length), words(step, "target", batch, length))
+    source, target = (tokens(step, "source", batch, length), tokens(step, "target", batch, length))
     with step.scope("encoder"):
         memory = rolled(_encoded(unrolled(embedding(source, vocabulary, hidden)), layers))
     with step.scope("decoder"):
@@ -132,16 +132,16 @@ def enas_words(
     hidden: int = 1000,
     vocabulary: int = 10_000,
 ) -> Value:
-    """Predicts each next word of ``batch`` texts of ``length`` words (Penn Treebank's) by a
+    """Predicts each next token of ``batch`` texts of ``length`` tokens (Penn Treebank's) by a
     recurrent cell as ENAS samples them (Pham et al., "Efficient neural architecture search via
     parameter sharing", ICML 2018, section 2.1).
 
-    ``cell`` has a node for each comma: the node before that it reads (the first reads the word and
+    ``cell`` has a node for each comma: the node before that it reads (the first reads the token and
     the state) and its activation of tanh, relu, sigmoid and identity. Each node mixes its
     activation with what it read by a gate (highway connections, appendix A); the mean of the nodes
     that none reads is the next state.
     """
-    nodes, text = _nodes(cell), words(step, "words", batch, length)
+    nodes, text = _nodes(cell), tokens(step, "words", batch, length)
     widths = [2 * hidden, *[hidden] * (len(nodes) - 1)]
     with step.scope("cell"):
         xs = unrolled(embedding(text, vocabulary, hidden))
@@ -188,7 +188,7 @@ def _nodes(text: str) -> list[tuple[int, str]]:
 def _highways(
     x: Value, state: Value, nodes: Sequence[tuple[int, str]], weights: Sequence[Value]
 ) -> Value:
-    """The next state (n, hidden) of a word and a state."""
+    """The next state (n, hidden) of a token and a state."""
     values = list[Value]()
     for i, ((before, name), weight) in enumerate(zip(nodes, weights, strict=True)):
         read = state if before < 0 else values[before]
@@ -206,7 +206,7 @@ def _highways(
 
 
 def _words_loss(steps: Sequence[Value], vocabulary: int) -> Value:
-    """The loss of a word predicted from each of the outputs (n, features), one a step of time."""
+    """The loss of a token predicted from each of the outputs (n, features), one a step of time."""
     with steps[0].step.scope("classifier"):
         # One product over all steps of time: many small ones would be slower.
         joined = rolled(steps)
@@ -214,7 +214,7 @@ def _words_loss(steps: Sequence[Value], vocabulary: int) -> Value:
 
 
 def _text_layers(text: Value, hidden: int, layers: int, vocabulary: int, drop: bool) -> list[Value]:
-    """Words (n, t) to t outputs (n, hidden), with dropout before and behind every layer."""
+    """Tokens (n, t) to t outputs (n, hidden), with dropout before and behind every layer."""
     step = text.step
     x = embedding(text, vocabulary, hidden)
     with step.scope("embedding"):
@@ -256,9 +256,9 @@ def _attended(xs: Sequence[Value], memory: Value) -> list[Value]:
 
 
 def _encoded(xs: Sequence[Value], layers: int) -> list[Value]:
-    """Source words to one vector (n, hidden) a word."""
+    """Source tokens to one vector (n, hidden) a token."""
     step, hidden, times = xs[0].step, xs[0].shape[1], range(len(xs))
-    # Both directions read the words themselves, so neither waits for the other.
+    # Both directions read the tokens themselves, so neither waits for the other.
     forth, _ = lstm(cell(step, "layer_0/left_to_right", hidden, hidden), enumerate(xs))
     back, _ = lstm(
         cell(step, "layer_0/right_to_left", hidden, hidden),
@@ -276,15 +276,15 @@ def _encoded(xs: Sequence[Value], layers: int) -> list[Value]:
 
 
 def _decoded(xs: Sequence[Value], memory: Value, layers: int) -> list[Value]:
-    """Target words and the encoder's output (n, s, hidden) to one vector (n, hidden) a word.
+    """Target tokens and the encoder's output (n, s, hidden) to one vector (n, hidden) a token.
 
-    Teacher forced: each step of time reads the right word before, not the predicted one.
+    Teacher forced: each step of time reads the right token before, not the predicted one.
     """
     step, (batch, _, hidden) = memory.step, memory.shape
     attention = _attention(memory)
     cells = [cell(step, f"layer_{i}", 2 * hidden, hidden) for i in range(layers)]
     states: list[State | None] = [None] * layers
-    # Before the first word nothing has been attended to.
+    # Before the first token nothing has been attended to.
     context, outputs = zeros(memory, batch, hidden), []
     for time, x in enumerate(xs):
         for i, of in enumerate(cells):

@@ -80,8 +80,8 @@ def images(step: StepBuilder, batch: int, size: int, channels: int = 3) -> Value
     return step.input("images", batch, channels, size, size)
 
 
-def words(step: StepBuilder, name: str, batch: int, length: int) -> Value:
-    """A batch of word numbers (n, t)."""
+def tokens(step: StepBuilder, name: str, batch: int, length: int) -> Value:
+    """A batch of token numbers (n, t)."""
     return step.input(name, batch, length, dtype="int64")
 
 

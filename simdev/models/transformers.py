@@ -38,7 +38,7 @@ from .ops import (
     table,
     tanh,
 )
-from .training import model, prediction_loss, words
+from .training import model, prediction_loss, tokens
 
 
 @model("transformer-{layers}-{width}-b{batch}", "adam")
@@ -54,12 +54,12 @@ def transformer(
     dropout: bool = True,
     fused: bool = True,
 ) -> Value:
-    """Translates ``batch`` sentences of ``length`` words, source and target alike.
+    """Translates ``batch`` sentences of ``length`` tokens, source and target alike.
 
     There are ``layers`` on either side. One matrix serves as source and target embedding and as
     classifier. ``fused``: attention is one op (see ``ops.attend``).
     """
-    source, target = (words(step, "source", batch, length), words(step, "target", batch, length))
+    source, target = (tokens(step, "source", batch, length), tokens(step, "target", batch, length))
     # The projections of the paper are plain matrices; BERT and GPT-2 added biases.
     attention = Attention(heads, fused=fused, drop=dropout, bias=False)
     both = table(source, vocabulary, width)
@@ -95,15 +95,15 @@ def bert(
     dropout: bool = True,
     fused: bool = True,
 ) -> Value:
-    """Pre-trains on ``batch`` pairs of sentences of ``length`` words together, 15 % of them masked.
+    """Pre-trains on ``batch`` pairs of sentences of ``length`` tokens in all, 15 % of them masked.
 
-    Both tasks of the paper: words that were masked, and whether the second sentence follows the
-    first. The classifier of words shares the embedding's matrix. ``context``: positions that the
+    Both tasks of the paper: tokens that were masked, and whether the second sentence follows the
+    first. The classifier of tokens shares the embedding's matrix. ``context``: positions that the
     model knows; ``fused``: attention is one op.
     """
     _require_context(length, context)
     attention = Attention(heads, fused=fused, drop=dropout)
-    text = words(step, "words", batch, length)
+    text = tokens(step, "words", batch, length)
     both = table(text, vocabulary, width, "embeddings/words")
     x = _sentences(text, both, context, dropout)
     for i in range(layers):
@@ -128,14 +128,14 @@ def gpt(
     dropout: bool = True,
     fused: bool = True,
 ) -> Value:
-    """Predicts each next word of ``batch`` texts of ``length`` words.
+    """Predicts each next token of ``batch`` texts of ``length`` tokens.
 
     The layer norm stands before each part; the classifier shares the embedding's matrix.
     ``context``: positions that the model knows; ``fused``: attention is one op.
     """
     _require_context(length, context)
     attention = Attention(heads, fused=fused, drop=dropout)
-    text = words(step, "words", batch, length)
+    text = tokens(step, "words", batch, length)
     both = table(text, vocabulary, width)
     with step.scope("embedding"):
         x = _with_places(text, both, context, dropout)
@@ -162,7 +162,7 @@ def llama(
     vocabulary: int = 32_000,
     fused: bool = True,
 ) -> Value:
-    """Predicts each next word of ``batch`` texts of ``length`` words.
+    """Predicts each next token of ``batch`` texts of ``length`` tokens.
 
     RMS norm before each part, rotary positions, a gated feed-forward part, no biases, no dropout.
     ``kv_heads``: heads of keys and values, fewer than ``heads`` in Llama-2 70B and Llama-3 (None:
@@ -171,7 +171,7 @@ def llama(
     if kv_heads is not None and heads % kv_heads:
         raise InputError(f"kv_heads: {kv_heads} do not divide the {heads} heads")
     attention = Attention(heads, kv_heads, fused=fused, bias=False, rotated=True)
-    x = embedding(words(step, "words", batch, length), vocabulary, width)
+    x = embedding(tokens(step, "words", batch, length), vocabulary, width)
     for i in range(layers):
         with step.scope(f"layer_{i}"):
             y = rms_norm(x, "norm_1")
@@ -185,18 +185,18 @@ def llama(
 def _require_context(length: int, context: int) -> None:
     """Raises InputError where a text is longer than the table of its positions."""
     if length > context:
-        raise InputError(f"length: {length} words, but the model knows {context} positions")
+        raise InputError(f"length: {length} tokens, but the model knows {context} positions")
 
 
 def _with_sinusoids(text: Value, both: Value, drop: bool) -> Value:
-    """Words (n, t) to (n, t, width), with their places as sinusoids (section 3.5)."""
-    # By the square root of the width, so that sinusoids of size 1 do not outweigh the words.
+    """Tokens (n, t) to (n, t, width), with their places as sinusoids (section 3.5)."""
+    # By the square root of the width, so that sinusoids of size 1 do not outweigh the tokens.
     x = scale(embedding_by(text, both))
     return dropout(x + x.step.constant("positions", 1, *x.shape[1:]), drop)
 
 
 def _with_places(text: Value, both: Value, context: int, drop: bool) -> Value:
-    """Words (n, t) to (n, t, width), with their learnt places."""
+    """Tokens (n, t) to (n, t, width), with their learnt places."""
     positions = text.step.constant("positions", 1, text.shape[1], dtype="int64")
     return dropout(_placed(embedding_by(text, both, "words"), positions, context), drop)
 
@@ -207,9 +207,9 @@ def _placed(x: Value, positions: Value, context: int) -> Value:
 
 
 def _sentences(text: Value, both: Value, context: int, drop: bool) -> Value:
-    """Words (n, t) to (n, t, width), with the sentences that they stand in and their places."""
+    """Tokens (n, t) to (n, t, width), with the sentences that they stand in and their places."""
     step, width = text.step, both.shape[1]
-    which = words(step, "sentences", *text.shape)
+    which = tokens(step, "sentences", *text.shape)
     positions = step.constant("positions", 1, text.shape[1], dtype="int64")
     with step.scope("embeddings"):
         x = embedding_by(text, both, "words") + embedding(which, 2, width, "sentences")
@@ -226,12 +226,12 @@ def _normed(x: Value, y: Value, norm: str, drop: bool) -> Value:
 
 
 def _masked_words_loss(x: Value, both: Value) -> Value:
-    """The loss of the masked words, looked up in their texts."""
+    """The loss of the masked tokens, looked up in their texts."""
     step, (batch, length, width) = x.step, x.shape
-    # 15 % of the words, rounded down, but never none: a loss needs a term.
+    # 15 % of the tokens, rounded down, but never none: a loss needs a term.
     count = max(1, length * 15 // 100)
     masked = step.input("masked", batch, count, 1, dtype="int64")
-    labels = words(step, "labels", batch, count)
+    labels = tokens(step, "labels", batch, count)
     with step.scope("words"):
         chosen = gather(x, masked.expand(batch, count, width), 1)
         chosen = layer_norm(gelu(linear(chosen, width, "transform")))
@@ -240,7 +240,7 @@ def _masked_words_loss(x: Value, both: Value) -> Value:
 
 
 def _next_sentence_loss(x: Value) -> Value:
-    """The loss of whether the second sentence follows, from the first word's vector."""
+    """The loss of whether the second sentence follows, from the first token's vector."""
     step, (batch, _, width) = x.step, x.shape
     follows = step.input("follows", batch, dtype="int64")
     with step.scope("follows"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..collectives import shipped_tables
+from ..costs import MEMORY_PASS, MEMORY_PASS_ERROR, CostMiss
 from ..lowering.origins import HostOrigins
 from ..memory import MemoryModel
 from ..scenario import Outcome
@@ -70,6 +72,19 @@ def rests_on(
     if memory is not None and memory.is_pytorch:
         counted = "PyTorch counts"
     yield f"Rests on: {'; '.join(parts)}; memory as {counted}."
+
+
+def undescribed(misses: Iterable[CostMiss]) -> Iterator[str]:
+    """The kinds of ops of which no more is known than the bytes of their tensors, in one line; none
+    where there is no such kind.
+    """
+    counts = Counter[str]()
+    for miss in misses:
+        counts[miss.kind] += miss.count if miss.rung == MEMORY_PASS else 0
+    kinds = ", ".join(f"{kind} ({count:,})" for kind, count in counts.items() if count)
+    if kinds:
+        error = f"expected error {MEMORY_PASS_ERROR:.0%}"
+        yield f"No description of {kinds}: each such op is one pass over memory, {error}."
 
 
 def _shares(rungs: Mapping[str, float]) -> str:

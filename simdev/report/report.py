@@ -25,7 +25,7 @@ from ..period import Steady, steady_state
 from ..scenario import Outcome, Scenario, Stage, execute, load_scenario
 from ..trace import DeviceMemory, Overflow, Trace
 from ..units import PS_PER_SECOND, format_seconds
-from .assumptions import assumptions, rests_on
+from .assumptions import assumptions, rests_on, undescribed
 from .measures.alike import all_uses, shown_of_all, symmetry_notes
 from .measures.footprint import Footprint
 from .measures.hosts import HostUse, host_lines, host_table, hosts_json
@@ -53,7 +53,7 @@ class Report:
     0 to 1.
 
     ``critical_path`` tiles the step (see ``path``); ``costs`` is the share of the op time that was
-    given, measured, interpolated, fitted, scaled from another device or taken from a roofline,
+    given, measured, or estimated by each rung of the cost ladder (``costs.RUNGS``),
     ``cost_misses`` what had to be estimated, ``cost_rel_err`` the expected relative error of an
     op's time, weighted by time (None: not known). ``footprint`` is None where memory is counted as
     the execution contract counts it; ``splits`` is what splitting each op costs, ``whole`` the ops
@@ -68,7 +68,7 @@ class Report:
     graph, ``assumptions`` sentences on how gradients are synchronised and what collectives rest on,
     ``hosts`` the threads that dispatch ops, ``host_origins`` what is known of their times. Where a
     ``symmetry`` let some devices stand for others, the trace holds those alone; devices, links and
-    hosts are all of them. ``throughput`` are samples, words and dollars (None: of a trace alone).
+    hosts are all of them. ``throughput`` are samples, tokens and dollars (None: of a trace alone).
     """
 
     trace: Trace = field(repr=False, compare=False)
@@ -255,6 +255,7 @@ class Report:
         origins = self.host_origins if self.hosts else None
         memory = None if self.footprint is None else self.footprint.memory
         yield from rests_on(self.costs, self.cost_rel_err, origins, memory)
+        yield from undescribed(self.cost_misses)
 
     def tables(self) -> Iterator[Table]:
         """The figures of the step, for a terminal, a notebook and a page."""

@@ -279,7 +279,7 @@ def is_results(path: str) -> bool:
 
 
 def read_results(path: str) -> pd.DataFrame:
-    """The results of a sweep, as ``simdev sweep --out`` writes them. Raises InputError."""
+    """The results of a sweep, as ``simdev sweep --output`` writes them. Raises InputError."""
     import pandas as pd
 
     is_parquet = path.lower().endswith(".parquet")

@@ -22,6 +22,7 @@ from .registry import (
     Semantics,
     adder_of,
     backward_of,
+    is_described,
     kinds,
     op_class,
     redescribed,
@@ -52,6 +53,7 @@ from .work import (
     operand_dtypes,
     operand_shapes,
     shard_work,
+    whole_bytes,
     work,
 )
 
@@ -96,6 +98,7 @@ __all__ = [
     "flops",
     "input_region",
     "input_regions",
+    "is_described",
     "is_linear",
     "kinds",
     "op_class",
@@ -123,5 +126,6 @@ __all__ = [
     "stored_region",
     "traits_of",
     "volume",
+    "whole_bytes",
     "work",
 ]

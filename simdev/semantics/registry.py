@@ -111,6 +111,11 @@ def kinds() -> Mapping[str, Kind]:
     return {name: _KINDS[name] for name in sorted(_KINDS)}
 
 
+def is_described(kind: str) -> bool:
+    """Whether a kind is known: then shapes tell its work and its splits."""
+    return kind in _KINDS
+
+
 def op_class(kind: str) -> str:
     """Class of a kind, one of OP_CLASSES; "other" where it is not known."""
     return _KINDS[kind].op_class if kind in _KINDS else "other"
@@ -203,7 +208,7 @@ def _shapes(
     kind: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
 ) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
     """Those of the operands and of the outputs. Raises InputError."""
-    if kind not in _KINDS:
+    if not is_described(kind):
         raise InputError(f'no semantics for kind "{kind}"')
     if None in inputs or None in outputs:
         role, shapes = ("operand", inputs) if None in inputs else ("output", outputs)

@@ -213,6 +213,27 @@ def op_work(graph: Graph, position: int) -> Work:
     )
 
 
+def whole_bytes(graph: Graph, position: int) -> int:
+    """Bytes of all operands of an op, as executed, and of all its outputs, whatever it computes.
+
+    Raises InputError where attributes tell no shapes or dtypes.
+    """
+    op, tensors = graph.ops[position], graph.operands[position]
+    strides = layouts(op.attrs.get("strides")) or []
+    total = sum(tensor.bytes for tensor in op.made)
+    if "in" not in op.attrs:
+        return total + sum(tensor.bytes for tensor in tensors)
+    dtypes = operand_dtypes(graph, position)
+    for i, shape in enumerate(operand_shapes(graph, position)):
+        if shape is not None:
+            layout = strides[i] if i < len(strides) else None
+            count = _elements(Access(()), [(0, extent) for extent in shape], layout, {})
+            total += -(-count * bits_of(dtypes[i] if i < len(dtypes) else None) // 8)
+        elif i < len(tensors):
+            total += tensors[i].bytes
+    return total
+
+
 def is_linear(op: Op) -> bool:
     """Whether partial results may pass through the op: a sum of its results is the result of the
     sum.

@@ -31,7 +31,7 @@ OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ran
 class Parallelism:
     """dp x cp x tp x pp devices, and what is done to make the step fit. Raises InputError.
 
-    - ``dp`` replicas, ``cp`` parts of every sample's words, ``tp`` parts of every matrix, ``pp``
+    - ``dp`` replicas, ``cp`` parts of every sample's tokens, ``tp`` parts of every matrix, ``pp``
       ranks of the pipeline; ``ep`` parts of the experts, within the dp x cp that have the same
       parameters. Ranks are numbered tp first, then cp, then dp (``ep`` in a row of dp x cp share
       the experts), then pp.

@@ -172,7 +172,7 @@ def test_the_written_scenario_is_the_fitted_one(
         "--fit",
         "gap,latency,bandwidth,efficiency:*/relu",
     ]
-    assert main([*arguments, "-o", "deep/out.json", "--cluster", "deep/c.json.gz"]) == 0
+    assert main([*arguments, "-o", "deep/out.json", "--save-cluster", "deep/c.json.gz"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "(+0.00%)" in printed.out.splitlines()[0]
@@ -261,8 +261,8 @@ def test_json_holds_every_residual(here: Path, capsys: pytest.CaptureFixture[str
         (["-o", "out.txt"], "--output: out.txt: the name must end in .json or .json.gz"),
         (["-o", "run.json"], "--output: run.json is the trace too"),
         (
-            ["-o", "a.json", "--cluster", "a.json"],
-            "--cluster: a.json is the output of --output too",
+            ["-o", "a.json", "--save-cluster", "a.json"],
+            "--save-cluster: a.json is the output of --output too",
         ),
         (
             ["-o", "nowhere/a.json"],

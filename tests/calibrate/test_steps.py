@@ -110,8 +110,8 @@ BAD = [
     ),
     (
         "strategy.pipeline.dp,step\n8,1 s\n",
-        ["--cluster", "c.json"],
-        "--cluster: host times stand in the graph; write the scenario with -o",
+        ["--save-cluster", "c.json"],
+        "--save-cluster: host times stand in the graph; write the scenario with -o",
     ),
     (
         "cluster,step\n" + "dgx-a100-80,1 s\n" * 6,

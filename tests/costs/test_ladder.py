@@ -112,7 +112,7 @@ def test_strict_names_every_op_that_was_not_measured() -> None:
 
 def test_what_no_rung_knows_fails_by_name() -> None:
     with pytest.raises(MissingCostError, match='no time for "op0" on a device of kind "fast"'):
-        run(scenario(CostModel(specs=(SPEC,)), [key([(8,)], (8,), "no_such_kind")]))
+        run(scenario(CostModel(), [key([(8,)], (8,), "no_such_kind")]))
 
 
 def test_an_estimate_beyond_what_times_can_be_fails_by_name() -> None:

@@ -276,7 +276,7 @@ def test_flops_are_shared_out(tp: int) -> None:
         shard = shard_of(model, Parallelism(tp=tp, flash=False))
         blocks = [layer(shard, number) for number in range(model.layers)]
         ends = classifier(shard)
-        padded = 2 * shard.words * model.hidden * (shard.vocabulary * tp - model.vocabulary)
+        padded = 2 * shard.tokens * model.hidden * (shard.vocabulary * tp - model.vocabulary)
         forward = (
             sum(load.flops for block in (*blocks, ends) for load in block.forward) * tp - padded
         )

@@ -26,7 +26,7 @@ def test_all_parts_together_compute_the_model(model: Transformer, cp: int, tp: i
     s = shard_of(model, Parallelism(cp=cp, tp=tp, microbatch=2))
     blocks = [layer(s, number) for number in range(model.layers)]
     count = sum(load.flops for b in (*blocks, classifier(s)) for load in b.forward) * tp * cp
-    padded = 2 * s.words * cp * model.hidden * (s.vocabulary * tp - model.vocabulary)
+    padded = 2 * s.tokens * cp * model.hidden * (s.vocabulary * tp - model.vocabulary)
     assert 3 * (count - padded) == model.flops(2)
 
 
@@ -37,7 +37,7 @@ def test_a_part_keeps_and_sends_its_share(context: str) -> None:
     """
     whole = shard_of(CAUSAL, Parallelism(microbatch=2))
     part = shard_of(CAUSAL, Parallelism(microbatch=2, cp=4, context=context))
-    assert (part.words, part.samples) == (2 * 128 // 4, 2)
+    assert (part.tokens, part.samples) == (2 * 128 // 4, 2)
     assert footprint(part, 0).saved * 4 == footprint(whole, 0).saved
     assert part.context_bytes == 2 * 2 * 128 * 2 * (4 * 32)
     narrow = replace(CAUSAL, inner=16)  # so that attention has the larger workspace
@@ -130,7 +130,7 @@ def test_what_cannot_be_spread_is_refused(fields: dict[str, object], reason: str
     with pytest.raises(InputError) as error:
         Parallelism(**fields)
     assert [problem[: len(reason)] for problem in error.value.problems] == [reason]
-    with pytest.raises(InputError, match="128 words of small are not divided into 24 pieces"):
+    with pytest.raises(InputError, match="128 tokens of small are not divided into 24 pieces"):
         shard_of(SMALL, Parallelism(cp=12))
     with pytest.raises(InputError, match="only with fused attention"):
         shard_of(SMALL, Parallelism(cp=2, flash=False))

@@ -172,7 +172,7 @@ def test_narrow_products_read_a_byte_a_number(model: Transformer) -> None:
             assert 2 * (less.read - sums) == kernel.read - sums
             assert less.written == kernel.written
     # What lies between a layer's products: half of the inputs, but attention keeps its output too.
-    words, h = wide.words, model.hidden
+    words, h = wide.tokens, model.hidden
     less = 2 * words * h + words * model.inner - words * wide.context
     less += words * (model.query_latent + model.kv_latent)
     assert footprint(wide, 0).saved - footprint(narrow, 0).saved == less
@@ -232,7 +232,7 @@ def test_a_skewed_step_takes_longer() -> None:
         ({"kv_heads": 2}, "kv_heads: keys of a latent have all 4 heads, got 2"),
         ({"rotary_width": 24}, "rotary_width: must be below head_width 24"),
         ({"bias": True}, "bias: is not known of attention with kv_latent"),
-        ({"global_every": 2}, "global_every: without window all layers attend to all words"),
+        ({"global_every": 2}, "global_every: without window all layers attend to all tokens"),
         ({"precision": "float4"}, 'precision: must be one of bfloat16, float8, got "float4"'),
         ({"skew": 0.5}, "skew: must be a number from 1 to 16,777,216, got 0.5"),
         ({"skew": True}, "skew: must be a number from 1 to 16,777,216, got True"),

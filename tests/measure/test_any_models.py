@@ -15,6 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import any_models  # noqa: E402
+import odd_models  # noqa: E402
+from simdev import load_scenario, run  # noqa: E402
 from simdev.errors import InputError  # noqa: E402
 from simdev.files.graph import read_graph  # noqa: E402
 from simdev.files.profile import read_profile  # noqa: E402
@@ -22,10 +24,14 @@ from simdev.measure import profile_model  # noqa: E402
 from simdev.measure.batch import flat_step, loss_of  # noqa: E402
 from simdev.measure.capture import Capture, capture  # noqa: E402
 from simdev.measure.isolation import isolated  # noqa: E402
+from simdev.semantics import kinds as kinds_described  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+MODELS = [*any_models.MODELS, *odd_models.MODELS]
 
+
+@cache
 def captured(build: Callable[[], any_models.Built]) -> Capture:
     torch.manual_seed(0)
     module, batch, loss = build()
@@ -74,11 +80,26 @@ def test_every_operator_is_measured(name: str, profiled: Profiled) -> None:
     assert read_graph(graph).ops
 
 
-@pytest.mark.parametrize("build", any_models.MODELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
 def test_every_model_is_captured(build: Callable[[], any_models.Built]) -> None:
     found = captured(build)
     assert "update" in {op["phase"] for op in found.graph["ops"]}
     assert sum(found.counts.values()) == sum("time" not in op for op in found.graph["ops"])
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
+def test_every_model_runs_on_a_device_that_nobody_measured_it_on(
+    build: Callable[[], any_models.Built],
+) -> None:
+    cluster = {"version": 1, "name": "one", "links": []}
+    cluster["devices"] = [{"name": "gpu:0", "kind": "h100-sxm"}]
+    graph, strategy = captured(build).graph, {"placement": {"*": "gpu:0"}}
+    question = {"version": 1, "graph": graph, "cluster": cluster, "strategy": strategy}
+    report = run(load_scenario(question))
+    undescribed = {op["kind"] for op in graph["ops"]} - set(kinds_described())
+    told = {miss.kind for miss in report.cost_misses if miss.rung == "memory pass"}
+    assert undescribed <= told
+    assert report.costs.keys() == {"roofline"} | ({"memory pass"} if told else set())
 
 
 def test_a_recurrent_layer_is_measured_with_the_buffers_of_a_real_step(profiled: Profiled) -> None:

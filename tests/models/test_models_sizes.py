@@ -102,7 +102,7 @@ def test_resnets_of_any_size(batch: int, size: int, classes: int, widen: int) ->
         ("gpt2-small", {"dropout": 1}, "dropout: must be true or false, got 1"),
         ("alexnet", {"size": 40}, 'size: too small: at "conv_5" no window of \\[3, 3\\] fits'),
         ("gpt2-small", {"heads": 7}, "heads: 7 do not divide the width 768"),
-        ("gpt2-small", {"length": 2000}, "length: 2000 words, but the model knows 1024 positions"),
+        ("gpt2-small", {"length": 2000}, "length: 2000 tokens, but the model knows 1024 positions"),
         ("llama2-7b", {"kv_heads": 3}, "kv_heads: 3 do not divide the 32 heads"),
         (
             "llama2-7b",

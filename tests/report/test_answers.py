@@ -98,7 +98,7 @@ def test_of_a_folder_without_plans_the_folder_is_named(
     folder, out = tmp_path / "plans", tmp_path / "p.html"
     folder.mkdir()
     assert main(["report", str(folder), "-o", str(out)]) == 2
-    reason = "has no plans.json, which simdev plan --out writes"
+    reason = "has no plans.json, which simdev plan --output writes"
     assert capsys.readouterr().err == f"{folder}: {reason}\n"
     (folder / "plans.json").write_text('{"plans": [{"pp": 1}], "counts": {}}')
     assert main(["report", str(folder), "-o", str(out)]) == 2
@@ -118,7 +118,7 @@ def test_plans_that_cannot_be_written_whole_leave_those_before_in_place(
         raise OSError(28, "No space left on device", place)
 
     monkeypatch.setattr("simdev.cli.plan_folder.write_page", full)
-    with pytest.raises(InputError, match=r"--out: cannot write .*: no space left"):
+    with pytest.raises(InputError, match=r"--output: cannot write .*: no space left"):
         write_plans([{"plan": 2}], json.dumps(PLANS, default=str), str(tmp_path))
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before
 

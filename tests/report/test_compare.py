@@ -131,7 +131,7 @@ def test_compare_prints_text_and_json_and_writes_a_page(
         (["-", "-"], "A and B: only one of them can be stdin"),
         (
             ["one.json", "two.json", "-o", "new.json"],
-            "--out: new.json: the name must end in .html or .htm",
+            "--output: new.json: the name must end in .html or .htm",
         ),
         (["one.json", "bad.json"], 'bad.json: strategy.placement["a"]: no device named "gpu:7"'),
     ],

@@ -237,7 +237,7 @@ def data_of(path: Path) -> Any:
 
 def test_report_of_scenario_run_and_results(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "s.json", "--save", "run.json.gz"]) == 0
-    assert main(["sweep", "s.json", "oom.json", "--out", "r.csv"]) == 0
+    assert main(["sweep", "s.json", "oom.json", "--output", "r.csv"]) == 0
     capsys.readouterr()
     for source, kind in (
         ("s.json", "run"),
@@ -271,8 +271,8 @@ def test_the_same_question_gives_the_same_page(here: Path) -> None:
         ("broken.json", "p.html", "broken.json: line 1, column 2: not JSON"),
         ("list.json", "p.html", "list.json: must be an object (a scenario), got a list"),
         ("bad.csv", "p.html", "bad.csv: is no table of simdev sweep"),
-        ("s.json", "p.pdf", "--out: p.pdf: the name must end in .html"),
-        ("s.json", "no/p.html", "--out: cannot write no/p.html: no such file or directory"),
+        ("s.json", "p.pdf", "--output: p.pdf: the name must end in .html"),
+        ("s.json", "no/p.html", "--output: cannot write no/p.html: no such file or directory"),
         ("torn.json", "p.html", "torn.json: "),
     ],
 )
@@ -315,7 +315,7 @@ def test_a_page_never_takes_the_place_of_an_input(
     (here / "graph.html").write_text(json.dumps({"version": 1, **json.loads(text)["graph"]}))
     (here / "named.json").write_text(json.dumps(json.loads(text) | {"graph": "graph.html"}))
     assert main(["report", "s.html", "-o", "s.html"]) == 2
-    assert capsys.readouterr().err == "--out: s.html is the input too\n"
+    assert capsys.readouterr().err == "--output: s.html is the input too\n"
     assert main(["report", "named.json", "-o", "./graph.html"]) == 2
     assert "is a file of named.json too" in capsys.readouterr().err
     assert (here / "s.html").read_text() == text

@@ -183,7 +183,7 @@ def test_the_command_line_tells_and_writes_the_plans(
 ) -> None:
     question = ["plan", "llama3.2-1b", "--cluster", "nc-a100-pairs", "--global-batch", "4"]
     narrow = ["tp=2,64", "schedule=1F1B", "zero=1,3", "recompute=full", "microbatch=1", "cp=1"]
-    options = [*question, "--sequence", "512", *(part for n in narrow for part in ("--set", n))]
+    options = [*question, "--length", "512", *(part for n in narrow for part in ("--set", n))]
     options.append("--alike")
     assert main([*options, "--price", "2", "--check", "-o", str(tmp_path / "plans")]) == 0
     printed = capsys.readouterr()
@@ -250,5 +250,5 @@ def test_what_a_graph_does_not_heed_is_refused(
     assert main([*question, "--check"]) == 2
     assert "--check: goes with a model by its sizes" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
-    assert main([*question, "--out", str(tmp_path / "file")]) == 2
-    assert "--out: cannot write" in capsys.readouterr().err
+    assert main([*question, "--output", str(tmp_path / "file")]) == 2
+    assert "--output: cannot write" in capsys.readouterr().err

@@ -25,7 +25,7 @@ def test_command_writes_a_table_and_tells_how_it_went(
                 "oom.json",
                 "--set",
                 "cluster.bandwidth=1,2,4,8Gbit/s",
-                "--out",
+                "--output",
                 "r.csv",
             ]
         )
@@ -77,7 +77,7 @@ def test_command_prints_a_table_for_people_or_csv(
 def test_command_asks_about_a_bandwidth_without_a_unit(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sweep", "s.json", "--set", "cluster.bandwidth=25,50", "--out", "r.csv"]) == 0
+    assert main(["sweep", "s.json", "--set", "cluster.bandwidth=25,50", "--output", "r.csv"]) == 0
     note, counted = capsys.readouterr().err.splitlines()
     assert note == "--set cluster.bandwidth=25 is 25 B/s; write 25GB/s or 25Gbit/s"
     assert counted == "2 scenarios: 2 ok; r.csv"
@@ -86,7 +86,7 @@ def test_command_asks_about_a_bandwidth_without_a_unit(
 def test_command_tells_why_a_scenario_failed_beside_a_file_too(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sweep", "s.json", "--set", "cluster.bandwith=1,2GB/s", "--out", "r.csv"]) == 2
+    assert main(["sweep", "s.json", "--set", "cluster.bandwith=1,2GB/s", "--output", "r.csv"]) == 2
     counted, reason = capsys.readouterr().err.splitlines()
     assert counted == "2 scenarios: 2 failed; r.csv"
     assert reason.startswith("the first that failed: s.json: ")
@@ -126,19 +126,19 @@ def test_command_reads_a_grid(here: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out", "r.txt"], "r.txt: the name must end in .csv or .parquet"),
-        (["--out", "parts.csv"], "parts.csv: cannot write: is a directory"),
-        (["--out", "no/r.csv"], "no/r.csv.journal: cannot write: no such file or directory"),
-        (["--out", "s.json/r.csv"], "s.json/r.csv.journal: cannot write: not a directory"),
+        (["--output", "r.txt"], "r.txt: the name must end in .csv or .parquet"),
+        (["--output", "parts.csv"], "parts.csv: cannot write: is a directory"),
+        (["--output", "no/r.csv"], "no/r.csv.journal: cannot write: no such file or directory"),
+        (["--output", "s.json/r.csv"], "s.json/r.csv.journal: cannot write: not a directory"),
         (
-            ["--out", "r.csv", "--journal", "s.json"],
+            ["--output", "r.csv", "--journal", "s.json"],
             "s.json: is not a journal of simdev sweep; name another file",
         ),
         (["--journal", "parts"], "parts: cannot write: is a directory"),
         (["--journal", "/dev/null"], "/dev/null: is not a regular file"),
         (
-            ["--out", "x.csv", "--journal", "./x.csv"],
-            "--journal: ./x.csv is the output of --out too",
+            ["--output", "x.csv", "--journal", "./x.csv"],
+            "--journal: ./x.csv is the output of --output too",
         ),
         (["--journal", "a\0b"], "a\\x00b: cannot write: embedded null byte"),
         (["-j", "0"], "n_jobs: must be a whole number, not 0, got 0"),

@@ -72,7 +72,7 @@ def test_writers_that_race_leave_each_row_once(
     here: Path, sweepers: tuple[Sweeper, Sweeper]
 ) -> None:
     names = ",".join(f"g{i}" for i in range(60))
-    arguments = ["sweep", "s.json", "--set", f"graph.name={names}", "--out", "r.csv"]
+    arguments = ["sweep", "s.json", "--set", f"graph.name={names}", "-o", "r.csv"]
     codes = []
     for _ in range(2):
         for sweeper in sweepers:
@@ -104,7 +104,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(
 ) -> None:
     chance = random.Random(7)
     values = ",".join(f"{i}MB/s" for i in range(1, points + 1))
-    arguments = ["sweep", "s.json", "--set", f"cluster.bandwidth={values}", "--out", "r.csv"]
+    arguments = ["sweep", "s.json", "--set", f"cluster.bandwidth={values}", "-o", "r.csv"]
     seen: list[str] = []
     killed = amid = 0
     sweeper, _ = sweepers
@@ -147,7 +147,7 @@ def test_an_end_at_any_step_of_writing_is_recovered(
     """Killed before, amid and after every write, sync, cut and rename of a sweep, until none is
     left.
     """
-    arguments = ["sweep", "s.json", "--set", "cluster.bandwidth=1,2,3GB/s", "--out", "r.csv"]
+    arguments = ["sweep", "s.json", "--set", "cluster.bandwidth=1,2,3GB/s", "-o", "r.csv"]
     sweeper, _ = sweepers
     sweeper.start(*arguments)
     assert sweeper.wait() == 0
@@ -189,7 +189,11 @@ def test_a_full_disk_is_told_and_costs_no_finished_row(here: Path) -> None:
     ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run(
-        [*command, "--out", "r.csv"], capture_output=True, text=True, env=environment, check=False
+        [*command, "-o", "r.csv"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert result.returncode == 2
     assert (
@@ -201,7 +205,14 @@ def test_a_full_disk_is_told_and_costs_no_finished_row(here: Path) -> None:
     assert not Path("r.csv").exists()
     assert (
         main(
-            ["sweep", "s.json", "--set", "cluster.bandwidth=1,2,3,4,5,6,7,8GB/s", "--out", "r.csv"]
+            [
+                "sweep",
+                "s.json",
+                "--set",
+                "cluster.bandwidth=1,2,3,4,5,6,7,8GB/s",
+                "-o",
+                "r.csv",
+            ]
         )
         == 0
     )
@@ -227,10 +238,10 @@ def test_errors_of_the_system_name_the_journal(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, failing)
-        assert main(["sweep", "s.json", "--out", "r.csv"]) == 2
+        assert main(["sweep", "s.json", "-o", "r.csv"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("r.csv.journal: cannot write: " + os.strerror(number).lower())
-    assert main(["sweep", "s.json", "--out", "r.csv"]) == 0
+    assert main(["sweep", "s.json", "-o", "r.csv"]) == 0
 
 
 @pytest.mark.skipif(
@@ -239,7 +250,7 @@ def test_errors_of_the_system_name_the_journal(
 def test_a_read_only_folder_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here.chmod(0o500)
     try:
-        assert main(["sweep", "s.json", "--out", "r.csv"]) == 2
+        assert main(["sweep", "s.json", "-o", "r.csv"]) == 2
     finally:
         here.chmod(0o700)
     assert capsys.readouterr().err == "r.csv.journal: cannot write: permission denied\n"
@@ -264,7 +275,7 @@ def test_an_interrupt_ends_the_sweep_and_keeps_the_rows(
         "s.json",
         "--set",
         "cluster.bandwidth=1,2,3,4,5,6,7,8GB/s",
-        "--out",
+        "-o",
         "r.csv",
     ]
     assert main(arguments) == 130
@@ -282,7 +293,7 @@ def test_two_sweeps_with_one_output_do_not_overwrite_each_other(
     second = [
         "sweep",
         "s.json",
-        "--out",
+        "-o",
         "r.csv",
         "--journal",
         "second",
@@ -299,7 +310,7 @@ def test_two_sweeps_with_one_output_do_not_overwrite_each_other(
     first = [
         "sweep",
         "s.json",
-        "--out",
+        "-o",
         "r.csv",
         "--journal",
         "first",
@@ -308,7 +319,7 @@ def test_two_sweeps_with_one_output_do_not_overwrite_each_other(
     ]
     assert main(first) == 2
     assert (
-        "--out: another has written r.csv meanwhile; the rows are kept in first"
+        "--output: another has written r.csv meanwhile; the rows are kept in first"
         in capsys.readouterr().err
     )
     assert list(pd.read_csv("r.csv")["cluster.bandwidth"]) == ["2GB/s"]

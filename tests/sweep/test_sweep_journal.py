@@ -199,6 +199,6 @@ def test_a_file_name_that_is_no_text_stands_in_the_table(out: str, here: Path) -
     strange = os.fsdecode(b"s\xff.json")
     Path(strange).write_bytes(Path("s.json").read_bytes())
     for _ in range(2):  # the second run finds all rows in the journal
-        assert main(["sweep", strange, "none.json", "--out", out]) == 2
+        assert main(["sweep", strange, "none.json", "--output", out]) == 2
         read = pd.read_csv if out.endswith(".csv") else pd.read_parquet
         assert list(read(out)["scenario"]) == [r"s\udcff.json", "none.json"]

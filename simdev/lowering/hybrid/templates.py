@@ -142,7 +142,7 @@ def _add_gathered_again(
     """What products read of a split sequence, so many bytes each, once more for the gradient of
     their weights: as far as it takes longer than the gradient of their input.
 
-    The words that experts get are there (ours).
+    The tokens that experts get are there (ours).
     """
     p = program.parallelism
     if p.tp == 1 or not p.sequence_parallel:
@@ -173,11 +173,11 @@ def _add_context(program: Program, template: Template, number: int, kind: str) -
 
 
 def _add_exchanges(program: Program, template: Template, number: int, kind: str) -> None:
-    """Collectives of tp in a layer, one way, of the parts of each sample, and of experts: words to
+    """Collectives of tp in a layer, one way, of the parts of each sample, and of experts: tokens to
     their experts and back.
 
     Of tp there is one for each of the two parts, two where the sequence is split; between the
-    experts each word is there top_k times.
+    experts each token is there top_k times.
     """
     shard, size = program.shard, program.shard.words_bytes
     calls = [("all_reduce", size)]
@@ -200,7 +200,7 @@ def _second_calls(program: Program, number: int) -> list[tuple[str, int]]:
 
 
 def _add_experts_exchange(program: Program, template: Template, number: int) -> None:
-    """Words to their experts, and back."""
+    """Tokens to their experts, and back."""
     shard = program.shard
     if program.parallelism.ep > 1 and shard.model.is_moe(number):
         nodes = program.durations.nodes(EXPERT, template.rank)

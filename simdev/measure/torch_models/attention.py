@@ -42,7 +42,7 @@ def attend(
 
 
 def future(words: Tensor) -> Tensor:
-    """The mask (T, T) that hides what comes after each of the words (N, T)."""
+    """The mask (T, T) that hides what comes after each of the tokens (N, T)."""
     length = words.shape[1]
     return torch.ones(length, length, dtype=torch.bool, device=words.device).triu(1)
 
@@ -97,7 +97,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention over the words so far, attention over the source, then the feed-forward part."""
+    """Attention over the tokens so far, attention over the source, then the feed-forward part."""
 
     def __init__(self, width: int, inner: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Transformer(nn.Module):
         self.width = width
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Source (N, S) and target (N, T) word numbers to logits (N, T, vocabulary)."""
+        """Source (N, S) and target (N, T) token numbers to logits (N, T, vocabulary)."""
         memory, x = self.embed(source), self.embed(target)
         for encoder in self.encoder:
             memory = encoder(memory)
@@ -142,7 +142,7 @@ class Transformer(nn.Module):
         return F.linear(x, self.embedding.weight)
 
     def embed(self, words: Tensor) -> Tensor:
-        """Words (N, T) to (N, T, width), with the sinusoids of their places (section 3.5)."""
+        """Tokens (N, T) to (N, T, width), with the sinusoids of their places (section 3.5)."""
         x = self.embedding(words) * math.sqrt(self.width)
         places = torch.arange(words.shape[1], device=words.device)[:, None]
         evens = torch.arange(0, self.width, 2, device=words.device)
@@ -160,13 +160,13 @@ def transformer(
     vocabulary: int = 37000,
     dropout: float = 0.3,
 ) -> TrainingStep:
-    """Translates ``batch`` sentences of ``length`` words, by default with the big Transformer."""
+    """Translates ``batch`` sentences of ``length`` tokens, by default with the big Transformer."""
     module = Transformer(vocabulary, width, inner, heads, layers, dropout)
     return translation_step(module, vocabulary, (batch, length), label_smoothing=0.1)
 
 
 class BertEmbeddings(nn.Module):
-    """Words, places and sentences."""
+    """Tokens, places and sentences."""
 
     def __init__(self, vocabulary: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class BertLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """Embeddings, layers and two heads; the classifier of words shares the embedding's matrix."""
+    """Embeddings, layers and two heads; the classifier of tokens shares the embedding's matrix."""
 
     def __init__(
         self, vocabulary: int, width: int, heads: int, layers: int, dropout: float
@@ -218,7 +218,7 @@ class Bert(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, words: Tensor, sentences: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
-        """Words and sentences (N, T), places of the masked words in the batch (M), to logits (M,
+        """Tokens and sentences (N, T), places of the masked tokens in the batch (M), to logits (M,
         vocabulary) and (N, 2).
         """
         x = self.embeddings(words, sentences)
@@ -239,10 +239,10 @@ def bert(
     vocabulary: int = 30522,
     dropout: float = 0.1,
 ) -> TrainingStep:
-    """Pre-trains on ``batch`` pairs of sentences of ``length`` words together, 15 % of them masked.
+    """Pre-trains on ``batch`` pairs of sentences of ``length`` tokens in all, 15 % of them masked.
 
     Devlin et al., "BERT: Pre-training of deep bidirectional transformers", 2018, by default large,
-    with both tasks: words that were masked, and whether the second sentence follows the first.
+    with both tasks: tokens that were masked, and whether the second sentence follows the first.
     """
 
     def loss(
@@ -286,7 +286,7 @@ class Gpt2Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """Embeddings of words and places, blocks, layer norm; the classifier is the words' matrix."""
+    """Embeddings of tokens and places, blocks, layer norm; the classifier is the tokens' matrix."""
 
     def __init__(
         self, vocabulary: int, width: int, heads: int, layers: int, dropout: float
@@ -300,7 +300,7 @@ class Gpt2(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Words (N, T) to logits (N, T, vocabulary)."""
+        """Tokens (N, T) to logits (N, T, vocabulary)."""
         embedded = self.words(words)
         places = torch.arange(words.shape[1], device=words.device)
         x, mask = self.dropout(embedded + self.places(places)), future(words)
@@ -318,7 +318,7 @@ def gpt2(
     vocabulary: int = 50257,
     dropout: float = 0.1,
 ) -> TrainingStep:
-    """Predicts each next word of ``batch`` texts of ``length`` words.
+    """Predicts each next token of ``batch`` texts of ``length`` tokens.
 
     Radford et al., "Language models are unsupervised multitask learners", 2019, by default the
     small model.

@@ -37,7 +37,7 @@ def image_step(module: nn.Module, batch: int, classes: int, size: int) -> Traini
 
 
 def next_word_step(module: nn.Module, vocabulary: int, shape: tuple[int, int]) -> TrainingStep:
-    """A language model on random words (``shape``), which scores each next word."""
+    """A language model on random tokens (``shape``), which scores each next token."""
 
     def loss(module: nn.Module, words: Tensor, following: Tensor) -> Tensor:
         return F.cross_entropy(module(words).flatten(0, 1), following.flatten())

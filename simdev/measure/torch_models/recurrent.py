@@ -53,7 +53,7 @@ class LanguageModel(nn.Module):
         self.classifier = nn.Linear(hidden, vocabulary)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Words (T, N) to logits (T, N, vocabulary)."""
+        """Tokens (T, N) to logits (T, N, vocabulary)."""
         steps = list(self.dropout(self.embedding(words)).unbind(0))
         for cell in self.layers:
             steps = [self.dropout(output) for output in cell.run(steps)]
@@ -68,7 +68,7 @@ def rnnlm(
     vocabulary: int = 10000,
     dropout: float = 0.65,
 ) -> TrainingStep:
-    """Predicts each next word of ``batch`` texts of ``length`` words.
+    """Predicts each next token of ``batch`` texts of ``length`` tokens.
 
     After Zaremba et al., "Recurrent neural network regularization", 2014. The default sizes are
     those of the papers on parallelization (2 layers of 2048, 40 steps); Zaremba's large model has
@@ -108,7 +108,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Source words to one vector a word."""
+    """Source tokens to one vector a token."""
 
     def __init__(self, vocabulary: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Encoder(nn.Module):
         self.layers = numbered(self, "layer", [Bidirectional(hidden, hidden), *further])
 
     def forward(self, words: Tensor) -> Tensor:
-        """(T, N) word numbers to (T, N, hidden)."""
+        """(T, N) token numbers to (T, N, hidden)."""
         steps = list(self.embedding(words).unbind(0))
         for layer in self.layers:
             steps = layer(steps)
@@ -154,7 +154,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Target words to logits, teacher forced: each step reads the true word before."""
+    """Target tokens to logits, teacher forced: each step reads the true token before."""
 
     def __init__(self, vocabulary: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Decoder(nn.Module):
         self.hidden = hidden
 
     def forward(self, words: Tensor, memory: Tensor) -> Tensor:
-        """Words (T, N) and the encoder's output (S, N, hidden) to (T, N, hidden)."""
+        """Tokens (T, N) and the encoder's output (S, N, hidden) to (T, N, hidden)."""
         keys = self.keys(memory)
         context = memory.new_zeros(words.shape[1], self.hidden)
         states = [(context, context)] * len(self.layers)
@@ -189,14 +189,14 @@ class Translator(nn.Module):
         self.classifier = nn.Linear(hidden, vocabulary)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Source (S, N) and target (T, N) word numbers to logits (T, N, vocabulary)."""
+        """Source (S, N) and target (T, N) token numbers to logits (T, N, vocabulary)."""
         return self.classifier(self.decoder(target, self.encoder(source)))
 
 
 def gnmt(
     batch: int = 64, length: int = 20, hidden: int = 512, layers: int = 4, vocabulary: int = 16384
 ) -> TrainingStep:
-    """Translates ``batch`` sentences of ``length`` words, source and target alike.
+    """Translates ``batch`` sentences of ``length`` tokens, source and target alike.
 
     After GNMT (Wu et al., "Google's Neural Machine Translation System", 2016). Encoder: a
     bidirectional first layer, then layers with residual connections from the third on. Decoder:

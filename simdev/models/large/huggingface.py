@@ -156,7 +156,7 @@ def _qwen3_moe(of: _Fields) -> dict[str, Any]:
 
 
 def _deepseek(of: _Fields, router_bias: bool, groups: tuple[int, int] = (1, 1)) -> dict[str, Any]:
-    """``groups`` of experts, all and a word's, are the defaults of ``transformers``."""
+    """``groups`` of experts, all and a token's, are the defaults of ``transformers``."""
     of.require("attention_bias", False, False)
     of.require("moe_layer_freq", 1, 1)
     rotary = of.count("qk_rope_head_dim")
@@ -171,7 +171,7 @@ def _deepseek(of: _Fields, router_bias: bool, groups: tuple[int, int] = (1, 1)) 
         return sizes
     dense = of.config.get("first_k_dense_replace", 0)
     every, chosen = of.count("n_group", groups[0]), of.count("topk_group", groups[1])
-    # Groups of version 2 are of devices, and a copy of a word goes to each expert.
+    # Groups of version 2 are of devices, and a copy of a token goes to each expert.
     if every > 1 and router_bias:
         sizes |= {"expert_groups": every, "top_groups": chosen}
     return sizes | {
@@ -235,7 +235,7 @@ TYPES: Mapping[str, Callable[[_Fields], dict[str, Any]]] = {
 
 
 def from_config(config: Any) -> Transformer:
-    """The model that a config.json, already parsed, describes, over texts of LENGTH words or fewer.
+    """The model that a parsed config.json describes, over texts of LENGTH tokens or fewer.
 
     It is called as its ``_name_or_path`` ends, or as its type. Raises InputError with every problem
     at once.

@@ -34,7 +34,7 @@ def _today(
     name: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any
 ) -> Transformer:
     """Trained with fused attention from the start; the older are counted as their authors did, with
-    all pairs of words.
+    all pairs of tokens.
     """
     return _llama(name, layers, hidden, heads, inner, vocabulary, **{"causal": True, **more})
 
@@ -106,7 +106,7 @@ _PUBLISHED = (
 # mistralai/Mistral-7B-v0.1, -Nemo-Base-2407, -Small-24B-Base-2501, google/gemma-2-*, gemma-3-*).
 # Lengths are those of pretraining, as the reports have them: DeepSeek-V2 and V3 (section 4.1 of
 # both), Kimi K2, Qwen3 (section 3.2), Qwen2.5 (section 3) 4096, Gemma 2 8192; of GPT-OSS, Llama 3.2
-# and Mistral ours. DeepSeek-V3 and Kimi K2 are without what predicts further words.
+# and Mistral ours. DeepSeek-V3 and Kimi K2 are without what predicts further tokens.
 _RELEASED = (
     _deepseek(
         "deepseek-v2-lite", 27, 2048, 16, 10_944, 102_400,

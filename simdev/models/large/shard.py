@@ -21,15 +21,15 @@ VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A rank of tp (and of ep) of a model, at work on a microbatch of ``words``, of each sample one
-    of ``cp`` parts.
+    """A rank of tp (and of ep) of a model, at work on a microbatch of ``tokens``, of each sample
+    one of ``cp`` parts.
 
-    ``rows`` are the words that the rank has where a tensor is not split by tp: all of them, or a
+    ``rows`` are the tokens that the rank has where a tensor is not split by tp: all of them, or a
     share of the sequence.
     """
 
     model: Transformer
-    words: int
+    tokens: int
     tp: int
     ep: int
     rows: int
@@ -78,7 +78,7 @@ class Shard:
         return self.model.heads * self.model.value_head // self.tp
 
     def pairs(self, layer: int) -> int:
-        """Pairs of words that fused attention computes here, by head: an equal part, for each
+        """Pairs of tokens that fused attention computes here, by head: an equal part, for each
         device has an early and a late piece of a text (Llama 3, section 3.3.2).
         """
         return self.samples * self.model.pairs(layer) // self.cp
@@ -86,17 +86,17 @@ class Shard:
     @property
     def samples(self) -> int:
         """Samples of the microbatch."""
-        return self.words * self.cp // self.model.length
+        return self.tokens * self.cp // self.model.length
 
     @property
     def context_bytes(self) -> int:
-        """Keys and values of all words of the samples, of which a part is made here."""
-        return 2 * self.words * self.cp * (self.keys + self.values)
+        """Keys and values of all tokens of the samples, of which a part is made here."""
+        return 2 * self.tokens * self.cp * (self.keys + self.values)
 
     @property
     def scores(self) -> int:
-        """Numbers in all rows of scores: heads x words x length."""
-        return self.model.heads // self.tp * self.words * self.model.length
+        """Numbers in all rows of scores: heads x tokens x length."""
+        return self.model.heads // self.tp * self.tokens * self.model.length
 
     @property
     def rows_bytes(self) -> int:
@@ -105,23 +105,23 @@ class Shard:
 
     @property
     def words_bytes(self) -> int:
-        """Bytes of a tensor (words, hidden): the size of tp's collectives."""
-        return 2 * self.words * self.model.hidden
+        """Bytes of a tensor (tokens, hidden): the size of tp's collectives."""
+        return 2 * self.tokens * self.model.hidden
 
     @property
     def gathered_bytes(self) -> int:
-        """What a split sequence is gathered of before attention: words, or their latents, and the
-        words beside them where queries are made of these.
+        """What a split sequence is gathered of before attention: tokens, or their latents, and the
+        tokens beside them where queries are made of these.
         """
         m = self.model
         width = m.latents + m.hidden * (not m.query_latent) if m.kv_latent else m.hidden
-        return 2 * self.words * width
+        return 2 * self.tokens * width
 
     def exchanged_bytes(self, nodes: int = 1) -> tuple[int, int]:
-        """What the busiest device of those that share the experts, on so many nodes, gets of words,
-        and sends back.
+        """What the busiest device of those that share the experts, on so many nodes, gets of
+        tokens, and sends back.
 
-        A word that goes to each node once is passed on there beside it (DeepSeek-V3, 3.2.2).
+        A token that goes to each node once is passed on there beside it (DeepSeek-V3, 3.2.2).
         """
         m = self.model
         copies = m.top_k
@@ -134,7 +134,7 @@ class Shard:
     def busiest(self, mean: int) -> int:
         """What falls to the busiest device of those that share the experts, from the mean.
 
-        It gets at most every word of all of them, once for each of its experts (ours).
+        It gets at most every token of all of them, once for each of its experts (ours).
         """
         m = self.model
         most = Fraction(self.ep * min(m.top_k, m.experts // self.ep), m.top_k)
@@ -148,7 +148,7 @@ class Shard:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the words' table here, and of the positions."""
+        """Of the tokens' table here, and of the positions."""
         return self.model.hidden * (self.vocabulary + self.model.length * self.model.positions)
 
     @property
@@ -165,11 +165,11 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     Raises InputError where the degrees do not divide the model's sizes, all at once.
     """
     refuse(_problems(model, parallelism))
-    p, words = parallelism, parallelism.microbatch * model.length // parallelism.cp
-    rows = words // p.tp if p.sequence_parallel else words
+    p, tokens = parallelism, parallelism.microbatch * model.length // parallelism.cp
+    rows = tokens // p.tp if p.sequence_parallel else tokens
     # Gathered, and their gradients; or of each a part at work and one on its way (ours).
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
-    sizes = words, p.tp, p.ep, rows, uses_flash(model, p), p.recompute, p.gradient_bytes
+    sizes = tokens, p.tp, p.ep, rows, uses_flash(model, p), p.recompute, p.gradient_bytes
     return Shard(model, *sizes, p.cp, kept, modules_again(model, p))
 
 
@@ -213,9 +213,9 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"tp: {p.tp} does not divide {', '.join(wrong)} of {model.name}"
     pieces = 2 * p.cp * (p.tp if p.sequence_parallel else 1)
     if p.cp > 1 and not uses_flash(model, p):
-        yield "cp: words of a sample are spread over devices only with fused attention (flash)"
+        yield "cp: tokens of a sample are spread over devices only with fused attention (flash)"
     if p.cp > 1 and model.length % pieces:
-        yield f"cp: {model.length} words of {model.name} are not divided into {pieces} pieces"
+        yield f"cp: {model.length} tokens of {model.name} are not divided into {pieces} pieces"
     if p.ep > 1 and not model.experts:
         yield f"ep: {model.name} has no experts"
     elif p.ep > 1 and model.experts % p.ep:
@@ -272,15 +272,15 @@ def _inputs(s: Shard, width: int) -> int:
 
 def _attention(s: Shard) -> int:
     """Inputs; queries, keys, values; what the projection reads; the mask; what more is normed."""
-    m, output = s.model, s.words * s.context
+    m, output = s.model, s.tokens * s.context
     kept = _inputs(s, s.width) + (output + output // 2 if s.saves_narrow else 2 * output)
     if not (m.kv_latent and "mla_up_proj" in s.again):
-        kept += 2 * s.words * (s.queries + s.keys + s.values)
+        kept += 2 * s.tokens * (s.queries + s.keys + s.values)
     # Attention keeps its output, the projection what it makes of it.
     if m.is_narrow and not s.saves_narrow:
         kept += output
     if m.head_norms:
-        kept += 2 * s.words * (s.queries + s.keys)
+        kept += 2 * s.tokens * (s.queries + s.keys)
     # Latents before their norm and after it: what tells the position is in the keys.
     return kept + (2 + s.width) * s.rows * (m.query_latent + m.kv_latent)
 
@@ -288,7 +288,7 @@ def _attention(s: Shard) -> int:
 def _core(s: Shard) -> int:
     """Scores after the softmax (and dropped out, with the mask); fused, a number a row of them."""
     if s.flash:
-        return 4 * s.model.heads // s.tp * s.words
+        return 4 * s.model.heads // s.tp * s.tokens
     if "core_attn" in s.again:
         return 0
     return (5 if s.model.dropout else 2) * s.scores
@@ -298,20 +298,20 @@ def _second(s: Shard, layer: int) -> int:
     """Input of norm and of the products, what the activation reads and produces, the mask."""
     m = s.model
     if not m.is_moe(layer):
-        between = s.words * m.inner // s.tp * _between(s, "mlp_act")
+        between = s.tokens * m.inner // s.tp * _between(s, "mlp_act")
         return _inputs(s, s.width) + between * ("mlp" not in s.again)
     inner, kept = m.expert_inner // s.tp, _inputs(s, 2)  # the router reads two bytes a number
     if "moe" in s.again:
         return kept
     kept += 4 * s.rows * m.experts  # the router's probabilities
-    # Sorted words before the experts, as they are sent: a share of them on each tp rank. Those
+    # Sorted tokens before the experts, as they are sent: a share of them on each tp rank. Those
     # after need not be kept: an expert's activation is weighed (Megatron-core, ``TEGroupedMLP``).
     kept += s.width * s.busiest(s.rows * m.top_k) * m.hidden
     if m.shared_experts:
         kept += (2 - s.width) * s.rows * m.hidden  # made narrow beside the router's
         if "shared_experts" not in s.again:
-            kept += inner * s.words * m.shared_experts * _between(s, "mlp_act")
-    return kept + inner * s.busiest(s.words * m.top_k) * _between(s, "moe_act")
+            kept += inner * s.tokens * m.shared_experts * _between(s, "mlp_act")
+    return kept + inner * s.busiest(s.tokens * m.top_k) * _between(s, "moe_act")
 
 
 def _between(s: Shard, activation: str) -> int:
@@ -324,13 +324,13 @@ def _workspace(s: Shard, layer: int) -> int:
     """The most that the backward has at once.
 
     Gradients of what the activation read and produced, or those of fused attention, and two of
-    (words, hidden): with sequence parallelism the whole sequence is gathered once more for the
+    (tokens, hidden): with sequence parallelism the whole sequence is gathered once more for the
     gradient of the weights.
     """
     m = s.model
-    inner = m.inner * s.words
+    inner = m.inner * s.tokens
     if m.is_moe(layer):
-        inner = m.expert_inner * s.busiest(s.words * m.top_k)
+        inner = m.expert_inner * s.busiest(s.tokens * m.top_k)
     second = 2 * inner // s.tp * m.matrices
     return (max(second, _attention_workspace(s)) if s.flash else second) + 2 * s.words_bytes
 
@@ -340,26 +340,26 @@ def _attention_workspace(s: Shard) -> int:
     (FlashAttention-2, algorithm 2); keys and values of other parts of the samples.
     """
     others = s.context_kept * (s.keys + s.values)
-    return 2 * s.words * (s.queries + others + s.context) + 4 * s.words * s.queries
+    return 2 * s.tokens * (s.queries + others + s.context) + 4 * s.tokens * s.queries
 
 
 def classifier_saved(s: Shard) -> int:
     """Inputs of the last norm and of the classifier, and the loss's probabilities in float32, which
     become its gradient in place (Megatron-core, ``cross_entropy.py``).
     """
-    return 2 * s.rows_bytes + 4 * s.words * s.vocabulary
+    return 2 * s.rows_bytes + 4 * s.tokens * s.vocabulary
 
 
 def classifier_kept(s: Shard) -> int:
     """Bytes that a split backward of the classifier leaves for the gradient of its weights: its
     input, and the gradient of its output.
     """
-    return s.rows_bytes + 2 * s.words * s.vocabulary
+    return s.rows_bytes + 2 * s.tokens * s.vocabulary
 
 
 def classifier_workspace(s: Shard) -> int:
     """The logits, or their gradient, in 16 bits, beside float32 ones."""
-    return 2 * s.words * s.vocabulary
+    return 2 * s.tokens * s.vocabulary
 
 
 def stand_in_parameters(s: Shard, layers: Iterable[int]) -> int:
@@ -394,5 +394,5 @@ def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
 
 
 def embedding_saved(s: Shard) -> int:
-    """The mask of its dropout, and the words themselves."""
-    return _mask(s) + 8 * s.words
+    """The mask of its dropout, and the tokens themselves."""
+    return _mask(s) + 8 * s.tokens

@@ -41,31 +41,32 @@ class LayerParameters(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """A decoder of ``layers`` equal layers over texts of ``length`` words. Raises InputError.
+    """A decoder of ``layers`` equal layers over texts of ``length`` tokens. Raises InputError.
 
     ``heads`` of ``head_width`` (0: hidden / heads), ``kv_heads`` of keys and values (0: as many).
     The feed-forward part is ``inner`` wide, ``gated`` (SwiGLU: three matrices) or not (two).
-    ``experts`` > 0: all layers but the first ``dense_layers`` send each word to ``top_k`` of so
-    many experts of ``expert_inner``, beside ``shared_experts`` of that width which every word
+    ``experts`` > 0: all layers but the first ``dense_layers`` send each token to ``top_k`` of so
+    many experts of ``expert_inner``, beside ``shared_experts`` of that width which every token
     meets. ``tied``: the classifier is the embedding; ``positions``: they are learnt.
 
     - ``kv_latent`` > 0 is multi-head latent attention (DeepSeek-V2, section 2.1): keys and values
-      are made of so many numbers a word, queries of ``query_latent`` (0: of the word itself).
+      are made of so many numbers a token, queries of ``query_latent`` (0: of the token itself).
       ``rotary_width`` of each head's ``head_width`` tell the position, in the keys once for all
       heads; values are ``value_width`` wide (0: as keys, with and without latents).
     - ``head_norms``: each head's query and key is normed; ``post_norms``: so is what both parts of
       a layer put out; ``sinks``: a number a head stands in every softmax.
     - ``bias``: of all products; ``qkv_bias``: of queries, keys and values; ``router_bias``: of the
       choice of experts.
-    - ``window`` > 0: a word attends to so many before it; every ``global_every``-th layer (0: none)
-      to all. ``causal``: fused attention skips the pairs that are masked; else all are computed.
+    - ``window`` > 0: a token attends to so many before it; every ``global_every``-th layer (0:
+      none) to all. ``causal``: fused attention skips the pairs that are masked; else it computes
+      all.
     - ``precision`` of the layers' products: "float8" computes them from operands of a byte, all but
       the router's (DeepSeek-V3, section 3.3). ``skew``: the busiest device of those that share the
-      experts gets so many times the words of the mean; all wait for it.
+      experts gets so many times the tokens of the mean; all wait for it.
 
-    - ``expert_groups`` > 0: the experts of a word are of ``top_groups`` of so many equal groups in
+    - ``expert_groups`` > 0: the experts of a token are of ``top_groups`` of so many equal groups in
       a row, and on other nodes it goes to each of these once, from where it is passed on
-      (DeepSeek-V3, sections 2.1.2 and 3.2.2). ``narrow_dispatch``: to their experts words, and the
+      (DeepSeek-V3, sections 2.1.2 and 3.2.2). ``narrow_dispatch``: to their experts tokens, and the
       gradients of what these put out, are sent as numbers of a byte (section 3.3.3).
       ``narrow_saved``: with float8 what activations read is saved as numbers of a byte, and what
       attention puts out once, as numbers of 12 bits (there).
@@ -164,7 +165,7 @@ class Transformer:
         if self.dense_layers > self.layers:
             yield f"dense_layers: {self.dense_layers} of {self.layers} layers"
         if self.global_every and not self.window:
-            yield "global_every: without window all layers attend to all words"
+            yield "global_every: without window all layers attend to all tokens"
         yield from self._latent_problems()
 
     def _latent_problems(self) -> Iterator[str]:
@@ -186,7 +187,7 @@ class Transformer:
         return self.experts > 0 and layer >= self.dense_layers
 
     def reach(self, layer: int) -> int:
-        """To how many words a word of a layer attends at most."""
+        """To how many tokens a token of a layer attends at most."""
         is_global = self.global_every > 0 and (layer + 1) % self.global_every == 0
         return min(self.window, self.length) if self.window and not is_global else self.length
 
@@ -195,8 +196,8 @@ class Transformer:
         return self.is_moe(layer), self.reach(layer)
 
     def pairs(self, layer: int) -> int:
-        """Pairs of words of one sample that count, by head: all within reach, or ``causal`` those
-        that are not masked, as if words were infinitely many (half of all, as FlashAttention
+        """Pairs of tokens of one sample that count, by head: all within reach, or ``causal`` those
+        that are not masked, as if tokens were infinitely many (half of all, as FlashAttention
         counts).
         """
         reach = self.reach(layer)
@@ -227,7 +228,7 @@ class Transformer:
 
     @property
     def latents(self) -> int:
-        """Numbers a word from which queries (0: made of the word itself) and keys are made."""
+        """Numbers a token from which queries (0: made of the token itself) and keys are made."""
         return self.query_latent + self.kv_latent + self.rotary_width
 
     @property
@@ -251,7 +252,7 @@ class Transformer:
         return layers + rows * self.hidden + self.norm_parameters()
 
     def active_parameters(self) -> int:
-        """Those that a word meets: of the experts ``top_k``, and no tables that are looked up, as
+        """Those that a token meets: of the experts ``top_k``, and no tables that are looked up, as
         DeepSeek-V3 and GPT-OSS count (README_WEIGHTS.md; model card, table 1).
         """
         looked_up = self.vocabulary * (not self.tied) + self.length * self.positions
@@ -303,12 +304,12 @@ class Transformer:
         """FLOPs of a step's products over so many samples, forward and backward, nothing made
         twice.
 
-        A multiply-add counts two, attention over ``pairs`` of words (Narayanan et al. 2021, section
-        5.1).
+        A multiply-add counts two, attention over ``pairs`` of tokens (Narayanan et al. 2021,
+        section 5.1).
         """
-        words = samples * self.length
+        tokens = samples * self.length
         layers = sum(self._layer_flops(samples, i) for i in range(self.layers))
-        return 3 * (layers + 2 * words * self.hidden * self.vocabulary)
+        return 3 * (layers + 2 * tokens * self.hidden * self.vocabulary)
 
     def flops_again(
         self, samples: int, recompute: str, modules: Collection[str] = ("core_attn",)
@@ -319,13 +320,13 @@ class Transformer:
             return sum(self._layer_flops(samples, i) for i in layers)
         if recompute != "selective":
             return 0
-        words = samples * self.length
+        tokens = samples * self.length
         products = sum(self._weights_again(i, modules) for i in layers)
         core = sum(self._core_flops(samples, i) for i in layers) if "core_attn" in modules else 0
-        return 2 * words * products + core
+        return 2 * tokens * products + core
 
     def _weights_again(self, layer: int, modules: Collection[str]) -> int:
-        """Of a layer's products: those that ``modules`` do once more and a word meets."""
+        """Of a layer's products: those that ``modules`` do once more and a token meets."""
         used, matrices = 0, self.matrices * self.hidden
         if "mla_up_proj" in modules and self.kv_latent:
             split, _ = self._attention_weights()

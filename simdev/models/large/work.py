@@ -4,7 +4,7 @@ roofline, each with the measured op that is like it.
 Bytes are those that kernels read and write where what frameworks fuse is fused: scale, mask and
 softmax; bias, dropout and addition; bias and GELU; SwiGLU; and the addition of a weight's gradient
 to the sum in its product (Megatron-LM, ``megatron/core/fusions``). Fused attention counts
-``Transformer.pairs`` of words, else all.
+``Transformer.pairs`` of tokens, else all.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _linear(s: Shard, name: str, m: int, k: int, n: int) -> Block:
 
 
 def _norm(s: Shard, rows: int = 0, width: int = 0) -> Block:
-    """A norm of the words, or of ``rows`` of another width."""
+    """A norm of the tokens, or of ``rows`` of another width."""
     rows, width = rows or s.rows, width or s.model.hidden
     x = 2 * rows * width
     # Gradients of scale and shift: one more pass over the input and its gradient.
@@ -109,12 +109,12 @@ def _residual(s: Shard) -> Block:
 
 def _core(s: Shard, number: int) -> Block:
     """Attention itself: one op, or two products with a softmax (and dropout) over all scores."""
-    q, o = 2 * s.words * s.queries, 2 * s.words * s.context
-    k, v = 2 * s.words * s.cp * s.keys, 2 * s.words * s.cp * s.values
+    q, o = 2 * s.tokens * s.queries, 2 * s.tokens * s.context
+    k, v = 2 * s.tokens * s.cp * s.keys, 2 * s.tokens * s.cp * s.values
     heads, m = s.model.heads // s.tp, s.model
     if s.flash:
         pair = 2 * s.pairs(number) * heads
-        # Where words attend to few, or are few, no measured op is like it: those are causal.
+        # Where tokens attend to few, or are few, no measured op is like it: those are causal.
         is_whole = m.reach(number) == m.length and s.cp == 1
         once, twice = likes.attention(s) if is_whole else (None, None)
         forward, back = m.head_width + m.value_head, 3 * m.head_width + 2 * m.value_head
@@ -149,20 +149,20 @@ def _core(s: Shard, number: int) -> Block:
 
 
 def _into(s: Shard) -> Block:
-    """Queries, keys and values of the words, by way of latents where there are such.
+    """Queries, keys and values of the tokens, by way of latents where there are such.
 
     The way down is the same on all ranks of tp, each for its share of a split sequence
     (Megatron-LM, ``multi_latent_attention.py``).
     """
     m, h = s.model, s.model.hidden
     if not m.kv_latent:
-        return _linear(s, "qkv", s.words, h, s.queries + s.keys + s.values)
+        return _linear(s, "qkv", s.tokens, h, s.queries + s.keys + s.values)
     block = _linear(s, "latents", s.rows, h, m.latents)
     for latent in filter(None, (m.query_latent, m.kv_latent)):
         block += _norm(s, s.rows, latent)
     rest = s.queries - m.heads // s.tp * m.rotary_width
-    up = _linear(s, "queries", s.words, m.query_latent or h, s.queries)
-    up += _linear(s, "keys and values", s.words, m.kv_latent, rest + s.values)
+    up = _linear(s, "queries", s.tokens, m.query_latent or h, s.queries)
+    up += _linear(s, "keys and values", s.tokens, m.kv_latent, rest + s.values)
     return block + up.repeated("mla_up_proj" in s.again)
 
 
@@ -172,8 +172,8 @@ def _rotary(s: Shard) -> Block:
     """
     m = s.model
     queries = m.heads // s.tp * m.rotary_width if m.kv_latent else s.queries
-    size = 2 * s.words * (queries + s.keys)
-    like = likes.plain("mul", [s.words, queries + s.keys], 2)
+    size = 2 * s.tokens * (queries + s.keys)
+    like = likes.plain("mul", [s.tokens, queries + s.keys], 2)
     rotary = (kernel("rotary", "elementwise", size, size, like=like),)
     return Block(rotary, rotary, ()).repeated(m.kv_latent > 0 and "mla_up_proj" in s.again)
 
@@ -182,51 +182,51 @@ def _attention(s: Shard, number: int) -> Block:
     m = s.model
     before = _norm(s).repeated("layernorm" in s.again) + _into(s)
     if m.head_norms:
-        before += _norm(s, s.words * (m.heads + m.kv_heads) // s.tp, m.head_width)
+        before += _norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
     if not m.positions:
         before += _rotary(s)
-    return before + _core(s, number) + _linear(s, "projection", s.words, s.context, m.hidden)
+    return before + _core(s, number) + _linear(s, "projection", s.tokens, s.context, m.hidden)
 
 
-def _activation(s: Shard, words: int, inner: int) -> Block:
-    x = 2 * words * inner
+def _activation(s: Shard, tokens: int, inner: int) -> Block:
+    x = 2 * tokens * inner
     into = 2 * x if s.model.gated else x
     kind = "silu" if s.model.gated else "gelu"
-    like = likes.plain(kind, [words, inner], 1)
-    back = likes.plain(f"{kind}_backward", [words, inner], 2, BACKWARD)
+    like = likes.plain(kind, [tokens, inner], 1)
+    back = likes.plain(f"{kind}_backward", [tokens, inner], 2, BACKWARD)
     forward = (kernel("activation", "elementwise", into, x, like=like),)
     backward = (kernel("activation dx", "elementwise", into + x, into, like=back),)
     return Block(forward, backward, ())
 
 
-def _mlp(s: Shard, words: int, inner: int, activation: str = "mlp_act") -> Block:
+def _mlp(s: Shard, tokens: int, inner: int, activation: str = "mlp_act") -> Block:
     """Two products with an activation between them; a gated one makes gate and value in one.
 
     ``activation`` names it among what is made again.
     """
     h = s.model.hidden
-    first = _linear(s, "up", words, h, inner * (2 if s.model.gated else 1))
-    between = _activation(s, words, inner).repeated(activation in s.again)
-    return first + between + _linear(s, "down", words, inner, h)
+    first = _linear(s, "up", tokens, h, inner * (2 if s.model.gated else 1))
+    between = _activation(s, tokens, inner).repeated(activation in s.again)
+    return first + between + _linear(s, "down", tokens, inner, h)
 
 
 def _experts(s: Shard) -> Block:
-    """Router, the experts that live here on their share of the words, even or the busiest
+    """Router, the experts that live here on their share of the tokens, even or the busiest
     device's, and the shared ones.
 
-    Words are sorted by expert before and after.
+    Tokens are sorted by expert before and after.
     """
     m, inner = s.model, s.model.expert_inner // s.tp
     size = 2 * s.busiest(s.rows * m.top_k) * m.hidden
     sort = (kernel("sort", "data_movement", size, size),) * 2
-    # Each of the ep ranks sends words x top_k rows; those who live here get equally many.
-    words = -(-s.busiest(s.words * m.top_k) * s.ep // m.experts)
+    # Each of the ep ranks sends tokens x top_k rows; those who live here get equally many.
+    tokens = -(-s.busiest(s.tokens * m.top_k) * s.ep // m.experts)
     block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort, ())
-    expert = _mlp(s, words, inner, "moe_act")
-    # A product each, for grouped kernels take as long where every expert has many words.
+    expert = _mlp(s, tokens, inner, "moe_act")
+    # A product each, for grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
     if m.shared_experts:
-        shared = _mlp(s, s.words, inner * m.shared_experts)
+        shared = _mlp(s, s.tokens, inner * m.shared_experts)
         block += shared.repeated("shared_experts" in s.again)
     return block.repeated("moe" in s.again)
 
@@ -237,32 +237,32 @@ def layer(s: Shard, number: int) -> Block:
     if m.is_moe(number):
         second = _experts(s)
     else:
-        second = _mlp(s, s.words, m.inner // s.tp).repeated("mlp" in s.again)
+        second = _mlp(s, s.tokens, m.inner // s.tp).repeated("mlp" in s.again)
     after = _norm(s) + _residual(s) if m.post_norms else _residual(s)
     between = _norm(s).repeated("layernorm" in s.again)
     return _attention(s, number) + after + between + second + after
 
 
 def embedding(s: Shard) -> Block:
-    """The words' rows, and dropout."""
+    """The tokens' rows, and dropout."""
     x, mask = s.words_bytes, s.rows_bytes // 2 if s.model.dropout else 0
     weight = kernel("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
     return Block((kernel("embedding", "embedding", x, x + mask),), (), (weight,))
 
 
 def classifier(s: Shard) -> Block:
-    """The last norm, the scores of all words, and the loss in float32.
+    """The last norm, the scores of all tokens, and the loss in float32.
 
     Its passes: to float32, largest, difference, exponential, sum, quotient; backward difference,
     product, to bfloat16.
     """
-    logits = s.words * s.vocabulary
+    logits = s.tokens * s.vocabulary
     loss = Block(
         (kernel("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),),
         (kernel("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),),
         (),
     )
-    return _norm(s) + _product(s, "classifier", s.words, s.model.hidden, s.vocabulary) + loss
+    return _norm(s) + _product(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
 
 
 def update(s: Shard, parameters: int, updated: int, state_bytes: int) -> Loads:

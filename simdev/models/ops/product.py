@@ -80,21 +80,21 @@ def rotary(x: Value) -> Value:
     return record("rotary_embedding", x)
 
 
-def embedding(words: Value, count: int, width: int, name: str = "embedding") -> Value:
+def embedding(tokens: Value, count: int, width: int, name: str = "embedding") -> Value:
     """Whole numbers (..) to rows (.., width) of a table of its own; ``name`` is its scope."""
-    return embedding_by(words, table(words, count, width, name), name)
+    return embedding_by(tokens, table(tokens, count, width, name), name)
 
 
-def table(words: Value, count: int, width: int, name: str = "embedding") -> Value:
+def table(tokens: Value, count: int, width: int, name: str = "embedding") -> Value:
     """A table (count, width) for ``embedding_by``, where several ops read it."""
-    with words.step.scope(name):
-        return words.step.parameter("weight", count, width)
+    with tokens.step.scope(name):
+        return tokens.step.parameter("weight", count, width)
 
 
-def embedding_by(words: Value, weight: Value, name: str = "embedding") -> Value:
+def embedding_by(tokens: Value, weight: Value, name: str = "embedding") -> Value:
     """Whole numbers (..) to rows (.., width) of the table."""
-    with words.step.scope(name):
-        return record("embedding", weight, words, shape=(*words.shape, weight.shape[1]))
+    with tokens.step.scope(name):
+        return record("embedding", weight, tokens, shape=(*tokens.shape, weight.shape[1]))
 
 
 @gradient("linear", "matmul")
@@ -130,7 +130,7 @@ def _rotary(call: Call, dy: Value) -> Gradients:
 
 @gradient("embedding")
 def _embedding(call: Call, dy: Value) -> Gradients:
-    weight, words = call.inputs
-    # Dense, as PyTorch's default: rows that no word named get zeros, which are written, too.
+    weight, tokens = call.inputs
+    # Dense, as PyTorch's default: rows that no token named get zeros, which are written, too.
     attrs = {"num_weights": weight.shape[0], "padding_idx": -1}
-    yield weight, record("embedding_backward", dy, words, shape=weight.shape, **attrs)
+    yield weight, record("embedding_backward", dy, tokens, shape=weight.shape, **attrs)

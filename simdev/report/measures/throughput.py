@@ -1,4 +1,4 @@
-"""How many samples and words a second a step trains on, and what they cost."""
+"""How many samples and tokens a second a step trains on, and what they cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COSTS = ("cost_per_step", "cost_per_million_samples", "cost_per_million_tokens")
 class Throughput:
     """What a step of ``step_ps`` trains on, and what an hour of its devices costs.
 
-    ``samples`` and ``tokens`` (words) are those of a whole step, of all microbatches of all
+    ``samples`` and ``tokens`` are those of a whole step, of all microbatches of all
     replicas; None: not known. ``microbatches`` are those of a replica (None: it has none).
     ``devices`` are all workers of the cluster, for they are paid whether they work or not,
     ``price`` the dollars of an hour of each (None: not told).
@@ -57,7 +57,7 @@ class Throughput:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Words trained on by second, on all devices."""
+        """Tokens trained on by second, on all devices."""
         return self._rate(self.tokens)
 
     def cost(self, part: int | None = None) -> float | None:
@@ -92,7 +92,7 @@ class Throughput:
 
     def lines(self) -> Iterator[str]:
         """A line for a terminal, where anything is known."""
-        # Of a large model the lines above have the batch and the words by second.
+        # Of a large model the lines above have the batch and the tokens by second.
         skipped = "tokens/s" if self.tokens is not None else ""
         parts = [
             f"{text} {name.removeprefix('cost ')}"
@@ -110,7 +110,7 @@ class Throughput:
 def samples_of(graph: Graph) -> int | None:
     """Samples of a step, the first dimension of all inputs; None where they do not tell.
 
-    They do where one of them has that dimension alone, as labels have, or more than two: of words
+    They do where one of them has that dimension alone, as labels have, or more than two: of tokens
     (n, length) the first may be time, too.
     """
     shapes = [

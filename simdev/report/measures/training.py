@@ -77,7 +77,7 @@ class Training:
 
     ``stages`` holds a device of each rank of the pipeline. ``mfu`` is the share of the devices'
     peak that the products of the model alone would need, ``hfu`` that of all products made;
-    ``tokens_per_s`` are words trained on by second, on all devices.
+    ``tokens_per_s`` are tokens trained on by second, on all devices.
     """
 
     large: LargeStep = field(repr=False, compare=False)
@@ -104,7 +104,7 @@ class Training:
 
     @property
     def tokens(self) -> int:
-        """Words that a step trains on."""
+        """Tokens that a step trains on."""
         return self.large.parallelism.samples * self.large.model.length
 
     @property

@@ -84,7 +84,7 @@ def plan_graph(
     cluster: str | Mapping[str, Any],
     global_batch: int,
     nodes: int | None = None,
-    sequence: int | None = None,
+    length: int | None = None,
     methods: Sequence[str] = METHODS,
     seconds: float = SECONDS,
     seed: int = 0,
@@ -102,7 +102,7 @@ def plan_graph(
     """
     import pandas as pd
 
-    request = _request(model, cluster, global_batch, nodes, sequence, parts, seconds, seed)
+    request = _request(model, cluster, global_batch, nodes, length, parts, seconds, seed)
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
         raise InputError(f'methods: must be of {", ".join(METHODS)}, got "{unknown[0]}"')
@@ -118,7 +118,7 @@ def _request(
     cluster: str | Mapping[str, Any],
     batch: int,
     nodes: int | None,
-    sequence: int | None,
+    length: int | None,
     parts: Mapping[str, Any],
     seconds: float,
     seed: int,
@@ -128,8 +128,8 @@ def _request(
         raise InputError(f"model: no graph is made of {graph.get('model')!r}")
     if not is_count(batch) or not batch:
         raise InputError(f"global_batch: must be a whole number of at least 1, got {batch!r}")
-    if sequence is not None:
-        graph["length"] = sequence
+    if length is not None:
+        graph["length"] = length
     if nodes is not None:
         cluster = {**({"preset": cluster} if isinstance(cluster, str) else cluster), "nodes": nodes}
     request = _Request(graph, {"cluster": cluster, **parts}, batch, seconds, seed)

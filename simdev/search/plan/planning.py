@@ -34,7 +34,7 @@ def plan(
     cluster: str | Mapping[str, Any],
     global_batch: int,
     nodes: int | Sequence[int] | None = None,
-    sequence: int | None = None,
+    length: int | None = None,
     options: Mapping[str, Any] | None = None,
     top: int = TOP,
     price: Number | None = None,
@@ -56,8 +56,8 @@ def plan(
         Samples of a step: dp x microbatches x microbatch.
     nodes
         Machines of a preset, or several counts, each of which is tried.
-    sequence
-        Words of a sample (None: the model's).
+    length
+        Tokens of a sample (None: the model's).
     options
         Fields of ``strategy.pipeline``: a value that all plans have, or a list of those to try.
         What is not named is tried in every legal way: degrees, microbatch, chunks, schedule
@@ -87,7 +87,7 @@ def plan(
     too large (``search/plan/bounds.py``). Raises InputError where no combination is legal, with the
     reasons.
     """
-    question = question_of(model, cluster, global_batch, nodes, sequence, parts, price)
+    question = question_of(model, cluster, global_batch, nodes, length, parts, price)
     choices = choices_of(options)
     return plans_of(question, choices, top, front, alike, n_jobs, journal, progress).frame
 

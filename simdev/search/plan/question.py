@@ -64,13 +64,13 @@ def question_of(
     cluster: str | Mapping[str, Any],
     global_batch: int,
     nodes: int | Sequence[int] | None = None,
-    sequence: int | None = None,
+    length: int | None = None,
     parts: Mapping[str, Any] | None = None,
     price: Number | None = None,
 ) -> Question:
     """The question that names, files or objects of a scenario's parts ask.
 
-    ``nodes`` of a preset, or several counts of them; ``sequence`` words of a sample; ``parts`` are
+    ``nodes`` of a preset, or several counts of them; ``length`` tokens of a sample; ``parts`` are
     further ones of a scenario, like its profile; ``price`` in dollars is that of an hour of a
     device. Raises InputError.
     """
@@ -79,7 +79,7 @@ def question_of(
             f"global_batch: must be a whole number of samples from 1 to {MOST:,}, got "
             f"{shown(global_batch)}"
         )
-    graph = {"version": VERSION, "graph": _graph(model, sequence)}
+    graph = {"version": VERSION, "graph": _graph(model, length)}
     rest = _priced(parts or {}, price)
     scenarios = tuple({**graph, "cluster": each, **rest} for each in _clusters(cluster, nodes))
     opened = [_opened(scenario) for scenario in scenarios]
@@ -107,13 +107,13 @@ def _opened(scenario: Mapping[str, Any]) -> Scenario:
     return opened
 
 
-def _graph(model: str | Mapping[str, Any], sequence: int | None) -> dict[str, Any]:
+def _graph(model: str | Mapping[str, Any], length: int | None) -> dict[str, Any]:
     if not isinstance(model, (str, Mapping)):
         raise InputError(f"model: must be a name, a config.json or an object, got {shown(model)}")
     graph = {"model": model} if isinstance(model, str) else dict(model)
     if isinstance(graph.get("model"), str) and os.path.isfile(graph["model"]):
         graph["model"] = os.path.abspath(graph["model"])  # scenarios are written into other folders
-    return graph if sequence is None else {**graph, "length": sequence}
+    return graph if length is None else {**graph, "length": length}
 
 
 def _clusters(cluster: str | Mapping[str, Any], nodes: int | Sequence[int] | None) -> Iterator[Any]:

@@ -206,9 +206,12 @@ def embedding_backward(call: Call) -> Description:
 
 
 def gather(call: Call) -> Description:
-    """y[.., i, ..] = x[.., index[.., i, ..], ..]: looked up along ``dim``, where x stays whole."""
-    points = numbered(call.outputs[0])
-    index = _with(points, dim_of(call, len(call.inputs[0])), None)
+    """y[.., i, ..] = x[.., index[.., i, ..], ..]: looked up along ``dim``, where x stays whole, as
+    it does where it is longer than the index.
+    """
+    points, x = numbered(call.outputs[0]), call.inputs[0]
+    dim, pairs = dim_of(call, len(x)), enumerate(zip(points, x, strict=True))
+    index = tuple(None if d == dim or i.size < extent else i for d, (i, extent) in pairs)
     return Description((Output(points),), (Access(index, at_most=points), Access(points)))
 
 
@@ -226,7 +229,8 @@ def index_select(call: Call) -> Description:
     points = numbered(call.outputs[0])
     dim = dim_of(call, len(call.inputs[0]))
     read = Access(_with(points, dim, None), at_most=points)
-    return Description((Output(points),), (read, Access((points[dim],))))
+    # A single index may come without a dimension.
+    return Description((Output(points),), (read, Access((points[dim],)[: len(call.inputs[1])])))
 
 
 def index_add(call: Call) -> Description:
