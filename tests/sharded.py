@@ -189,8 +189,10 @@ def needs(case: Case, name: str) -> list[tuple[tuple[str, int], Region]]:
         op.inputs, regions, semantics.inputs, strides, strict=True
     ):
         producer, output = graph.resolve(text)
-        if region is not None:
-            stored = graph.ops[producer].outputs[output].shape
+        stored = graph.ops[producer].outputs[output].shape
+        if not origin.box:  # the whole op reads its operands whole
+            found.append(((graph.ops[producer].name, output), tuple((0, n) for n in stored)))
+        elif region is not None:
             found.append(
                 ((graph.ops[producer].name, output), stored_region(region, seen, stored, layout))
             )
