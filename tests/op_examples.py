@@ -6,6 +6,8 @@ from typing import Any
 
 from simdev.semantics import Call, Kind, Semantics, kinds, semantics_of
 
+_LAYER = [(6, 8, 10), (16, 10), (16, 4), (16,), (16,), (8, 4), (8, 4)]
+
 
 def call(inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]], **attrs: Any) -> Call:
     return Call(attrs, tuple(inputs), tuple(outputs))
@@ -96,6 +98,11 @@ def _named() -> dict[str, Call]:
         "group_norm": call([grid, (4,), (4,)], [grid, (8, 2), (8, 2)], N=8, C=4, HxW=36, group=2),
         "group_norm_backward": call(
             [grid, grid, (8, 2), (8, 2), (4,)], [grid, (4,), (4,)], N=8, C=4, HxW=36, group=2
+        ),
+        "mkldnn_rnn_layer": call(_LAYER, [(6, 8, 4), (8, 4), (8, 4), (0,)]),
+        "mkldnn_rnn_layer_backward": call(
+            [*_LAYER, (6, 8, 4), (8, 4), (8, 4), (6, 8, 4), (0,)],
+            [(6, 8, 10), (16, 10), (16, 4), (16,), (16,), (8, 4), (8, 4)],
         ),
         "lstm_cell": call(
             [(8, 6), (8, 10), (8, 10), (4, 10, 6), (4, 10, 10), (4, 10)],

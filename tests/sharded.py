@@ -189,8 +189,10 @@ def needs(case: Case, name: str) -> list[tuple[tuple[str, int], Region]]:
         op.inputs, regions, semantics.inputs, strides, strict=True
     ):
         producer, output = graph.resolve(text)
-        if region is not None:
-            stored = graph.ops[producer].outputs[output].shape
+        stored = graph.ops[producer].outputs[output].shape
+        if not origin.box:  # the whole op reads its operands whole
+            found.append(((graph.ops[producer].name, output), tuple((0, n) for n in stored)))
+        elif region is not None:
             found.append(
                 ((graph.ops[producer].name, output), stored_region(region, seen, stored, layout))
             )
@@ -215,8 +217,12 @@ def expected_bytes(case: Case) -> Fraction:
                 for name, *_ in partial.get(key, ())
                 if any(t.startswith(f"{name}:") for t in op.inputs)
             ]
-            if own:  # goes on with the partial result that lies here
-                assert all(case.found.placement[name] == device for name in own)
+            if own:  # goes on with the partial result that lies here, or asks one for its shape
+                for name, place, made in partial[key]:
+                    if name in own and place != device:
+                        assert op.kind.endswith("_like")
+                        piece = frozenset(made & set(elements(region)))
+                        asked[name, key, device, piece] = len(piece) * size_of(case.graph, *key)
                 continue
             _ask(case, key, set(elements(region)), device, whole[key], asked)
     return sum(asked.values(), Fraction(0))

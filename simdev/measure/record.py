@@ -319,8 +319,8 @@ def call_of(
 
 
 def _is_view(func: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-    # An op in place shares the storage too, but it computes.
-    written = any(
+    # An op in place shares the storage too, but it computes, unless it only turns the shape.
+    written = torch.Tag.inplace_view not in func.tags and any(
         a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments
     )
     behind = {_storage(tensor) for tensor in inputs}

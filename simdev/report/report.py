@@ -32,7 +32,7 @@ from .measures.hosts import HostUse, host_lines, host_table, hosts_json
 from .measures.path import BLAMES, Segment, critical_path, path_tables
 from .measures.pipeline import PipelineUse, pipeline_use
 from .measures.spans import Window, sent_mask
-from .measures.splits import SplitCost, sent_bytes, split_costs, split_tables
+from .measures.splits import SplitCost, sent_bytes, split_costs, split_tables, whole_lines
 from .measures.throughput import Throughput
 from .measures.training import Training
 from .measures.usage import (
@@ -251,6 +251,7 @@ class Report:
         """Notes on the costs that the step time rests on, and on what it leaves out."""
         if self.synchronised == 0:
             yield "No gradient is synchronised: the strategy makes none on several devices."
+        yield from whole_lines(self.whole, self.step_ps)
         yield from host_lines(self.host_origins, self.held if self.hosts else 0.0)
         origins = self.host_origins if self.hosts else None
         memory = None if self.footprint is None else self.footprint.memory

@@ -43,7 +43,7 @@ from .splits import (
     steps,
 )
 from .traits import OP_CLASSES, Traits
-from .views import row_strides, sliced_strides, stored_region
+from .views import parted_strides, row_strides, sliced_strides, stored_region
 from .work import (
     Work,
     flops,
@@ -108,6 +108,7 @@ __all__ = [
     "operand_shapes",
     "output_axes",
     "output_regions",
+    "parted_strides",
     "parts_of",
     "per",
     "redescribed",

@@ -59,7 +59,8 @@ class Access:
 
     ``index``: one entry a dimension. ``padded``: what lies outside of the tensor reads as zero.
     ``at_most``: the elements read are looked up, no more than the points of these axes. ``read``
-    False: only its shape is needed. ``when``: read only at points where this expression is 0.
+    False: the op waits for it, but looks at its shape alone, so no byte of it is touched. ``when``:
+    read only at points where this expression is 0.
     """
 
     index: tuple[Entry, ...]
@@ -67,6 +68,13 @@ class Access:
     at_most: tuple[Axis, ...] | None = None
     read: bool = True
     when: Index | None = None
+
+    @property
+    def any_part(self) -> bool:
+        """Whether any part of the operand will do: the op looks at its shape alone, and no axis
+        runs along it.
+        """
+        return not self.read and not any(isinstance(entry, Axis | Index) for entry in self.index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def _by_dimension(semantics: Semantics, boxes: Sequence[Box]) -> Shards | None:
         regions = _regions(dims, shape, boxes, _known(semantics, "read", i))
         if regions is None:
             return None
-        needs.append(regions if access.read else [None] * every)
+        needs.append(regions)
         spans = _known(semantics, "span", i) if access.padded else None
         shapes.append(_executed(dims, shape, boxes, regions, spans))
     makes = []

@@ -21,8 +21,8 @@ def input_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
     """For every operand the smallest box of it that the shard reads, inside the tensor; None where
     it reads nothing.
 
-    Halos of windows are included; what lies in the padding is not. An operand of which only the
-    shape is needed is not read.
+    Halos of windows are included; what lies in the padding is not. Of an operand that tells its
+    shape alone a shard reads its part, too: it waits for it, as the whole op does.
     """
     return tuple(
         [input_region(semantics, operand, box) for operand in range(len(semantics.inputs))]
@@ -33,8 +33,7 @@ def input_region(semantics: Semantics, operand: int, box: Box) -> Region | None:
     """That of one operand."""
     access = semantics.description.inputs[operand]
     # A slice of a stack is read by the shards whose box holds its place, and by no other.
-    wanted = access.read and (access.when is None or _holds_zero(interval_of(access.when, box)))
-    if not wanted:
+    if access.when is not None and not _holds_zero(interval_of(access.when, box)):
         return None
     region = (
         _region(semantics.reads[operand], semantics.inputs[operand], box)

@@ -139,6 +139,22 @@ def row_strides(shape: Shape) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
+def parted_strides(seen: Shape, strides: Sequence[int], stored: Shape) -> tuple[int, ...] | None:
+    """The strides of a tensor's own dimensions, of which a view shows some merged; None where it
+    shows others.
+    """
+    if prod(seen) != prod(stored) or 0 in stored:
+        return None
+    parted: list[int] = []
+    for merged, shown in _groups(stored, seen):
+        wide = [d for d in shown if seen[d] > 1]
+        if len(wide) > 1:
+            return None
+        step = strides[wide[0]] if wide else 1
+        parted += [step * prod(stored[k] for k in merged if k > d) for d in merged]
+    return tuple(parted)
+
+
 def _same_but_ones(seen: Shape, stored: Shape) -> bool | None:
     """Whether both have the same extents in the same order, ones aside; None where the extents
     themselves differ.

@@ -85,7 +85,7 @@ def shard_work(
     needs = input_regions(semantics, box)
     read = written = 0
     for i, (access, region) in enumerate(zip(description.inputs, needs, strict=True)):
-        if region is not None:
+        if region is not None and access.read:
             layout = strides[i] if strides is not None and i < len(strides) else None
             # Bits of several elements share a byte, so the sum is rounded up, not each element.
             read += -(-_elements(access, region, layout, box) * sizes[i] // 8)

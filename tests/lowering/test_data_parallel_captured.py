@@ -121,6 +121,25 @@ MODELS = {
         a=linear(256, 256),
         b=linear(256, 256),
     ),
+    **{
+        name: Model(
+            lambda m, x: m.l(m.r(x)[0]), r=kind(256, 256, batch_first=True), l=linear(256, 256)
+        )
+        for name, kind in (("lstm", nn.LSTM), ("gru", nn.GRU), ("rnn", nn.RNN))
+    },
+    **{
+        name: Model(
+            (lambda m, x: m.e(x))
+            if first
+            else (lambda m, x: m.e(x.transpose(0, 1)).transpose(0, 1)),
+            e=nn.TransformerEncoder(
+                nn.TransformerEncoderLayer(256, HEADS, 512, batch_first=first),
+                1,
+                enable_nested_tensor=False,
+            ),
+        )
+        for name, first in (("encoder", True), ("encoder, sequence first", False))
+    },
     "product": Model(lambda m, x: m.c(m.a(x) * m.b(x)), **THREE),
 }
 
@@ -172,7 +191,10 @@ def test_what_is_cut_apart_again_costs_little_more(name: str, other: str) -> Non
 
 @pytest.mark.parametrize(
     "name",
-    ["chunk", "swiglu", "mean", "stack", "multi-head", "sequence first", "chunks of the batch"],
+    [
+        *("chunk", "swiglu", "mean", "stack", "multi-head", "sequence first"),
+        *("chunks of the batch", "lstm", "encoder, sequence first"),
+    ],
 )
 def test_the_oracle_sees_through_views_too(name: str) -> None:
     oracle = Oracle(graph_of(name), V100, COSTS)
@@ -206,7 +228,21 @@ def test_what_stays_whole_is_listed_with_its_share_of_the_step() -> None:
     report = run(Scenario(read_graph(captured.graph), V100, COSTS, PARALLEL))
     rows = {one["op"]: one for one in report.to_json()["whole"]}
     assert "cumsum" in rows
-    assert 0 < rows["cumsum"]["share"] == rows["cumsum"]["time_s"] / report.seconds < 1
+    share = rows["cumsum"]["time_s"] / report.seconds
+    assert 0 < share < 1
+    assert rows["cumsum"]["share"] == pytest.approx(share)
     assert not {one.op for one in report.splits} & rows.keys()
     assert "Stays whole although it computes" in str(report)
+    whole = sum(one.summed_ps for one in report.whole) / report.step_ps
+    first = next(line for line in report.lines() if "is not split" in line)
+    assert first.startswith(f"{whole:.0%} of the step is not split: ")
+    assert "cumsum 5.2%" in first
     assert "whole" not in report_of("chunk").to_json()
+
+
+def test_a_part_of_the_batch_writes_the_gradient_of_its_part_of_each_slice() -> None:
+    """Half of the batch of 32: of 8 samples of a worker it is the first or last 4."""
+    shards = partition(graph_of("chunks of the batch"), V100, PARALLEL, COSTS).graph
+    ops = [op.attrs for op in shards.ops if op.kind == "slice_backward"]
+    places = {(op["input_sizes"][0], op["start"], min(op["end"], 8)) for op in ops}
+    assert places <= {(8, 0, 4), (8, 4, 8)}

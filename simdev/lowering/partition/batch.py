@@ -18,6 +18,7 @@ from ...semantics import (
     Index,
     Samples,
     Semantics,
+    parted_strides,
     redescribed,
     row_strides,
     samples_seen,
@@ -54,9 +55,7 @@ def followed(
         batched[i], made = _followed(readings[i], held)
         for k, at in enumerate(made):
             if at is not None:
-                lies = layouts.get((i, k), ())
-                inner = lies and lies[0] != at.dimension
-                samples[i, k] = at, lies if inner else ()
+                samples[i, k] = at, layouts.get((i, k), ())
     return tuple(batched)
 
 
@@ -64,17 +63,16 @@ def _layouts(
     read: Sequence[Sequence[TensorOf]], readings: Sequence[Reading]
 ) -> Mapping[TensorOf, tuple[int, ...]]:
     """The order in the memory of the dimensions of tensors that their ops stored otherwise than row
-    by row: a reader that sees one under its own shape tells it.
+    by row: a reader that sees one under its own shape, or its dimensions merged, tells it.
     """
     layouts = dict[TensorOf, tuple[int, ...]]()
     for tensors, op in zip(read, readings, strict=True):
         seen = op.semantics.inputs if op.semantics is not None else ()
-        for tensor, shape, stored, strides in zip(
-            tensors, seen, op.stored, op.strides, strict=False
-        ):
-            if strides is not None and shape == stored:
-                order = tuple(sorted(range(len(shape)), key=lambda d: (-strides[d], d)))
-                dense = row_strides(tuple(shape[d] for d in order))
+        for tensor, shape, stored, given in zip(tensors, seen, op.stored, op.strides, strict=False):
+            strides = None if given is None else parted_strides(shape, given, stored)
+            if strides is not None:
+                order = tuple(sorted(range(len(stored)), key=lambda d: (-strides[d], d)))
+                dense = row_strides(tuple(stored[d] for d in order))
                 exchanged = any(after < before for before, after in pairwise(order))
                 if exchanged and dense == tuple(strides[d] for d in order):
                     layouts[tensor] = order

@@ -40,16 +40,16 @@ V = TypeVar("V")
 class Cut:
     """All shards of an op, numbered in row-major order of the axes that are cut.
 
-    ``names``, ``counts`` and ``intervals`` by axis that is cut; ``reads`` by operand (None: it is
-    not read) and ``makes`` by output their dimensions; ``effects`` by output what the cut of each
-    axis does to it. ``runs`` holds one shard of each sort that runs the same (without its numbers
+    ``names``, ``counts`` and ``intervals`` by axis that is cut; ``reads`` by operand and ``makes``
+    by output their dimensions; ``effects`` by output what the cut of each axis does to it. ``runs``
+    holds one shard of each sort that runs the same (without its numbers
     among partial results and copies), ``same`` by shard which of these it is.
     """
 
     names: tuple[str, ...]
     counts: tuple[int, ...]
     intervals: tuple[tuple[Interval, ...], ...]
-    reads: tuple[tuple[Along, ...] | None, ...]
+    reads: tuple[tuple[Along, ...], ...]
     makes: tuple[tuple[Along, ...], ...]
     effects: tuple[tuple[str, ...], ...]
     runs: tuple[Part, ...]
@@ -82,10 +82,8 @@ def cut_of(op: Reading, degrees: tuple[tuple[str, int], ...]) -> Cut | None:
     effects = tuple(zip(*(effects_of(semantics, name) for name in cut), strict=True))
     same, places = _sorts(list(cut.values()), (*reads, *makes))
     runs = tuple(_run(op, semantics, cut, place, reads, makes) for place in places)
-    accesses = zip(reads, semantics.description.inputs, strict=True)
-    touched = tuple(dims if access.read else None for dims, access in accesses)
     counts = tuple(map(len, cut.values()))
-    return Cut(tuple(cut), counts, tuple(cut.values()), touched, makes, effects, runs, same)
+    return Cut(tuple(cut), counts, tuple(cut.values()), reads, makes, effects, runs, same)
 
 
 def _is_regular(op: Reading) -> bool:
@@ -153,12 +151,10 @@ def _run(
         tuple([tuple([_at(dim, dim.extents, place) for dim in dims]) for dims in tensors])
         for tensors in (reads, makes)
     )
-    regions, made = (
+    needs, made = (
         tuple([tuple([_at(dim, dim.intervals, place) for dim in dims]) for dims in tensors])
         for tensors in (reads, makes)
     )
-    accesses = zip(regions, semantics.description.inputs, strict=True)
-    needs = tuple([region if access.read else None for region, access in accesses])
     points = prod([stop - start for start, stop in box.values()])
     total = prod([axis.size for axis in semantics.axes if axis.name in box])
     attrs, operands = semantics.description.local(semantics.attrs, box), tuple(range(len(inputs)))
@@ -173,11 +169,8 @@ def _at(dim: Along, column: Sequence[V], place: Sequence[int]) -> V:
 
 
 def regions_read(cut: Cut, operand: int) -> tuple[tuple[Region, ...], tuple[int, ...]]:
-    """The regions of an operand that shards read, and by shard which of these it is; none where it
-    is not read.
-    """
-    dims = cut.reads[operand]
-    return ((), ()) if dims is None else _regions(cut.counts, dims)
+    """The regions of an operand that shards read, and by shard which of these it is."""
+    return _regions(cut.counts, cut.reads[operand])
 
 
 @lru_cache(_CACHED)

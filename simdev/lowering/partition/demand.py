@@ -19,9 +19,11 @@ class Demand:
         self.problem, self.parts = problem, parts
         self.readers: dict[int, list[tuple[int, int]]] = {}  # op -> (reader, operand)
         # Every reader, of the plan or not: a leaf that only a leaf reads is copied with it.
-        for reader, read in enumerate(problem.read):
+        for reader, (op, read) in enumerate(zip(problem.readings, problem.read, strict=True)):
             for operand, (producer, _) in enumerate(read):
-                self.readers.setdefault(producer, []).append((reader, operand))
+                # Whom any part serves takes what others call for.
+                if not op.any_part(operand):
+                    self.readers.setdefault(producer, []).append((reader, operand))
         self.copies: dict[int, list[Placed]] = {}
 
     def run(self) -> dict[int, list[Placed]]:

@@ -48,12 +48,8 @@ def emitted(sharding: Sharding, costs: CostModel) -> list[ShardDraft]:
 
 def _connect(sharding: Sharding, i: int, draft: ShardDraft, placed: Placed) -> None:
     """What a part reads and waits for."""
-    for operand, tensor in enumerate(sharding.problem.read[i]):
-        region, addend = placed.part.needs[operand], placed.addend
-        if region is not None:
-            if addend is None:
-                addend = sharding.own_statistics(i, tensor, placed)
-            draft.inputs += sharding.read(tensor, region, placed.device, addend)
+    for operand in range(len(sharding.problem.read[i])):
+        draft.inputs += sharding.read(i, operand, placed)
     graph = sharding.graph
     waits = (graph.index[name.removeprefix("^")] for name in graph.ops[i].control_inputs)
     draft.control_inputs += [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
@@ -106,6 +106,14 @@ class Reading:
             and (not self.batch or is_same(self.batch[operand]))
         )
 
+    def shape_only(self, operand: int) -> bool:
+        """Whether the op looks at the shape of an operand alone."""
+        return self.semantics is not None and not self.semantics.description.inputs[operand].read
+
+    def any_part(self, operand: int) -> bool:
+        """Whether any part of the tensor will do as an operand."""
+        return self.semantics is not None and self.semantics.description.inputs[operand].any_part
+
 
 def reading(graph: Graph, position: int) -> Reading:
     """How an op of a graph reads and makes; a tensor of unknown shape counts as one element."""
@@ -194,11 +202,14 @@ def _numbers(counts: Sequence[int], effects: Sequence[str], effect: str) -> list
 
 @lru_cache(_CACHED)
 def part(op: Reading, box: Box) -> Part:
-    """The shard of one box; the whole op on the empty one."""
+    """The shard of one box; on the empty one the whole op, which reads its operands whole, as one
+    that is placed does.
+    """
     zeros = (0,) * len(op.made)
     if op.semantics is None:
         return Part((), None, _whole(op.stored), _whole(op.made), zeros, zeros, Fraction(1))
-    return next(_parts(op, [dict(box)], [zeros], [zeros]))
+    shard = next(_parts(op, [dict(box)], [zeros], [zeros]))
+    return shard if box else replace(shard, needs=_whole(op.stored))
 
 
 def _parts(

@@ -180,12 +180,14 @@ class Local:
 
     held: Mapping[int, Sequence[tuple[Region, Copy]]]
 
-    def find(self, region: Region, device: int) -> Copy:
-        """A copy that holds all of a region, on this device if there is one. Raises LookupError."""
+    def find(self, region: Region | None, device: int) -> tuple[Region, Copy]:
+        """A copy that holds all of a region (None: any), on this device if there is one, and the
+        region. Raises LookupError.
+        """
         for _, copies in sorted(self.held.items(), key=lambda item: item[0] != device):
             for held, copy in copies:
-                if inside(region, held):
-                    return copy
+                if region is None or inside(region, held):
+                    return region or held, copy
         raise LookupError(f"nobody holds {region}")
 
 

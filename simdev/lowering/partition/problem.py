@@ -84,14 +84,11 @@ class SplitProblem:
 
     @cached_property
     def touched(self) -> tuple[tuple[TensorOf, ...], ...]:
-        """The tensors of which each op needs more than the shape."""
-        touched = []
-        for op, tensors in zip(self.readings, self.read, strict=True):
-            if op.semantics is not None:
-                pairs = zip(tensors, op.semantics.description.inputs, strict=True)
-                tensors = tuple(tensor for tensor, access in pairs if access.read)
-            touched.append(tensors)
-        return tuple(touched)
+        """The tensors that each op reads more than the shape of: a free op follows one of these."""
+        return tuple(
+            tuple(tensor for operand, tensor in enumerate(tensors) if not op.shape_only(operand))
+            for op, tensors in zip(self.readings, self.read, strict=True)
+        )
 
     @cached_property
     def goes_back(self) -> tuple[bool, ...]:

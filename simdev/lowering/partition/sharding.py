@@ -5,6 +5,7 @@ handed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from ...errors import InputError
 from ...graph import Tensor
@@ -129,8 +130,8 @@ class Sharding(ShardWriter):
         if parts[0].addend is not None:
             return
         for operand, tensor in enumerate(self.problem.read[i]):
-            layout = self.layouts.get(tensor)
-            if not isinstance(layout, Grid) or layout.addends == 1:
+            layout, alone = self.layouts.get(tensor), self.problem.readings[i].shape_only(operand)
+            if alone or not isinstance(layout, Grid) or layout.addends == 1:
                 continue
             needs = (placed.part.needs[operand] for placed in parts)
             regions = [region for region in needs if region is not None]
@@ -233,21 +234,39 @@ class Sharding(ShardWriter):
 
     # What a reader is handed
 
-    def read(
-        self, tensor: TensorOf, region: Region, device: int, addend: int | None = None
-    ) -> list[str]:
-        """The inputs that hold a region of a tensor for a reader on a device; of one partial result
-        where ``addend`` is given. May write sum ops and views of producers into the drafts.
+    def read(self, i: int, operand: int, placed: Placed) -> list[str]:
+        """The inputs that hold what a part of an op reads of an operand.
+
+        May write sum ops and views of producers into the drafts.
         """
+        tensor, region = self.problem.read[i][operand], placed.part.needs[operand]
+        return [
+            self.hand_out(copy, tensor, piece)
+            for piece, copy in (() if region is None else self._pieces(i, operand, placed, region))
+        ]
+
+    def _pieces(
+        self, i: int, operand: int, placed: Placed, region: Region
+    ) -> list[tuple[Region, Copy]]:
+        """A region of an operand, piece by piece, with the copy that hands it to a part of the op.
+
+        Each partial result tells the shape; where any part does, the nearest.
+        """
+        op, tensor, device = self.problem.readings[i], self.problem.read[i][operand], placed.device
         layout = self.layouts[tensor]
         if isinstance(layout, Local):
-            return [self.hand_out(layout.find(region, device), tensor, region)]
+            return [layout.find(None if op.any_part(operand) else region, device)]
+        cells = layout.overlapping(region)
+        if op.shape_only(operand):
+            pieces = [(piece, nearest(list(chain(*cell)), device)) for piece, cell in cells]
+            here = [at for at in pieces if at[1].device == device]
+            return (here or pieces)[:1] if op.any_part(operand) else pieces
+        addend = placed.addend
+        if addend is None:
+            addend = self.own_statistics(i, tensor, placed)
         if addend is None or layout.addends == 1:
-            layout, addend = self.whole(tensor), 0
-        return [
-            self.hand_out(nearest(cell[addend], device), tensor, piece)
-            for piece, cell in layout.overlapping(region)
-        ]
+            cells, addend = self.whole(tensor).overlapping(region), 0
+        return [(piece, nearest(cell[addend], device)) for piece, cell in cells]
 
     def own_statistics(self, i: int, tensor: TensorOf, placed: Placed) -> int | None:
         """Which partial result of a statistic belongs to a part of the backward op; None where the

@@ -22,6 +22,9 @@ MOST_PS = 1 << 42
 # Cells of Work beside the heap's: rows, bits of rounds, transfers, roots, and the ps beyond which
 # nobody wants to know more.
 ROWS, BITS, SENT, ROOTS, LIMIT, CELLS = range(HEAP_FAULT + 1, HEAP_FAULT + 7)
+# How a part reads an operand: its values; the statistics of its own part, where they are partial
+# results; the shape alone, of its region or of any.
+VALUES, STATISTICS, SHAPE, ANY_PART = range(4)
 
 
 class NotCoveredError(Exception):
@@ -57,7 +60,7 @@ class Columns(NamedTuple):
     entry_ptr: Ints
     entry_operand: Ints
     entry_output: Ints
-    entry_statistics: Ints  # whether a part goes on with the statistics of its own part
+    entry_how: Ints  # how a part reads the operand: one of VALUES, STATISTICS, SHAPE, ANY_PART
     feed_ptr: Ints
     feed_op: Ints
     feed_group: Ints

@@ -59,8 +59,7 @@ class Copies(Demand):
             regions, numbers = regions_read(split.cut, operand)
             op = self.problem.readings[producer]
             copies = [made_part(op, output, region) for region in regions]
-            # Of what is not read there are no numbers.
-            return zip([copies[number] for number in numbers], split.devices, strict=False)
+            return zip([copies[number] for number in numbers], split.devices, strict=True)
         return super().wanted(reader, operand)
 
     def placed_of(self, i: int) -> list[Placed]:

@@ -17,7 +17,6 @@ from ...lowering import Prepared
 from ...lowering.partition.problem import SplitProblem
 from ...semantics import statistics_of
 from ...strategy import Collectives, Resolved, Strategy
-from ...structure import TensorOf
 from ...taskgraph import Ints
 from ..cost import EXCEEDING, WORSE, Cost, limits_of
 from ..peaks import Events, events_for
@@ -27,11 +26,15 @@ from .blocks import Blocks
 from .bounds import MORE, NEVER, add_loads
 from .buffers import cost, cost_in_order
 from .columns import (
+    ANY_PART,
     BITS,
     LIMIT,
     MOST_PS,
     ROWS,
     SENT,
+    SHAPE,
+    STATISTICS,
+    VALUES,
     Columns,
     NotCoveredError,
     Record,
@@ -115,17 +118,21 @@ class SplitStrategy:
             accumulate((len(those) for *_, those in flat), initial=0),
             (operand for _, _, operand, _ in entries),
             (output for *_, output in entries),
-            (self._goes_on(reader, (op, output)) for op, reader, _, output in entries),
+            (self._how(reader, operand) for _, reader, operand, _ in entries),
             accumulate(map(len, feeds), initial=0),
             (op for feed in feeds for op, _ in feed),
             (group for feed in feeds for _, group in feed),
         )
         self._fixed = list(map(_ints, columns))
 
-    def _goes_on(self, reader: int, tensor: TensorOf) -> bool:
-        """Whether an op takes the statistics of its own part from a tensor."""
-        ops = self.prepared.graph.ops
-        return statistics_of(ops[reader].kind) == ops[tensor[0]].kind
+    def _how(self, reader: int, operand: int) -> int:
+        """How the parts of an op read an operand."""
+        ops, op = self.prepared.graph.ops, self.problem.readings[reader]
+        if op.shape_only(operand):
+            return ANY_PART if op.any_part(operand) else SHAPE
+        producer, _ = self.problem.read[reader][operand]
+        own = statistics_of(ops[reader].kind) == ops[producer].kind
+        return STATISTICS if own else VALUES
 
     # Room
 
@@ -199,10 +206,10 @@ class SplitStrategy:
         own part.
         """
         return any(
-            tensor in self.problem.read[reader]
-            and not self._goes_on(reader, tensor)
-            and self.program.ops[reader].addend is None
+            read == tensor and self._how(reader, operand) == VALUES
             for reader in self._readers[tensor[0]]
+            if self.program.ops[reader].addend is None
+            for operand, read in enumerate(self.problem.read[reader])
         )
 
     def _write(self, dirty: Ints, waiting: Ints) -> bool:

@@ -25,7 +25,7 @@ from .arena import (
     SUM_GRID,
     WHAT,
 )
-from .columns import NONE, PART_BITS, Columns, FanWork
+from .columns import ANY_PART, NONE, PART_BITS, SHAPE, STATISTICS, Columns, FanWork
 from .regions import cell_at, cut, is_inside, layout_of, next_place, size_of, touch
 
 # Cells of FanWork: asks, views, words of regions, sums begun, the end of the fans, what went wrong.
@@ -233,6 +233,46 @@ def read_grid(
 
 
 @jitable
+def read_shape(
+    t: Columns,
+    w: FanWork,
+    op: int,
+    output: int,
+    any_part: bool,
+    need: int,
+    to: int,
+    ref: int,
+) -> int:
+    """A part looks at the shape of a region, in any of the partial results; how many pieces.
+
+    ``any_part``: one piece will do, on its device if there is one, else the first.
+    """
+    arena = t.arena
+    layout = layout_of(t, op, output)
+    rank, pieces = arena[layout + RANK], 0
+    for here_only in range(1 if any_part else 0, -1, -1):
+        more = pieces == 0 and touch(t, w, layout, need)
+        while more:
+            cell = cell_at(t, w, layout)
+            if cell != NONE:
+                at = nearest(t, op, output, arena[cell + 1], to)
+                for addend in range(1, arena[cell]):
+                    other = nearest(t, op, output, arena[cell + 1 + addend], to)
+                    if (
+                        lies_on(t, op, output, arena[at], arena[at + 1]) != to
+                        and lies_on(t, op, output, arena[other], arena[other + 1]) == to
+                    ):
+                        at = other
+                here = lies_on(t, op, output, arena[at], arena[at + 1])
+                if (not any_part or pieces == 0) and (not here_only or here == to):
+                    is_base = cut(t, w, layout, need)
+                    hand(t, w, layout, arena[at], arena[at + 1], is_base, rank, here, to, ref)
+                    pieces += 1
+            more = next_place(w, rank)
+    return pieces
+
+
+@jitable
 def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
     """Which partial result of a statistic is that of a part with this box on this device, or
     NONE.
@@ -260,9 +300,11 @@ def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
 
 
 @jitable
-def read_local(t: Columns, w: FanWork, op: int, output: int, need: int, to: int, ref: int) -> None:
+def read_local(
+    t: Columns, w: FanWork, op: int, output: int, any_part: bool, need: int, to: int, ref: int
+) -> None:
     """A part reads a region of what is there on demand: of the first copy on its device that holds
-    it.
+    it. ``any_part``: what the first copy there holds, or the first of all.
     """
     arena = t.arena
     layout, devices = layout_of(t, op, output), t.devices_of[op]
@@ -270,16 +312,20 @@ def read_local(t: Columns, w: FanWork, op: int, output: int, need: int, to: int,
     row, source = w.on_device[to], NONE
     while row != NONE and row < count and arena[devices + row] == to:
         region = regions + row * (1 + 2 * rank)
-        if arena[region] >= 0 and is_inside(t, need, region + 1, rank):
+        if arena[region] >= 0 and (any_part or is_inside(t, need, region + 1, rank)):
             source = row
             break
         row += 1
+    if source == NONE and any_part and count > 0 and arena[regions] >= 0:
+        source = 0
     if source == NONE:
         w.cell[FAULT] = UNKNOWN
         return
+    held = regions + source * (1 + 2 * rank)
     for d in range(2 * rank):
-        w.piece[d] = arena[need + d]
-    hand(t, w, layout, source, arena[regions + source * (1 + 2 * rank)], True, rank, to, to, ref)
+        w.piece[d] = arena[(held + 1 if any_part else need) + d]
+    here = arena[devices + source]
+    hand(t, w, layout, source, arena[held], True, rank, here, to, ref)
 
 
 @jitable
@@ -317,14 +363,16 @@ def read_one(t: Columns, w: FanWork, op: int, entry: int, reader: int, part: int
     need += 1 + part * (1 + 2 * rank)
     if arena[need] == 0:
         return 0
-    layout = layout_of(t, op, output)
+    layout, how, ref = layout_of(t, op, output), t.entry_how[entry], reader << PART_BITS | part
     if arena[layout + KIND] == LOCAL:
-        read_local(t, w, op, output, need + 1, to, reader << PART_BITS | part)
+        read_local(t, w, op, output, how == ANY_PART, need + 1, to, ref)
         return 1
+    if how in (SHAPE, ANY_PART):
+        return read_shape(t, w, op, output, how == ANY_PART, need + 1, to, ref)
     addend = 0
     if arena[layout + ADDENDS_OF] > 1:
         addend = arena[arena[block + ADDENDS] + part]
-        if addend < 0 and t.entry_statistics[entry]:
+        if addend < 0 and how == STATISTICS:
             addend = own_addend(t, op, output, arena[arena[block + BOXES] + part], to)
         if addend < 0 and t.block[t.ops + t.tensor_ptr[op] + output] == 0:
             w.cell[FAULT] = UNKNOWN

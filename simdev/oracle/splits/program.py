@@ -273,12 +273,12 @@ class SplitProgram:
             return ()
         if cut is None or statistics_of(self.graph.ops[i].kind):
             return self.sharding.needed_sums(i, op.placed)
-        partial_reads = (
-            (tensor, dims)
-            for tensor, dims in zip(read, cut.reads, strict=True)
-            if dims is not None and _is_partial(layouts.get(tensor))
-        )
-        return [(tensor, _first_cut_dim(dims)) for tensor, dims in partial_reads]
+        reading = self.problem.readings[i]
+        return [
+            (tensor, _first_cut_dim(cut.reads[operand]))
+            for operand, tensor in enumerate(read)
+            if _is_partial(layouts.get(tensor)) and not reading.shape_only(operand)
+        ]
 
     def _reached(self, i: int, before: SplitOp) -> list[int]:
         """The readers whose parts may change since an op lies otherwise than before."""

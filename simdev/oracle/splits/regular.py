@@ -53,8 +53,6 @@ class RegularBlocks:
         counts, dims, parts = cut.counts, cut.reads[operand], len(cut.same)
 
         def write() -> int:
-            if dims is None:
-                return self.arena.put([0] * (1 + parts))
             words = [len(counts), *counts, len(dims)]
             for dim in dims:
                 words += (dim.axis, *chain.from_iterable(dim.intervals))

@@ -4,8 +4,8 @@ fetch and add up.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -166,6 +166,22 @@ def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
     collectives, ranks = ranks_of(task_graph, copies_of(task_graph, symmetry))
     # A collective is a transfer too, so one rank's bytes are counted already.
     return int(size[moves].sum()) + int((size[collectives] * (ranks - 1)).sum())
+
+
+def whole_lines(whole: Sequence[SplitCost], step_ps: int) -> Iterator[str]:
+    """How much of the step is not split although others of its ops are, and the kinds that take
+    most of that; nothing below a half per cent.
+    """
+    of_kind = Counter[str]()
+    for cost in whole:
+        of_kind[cost.kind] += cost.summed_ps
+    share = of_kind.total() / max(step_ps, 1)
+    if share < 0.005:
+        return
+    largest = [f"{kind} {ps / max(step_ps, 1):.1%}" for kind, ps in of_kind.most_common(3)]
+    more = [f"{len(of_kind) - 3} more kinds"] if len(of_kind) > 3 else []
+    # Several that are whole may run side by side.
+    yield f"{min(share, 1):.0%} of the step is not split: {', '.join([*largest, *more])}."
 
 
 def split_tables(

@@ -17,7 +17,7 @@ from ..index import Axis, Box
 from ..registry import register
 from ..traits import Traits
 from ..views import reshaped, reshaped_axes
-from .common import broadcast, dim_of, dimension, each, numbered, sized
+from .common import broadcast, dim_of, dimension, each, extent, numbered, sized
 
 
 def concat(call: Call) -> Description:
@@ -95,7 +95,17 @@ def slice_backward(call: Call) -> Description:
     dim = dim_of(call, len(points))
     first, step = _slice_of(call, points[dim].size)
     index = _with(points, dim, (points[dim] - first).exact_div(step))
-    return Description((Output(points),), (Access(index),), local=sized(input_sizes=points))
+    resized, size = sized(input_sizes=points), points[dim].size
+
+    def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
+        # A part of the batch holds its part of every slice of it.
+        ends = {name: attrs[name] for name in ("start", "end") if attrs.get(name) is not None}
+        parts = {
+            name: min(at, size) * extent(points[dim], box) // size for name, at in ends.items()
+        }
+        return {**resized(attrs, box), **parts}
+
+    return Description((Output(points),), (Access(index),), local=ByExtents(local))
 
 
 def select(call: Call) -> Description:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from ..description import Access, Call, Describer, Description, Entry, Output, Shape, axes, per
+from ..description import ALL, Access, Call, Describer, Description, Entry, Output, Shape, axes, per
 from ..index import Axis
 from ..registry import register
 from ..traits import Traits
@@ -267,4 +268,51 @@ _register(
     _GATES,
     whole="g i j",
     gradients=True,
+)
+
+
+def lstm_layer(call: Call, backward: bool) -> Description:
+    """A layer of an LSTM over a whole sequence in one direction, as PyTorch runs it on a CPU: its
+    steps are those of ``lstm_cell``.
+
+    Only the samples can be split: each step reads all of the state before, and all gates.
+    """
+    (steps, samples, features), hidden = call.inputs[0], call.inputs[2][1]
+    (n,) = axes("n", (samples,))
+    t, i, g, d = axes("t i g d", (steps, features, call.inputs[1][0], hidden), False)
+    weights = (g, i), (g, d), (g,), (g,)
+    state = Output((n, d))
+    # States and gradients of states; gradients that nobody gave and the workspace are of any size.
+    rest: dict[int, tuple[Entry, ...]] = {3: (t, n, d), 2: (n, d), 1: (ALL,)}
+    if backward:
+        gradients = [Output(index, (t, n)) for index in weights]
+        outputs = Output((t, n, i)), *gradients, state, state
+    else:
+        outputs = Output((t, n, d)), state, state, *(Output((ALL,)) for _ in call.outputs[3:])
+    products, pointwise = (4, _LSTM_POINTWISE_BACKWARD) if backward else (2, _LSTM_POINTWISE)
+    read = (t, n, i), *weights, *(rest[len(shape)] for shape in call.inputs[5:])
+    return Description(
+        outputs=outputs,
+        inputs=tuple(map(Access, read)),
+        flops=(per(products, t, n, g, i), per(products, t, n, g, d), per(pointwise, t, n, d)),
+        parameters=(1, 2, 3, 4),
+        gradients=(1, 2, 3, 4) if backward else (),
+        sample="n",
+    )
+
+
+_OF_LAYER = "x[t, n, i], w_ih[g, i], w_hh[g, d], b_ih[g], b_hh[g], h[n, d], c[n, d]"
+register(
+    "mkldnn_rnn_layer",
+    partial(lstm_layer, backward=False),
+    "recurrent",
+    _OF_LAYER,
+    "y[t, n, d], h'[n, d], c'[n, d], workspace",
+)
+register(
+    "mkldnn_rnn_layer_backward",
+    partial(lstm_layer, backward=True),
+    "recurrent",
+    f"{_OF_LAYER}, y[t, n, d], h'[n, d], c'[n, d], dy, dh', dc' (as given), workspace",
+    "dx[t, n, i], dw_ih[g, i], dw_hh[g, d], db_ih[g], db_hh[g], dh[n, d], dc[n, d]",
 )

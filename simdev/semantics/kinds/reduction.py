@@ -42,6 +42,7 @@ WHOLE = {
 
 ALONG = {
     "softmax": ("softmax", 5),
+    "safe_softmax": ("softmax", 5),
     "log_softmax": ("softmax", 5),
     "cumsum": ("reduction", 1),
     "sort": ("reduction", 8),
