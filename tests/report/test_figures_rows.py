@@ -28,9 +28,9 @@ from simdev.report.figures.rows import (
     LINK,
     MOST_LINKS,
     MOST_ROWS,
+    coarse,
     critical_marks,
     folded,
-    visible_row,
 )
 from simdev.report.figures.style import text_width
 from simdev.report.figures.trace import trace_chart
@@ -56,19 +56,19 @@ def spans_of(shown: GanttRow) -> list[tuple[int, int, int]]:
 
 def test_of_what_is_shorter_than_a_pixel_the_longest_gives_its_look() -> None:
     crowd = row([(0, 1, 0), (2, 5, 1), (5, 7, 0), (22, 40, 0)])
-    assert spans_of(visible_row(crowd, 10)) == [(0, 7, 1), (22, 40, 0)]
-    assert spans_of(visible_row(crowd, 1)) == spans_of(crowd)
+    assert spans_of(coarse(crowd, 10)) == [(0, 7, 1), (22, 40, 0)]
+    assert spans_of(coarse(crowd, 1)) == spans_of(crowd)
 
 
 def test_long_neighbours_stay_apart_and_short_ones_do_not() -> None:
     ops = row([(0, 100, 0), (100, 200, 0)])
-    assert len(visible_row(ops, 10)) == 2
-    assert spans_of(visible_row(ops, 20)) == [(0, 200, 0)]
+    assert len(coarse(ops, 10)) == 2
+    assert spans_of(coarse(ops, 20)) == [(0, 200, 0)]
 
 
 def test_twenty_thousand_spans_in_turn_become_no_more_than_pixels() -> None:
     ops = row([(2 * i, 2 * i + 2, i % 2) for i in range(20_000)])
-    shown = visible_row(ops, 40.0)
+    shown = coarse(ops, 40.0)
     assert len(shown) <= 1_001
     assert (shown.start[0], shown.finish[-1]) == (0, 40_000)
     assert (shown.start[1:] >= shown.finish[:-1]).all()

@@ -112,7 +112,10 @@ def test_a_chart_draws_the_rows_and_colours_that_it_is_handed() -> None:
     assert [label.get_text() for label in ax.get_yticklabels()] == ["mine"]
     assert [text.get_text() for text in ax.texts] == ["first"]
     assert ax.get_title(loc="left") == "by hand"
-    assert [len(drawn.get_paths()) for drawn in ax.collections[:2]] == [1, 1]
+    idle, bars = ([path.get_extents() for path in c.get_paths()] for c in ax.collections[:2])
+    assert [(box.x0, box.x1) for box in idle] == [(60, 100)]
+    # The pixels of the bar, whole ones: its own ends lie in the first and in the last.
+    assert (bars[0].x0, bars[-1].x1) == pytest.approx((0, 50), abs=0.2)
 
 
 def test_gantt_of_ten_spans_tells_names_and_ends() -> None:

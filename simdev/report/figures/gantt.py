@@ -8,14 +8,16 @@ a colour, add a Look.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .rows import GanttRow, critical_marks, merge_neighbours, visible_row
+from .rows import GanttRow, coverage, critical_marks, long_borders, merge_neighbours
 from .style import (
     MARGIN,
     WIDTH,
@@ -42,7 +44,7 @@ __all__ = [
 
 MARK = 2.2  # points: how thick the line under a bar is that marks the critical path
 MARK_GAP = 3.0  # points: for less the line is not interrupted, nor is it ever shorter than a pixel
-EDGED = 4.0  # points: from this width a bar has a white edge
+BORDER = 0.4  # of ink in the pixel that tells a long bar from the next of its look
 LABELS = 1_000  # the longest spans
 SIZES = (8.0, 7.0, 6.0, 5.0)  # points, of the labels inside the bars: the largest that fits
 LINE, BREAKS = 1.2, "/_.: "  # of its size: the height of a line; after these a name may go on below
@@ -84,9 +86,8 @@ class Label(NamedTuple):
 class Gantt:
     """All that a chart shows from ``begin_ps`` to ``end_ps``.
 
-    ``legend`` has a look, or several colours side by side, by label. ``blend`` leaves what is
-    thinner than a pixel as pale as its share of it; else an edge keeps it visible. ``alarm`` makes
-    the title red. ``scale`` is the title of a colour bar and its largest number (None: no bar).
+    ``legend`` has a look, or several colours side by side, by label. ``alarm`` makes the title red.
+    ``scale`` is the title of a colour bar and its largest number (None: no bar).
     ``row_height`` is in inches. ``since`` is appended to the label of the time axis.
     """
 
@@ -98,7 +99,6 @@ class Gantt:
     labels: tuple[Label, ...] = ()
     legend: Mapping[str, Look | Sequence[Colour]] = field(default_factory=dict)
     alarm: bool = False
-    blend: bool = False
     scale: tuple[str, int] | None = None
     since: str = ""
     row_height: float = 0.36
@@ -121,7 +121,8 @@ def draw_gantt(chart: Gantt, ax: Axes | None = None, theme: str | None = None) -
     or saved.
 
     ``theme`` is "light", "dark" or a style of matplotlib (None: what suits the paper of the axes).
-    Spans shorter than a pixel share one, and a line below the bars marks the critical path.
+    A pixel is as strong as the share of it that spans cover, and a line below the bars marks the
+    critical path.
     """
     if ax is None:
         return gantt_figure(chart, theme).axes[0]
@@ -178,46 +179,82 @@ def _row_points(ax: Axes) -> float:
     return _points(ax)[1] / abs(high - low)
 
 
-def _boxes(chart: Gantt, places: Sequence[float], rows: Sequence[GanttRow]) -> NDArray[np.float64]:
-    """The four corners of each span of the rows: (spans, 4, 2)."""
-    scale, reach = _scale(chart), np.array([look.reach for look in chart.looks]).reshape(-1, 2)
-    boxes = [np.zeros((0, 4, 2))]
-    for row, place in zip(rows, places, strict=True):
-        left, right = ((time - chart.begin_ps) / scale for time in (row.start, row.finish))
-        top, bottom = (place + _half(row) * reach[row.look].T)[:2]
-        corners = ((left, bottom), (left, top), (right, top), (right, bottom))
-        boxes.append(np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1))
-    return np.concatenate(boxes)
-
-
 def _draw_spans(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -> None:
-    """Two collections, of what is hatched and of all else: an artist a bar would take 45 times as
-    long.
+    """Two collections, of what is hatched and of the pixels that the rest covers: an artist a bar
+    would take 45 times as long.
     """
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgba_array
 
-    pixel = 1 / _points_per_ps(ax, chart)
-    # What blends shows how much of a pixel is busy.
-    rows = chart.rows if chart.blend else [visible_row(row, pixel / 2) for row in chart.rows]
-    boxes = _boxes(chart, places, rows)
-    look = np.concatenate([np.zeros(0, np.int64), *(row.look for row in rows)])
-    hatched = np.array([look.hatched for look in chart.looks], np.bool_)[look]
-    shown = to_rgba_array([theme.shown(look.colour) for look in chart.looks])
-    colours = shown[look[~hatched]]
-    idle = PolyCollection(list(boxes[hatched]), zorder=1, **_idle(theme))
-    bars = PolyCollection(list(boxes[~hatched]), facecolors=colours, zorder=2)
-    if chart.blend:
-        # Moved to whole pixels, thin bars would show patterns that are not there.
-        bars.set(linewidth=0.0, snap=False)
-    else:
-        lengths = (boxes[~hatched, 2, 0] - boxes[~hatched, 0, 0]) * _scale(chart) / pixel
-        wide = lengths > EDGED
-        # An edge of its own colour keeps a bar visible that is thinner than a pixel.
-        edges = np.where(wide[:, None], to_rgba_array(theme.paper), colours)
-        bars.set(edgecolor=edges, linewidth=np.where(wide, 0.5, 0.2))
-    for drawn in (idle, bars):
-        ax.add_collection(drawn, autolim=False)
+    edges = _pixel_edges(ax, chart)
+    shown = to_rgba_array([theme.shown(look.colour) for look in chart.looks])[:, :3]
+    hatched = np.array([look.hatched for look in chart.looks], np.bool_)
+    idle, boxes, colours = [], [np.zeros((0, 4, 2))], [np.zeros((0, 4))]
+    for row, place in zip(chart.rows, places, strict=True):
+        # What is idle is the ground on which the rest stands.
+        gaps = merge_neighbours(row.chosen(hatched[row.look]), float(edges[1] - edges[0]))
+        reach = place - _half(row), place + _half(row)
+        idle += list(_boxes(chart, gaps.start, gaps.finish, reach))
+        for top, bottom, band in _bands(row.chosen(~hatched[row.look]), chart.looks):
+            reach = place + _half(row) * top, place + _half(row) * bottom
+            first, last, painted = _runs(_painted(band, edges, shown, theme))
+            boxes.append(_boxes(chart, edges[first], edges[last], reach))
+            colours.append(painted)
+    ax.add_collection(PolyCollection(idle, zorder=1, **_idle(theme)), autolim=False)
+    # On whole pixels, or neighbours would let the paper through.
+    bars = PolyCollection(
+        list(np.concatenate(boxes)), facecolors=np.concatenate(colours), linewidth=0.0, zorder=2,
+        antialiased=False, snap=True,
+    )  # fmt: skip
+    ax.add_collection(bars, autolim=False)
+
+
+def _pixel_edges(ax: Axes, chart: Gantt) -> NDArray[np.float64]:
+    """When the pixels of the axes begin and end, in ps."""
+    extent, scale = ax.get_window_extent(), ax.figure.dpi / 72
+    left, per_ps = float(extent.x0), _points_per_ps(ax, chart) * scale
+    last = math.ceil(left + (chart.end_ps - chart.begin_ps) * per_ps)
+    pixels = np.arange(math.floor(left), max(last, math.floor(left) + 1) + 1)
+    return np.asarray(chart.begin_ps + (pixels - left) / per_ps)
+
+
+def _boxes(chart: Gantt, start: Any, finish: Any, reach: tuple[float, float]) -> Any:
+    """The four corners of boxes that begin and end at times in ps: (boxes, 4, 2)."""
+    scale, (top, bottom) = _scale(chart), reach
+    left, right = ((time - chart.begin_ps) / scale for time in (start, finish))
+    boxes = np.empty((len(left), 4, 2))
+    boxes[:, :2, 0], boxes[:, 2:, 0] = left[:, None], right[:, None]
+    boxes[:, :, 1] = bottom, top, top, bottom
+    return boxes
+
+
+def _bands(row: GanttRow, looks: Sequence[Look]) -> Iterator[tuple[float, float, GanttRow]]:
+    """(top, bottom, what of the row is there) of the heights between which its looks reach."""
+    reach = np.array([look.reach for look in looks]).reshape(-1, 2)
+    for top, bottom in pairwise(np.unique(reach[row.look]).tolist()):
+        there = (reach[row.look, 0] <= top) & (reach[row.look, 1] >= bottom)
+        yield top, bottom, row.chosen(there)
+
+
+def _painted(band: GanttRow, edges: Any, shown: Any, theme: Theme) -> NDArray[np.float64]:
+    """Red, green, blue and opacity of the pixels between the edges."""
+    from matplotlib.colors import to_rgb
+
+    looks, shares = coverage(band, edges)
+    opacity = np.minimum(shares.sum(axis=0), 1.0)
+    mean = shares.T @ shown[looks] / np.maximum(shares.sum(axis=0), 1e-12)[:, None]
+    borders = np.searchsorted(edges, long_borders(band, float(edges[1] - edges[0]))) - 1
+    mean[borders] = BORDER * np.array(to_rgb(theme.ink)) + (1 - BORDER) * mean[borders]
+    return np.column_stack((mean, opacity))
+
+
+def _runs(painted: Any) -> tuple[Any, Any, Any]:
+    """(the first, the one after the last, the colour) of pixels in a row of one colour."""
+    tones = np.rint(painted * 255)
+    first = np.flatnonzero(np.concatenate(([True], (tones[1:] != tones[:-1]).any(axis=1))))
+    last = np.append(first[1:], len(tones))
+    visible = tones[first, 3] > 0
+    return first[visible], last[visible], tones[first[visible]] / 255
 
 
 def _idle(theme: Theme) -> dict[str, Any]:

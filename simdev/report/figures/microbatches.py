@@ -24,7 +24,7 @@ from ...trace import Trace
 from ...units import PS_PER_SECOND, format_seconds
 from ..measures.pipeline import PipelineUse
 from ..measures.training import BUBBLE, WAITED_FOR, Training, tiles
-from .gantt import IDLE, Colour, Gantt, GanttRow, Label, Look
+from .gantt import IDLE, Colour, Gantt, GanttRow, Label, Look, merge_neighbours
 
 # Microbatches take these in turn. They differ in hue, kinds of actions in lightness.
 HUES = (
@@ -39,7 +39,6 @@ LOW = 0.7  # of a row: gradients of weights are lower, so that they differ witho
 MANY = 3_000  # actions: beyond, single microbatches cannot be seen, and neighbours share a hue
 MANY_IN_A_ROW = 300  # actions of a rank of a large model's step: beyond, they share hues, too
 COMPUTING, WAITING = (-1.0, 0.45), (0.5, 1.0)  # of a row: what computes, what is waited for
-VISIBLE = 1_500  # parts of a step: shorter gaps between tasks of one look are drawn over
 EXPOSED_COLOURS = dict(
     zip(WAITED_FOR, ("#E69F00", "#CC79A7", "#000000", "#8C564B", "#56B4E9", "#7FB800"), strict=True)
 )
@@ -141,14 +140,16 @@ def _with_idle(row: GanttRow, end_ps: int, look: int) -> GanttRow:
 def _joined_rows(row: GanttRow, look: Ints, start: Ints, finish: Ints) -> GanttRow:
     """The row with more spans, of no task."""
     tasks = np.concatenate((row.tasks, np.full(len(look), -1)))
-    return replace(
+    every = replace(
         row,
         tasks=tasks,
         start=np.concatenate((row.start, start)),
         finish=np.concatenate((row.finish, finish)),
         look=np.concatenate((row.look, look)),
         critical=np.zeros(len(tasks), np.bool_),
+        covered=None,
     )
+    return every.chosen(np.argsort(every.start, kind="stable"))
 
 
 def training_chart(training: Training, trace: Trace, bubble: float, exposed: float) -> Gantt:
@@ -167,7 +168,7 @@ def training_chart(training: Training, trace: Trace, bubble: float, exposed: flo
         tuple(rows), looks, trace.end_ps,
         f"{large.model.name}, {large.schedule.name}: step {seconds}, MFU {training.mfu:.1%}, "
         f"bubble {bubble:.1%}, exposed communication {exposed:.1%}",
-        labels=tuple(labels), blend=True, row_height=0.5,
+        labels=tuple(labels), row_height=0.5,
         legend=_training_legend(rows, large, looks),
     )  # fmt: skip
 
@@ -194,29 +195,17 @@ def _training_looks() -> tuple[Look, ...]:
 def _rank_row(trace: Trace, large: LargeStep, rank: int, name: str, note: str) -> GanttRow:
     """What the rank computes, layer by layer, and what its gaps go to."""
     here = trace.task_graph.tasks.source == large.first[rank]
-    rows = np.flatnonzero(here & (large.role < COMPUTES))
-    turns = large.microbatch[rows] // _shared(large) % len(HUES)
-    hues = np.where(large.microbatch[rows] < 0, -1, turns)
-    nothing = np.zeros(0, np.int64)
-    row = _row(name, note, nothing, trace, nothing)
-    for role in range(COMPUTES):
-        for hue in range(-1, len(HUES)):
-            tasks = rows[(large.role[rows] == role) & (hues == hue)]
-            if len(tasks):
-                spans = _joined(trace.start[tasks], trace.finish[tasks], trace.end_ps // VISIBLE)
-                row = _joined_rows(row, np.full(len(spans[0]), _code(role, hue)), *spans)
+    tasks = np.flatnonzero(here & (large.role < COMPUTES))
+    tasks = tasks[np.argsort(trace.start[tasks], kind="stable")]
+    turns = large.microbatch[tasks] // _shared(large) % len(HUES)
+    # The looks of a role are those of its hues, then that of no microbatch.
+    hues = np.where(large.microbatch[tasks] < 0, len(HUES), turns)
+    look = large.role[tasks].astype(np.int64) * (len(HUES) + 1) + hues
+    row = merge_neighbours(_row(name, note, tasks, trace, look), 0)
     term, start, finish = tiles(trace, large, rank)
     waits = term >= COMPUTES
     codes = _code(COMPUTES) + term[waits] - COMPUTES
     return _joined_rows(row, codes, start[waits], finish[waits])
-
-
-def _joined(start: Ints, finish: Ints, gap: int) -> tuple[Ints, Ints]:
-    """Spans with no more than a gap between them are joined."""
-    order = np.argsort(start, kind="stable")
-    start, finish = start[order], finish[order]
-    first = np.flatnonzero(np.concatenate(([True], start[1:] - finish[:-1] > gap)))
-    return start[first], finish[np.append(first[1:] - 1, len(finish) - 1)]
 
 
 def _work_labels(trace: Trace, large: LargeStep, rank: int) -> Iterator[Label]:

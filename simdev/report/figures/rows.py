@@ -1,5 +1,9 @@
-"""The rows of a chart as plain data: spans, what of them a picture can show, and rows that are
+"""The rows of a chart as plain data: spans, how much of each pixel they cover, and rows that are
 alike drawn once.
+
+Pictures paint a pixel as strong as the share of it that is covered (``coverage``), in the mean
+colour of what covers it: so the ink of a row is its busy share, however thin its spans are. The
+page draws by the same rule (page/assets/bars.js).
 """
 
 from __future__ import annotations
@@ -11,14 +15,16 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...taskgraph import Ints
-from ..measures.spans import Bools
+from ..measures.spans import Bools, apart, shares_between
 
 LINK = -1  # the device of a row that belongs to none: a link
 MANY_ROWS = 26  # beyond, devices that do the same at the same time are drawn once, as links are
 MOST_ROWS = 100  # beyond, all queues and links share one
 SEPARATE = 8  # pixels: from this length spans are not merged
+LONG = 6  # pixels: from this length a border tells a span from the next of its look
 MOST_LINKS = 16  # rows of links; the others, those that carry for the shortest time, share one
 
 
@@ -30,6 +36,8 @@ class GanttRow:
     ``tasks`` are the ids of the tasks that the spans show (-1: none), ``critical`` marks those on
     the critical path. Rows of another ``device`` stand a little apart (a link: -1); the names of
     rows that do not ``computes`` are grey, their bars lower. ``note`` stands right of the row.
+    ``covered`` has the busy ps of spans that stand for several and the gaps between them (None:
+    spans are busy from end to end).
     """
 
     name: str
@@ -41,19 +49,50 @@ class GanttRow:
     look: Ints
     critical: Bools
     note: str = ""
+    covered: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.start)
 
+    @property
+    def busy(self) -> Ints:
+        """The busy ps of each span."""
+        return self.finish - self.start if self.covered is None else self.covered
+
     def chosen(self, spans: Any) -> GanttRow:
         """The row with some of its spans only: an index or a mask."""
-        columns = ("tasks", "start", "finish", "look", "critical")
+        columns = ["tasks", "start", "finish", "look", "critical"]
+        columns += ["covered"] * (self.covered is not None)
         return replace(self, **{name: getattr(self, name)[spans] for name in columns})
+
+
+def coverage(row: GanttRow, edges: NDArray[Any]) -> tuple[Ints, NDArray[np.float64]]:
+    """(the looks of a row; a line for each, of the shares that it covers of the parts between
+    neighbouring ``edges`` in ps).
+
+    Where spans lie over each other the one that starts first counts.
+    """
+    order, begin, length = apart(row.start, row.finish)
+    covered = row.busy[order] * (length / np.maximum(row.finish - row.start, 1)[order])
+    looks, kind = np.unique(row.look), row.look[order]
+    lines = [
+        shares_between(edges, begin[kind == k], length[kind == k], covered[kind == k])
+        for k in looks.tolist()
+    ]
+    return looks, np.reshape(lines, (len(looks), len(edges) - 1))
+
+
+def long_borders(row: GanttRow, pixel_ps: float) -> NDArray[Any]:
+    """The ends of spans of LONG pixels that another one of their look follows within a pixel."""
+    long = row.finish - row.start >= LONG * pixel_ps
+    follows = (row.start[1:] - row.finish[:-1] < pixel_ps) & (row.look[1:] == row.look[:-1])
+    ends: NDArray[Any] = row.finish[:-1][follows & long[1:] & long[:-1]]
+    return ends
 
 
 def merge_neighbours(row: GanttRow, resolution_ps: float) -> GanttRow:
     """The row with neighbours of one look made one span where they lie closer than
-    ``resolution_ps``.
+    ``resolution_ps``; it is as busy as they are together.
 
     A merged span carries the id of its first task. Spans on and off the critical path are not
     merged.
@@ -65,16 +104,17 @@ def _merged(row: GanttRow, resolution_ps: float, kept: Bools) -> GanttRow:
     """Merge neighbours, but not two that both are ``kept``."""
     if not len(row):
         return row
-    apart = row.start[1:] - row.finish[:-1] > resolution_ps
-    apart |= (row.look[1:] != row.look[:-1]) | (row.critical[1:] != row.critical[:-1])
-    apart |= kept[1:] & kept[:-1]
-    first = np.flatnonzero(np.concatenate(([True], apart)))
+    split = row.start[1:] - row.finish[:-1] > resolution_ps
+    split |= (row.look[1:] != row.look[:-1]) | (row.critical[1:] != row.critical[:-1])
+    split |= kept[1:] & kept[:-1]
+    first = np.flatnonzero(np.concatenate(([True], split)))
     last = np.append(first[1:], len(row)) - 1
-    return replace(row.chosen(first), finish=row.finish[last])
+    covered = np.add.reduceat(row.busy, first)
+    return replace(row.chosen(first), finish=row.finish[last], covered=covered)
 
 
-def visible_row(row: GanttRow, pixel_ps: float) -> GanttRow:
-    """The spans of a row that a picture can show whose pixels are so wide; none is marked critical.
+def coarse(row: GanttRow, pixel_ps: float) -> GanttRow:
+    """The row in so few spans that rows can be compared; none is marked critical.
 
     Neighbours of one look that less than a pixel separates are one span, unless both have SEPARATE
     pixels; of what is shorter than a pixel, the spans that begin in one pixel are one span in the
@@ -92,8 +132,9 @@ def visible_row(row: GanttRow, pixel_ps: float) -> GanttRow:
     last = np.append(first[1:], len(merged)) - 1
     run = np.repeat(np.arange(len(first)), last - first + 1)
     longest = np.lexsort((length, run))[last]  # the last of each run, by length
-    finish = np.maximum.reduceat(merged.finish, first)
-    return replace(merged.chosen(longest), start=merged.start[first], finish=finish)
+    finish, covered = np.maximum.reduceat(merged.finish, first), np.add.reduceat(merged.busy, first)
+    kept = merged.chosen(longest)
+    return replace(kept, start=merged.start[first], finish=finish, covered=covered)
 
 
 def critical_marks(row: GanttRow, gap_ps: float) -> tuple[Ints, Ints]:
@@ -108,7 +149,8 @@ def critical_marks(row: GanttRow, gap_ps: float) -> tuple[Ints, Ints]:
 def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
     """The rows, those that show the same drawn once and named with their number.
 
-    Rows show the same where all their spans begin and end within ``pixel_ps``. Links are folded
+    Rows show the same where all their spans begin and end, and are busy, within ``pixel_ps``: of
+    what is shorter, where as much is busy. Links are folded
     always, and so are devices that do nothing; other devices, each with all its rows, where more
     than MANY_ROWS would stay. Of what is folded the one shown has most of the critical path. Of
     more than MOST_LINKS links those that carry for the longest time keep rows of their own, and of
@@ -131,8 +173,8 @@ def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
     moving = [row for row in named if not row.computes]
     if len(named) <= MOST_ROWS or not moving:
         return tuple(named)
-    together = _together(moving, f"{len(moving)} queues and links")
-    return (*(row for row in named if row.computes), together)
+    rest_of_rows = together(moving, f"{len(moving)} queues and links")
+    return (*(row for row in named if row.computes), rest_of_rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,22 +222,24 @@ def _fold(blocks: Sequence[Folded], pixel_ps: float) -> list[Folded]:
     groups: list[tuple[Sequence[GanttRow], list[Folded]]] = []
     by_shape = defaultdict[object, list[tuple[Sequence[GanttRow], list[Folded]]]](list)
     for block in blocks:
-        coarse = [visible_row(row, pixel_ps) for row in block.rows]
-        alike = by_shape[tuple((row.computes, row.look.tobytes()) for row in coarse)]
+        seen = [coarse(row, pixel_ps) for row in block.rows]
+        alike = by_shape[tuple((row.computes, row.look.tobytes()) for row in seen)]
         for first, members in alike:
-            if all(_alike(a, b, pixel_ps) for a, b in zip(first, coarse, strict=True)):
+            if all(_alike(a, b, pixel_ps) for a, b in zip(first, seen, strict=True)):
                 members.append(block)
                 break
         else:
-            group = coarse, [block]
+            group = seen, [block]
             alike.append(group)
             groups.append(group)
     return [_joined(members) for _, members in groups]
 
 
 def _alike(first: GanttRow, second: GanttRow, pixel_ps: float) -> bool:
-    starts, finishes = first.start - second.start, first.finish - second.finish
-    return bool((abs(starts) <= pixel_ps).all() and (abs(finishes) <= pixel_ps).all())
+    columns = ("start", "finish", "busy")
+    return all(
+        (abs(getattr(first, name) - getattr(second, name)) <= pixel_ps).all() for name in columns
+    )
 
 
 def _joined(members: Sequence[Folded]) -> Folded:
@@ -211,26 +255,22 @@ def _fewer(links: Sequence[Folded]) -> Sequence[Folded]:
     busiest = sorted(np.argsort(carried, kind="stable")[1 - MOST_LINKS :].tolist())
     rest = [fold for i, fold in enumerate(links) if i not in busiest]
     count = sum(fold.count for fold in rest)
-    together = _together([fold.rows[0] for fold in rest], f"{count} more links")
-    return [*(links[i] for i in busiest), Folded((together,), 1, together)]
+    last = together([fold.rows[0] for fold in rest], f"{count} more links")
+    return [*(links[i] for i in busiest), Folded((last,), 1, last)]
 
 
-def _together(rows: Sequence[GanttRow], name: str) -> GanttRow:
-    """When any of the rows shows a look, a span for as long as one of them does."""
+def together(rows: Sequence[GanttRow], name: str) -> GanttRow:
+    """When any of the rows shows something, a span in the look of the one that began first."""
     columns = ("tasks", "start", "finish", "look", "critical")
     tasks, start, finish, look, critical = (
         np.concatenate([getattr(row, column) for row in rows]) for column in columns
     )
-    order = np.lexsort((start, look))
-    end = finish[order]
-    for kind in np.unique(look).tolist():
-        of_kind = look[order] == kind
-        end[of_kind] = np.maximum.accumulate(end[of_kind])
-    start, look = start[order], look[order]
-    fresh = np.concatenate(([True], (look[1:] != look[:-1]) | (start[1:] > end[:-1])))
-    first = np.flatnonzero(fresh)
+    order, begin, length = apart(start, finish)
+    end, look = begin + length, look[order]
+    seen = np.flatnonzero(length)  # the others are covered, or points
+    split = (begin[seen[1:]] > end[seen[:-1]]) | (look[seen[1:]] != look[seen[:-1]])
+    first = seen[np.concatenate(([True] * bool(len(seen)), split)).astype(np.bool_)]
     last = np.append(first[1:], len(order)) - 1
-    marked = np.logical_or.reduceat(critical[order], first)
-    spans = tasks[order][first], start[first], end[last], look[first], marked
-    by_time = np.argsort(start[first], kind="stable")
-    return GanttRow(name, LINK, False, *spans).chosen(by_time)
+    spans = tasks[order][first], begin[first], np.maximum.accumulate(end)[last], look[first]
+    marked = np.logical_or.reduceat(critical[order], first) if len(first) else critical[:0]
+    return GanttRow(name, LINK, False, *spans, marked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,13 +67,35 @@ class Window:
 
 def covered_ps(start: Ints, finish: Ints) -> int:
     """The time in ps that the spans cover together: the length of their union."""
-    if not len(start):
-        return 0
+    return int(apart(start, finish)[2].sum())
+
+
+def apart(start: Ints, finish: Ints) -> tuple[Ints, Ints, Ints]:
+    """(the order of spans by their starts; in that order the begin and the length of each, in ps,
+    without what those before it cover).
+    """
     order = np.argsort(start, kind="stable")
-    start, finish = start[order], finish[order]
-    # What each span adds begins where everything before it has ended.
-    before = np.concatenate((start[:1], np.maximum.accumulate(finish)[:-1]))
-    return int(np.maximum(finish - np.maximum(start, before), 0).sum())
+    start, finish = start[order], np.maximum.accumulate(finish[order])
+    begin = np.maximum(start, np.concatenate((start[:1], finish[:-1])))
+    return order, begin, np.maximum(finish - begin, 0)
+
+
+def shares_between(
+    edges: NDArray[Any], begin: Ints, length: Ints, covered: NDArray[Any]
+) -> NDArray[np.float64]:
+    """The share of each part between neighbouring edges (ps) that spans cover.
+
+    The spans lie apart, in the order of time; each covers ``covered`` ps, spread over its length.
+    """
+    if not len(begin):
+        return np.zeros(len(edges) - 1)
+    so_far = np.concatenate(([0], np.cumsum(covered)))
+    knots = np.stack((begin, begin + length), axis=1).reshape(-1)
+    values = np.stack((so_far[:-1], so_far[1:]), axis=1).reshape(-1)
+    # Between its knots the time covered so far is linear, so its differences are exact.
+    parts = np.diff(np.interp(edges, knots, values, left=0)) / np.diff(edges)
+    shares: NDArray[np.float64] = np.clip(parts, 0.0, 1.0)
+    return shares
 
 
 def transfer_mask(task_graph: TaskGraph) -> Bools:

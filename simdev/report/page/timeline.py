@@ -18,10 +18,18 @@ from numpy.typing import NDArray
 
 from ...taskgraph import Ints
 from ...trace import DeviceMemory, Trace
-from ..figures.rows import LINK, GanttRow, merge_neighbours
+from ..figures.rows import LINK, GanttRow, merge_neighbours, together
 from ..figures.trace import trace_rows
 from ..measures.path import Segment
-from ..measures.spans import computing_mask, group, levels_between, shown_devices, step_parts
+from ..measures.spans import (
+    apart,
+    computing_mask,
+    group,
+    levels_between,
+    shares_between,
+    shown_devices,
+    step_parts,
+)
 from ..measures.usage import carriers
 
 MOST_SPANS = 100_000
@@ -38,11 +46,17 @@ def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> dict[str, A
     """
     rows, colours = trace_rows(trace, path)
     rows = _once(rows)
+    folds = list(_folds(rows, trace))
     merged = sum(map(len, rows)) > MOST_SPANS
     if merged:
         resolution = trace.end_ps * len(rows) / MOST_SPANS
+        # Only whole spans say when several rows do something at once.
+        for fold in folds:
+            members = rows[fold["first"] : fold["first"] + fold["count"]]
+            fold["row"] = merge_neighbours(together(members, fold["name"]), resolution)
         rows = tuple(merge_neighbours(row, resolution) for row in rows)
-    used = np.unique(np.concatenate([row.tasks for row in rows])).astype(np.int64)
+    every = (*rows, *(fold["row"] for fold in folds if "row" in fold))
+    used = np.unique(np.concatenate([row.tasks for row in every])).astype(np.int64)
     place = np.zeros(len(trace.start), np.int64)
     place[used] = np.arange(len(used))
     # Only where no span stands for several tasks can the page say what a task waits for.
@@ -56,7 +70,7 @@ def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> dict[str, A
         "devices": list(trace.task_graph.devices),
         "tasks": _tasks(trace, used),
         "rows": [_row(row, place, timed=merged or i == 0) for i, row in enumerate(rows)],
-        "folds": list(_folds(rows, trace)),
+        "folds": [fold | _folded_row(fold, place) for fold in folds],
         "before": _before(trace) if whole else None,
         "memory": _memories([trace.memory[device] for device in shown], trace.end_ps),
         "load": list(_load(trace)),
@@ -74,13 +88,19 @@ def _tasks(trace: Trace, used: Ints) -> dict[str, Any]:
 
 
 def _row(row: GanttRow, place: Ints, timed: bool) -> dict[str, Any]:
-    """``start`` and ``length`` stand only in rows whose spans are not those of their tasks."""
+    """``start`` and ``length`` stand only in rows whose spans are not those of their tasks,
+    ``busy`` (ps) where these stand for several.
+    """
     columns: dict[str, Any] = {"name": row.name, "device": row.device, "computes": row.computes}
     columns |= {"tasks": place[row.tasks].tolist(), "kind": row.look.tolist()}
     columns["critical"] = np.flatnonzero(row.critical).tolist()
     if timed:
         columns |= {"start": row.start.tolist(), "length": (row.finish - row.start).tolist()}
-    return columns
+    return columns | ({} if row.covered is None else {"busy": row.covered.tolist()})
+
+
+def _folded_row(fold: dict[str, Any], place: Ints) -> dict[str, Any]:
+    return {"row": _row(fold["row"], place, timed=True)} if "row" in fold else {}
 
 
 def _once(rows: Sequence[GanttRow]) -> tuple[GanttRow, ...]:
@@ -205,18 +225,7 @@ def busy_shares(start: Ints, finish: Ints, step_ps: int, bins: int) -> NDArray[n
     """The share of each of ``bins`` equal parts of the step in which any of the spans is under
     way.
     """
-    if not step_ps or not len(start):
+    if not step_ps:
         return np.zeros(bins)
-    order = np.argsort(start, kind="stable")
-    start, finish = start[order], np.maximum.accumulate(finish[order])
-    # each span without what earlier ones cover
-    begin = np.maximum(start, np.concatenate(([0], finish[:-1])))
-    length = np.maximum(finish - begin, 0)
-    covered = np.concatenate(([0], np.cumsum(length)))
-    knots = np.stack((begin, begin + length), axis=1).reshape(-1)
-    values = np.stack((covered[:-1], covered[1:]), axis=1).reshape(-1)
-    # Between its knots the time covered so far is linear, so its differences are exact.
-    edges = np.linspace(0, step_ps, bins + 1)
-    parts = np.diff(np.interp(edges, knots, values, left=0)) * bins / step_ps
-    shares: NDArray[np.float64] = np.clip(parts, 0.0, 1.0)
-    return shares
+    _, begin, length = apart(start, finish)
+    return shares_between(np.linspace(0, step_ps, bins + 1), begin, length, length)

@@ -1,9 +1,10 @@
-// The bars of a row in pixels. What is narrower than a pixel is drawn once a pixel and then skipped by search, so a frame
-// costs what is on the screen, not what is in the trace.
+// The bars of a row in pixels.
 
 const ROW = 20;
 const JOINED = 6; // CSS pixels: red marks that lie closer are one, else many short ops look like a ladder
 const LEAST_MARK = 4; // and what is shorter is left to the row of the critical path
+const LONG = 6; // pixels of the screen: from this length a border tells a span from the next of its kind
+const BORDER = 0.4; // of the text's colour in it
 
 // A row of the data with the times of its spans, which stand in the row or with its tasks.
 function prepared(row, tasks) {
@@ -20,9 +21,10 @@ function prepared(row, tasks) {
 // `folds`, they hold it as `into`; `open` are the names of those that are unfolded.
 function folded(rows, folds, open) {
   const made = rows.slice();
-  for (const { first: at, count, name } of [...folds].reverse()) {
+  for (const { first: at, count, name, row: all } of [...folds].reverse()) {
     const members = rows.slice(at, at + count);
-    const row = { ...together(members), name, device: members[0].device, computes: members[0].computes, folds: members, open: open.has(name) };
+    const shared = all ? prepared(all) : together(members);
+    const row = { ...shared, name, device: members[0].device, computes: members[0].computes, folds: members, open: open.has(name) };
     for (const member of members) member.into = row;
     made.splice(at, 0, row);
   }
@@ -68,26 +70,65 @@ function over(times, limit, low) {
   return low;
 }
 
-// Calls with the left and right pixel (of the screen) and the number of each span in sight, and of what is too narrow
-// with the first of each pixel.
-function eachSpan({ start, end }, axis, ratio, width, call) {
+// Paints into a line of pixels what the spans of a row cover of each: as strong as the covered share, in the mean colour of
+// what covers it (as `coverage` of figures/rows.py), so that the ink of a row is its busy share at any zoom. `tones` are
+// colours as channels, by kind; where spans are `bordered` the last pixel of a long one before another of its kind is.
+function paintCover(strip, row, axis, ratio, tones, bordered = false) {
+  const { start, end, kind, busy } = row;
   const { from, to } = axis.view;
   const left0 = Math.round(axis.left * ratio);
-  const scale = (width - left0) / (to - from);
-  const count = start.length;
-  let i = over(end, from, 0);
-  while (i < count && start[i] <= to) {
-    const left = Math.floor(left0 + (Math.max(start[i], from) - from) * scale);
-    const right = Math.min(Math.round(left0 + (Math.min(end[i], to) - from) * scale), width);
-    if (right - left > 1) {
-      call(left, right - left > 4 ? right - 1 : right, i);
-      i++;
-      continue;
+  const scale = (strip.length - left0) / (to - from);
+  const cover = covers(strip.length + 1);
+  const flat = tones.flat();
+  const borders = [];
+  let wasLong = false;
+  for (let i = over(end, from, 0); i < start.length && start[i] < to; i++) {
+    const left = left0 + (Math.max(start[i], from) - from) * scale;
+    const right = left0 + (Math.min(end[i], to) - from) * scale;
+    const share = busy ? busy[i] / (end[i] - start[i] || 1) : 1;
+    const k = 3 * kind[i];
+    let x = Math.floor(left);
+    // What the span covers of its first pixel, of those that it fills, of its last.
+    for (let at = left; at < right; x++) {
+      const next = right < x + 1 ? right : x + 1;
+      const part = share * (next - at);
+      cover[4 * x] += part * flat[k];
+      cover[4 * x + 1] += part * flat[k + 1];
+      cover[4 * x + 2] += part * flat[k + 2];
+      cover[4 * x + 3] += part;
+      at = next;
     }
-    if (left < width) call(left, left + 1, i);
-    const edge = from + (left + 1 - left0) / scale;
-    i = i + 1 < count && end[i + 1] > edge ? i + 1 : over(end, edge, i + 1);
+    const isLong = (end[i] - start[i]) * scale >= LONG;
+    if (bordered && isLong && wasLong && kind[i] === kind[i - 1] && start[i] > from && (start[i] - end[i - 1]) * scale < 1) {
+      borders.push(i - 1);
+    }
+    wasLong = isLong;
   }
+  const ground = channels(theme.ground);
+  const faint = channels(theme.grid);
+  for (let x = left0; x < strip.length; x++) {
+    const whole = cover[4 * x + 3];
+    if (!whole) continue;
+    const fade = Math.max(whole, 1); // spans of a row lie apart, but for rounding
+    const rest = Math.max(1 - whole, 0);
+    const below = strip[x] ? faint : ground;
+    strip[x] = pixel(cover[4 * x] / fade + rest * below[0], cover[4 * x + 1] / fade + rest * below[1], cover[4 * x + 2] / fade + rest * below[2]);
+  }
+  const ink = channels(theme.text);
+  for (const i of borders) {
+    const x = Math.ceil(left0 + (end[i] - from) * scale) - 1;
+    strip[x] = pixel(...tones[kind[i]].map((value, c) => BORDER * ink[c] + (1 - BORDER) * value));
+  }
+}
+
+// Zeros for red, green, blue and the covered share of so many pixels.
+function covers(width) {
+  covers.kept = covers.kept && covers.kept.length === 4 * width ? covers.kept.fill(0) : new Float64Array(4 * width);
+  return covers.kept;
+}
+
+function pixel(red, green, blue) {
+  return ((255 << 24) | (Math.round(blue) << 16) | (Math.round(green) << 8) | Math.round(red)) >>> 0;
 }
 
 // Calls with the left and right pixel of each stretch of the spans of these numbers; those closer than `joined` pixels are
@@ -119,11 +160,11 @@ function eachStretch({ start, end }, some, axis, ratio, width, joined, call) {
 
 // One line of pixels a row, copied to its height, and the red marks below it as another one. `hits` are the numbers of
 // the spans that a search marks, null where none is under way.
-function drawBars(raster, row, axis, ratio, { y, hits, colours, isPath }) {
+function drawBars(raster, row, axis, ratio, { y, hits, tones, isPath }) {
   const { width } = raster.canvas;
   const inset = row.computes || isPath ? 1.5 : 3.5;
   const strip = raster.cleared();
-  eachSpan(row, axis, ratio, width, (left, right, i) => strip.fill(colours[row.kind[i]], left, right));
+  paintCover(strip, row, axis, ratio, tones, !hits);
   if (hits) {
     const strong = Raster.colour(theme.text);
     eachStretch(row, hits, axis, ratio, width, 0, (left, right) => strip.fill(strong, left, Math.max(right, left + 2)));

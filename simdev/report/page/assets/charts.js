@@ -138,13 +138,18 @@ class Memory extends Chart {
 // A row a device, queue or link; the stronger its colour, the busier.
 class Load extends Chart {
   constructor(view, title = "Utilization and link load") {
-    super(view, title, "How much of each moment a device computes or a queue or link carries: the stronger the colour, the more.");
+    super(view, title, "How much of each moment a device computes or a queue or link carries; the full colour is all of it.");
   }
 
   take(timeline) {
     this.data = timeline;
-    this.rows = timeline.load;
-    this.bin = timeline.step / (this.rows.length ? this.rows[0].percent.length : 1);
+    const { load, step } = timeline;
+    this.bin = step / (load.length ? load[0].percent.length : 1);
+    // A bin is a span that is as busy as it says.
+    this.rows = load.map(({ name, percent }) => ({
+      name, percent, kind: percent.map(() => 0), busy: percent.map((part) => (part / 100) * this.bin),
+      start: percent.map((_, b) => b * this.bin), end: percent.map((_, b) => (b + 1) * this.bin),
+    }));
     this.part.hidden = !this.rows.length;
     this.size(AXIS + this.rows.length * CELL + 6);
     this.redraw();
@@ -153,15 +158,11 @@ class Load extends Chart {
   draw() {
     const context = this.begin();
     const top = this.box.scrollTop;
-    const place = (ps) => Math.round(clamp(this.axis.x(ps), this.axis.left, this.axis.width) * this.ratio);
-    const colours = shades().map((hex) => Raster.colour(hex));
-    const from = Math.max(Math.floor(this.view.from / this.bin), 0);
+    const tones = [channels(shades().at(-1))];
     const sight = this.rows.map((row, r) => ({ row, y: AXIS + r * CELL - top })).filter(({ y }) => y > AXIS - CELL && y < this.visible);
     for (const { row, y } of sight) {
       const strip = this.raster.cleared();
-      for (let b = from; b < row.percent.length && b * this.bin < this.view.to; b++) {
-        if (row.percent[b]) strip.fill(colours[row.percent[b]], place(b * this.bin), place((b + 1) * this.bin));
-      }
+      paintCover(strip, row, this.axis, this.ratio, tones);
       this.raster.lines(strip, Math.round(Math.max(y + 1, AXIS) * this.ratio), Math.round((y + CELL - 1) * this.ratio));
     }
     this.end(context);

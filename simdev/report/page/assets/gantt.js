@@ -42,7 +42,7 @@ class Gantt {
     this.home = this.homes();
     const items = timeline.kinds.map((kind, k) => element("span", {}, swatch(timeline.colours[k]), kind));
     this.legend.replaceChildren(...items, element("span", {}, swatch(ALARM), "on the critical path"));
-    if (timeline.merged) this.legend.append("Very many spans: neighbours are shown as one.");
+    if (timeline.merged) this.legend.append("Very many spans: neighbours are shown as one, as pale as they are busy.");
     this.unfold.hidden = !timeline.folds.length;
     this.place();
     this.find(this.wanted);
@@ -106,11 +106,11 @@ class Gantt {
     this.raster ||= new Raster(this.canvas);
     this.raster.begin(Math.round(AXIS * ratio), axis.marks(ratio));
     const hexes = this.timeline.colours.map((hex) => (this.hits ? mixed(paint(hex), theme.ground, 0.25) : paint(hex)));
-    const [colours, inks] = [hexes.map((hex) => Raster.colour(hex)), hexes.map(ink)];
+    const [tones, inks] = [hexes.map(channels), hexes.map(ink)];
     const sight = this.rows.map((row, r) => ({ row, r, y: this.y[r] - top }))
       .filter(({ r, y }) => this.y[r] >= 0 && y > AXIS - ROW && y < this.visible);
     for (const { row, r, y } of sight) {
-      drawBars(this.raster, row, axis, ratio, { y, hits: this.hits && this.hits[r], colours, isPath: r === 0 });
+      drawBars(this.raster, row, axis, ratio, { y, hits: this.hits && this.hits[r], tones, isPath: r === 0 });
     }
     this.raster.put(context);
     context.save();
