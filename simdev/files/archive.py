@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from ..errors import InputError, refuse
+from ..errors import InputError, prefixed, refuse
 from .reading import PathLike, unpacked
 
 # An entry of the table takes 20 times as much memory as in the file.
@@ -76,6 +76,8 @@ def known_entries(
             problems.append(f"{name}: packed by a method that is neither stored nor deflated")
         elif entry.external_attr >> 16 & 0o170000 == _LINK:
             problems.append(f"{name}: is a symbolic link")
+        elif not entry.compress_type and entry.compress_size != entry.file_size:
+            problems.append(f"{name}: is stored, and has two sizes")
         elif entry.volume:
             problems.append(f"{name}: lies on another disk of a divided archive")
         entries[name] = entry
@@ -87,10 +89,9 @@ def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """What an entry holds, whatever the archive says of its size. Raises InputError where that is
     too much.
     """
-    try:
-        with archive.open(entry) as packed:
-            return unpacked(packed.read, entry.compress_size)
-    except InputError as error:
-        raise InputError(
-            f"{entry.orig_filename}: {problem}" for problem in error.problems
-        ) from None
+    size = min(entry.compress_size, archive.start_dir)
+    with archive.open(entry) as packed, prefixed(f"{entry.orig_filename}: "):
+        data = unpacked(packed.read, size)
+        if len(data) != entry.file_size:
+            raise InputError(f"holds {len(data)} bytes, not {entry.file_size} as the archive says")
+    return data

@@ -191,8 +191,9 @@ def read_program(source: PathLike | BinaryIO) -> SavedProgram:
 
 
 def _json(name: str, read: Callable[[str], bytes]) -> Any:
+    data = read(name)
     with prefixed(f"{name}: "):
-        return plain(parse_json(text_of(read(name), name)))
+        return plain(parse_json(text_of(data, name)))
 
 
 def _payloads(format: Format, name: str, read: Callable[[str], bytes]) -> Mapping[str, _Payload]:

@@ -456,7 +456,11 @@ def _operator(target: str) -> Any:
     parts = _ATEN.fullmatch(target)
     name, overload = parts.groups() if parts else ("", "")
     func = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    if not isinstance(func, torch._ops.OpOverload) or name in OUTSIDE:
+    if (
+        not isinstance(func, torch._ops.OpOverload)
+        or name in OUTSIDE
+        or not torch._C._dispatch_has_kernel(func.name())  # TorchScript has more, with effects
+    ):
         raise InputError("no operator of ATen that simdev can follow")
     returned = [str(each.type) for each in func._schema.returns]
     if not all("Tensor" in each for each in returned) and name not in SIZES:

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, SimdevError
+from .compiled import refusing_compiled
 from .record import Recorder, TensorSpec, UntoldBufferError
 from .scopes import Scopes
 
@@ -66,7 +67,7 @@ def trace_step(
     that fails, and without ``real`` for one that asks for values.
     """
     step = _Step(module, loss)
-    with refusing("captured"):
+    with refusing("captured"), refusing_compiled(module):
         state = step.state().values()
         if any(map(is_lazy, state)):
             # A first call is what gives a lazy module its shapes.
