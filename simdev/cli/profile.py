@@ -204,10 +204,11 @@ def _compare(profile: Path, graph: Path) -> None:
     simulated = result.with_host_s if result.held_out_s is None else result.held_out_s
     tried = "" if result.held_out_s is None else f" with the host of batch {result.tried}"
     error = NOT_TRIED if result.host_error is None else f"error {result.host_error:+.1%}"
-    noisy = " (too noisy to be trusted)" * result.too_noisy
     print(
-        f"{result.model}{batch}, one {result.device}: simulated "
-        f"{format_seconds(simulated)}{tried}, measured {format_seconds(result.measured_s)}, {error}{noisy}"
+        f"{result.model}{batch}, one {result.device}: "
+        f"simulated {format_seconds(simulated)}{tried}, "
+        f"measured {format_seconds(result.measured_s)}, {error}",
+        end=" (too noisy to be trusted)\n" if result.too_noisy else "\n",
     )
     for line in advice(result):
         print(f"  {line}")
