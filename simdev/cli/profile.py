@@ -65,8 +65,8 @@ OPTIONS = (
     (
         "--compare",
         "",
-        "simulate the step from its operators and the host's cost, compare with the measured one, "
-        "and write the scenario of it",
+        "simulate the step from its operators and the host's cost, compare with the measured one "
+        "(the host of another batch, where there are several), and write the scenario of it",
     ),
     ("-o --output", "DIR", "where to write (default profiles)", {"default": "profiles"}),
     (
@@ -90,6 +90,11 @@ OPTIONS = (
         "doctor: exit code 3 where there is a warning (of these files too)",
         {"nargs": "*"},
     ),
+)
+
+
+NOT_TRIED = (
+    "no error: this very step told what its host costs; another batch (--batch 8,16) tries that"
 )
 
 
@@ -196,12 +201,14 @@ def _compare(profile: Path, graph: Path) -> None:
             f"the host's cost: {parts}"
         )
     batch = "" if result.batch is None else f", batch {result.batch}"
+    simulated = result.with_host_s if result.held_out_s is None else result.held_out_s
+    tried = "" if result.held_out_s is None else f" with the host of batch {result.tried}"
+    error = NOT_TRIED if result.host_error is None else f"error {result.host_error:+.1%}"
     print(
         f"{result.model}{batch}, one {result.device}: "
-        f"simulated {format_seconds(result.with_host_s)}, "
-        f"measured {format_seconds(result.measured_s)}, error {result.host_error:+.1%}"
-        + " (too noisy to be trusted)"
-        * result.too_noisy
+        f"simulated {format_seconds(simulated)}{tried}, "
+        f"measured {format_seconds(result.measured_s)}, {error}",
+        end=" (too noisy to be trusted)\n" if result.too_noisy else "\n",
     )
     for line in advice(result):
         print(f"  {line}")

@@ -101,17 +101,22 @@ def _read_bytes(path: str) -> bytes:
 def _unpacked(data: bytes, compressed: bool) -> bytes:
     if not compressed and not data.startswith(_GZIP_MAGIC):
         return data
-    limit = min(MAX_TEXT, max(RATIO_FROM, MAX_RATIO * len(data)))
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+        return unpacked(packed.read, len(data))
+
+
+def unpacked(read: Callable[[int], bytes], packed: int) -> bytes:
+    """All that ``read`` gives of data that took so many bytes packed. Raises InputError where it is
+    more than text may take, or than packing makes of text.
+    """
+    limit = min(MAX_TEXT, max(RATIO_FROM, MAX_RATIO * packed))
     parts, size = [], 0
     # By chunks: a bomb is refused before it is unpacked.
-    with gzip.GzipFile(fileobj=io.BytesIO(data)) as unpacked:
-        while part := unpacked.read(_CHUNK):
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                raise InputError(
-                    f"unpacks to more than {limit} bytes: refused as a decompression bomb"
-                )
+    while part := read(_CHUNK):
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            raise InputError(f"unpacks to more than {limit} bytes: refused as a decompression bomb")
     return b"".join(parts)
 
 

@@ -176,16 +176,18 @@ class Format:
         prefix: str = "",
         parts: Sequence[Format] = (),
         elsewhere: Mapping[str, str] = MappingProxyType({}),
+        config: ConfigDict = STRICT,
     ) -> None:
         """``prefix`` stands before each problem, for a part of a file that is read by itself;
-        ``parts`` are read so, and have keys too; ``elsewhere``: by key the place where it stands.
+        ``parts`` are read so, and have keys too; ``elsewhere``: by key the place where it stands;
+        ``config``: pydantic's, for a foreign format that may have more keys.
         """
-        self.shape, self.title, self.prefix = shape, title, prefix
+        self.shape, self.title, self.prefix, self.config = shape, title, prefix, config
         self.parts, self.elsewhere = parts, elsewhere
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
-        return TypeAdapter(with_config(STRICT)(self.shape))
+        return TypeAdapter(with_config(self.config)(self.shape))
 
     @cached_property
     def keys(self) -> frozenset[str]:

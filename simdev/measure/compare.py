@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import log
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ..cluster import Cluster, Device, Host
 from ..costs import CostModel, Profile
+from ..costs.host import phase_share
 from ..errors import InputError
 from ..files.graph import read_graph
 from ..files.profile import read_profile
 from ..files.writing import write_text
-from ..graph import PHASES
+from ..graph import PHASES, Graph
 from ..report import Report, run
 from ..scenario import Scenario
+from ..semantics import traits_of
 from ..strategy import Order, Strategy
 from ..units import PS_PER_SECOND
 
@@ -28,10 +32,12 @@ class Comparison:
     """A training step as simulated from its operators and as measured in the same run, in seconds.
 
     ``simulated_s`` and its signed ``error`` (simulated / measured - 1) are those of the operators
-    alone, ``with_host_s`` and ``host_error`` those of the step with what the profile tells of its
-    host, ``host`` in seconds by phase (None: it tells nothing, and both steps are one). ``device``
-    is the kind that was measured, ``clock`` how ("cpu" or "cuda"), ``known`` the share of the
-    simulated time that the profile's rows told, ``too_noisy`` the profile's mark.
+    alone, ``with_host_s`` is the step with what the profile tells of its host, ``host`` in seconds
+    by phase (None: it tells nothing, and both steps are one). The host is what this very step told,
+    so that ``with_host_s`` agrees with it whatever the operators take. ``held_out_s`` is the step
+    with the host that the ``tried`` batch of the same run told (both None: it has no other batch).
+    ``device`` is the kind that was measured, ``clock`` how ("cpu" or "cuda"), ``known`` the share
+    of the simulated time that the profile's rows told, ``too_noisy`` the profile's mark.
     """
 
     model: str
@@ -44,6 +50,8 @@ class Comparison:
     too_noisy: bool
     with_host_s: float
     host: Mapping[str, float] | None = None
+    held_out_s: float | None = None
+    tried: int | None = None
 
     @property
     def error(self) -> float:
@@ -51,9 +59,13 @@ class Comparison:
         return self.simulated_s / self.measured_s - 1
 
     @property
-    def host_error(self) -> float:
-        """Signed relative error of the step with its host."""
-        return self.with_host_s / self.measured_s - 1
+    def host_error(self) -> float | None:
+        """Signed relative error of the step with a host that it did not tell itself, None where
+        there is no other; where nothing is known of a host, that of the operators alone.
+        """
+        if self.host is None:
+            return self.error
+        return None if self.held_out_s is None else self.held_out_s / self.measured_s - 1
 
 
 SMALL, LARGE, WHOLE = 0.05, 0.15, 0.99
@@ -82,7 +94,7 @@ def advice(comparison: Comparison) -> Iterator[str]:
                 f"by a greater --batch{faster}"
             )
     left = comparison.host_error
-    if comparison.too_noisy or comparison.known < WHOLE or abs(left) <= SMALL:
+    if comparison.too_noisy or comparison.known < WHOLE or left is None or abs(left) <= SMALL:
         return
     if left > 0:
         yield (
@@ -112,8 +124,13 @@ def compare(
         )
     path, whole = _run_of(header, Path(profile), graph)
     phases = _phases(header)
-    alone = _simulated(rows, path, header, None)
-    with_host = _simulated(rows, path, header, _host(header)) if phases else alone
+    read = read_graph(path)
+    alone = _simulated(rows, read, header, None)
+    with_host = _simulated(rows, read, header, _host(header)) if phases else alone
+    other = _other_run(header, path, whole) if phases else None
+    held_out = (
+        None if other is None else _simulated(rows, _hosted(read, other), header, _host(header))
+    )
     return Comparison(
         model=str(header.get("model", Path(profile).name)),
         batch=whole.get("batch"),
@@ -125,7 +142,34 @@ def compare(
         too_noisy=bool(header.get("noise", {}).get("too_noisy")),
         with_host_s=with_host.step_ps / PS_PER_SECOND,
         host=phases,
+        held_out_s=None if held_out is None else held_out.step_ps / PS_PER_SECOND,
+        tried=None if other is None else other.get("batch"),
     )
+
+
+def _other_run(header: Any, graph: Path, whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The run that tells a host beside that of a graph, the nearest in its batch: the step of the
+    graph itself would agree with its own host, whatever it is.
+    """
+    others = [
+        run
+        for run in header.get("runs", ())
+        if Path(run["graph"]).name != graph.name and _phases(run) is not None
+    ]
+    batch = whole.get("batch") or 1
+    return min(others, key=lambda run: abs(log((run.get("batch") or 1) / batch)), default=None)
+
+
+def _hosted(graph: Graph, run: Mapping[str, Any]) -> Graph:
+    """A graph whose ops take as long of their host as those of another run do, by phase."""
+    shares = {phase: phase_share(run["host"], phase) or Fraction(0) for phase in PHASES}
+    ops = tuple(
+        op
+        if op.host_time is not None or traits_of(op.kind).leaf is not None
+        else replace(op, host_time=shares[op.phase])
+        for op in graph.ops
+    )
+    return replace(graph, ops=ops)
 
 
 def write_scenario(
@@ -190,12 +234,12 @@ def _host(header: Any) -> Host:
     return Host(**_host_fields(header))
 
 
-def _simulated(rows: Profile, graph: Path, header: Any, host: Host | None) -> Report:
+def _simulated(rows: Profile, graph: Graph, header: Any, host: Host | None) -> Report:
     kind = header["device"]["kind"]
     cluster = Cluster(f"1x-{kind}", (Device("device:0", kind, host=host),))
     # Program order, as the step ran when it was measured.
     strategy = Strategy({"*": "device:0"}, Order("program"))
-    return run(Scenario(read_graph(graph), cluster, CostModel(rows), strategy))
+    return run(Scenario(graph, cluster, CostModel(rows), strategy))
 
 
 def has_step(profile: str | os.PathLike[str]) -> bool:

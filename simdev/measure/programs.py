@@ -8,11 +8,8 @@ the module answers for the program.
 from __future__ import annotations
 
 import inspect
-import io
-import json
 import os
 import warnings
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -25,12 +22,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..errors import InputError
 from ..files.graph import read_graph
+from ..files.program import read_program
 from ..graph import Graph
 from .capture import capture, capture_forward
+from .exported import Exported
 
 ProgramSource = str | os.PathLike[str] | BinaryIO
-PICKLED = ("custom_obj", "opaque_obj")
-"""How names of pickled objects in an archive begin."""
 
 
 @dataclass(frozen=True)
@@ -52,91 +49,48 @@ def import_program(
 
     Without an ``optimizer`` (``sgd-momentum`` or ``adam``) it is the forward pass; with one the
     whole step, and the program must return its loss, one number. Dynamic dimensions have the sizes
-    of the example inputs (``inputs``: other ones). A .pt2 file is read by ``torch.export.load``,
-    which can run code: read those of people whom you trust. Files that hold pickled objects are
-    refused. Raises InputError.
+    of the example inputs (``inputs``: other ones). A .pt2 file tells its calls and their shapes:
+    none of its code is run, nothing in it is unpickled, and no weights are read. Raises InputError.
     """
     if isinstance(source, nn.Module):
         if inputs is None:
             raise InputError("inputs: a module needs those that it is called with")
         names = _positional(inspect.signature(source.forward))
         return Program(_graph(source, tuple(inputs), {}, names, optimizer, name))
-    notes: list[str] = []
-    program = source if isinstance(source, ExportedProgram) else load_program(source)
-    example = program.example_inputs
+    if not isinstance(source, ExportedProgram):
+        return _import_file(source, inputs, optimizer, name)
+    example = source.example_inputs
     if inputs is None and example is None:
         raise InputError("the program was saved without example inputs, which tell its sizes")
     args, kwargs = (tuple(inputs), {}) if inputs is not None else example or ((), {})
-    if program.range_constraints:
-        notes.append("dynamic dimensions have the sizes of the example inputs")
-    module = _with_modules(program, notes)
-    if optimizer is None:
-        notes.append(
-            "the forward pass alone: an --optimizer makes the whole step of a program that returns "
-            "its loss"
-        )
-    names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    notes = _notes(bool(source.range_constraints), optimizer)
+    module = _with_modules(source, notes)
+    names = [name for name in source.graph_signature.user_inputs if isinstance(name, str)]
     return Program(_graph(module, args, kwargs, names, optimizer, name), tuple(notes))
 
 
-def load_program(source: ProgramSource) -> ExportedProgram:
-    """The program of a .pt2 file. Raises InputError."""
-    # Before PyTorch opens it: loading is when pickled objects would run.
-    _refuse_pickles(source)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.export.load(source)
-    except Exception as error:
-        # What the file holds is taken apart by PyTorch, which raises whatever it stumbles over.
-        reason = next(iter(str(error).splitlines()), "")[:200]
-        raise InputError(
-            f"not a program that this PyTorch can load: {type(error).__name__}: {reason}"
-        ) from None
+def _import_file(
+    source: ProgramSource, inputs: Sequence[Any] | None, optimizer: str | None, name: str
+) -> Program:
+    """The graph of a .pt2 file, made without code or values of the file."""
+    saved = read_program(source)
+    program = Exported(saved)
+    args = program.inputs if inputs is None else program.fitting(inputs)
+
+    def call(module: nn.Module, *tensors: Tensor) -> Any:
+        return program.run(*tensors)
+
+    graph = _traced(program.module, args, call, program.names, optimizer, name)
+    return Program(graph, tuple(_notes(saved.varies, optimizer)))
 
 
-def _refuse_pickles(source: ProgramSource) -> None:
-    """Raises InputError for an archive that is none of torch.export's, or that holds objects to
-    unpickle.
-    """
-    try:
-        with zipfile.ZipFile(source) as archive:
-            names = archive.namelist()
-            if not any(name.endswith("archive_format") for name in names) or not any(
-                "/models/" in f"/{name}" for name in names
-            ):
-                raise InputError("not an archive of torch.export.save (of PyTorch 2.7 or later)")
-            configs = [
-                json.loads(archive.read(name)) for name in names if name.endswith("_config.json")
-            ]
-            _refuse_sample(archive, names)
-    except (zipfile.BadZipFile, ValueError, KeyError, EOFError, NotImplementedError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"damaged archive: {error}") from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}") from None
-    for config in configs:
-        entries = config.get("config", {}) if isinstance(config, dict) else {}
-        for key, entry in entries.items() if isinstance(entries, dict) else ():
-            if isinstance(entry, Mapping) and (
-                str(entry.get("path_name", "")).startswith(PICKLED) or entry.get("use_pickle")
-            ):
-                raise InputError(f"{key}: a pickled object, which could run code: refused")
-    if not isinstance(source, (str, os.PathLike)):
-        source.seek(0)
-
-
-def _refuse_sample(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
-    """Raises InputError where example inputs are more than tensors and plain values."""
-    for name in names:
-        if "/sample_inputs/" in f"/{name}":
-            try:
-                torch.load(io.BytesIO(archive.read(name)), weights_only=True)
-            except Exception as error:
-                raise InputError(
-                    f"{name}: example inputs that only unpickling could read: refused"
-                ) from error
+def _notes(varies: bool, optimizer: str | None) -> list[str]:
+    dynamic = "dynamic dimensions have the sizes of the example inputs"
+    forward = (
+        "the forward pass alone: an --optimizer makes the whole step of a program that returns its "
+        "loss"
+    )
+    return [dynamic] * varies + [forward] * (optimizer is None)
 
 
 def _with_modules(program: ExportedProgram, notes: list[str]) -> nn.Module:
@@ -174,12 +128,22 @@ def _graph(
         positional, named = tree_unflatten(filled, spec)
         return module(*positional, **named)
 
-    if len(names) == len(places):
+    return _traced(module, [leaves[place] for place in places], call, names, optimizer, name)
+
+
+def _traced(
+    module: nn.Module,
+    tensors: Sequence[Tensor],
+    call: Callable[..., Any],
+    names: Sequence[str],
+    optimizer: str | None,
+    name: str,
+) -> Graph:
+    if len(names) == len(tensors):
         # The recorder names the inputs of a step by the arguments of what it calls.
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [inspect.Parameter(argument, kind) for argument in ("_", *names)]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    tensors = [leaves[place] for place in places]
     if optimizer is None:
         return read_graph(capture_forward(module, tensors, call, name).graph)
     return read_graph(capture(module, tensors, _scalar(call), optimizer, name).graph)

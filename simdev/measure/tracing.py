@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     UnsupportedFakeTensorException,
 )
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, SimdevError
+from .compiled import refusing_compiled
 from .record import Recorder, TensorSpec, UntoldBufferError
 from .scopes import Scopes
 
@@ -29,7 +31,7 @@ Gradient = tuple[tuple[int, int], TensorSpec]
 """Where a gradient comes from, and what it looks like to the update."""
 
 # What only values can tell: a step that asks for them is run on real tensors.
-_NEEDS_VALUES = (
+NEEDS_VALUES = (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedFakeTensorException,
@@ -65,20 +67,27 @@ def trace_step(
     that fails, and without ``real`` for one that asks for values.
     """
     step = _Step(module, loss)
-    with refusing("captured"):
-        if any(is_lazy(tensor) for tensor in step.state().values()):
+    with refusing("captured"), refusing_compiled(module):
+        state = step.state().values()
+        if any(map(is_lazy, state)):
             # A first call is what gives a lazy module its shapes.
             with torch.no_grad():
                 loss(module, *inputs)
         try:
-            return _Tracer(step, inputs, training, FakeTensorMode(), real).traced()
-        except _NEEDS_VALUES as error:
+            return _Tracer(step, inputs, training, _mode((*state, *inputs)), real).traced()
+        except NEEDS_VALUES as error:
             if not real:
                 raise InputError(
                     "the step depends on the values of tensors and cannot be captured: "
                     f"{str(error).splitlines()[0]}"
                 ) from None
         return _Tracer(step, inputs, training, None).traced()
+
+
+def _mode(tensors: Iterable[Tensor]) -> FakeTensorMode:
+    """The mode of tensors that are fake already, else a new one: modes do not mix."""
+    modes = (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
+    return next(modes, None) or FakeTensorMode()
 
 
 class _Step(nn.Module):

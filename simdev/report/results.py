@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import InputError, install_line
+from ..files.reading import MAX_TEXT, MAX_VALUES
 from ..units import PS_PER_SECOND, format_bytes, format_number, format_seconds
 from .measures.path import BLAMES
 from .measures.throughput import COSTS
@@ -278,14 +279,30 @@ def is_results(path: str) -> bool:
     return path.lower().endswith(TABLES)
 
 
+def _read_parquet(file: IO[bytes]) -> pd.DataFrame:
+    """A table that is not larger than any text may be: a column of one value takes no bytes."""
+    import pandas as pd
+    from pyarrow.parquet import read_metadata
+
+    told = read_metadata(file)
+    groups = [told.row_group(i) for i in range(told.num_row_groups)]
+    values = sum(g.column(i).num_values for g in groups for i in range(g.num_columns))
+    if max(values, told.num_rows) > MAX_VALUES:
+        raise InputError(f"holds more than {MAX_VALUES} values")
+    if sum(group.total_byte_size for group in groups) > MAX_TEXT:
+        raise InputError(f"unpacks to more than {MAX_TEXT >> 20} MiB")
+    file.seek(0)
+    return pd.read_parquet(file)
+
+
 def read_results(path: str) -> pd.DataFrame:
     """The results of a sweep, as ``simdev sweep --output`` writes them. Raises InputError."""
-    import pandas as pd
-
     is_parquet = path.lower().endswith(".parquet")
     try:
         with open(path, "rb") as file:
-            table = pd.read_parquet(file) if is_parquet else _read_csv(file)
+            table = _read_parquet(file) if is_parquet else _read_csv(file)
+    except InputError as error:
+        raise error.within(path) from None
     except ImportError:
         raise InputError(f"Parquet needs pyarrow: {install_line('parquet')}", path) from None
     except FileNotFoundError:

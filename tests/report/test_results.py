@@ -101,6 +101,20 @@ def test_what_is_no_table_of_results_is_refused(
         read_results(str(tmp_path / name))
 
 
+def test_a_small_file_of_a_huge_table_is_refused(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    path = tmp_path / "r.parquet"
+    zeros = pyarrow.Array.from_buffers(
+        pyarrow.int8(), 21_000_000, [None, pyarrow.py_buffer(bytes(21_000_000))]
+    )
+    parquet.write_table(pyarrow.table({"scenario": zeros}), path)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(InputError, match=r"r\.parquet: holds more than 20000000 values"):
+        read_results(str(path))
+
+
 def test_no_rows_are_told() -> None:
     data = results_data(RESULTS.iloc[:0], "empty")
     assert (data["headline"], data["columns"]) == ("No scenarios", [])

@@ -1,0 +1,257 @@
+"""The archive of a program that torch.export saved: what it calls and the shapes of its tensors.
+
+The values of weights are never read, nor are examples of its inputs, which are pickled: their
+shapes stand with the calls. Format: torch/_export/serde/schema.py of PyTorch 2.7 and later,
+version 8.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pickletools import genops
+from typing import Any, BinaryIO, Literal, Required
+
+from pydantic import ConfigDict
+from typing_extensions import TypedDict
+
+from ..errors import InputError, prefixed, refuse
+from ..units import MAX_BYTES
+from .archive import known_entries, opened_archive, read_entry
+from .paths import shown
+from .reading import PathLike, parse_json, text_of
+from .shape import Extent, Format, plain
+
+SAVED = "torch.export.save"
+_GRAPH, _WEIGHTS, _CONSTANTS = (
+    "models/model.json",
+    "data/weights/model_weights_config.json",
+    "data/constants/model_constants_config.json",
+)
+_KNOWN = re.compile(
+    r"archive_format|archive_version|byteorder|\.data/(version|serialization_id)"
+    r"|models/model\.json|data/sample_inputs/model\.pt|extra/.+"
+    r"|data/weights/(weight_\d+|model_weights_config\.json)"
+    r"|data/constants/((tensor|custom_obj|opaque_obj)_\d+|model_constants_config\.json)"
+)
+
+
+class _Device(TypedDict, total=False):
+    type: Required[str]
+    index: int | None
+
+
+class _Expression(TypedDict):
+    """A size that varies; ``hint`` is what it was of the example inputs."""
+
+    hint: dict[str, Any] | None
+
+
+class _Size(TypedDict, total=False):
+    as_int: Extent
+    as_expr: _Expression
+
+
+class TensorMeta(TypedDict):
+    """What a tensor looks like, without its values."""
+
+    dtype: int
+    sizes: list[_Size]
+    strides: list[_Size]
+    requires_grad: bool
+    device: _Device
+    layout: Literal[7]
+
+
+class _Argument(TypedDict):
+    name: str
+    arg: dict[str, Any]
+
+
+class Node(TypedDict):
+    """A call of an operator; its arguments and outputs say by their one key what they are."""
+
+    target: str
+    inputs: list[_Argument]
+    outputs: list[dict[str, Any]]
+    metadata: dict[str, str]
+
+
+class Graph(TypedDict):
+    """Calls one after another, and what their values look like."""
+
+    inputs: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
+    nodes: list[Node]
+    tensor_values: dict[str, TensorMeta]
+    sym_int_values: dict[str, _Size]
+
+
+class _Signature(TypedDict):
+    input_specs: list[dict[str, dict[str, Any]]]
+    output_specs: list[dict[str, dict[str, Any]]]
+
+
+class _Module(TypedDict):
+    fqn: str
+
+
+class _GraphModule(TypedDict):
+    graph: Graph
+    signature: _Signature
+    module_call_graph: list[_Module]
+
+
+class _Version(TypedDict):
+    major: Literal[8]
+
+
+class _Program(TypedDict):
+    schema_version: _Version
+    graph_module: _GraphModule
+    range_constraints: dict[str, Any]
+
+
+class _Payload(TypedDict):
+    path_name: str
+    is_param: bool
+    use_pickle: bool
+    tensor_meta: TensorMeta | None
+
+
+class _Payloads(TypedDict):
+    config: dict[str, _Payload]
+
+
+MAX_PICKLE = 2**20
+_PLAIN = re.compile(
+    r"|collections OrderedDict|torch (\w+Storage|Size|device|\w*float\w*|bfloat16|u?int\d+|bool)"
+    r"|torch\._utils _rebuild_(tensor_v2|parameter|meta_tensor_no_storage)"
+    r"|torch\.storage UntypedStorage|torch\.serialization _get_layout"
+)
+"""Names in pickles of tensors, and none at all."""
+_BY_STACK = frozenset({"STACK_GLOBAL", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"})
+"""Instructions of pickles that call what no instruction names."""
+_FOREIGN = ConfigDict(strict=True, extra="ignore")
+_PROGRAM = Format(_Program, prefix=f"{_GRAPH}: ", config=_FOREIGN)
+_INNER = Format(Graph, config=_FOREIGN)
+_STATE = Format(_Payloads, prefix=f"{_WEIGHTS}: ", config=_FOREIGN)
+_OTHER = Format(_Payloads, prefix=f"{_CONSTANTS}: ", config=_FOREIGN)
+
+
+@dataclass(frozen=True)
+class SavedProgram:
+    """What an archive says of its program: the calls, what its inputs and outputs are, the names of
+    its modules in their order, and the parameters, buffers and constants by name.
+
+    ``varies``: whether sizes of its inputs do; they are those of the example inputs.
+    """
+
+    graph: Graph
+    signature: _Signature
+    modules: tuple[str, ...]
+    state: Mapping[str, _Payload]
+    constants: Mapping[str, _Payload]
+    varies: bool
+
+
+def read_program(source: PathLike | BinaryIO) -> SavedProgram:
+    """The program of a .pt2 file. Nothing of it is run or unpickled. Raises InputError."""
+    with opened_archive(source) as archive:
+        names = archive.namelist()
+        root = names[0].partition("/")[0] + "/" if names else ""
+        if not {root + "archive_format", root + _GRAPH} <= set(names):
+            raise InputError(f"not an archive of {SAVED} (of PyTorch 2.7 or later)")
+
+        def known(name: str) -> bool:
+            return name.startswith(root) and bool(_KNOWN.fullmatch(name[len(root) :]))
+
+        entries = known_entries(archive, known, SAVED)
+
+        def read(name: str) -> bytes:
+            if root + name not in entries:
+                raise InputError(f"{name}: missing")
+            return read_entry(archive, entries[root + name])
+
+        if (read("archive_format"), read("archive_version")) != (b"pt2", b"0"):
+            raise InputError(
+                "archive_version: must be 0 of the format pt2, which this simdev reads"
+            )
+        state = _payloads(_STATE, _WEIGHTS, read)
+        constants = _payloads(_OTHER, _CONSTANTS, read)
+        _refuse_objects(read("data/sample_inputs/model.pt"))
+        program = _PROGRAM.validated(_json(_GRAPH, read))
+    module, ranges = program["graph_module"], program["range_constraints"]
+    modules = tuple(entry["fqn"] for entry in module["module_call_graph"])
+    return SavedProgram(
+        module["graph"], module["signature"], modules, state, constants, bool(ranges)
+    )
+
+
+def _json(name: str, read: Callable[[str], bytes]) -> Any:
+    data = read(name)
+    with prefixed(f"{name}: "):
+        return plain(parse_json(text_of(data, name)))
+
+
+def _payloads(format: Format, name: str, read: Callable[[str], bytes]) -> Mapping[str, _Payload]:
+    """Parameters, buffers or constants by name. Raises InputError where one is pickled."""
+    payloads: dict[str, _Payload] = format.validated(_json(name, read))["config"]
+    refuse(
+        f"{key}: a pickled object, which could run code: refused"
+        for key, payload in payloads.items()
+        if payload["use_pickle"] or payload["tensor_meta"] is None
+    )
+    return payloads
+
+
+def _refuse_objects(data: bytes) -> None:
+    """Raises InputError where example inputs are more than tensors and plain values, which a look
+    at the names in their pickle tells: nothing is unpickled.
+    """
+    if not data:
+        return  # saved without example inputs
+    names: list[str] = []
+    try:
+        with opened_archive(io.BytesIO(data)) as archive:
+            pickled = [
+                n for n in archive.infolist() if n.orig_filename.lower().endswith("data.pkl")
+            ]
+            text = b"".join(read_entry(archive, entry) for entry in pickled)
+        if len(pickled) == 1 and len(text) <= MAX_PICKLE:
+            names = [_called(code.name, arg) for code, arg, _ in genops(text)]
+    except (InputError, ValueError):
+        pass  # refused below, as nothing was called
+    if not names or not all(_PLAIN.fullmatch(name) for name in names):
+        raise InputError("example inputs that only unpickling could read: refused")
+
+
+def _called(code: str, name: object) -> str:
+    """What an instruction of a pickle calls; nothing where it only makes plain values."""
+    return str(name) if code in ("GLOBAL", "INST") else code if code in _BY_STACK else ""
+
+
+def inner_graph(value: Any) -> Graph:
+    """The graph in an argument of a call. Raises InputError."""
+    return _INNER.validated(value)  # type: ignore[return-value]
+
+
+def the_one(value: Mapping[str, Any]) -> tuple[str, Any]:
+    """The key and the value of an object that says by its one key of which kind it is.
+
+    Raises InputError.
+    """
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise InputError(f"must be an object of one key, got {shown(value)}")
+    return next(iter(value.items()))
+
+
+def extent_of(size: _Size) -> int:
+    """A size; one that varies as it was of the example inputs. Raises InputError."""
+    kind, value = the_one(size)
+    known = value if kind == "as_int" else (value["hint"] or {}).get("as_int")
+    if type(known) is not int or not 0 <= known <= MAX_BYTES:
+        raise InputError("a size that the program does not tell")
+    return known

@@ -1,0 +1,527 @@
+"""Programs of torch.export as modules, from what their archives say, without code of theirs.
+
+A program is a list of calls of PyTorch's operators. Only operators of ATen that make tensors or
+sizes are called, and arithmetic of sizes; they are called within the modules that they were
+recorded in, so that whoever watches modules sees those of the program that was exported.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from ..errors import InputError, prefixed
+from ..files.program import Node, SavedProgram, TensorMeta, extent_of, inner_graph, the_one
+from .tracing import NEEDS_VALUES
+
+DTYPES = {
+    1: torch.uint8, 2: torch.int8, 3: torch.int16, 4: torch.int32, 5: torch.int64,
+    6: torch.float16, 7: torch.float32, 8: torch.float64, 9: torch.complex32,
+    10: torch.complex64, 11: torch.complex128, 12: torch.bool, 13: torch.bfloat16,
+    28: torch.uint16, 29: torch.float8_e4m3fn, 30: torch.float8_e5m2, 31: torch.float8_e4m3fnuz,
+    32: torch.float8_e5m2fnuz, 34: torch.uint32, 35: torch.uint64,
+}  # fmt: skip
+"""Dtypes by their numbers in the format."""
+MEMORY_FORMATS = {
+    1: torch.contiguous_format,
+    2: torch.channels_last,
+    3: torch.channels_last_3d,
+    4: torch.preserve_format,
+}
+ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    "_operator.add": operator.add, "_operator.sub": operator.sub, "_operator.mul": operator.mul,
+    "_operator.floordiv": operator.floordiv, "_operator.truediv": operator.truediv,
+    "_operator.mod": operator.mod, "_operator.neg": operator.neg, "_operator.pos": operator.pos,
+    "_operator.eq": operator.eq, "_operator.ne": operator.ne, "_operator.lt": operator.lt,
+    "_operator.le": operator.le, "_operator.gt": operator.gt, "_operator.ge": operator.ge,
+    "_operator.and_": operator.and_, "_operator.or_": operator.or_, "_operator.pow": math.pow,
+    "math.trunc": math.trunc, "math.ceil": math.ceil, "math.floor": math.floor,
+    "torch.sym_not": operator.not_, "torch.sym_int": int, "torch.sym_float": float,
+    "torch.sym_max": max, "torch.sym_min": min, "torch.sym_sqrt": math.sqrt,
+    "torch.sym_ite": lambda test, yes, no: yes if test else no,
+}  # fmt: skip
+"""What programs do with sizes."""
+MODES: Mapping[str, Callable[..., AbstractContextManager[Any]]] = {
+    "torch.ops.higher_order.wrap_with_set_grad_enabled": torch.set_grad_enabled,
+    "torch.ops.higher_order.wrap_with_autocast": torch.autocast,
+}
+"""Calls of an inner graph, and the mode that each runs it in."""
+SIZES = frozenset(
+    {"sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "item", "_local_scalar_dense"}
+)
+"""Operators that make numbers."""
+OUTSIDE = frozenset({"from_file"})
+"""Operators that look at more than their arguments."""
+CUTS = re.compile(r"(unsafe_)?(split|chunk)|unbind|tensor_split|[hvd]split|lstm|gru|rnn_\w+")
+"""Operators that make a tensor, or a call, for each part of an extent."""
+MAX_NUMBER, MAX_PARTS, MAX_NESTED = 2**63, 2**16, 64
+_ATEN = re.compile(r"torch\.ops\.aten\.(_?[a-z]\w*)\.(\w+)")
+
+Values = dict[str, Any]
+"""Tensors and numbers by their names in a graph."""
+Stack = Sequence[tuple[str, str]]
+"""Calls of modules, outermost first: which call it is, and the module's name."""
+
+
+class _Part(nn.Module):
+    """A module of a program: it does what it is told to, while those who watch see it called."""
+
+    def forward(self, work: Callable[[], Any]) -> Any:
+        """What the calls that were recorded in the module give."""
+        return work()
+
+
+class Exported:
+    """A saved program that runs on fake tensors, and so without memory.
+
+    ``module`` holds its parameters and buffers, ``inputs`` are the tensors that it was exported
+    with and ``names`` their arguments. Raises InputError where the program holds what cannot be
+    called.
+    """
+
+    def __init__(self, program: SavedProgram) -> None:
+        self.module = _Part()
+        self._mode = FakeTensorMode()
+        self._program = program
+        self._shared: dict[object, Tensor] = {}
+        self._given: Values = {}
+        self._state: dict[str, tuple[nn.Module, str]] = {}
+        self._held_as: dict[str, str] = {}
+        self.copies: dict[str, str] = {}
+        inputs: dict[str, Tensor] = {}
+        for name in program.modules:
+            self.part(name)
+        for index, spec in enumerate(program.signature["input_specs"]):
+            with _within(f"input_specs[{index}]"):
+                inputs |= self._take(*the_one(spec))
+        # Parameters that nothing reads are the module's all the same.
+        for name in program.state:
+            self._hold(name)
+        for index, spec in enumerate(program.signature["output_specs"]):
+            with _within(f"output_specs[{index}]"):
+                self._note_copy(*the_one(spec))
+        self.names, self.inputs = tuple(inputs), tuple(inputs.values())
+        self._calls = _Calls(program.graph["nodes"], self.part, self.copies)
+
+    def run(self, *tensors: Tensor) -> tuple[Any, ...]:
+        """The outputs of the program for such inputs."""
+        outputs: tuple[Any, ...] = self.module(partial(self._run, tensors))
+        return outputs
+
+    def fitting(self, given: Sequence[Any]) -> tuple[Tensor, ...]:
+        """The tensors among other inputs. Raises InputError where the program was not exported for
+        such: other dtypes, other sizes where those do not vary.
+        """
+        tensors = tuple(leaf for leaf in tree_leaves(tuple(given)) if isinstance(leaf, Tensor))
+        if len(tensors) != len(self.names):
+            raise InputError(f"inputs: must hold {len(self.names)} tensors, got {len(tensors)}")
+        for name, tensor in zip(self.names, tensors, strict=True):
+            meta = self._program.graph["tensor_values"][name]
+            sizes = [size.get("as_int") for size in meta["sizes"]]
+            fits = len(sizes) == tensor.dim() and all(
+                size in (None, extent) for size, extent in zip(sizes, tensor.shape, strict=True)
+            )
+            if not fits or tensor.dtype != DTYPES[meta["dtype"]]:
+                raise InputError(
+                    f"inputs: {name}: was exported with another shape or dtype than "
+                    f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+                )
+        return tensors
+
+    def _run(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+        values = self._given | dict(zip(self.names, tensors, strict=True))
+        # Parameters may be others for this run alone.
+        for name, (module, last) in self._state.items():
+            values[name] = {**module._parameters, **module._buffers}[last]
+        outputs = self._program.graph["outputs"]
+        self._calls.run(values, set(_names(outputs)))
+        kinds = [the_one(spec)[0] for spec in self._program.signature["output_specs"]]
+        return tuple(
+            _value(argument, values)
+            for kind, argument in zip(kinds, outputs, strict=True)
+            if not kind.endswith("_mutation")
+        )
+
+    def part(self, name: str) -> nn.Module:
+        """The module of a qualified name, which may say which call of it is meant (``body@1``)."""
+        module: nn.Module = self.module
+        for part in filter(None, name.partition("@")[0].split(".")):
+            module = module._modules.setdefault(part, _Part()) or module
+        return module
+
+    def _take(self, kind: str, spec: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Notes an input of the graph; returns it by its name where whoever calls it gives it."""
+        match kind:
+            case "parameter" | "buffer":
+                name = spec["arg"]["name"]
+                self._state[name] = self._hold(spec[f"{kind}_name"])
+                self._held_as[spec[f"{kind}_name"]] = name
+            case "tensor_constant":
+                payload = self._payload(spec["tensor_constant_name"])
+                self._given[spec["arg"]["name"]] = self._tensor(payload["tensor_meta"])
+            case "constant_input":
+                self._given[spec["name"]] = the_one(spec["value"])[1]
+            case "user_input":
+                given, value = the_one(spec["arg"])
+                graph = self._program.graph
+                if given == "as_tensor":
+                    return {value["name"]: self._tensor(graph["tensor_values"][value["name"]])}
+                if "as_name" in (value if isinstance(value, dict) else ()):
+                    name = value["as_name"]
+                    self._given[name] = extent_of(graph["sym_int_values"][name])
+            case _:
+                raise InputError(f"{kind}: an input that simdev cannot follow")
+        return {}
+
+    def _payload(self, name: str) -> Mapping[str, Any]:
+        payloads = self._program.state, self._program.constants
+        if not any(name in kept for kept in payloads):
+            raise InputError(f'"{name}" is neither among the weights nor among the constants')
+        return next(kept[name] for kept in payloads if name in kept)
+
+    def _hold(self, name: str) -> tuple[nn.Module, str]:
+        """Where a parameter or buffer is held, from now on if it was not before."""
+        owner, _, last = name.rpartition(".")
+        module, payload = self.part(owner), self._payload(name)
+        held = module._parameters if payload["is_param"] else module._buffers
+        if last not in held:
+            # Parameters that share their values are one.
+            meta = payload["tensor_meta"]
+            looks = str((payload["path_name"], meta["sizes"], meta["strides"], payload["is_param"]))
+            if looks not in self._shared:
+                self._shared[looks] = self._tensor(meta, payload["is_param"])
+            held[last] = self._shared[looks]  # type: ignore[assignment]
+        return module, last
+
+    def _tensor(self, meta: TensorMeta, parameter: bool = False) -> Tensor:
+        with self._mode:
+            tensor = torch.empty_strided(
+                [extent_of(size) for size in meta["sizes"]],
+                [extent_of(stride) for stride in meta["strides"]],
+                dtype=_of(DTYPES, meta["dtype"], "dtype"),
+                device=_device(meta["device"]),
+            )
+            if parameter:
+                return nn.Parameter(tensor, meta["requires_grad"])
+            return tensor.requires_grad_(meta["requires_grad"])
+
+    def _note_copy(self, kind: str, spec: Mapping[str, Any]) -> None:
+        """Notes an output that is the new value of an input: it is copied there when it is made."""
+        if kind.endswith("_mutation"):
+            name = spec[f"{kind.removesuffix('_mutation')}_name"]
+            self.copies[spec["arg"]["name"]] = self._held_as.get(name, name)
+        elif kind not in ("user_output", "loss_output"):
+            raise InputError(f"{kind}: an output that simdev cannot follow")
+
+
+class _Calls:
+    """The calls of one graph, each within the modules that it was recorded in.
+
+    A value is let go when Python lets it go: after its last reader, or when the outermost module
+    returns that was given it and holds that reader. ``part`` finds modules by name, ``copies`` are
+    the values that are copied to another when they are made.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        part: Callable[[str], nn.Module],
+        copies: Mapping[str, str],
+        around: Stack = (),
+    ) -> None:
+        self.nodes, self.part, self.copies = nodes, part, copies
+        self.stacks = [around]
+        for node in nodes:
+            self.stacks.append(_stack(node, self.stacks[-1]))
+        # The graph within a call says of its calls all modules that run.
+        self.depth = min(_shared(around, stack) for stack in self.stacks)
+        self.stacks = self.stacks[1:]
+
+    def run(self, values: Values, kept: Collection[str]) -> None:
+        """Make the values of all calls of those given, and let go of all but those ``kept``."""
+        spans = _spans(self.stacks)
+        kept = {*kept, *self.copies.values()}
+        self._run(values, spans, self._last_reads(values, kept, spans), 0, len(spans), self.depth)
+
+    def _run(
+        self,
+        values: Values,
+        spans: Sequence[Sequence[list[int]]],
+        freed: Mapping[tuple[int, int], Sequence[str]],
+        first: int,
+        end: int,
+        depth: int,
+    ) -> None:
+        """The calls from ``first`` to before ``end``, which all lie within so many modules."""
+        while first < end:
+            last, made = first, list[str]()
+            if depth < len(spans[first]):
+                last = spans[first][depth][1]
+                module = self.part(self.stacks[first][depth][1])
+                module(partial(self._run, values, spans, freed, first, last + 1, depth + 1))
+            else:
+                with _within(f"nodes[{first}] ({self.nodes[first]['target']})"):
+                    self._call(self.nodes[first], values, self.stacks[first])
+                made = list(_names(self.nodes[first]["outputs"]))
+            for name in freed.get((last, depth), ()):
+                values.pop(name, None)
+            for name in filter(self.copies.__contains__, made):
+                values[name] = values[self.copies[name]].copy_(values[name])
+            first = last + 1
+
+    def _last_reads(
+        self, values: Values, kept: Collection[str], spans: Sequence[Sequence[list[int]]]
+    ) -> Mapping[tuple[int, int], Sequence[str]]:
+        """By (call, number of modules around it) the values that nobody reads after that."""
+        made = dict.fromkeys(values, -1)
+        last: dict[str, int] = {}
+        for index, node in enumerate(self.nodes):
+            for name in _names(node["outputs"]):
+                if name in made:
+                    raise InputError(f'nodes[{index}]: makes "{name}", which was there before')
+                made[name] = last[name] = index
+            last |= dict.fromkeys(_names(node["inputs"]), index)
+        freed: dict[tuple[int, int], list[str]] = {}
+        for name, index in last.items():
+            if name in made and name not in kept:
+                around = [span for span in spans[index] if span[0] > made[name]]
+                end = around[0][1] if around else index
+                freed.setdefault((end, len(spans[index]) - len(around)), []).append(name)
+        return freed
+
+    def _call(self, node: Node, values: Values, stack: Stack) -> None:
+        target = node["target"]
+        if target in MODES:
+            result = self._inner(node, values, stack)
+        elif target in ARITHMETIC:
+            result = ARITHMETIC[target](
+                *(_number(_value(a["arg"], values)) for a in node["inputs"])
+            )
+            _number(result)
+        else:
+            func = _operator(target)
+            if not func._schema.returns:
+                return  # a check of values, which are not known
+            arguments = {a["name"]: _value(a["arg"], values) for a in node["inputs"]}
+            _refuse_many_parts(func, arguments)
+            result = func(**arguments)
+        _bind(node["outputs"], result, values)
+
+    def _inner(self, node: Node, values: Values, stack: Stack) -> Any:
+        """The outputs of a graph that is called in a mode: settings, the graph, its inputs."""
+        kinds = [the_one(a["arg"])[0] for a in node["inputs"]]
+        place = kinds.index("as_graph")
+        graph = inner_graph(the_one(node["inputs"][place]["arg"])[1]["graph"])
+        settings, given = node["inputs"][:place], node["inputs"][place + 1 :]
+        inner: Values = {}
+        for argument, value in zip(graph["inputs"], given, strict=True):
+            _bind([argument], _value(value["arg"], values), inner)
+        with MODES[node["target"]](*(_value(a["arg"], values) for a in settings)):
+            calls = _Calls(graph["nodes"], self.part, {}, stack)
+            calls.run(inner, set(_names(graph["outputs"])))
+        return tuple(_value(argument, inner) for argument in graph["outputs"])
+
+
+def _stack(node: Node, before: Stack) -> Stack:
+    """The calls of modules in which a node lies, outermost first; of one that does not say it,
+    those of the node before.
+    """
+    text = node["metadata"].get("nn_module_stack")
+    if text is None:
+        return before
+    entries = [(*entry.split(",", 2), "")[:2] for entry in text.split(";")]
+    if len(entries) > MAX_NESTED:
+        raise InputError(f"modules nest more than {MAX_NESTED} deep")
+    return [(key, name) for key, name in entries if name]
+
+
+def _shared(one: Stack, other: Stack) -> int:
+    """How many of the first names are the same in both."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _spans(stacks: Sequence[Stack]) -> list[list[list[int]]]:
+    """For each node the calls of modules around it, outermost first: their first and last node."""
+    spans: list[list[list[int]]] = []
+    for index, stack in enumerate(stacks):
+        same = _shared(stack, stacks[index - 1]) if index else 0
+        spans.append(
+            [*(spans[-1][:same] if index else ()), *([index, index] for _ in stack[same:])]
+        )
+        for span in spans[-1]:
+            span[1] = index  # the nodes before share the lists
+    return spans
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Names of values in arguments, also in those of a graph within them."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if key in ("as_name", "as_tensor"):
+                yield part if isinstance(part, str) else part["name"]
+            elif key in ("as_tensors", "as_nested_tensors"):
+                yield from (each["name"] for each in _flat(part))
+            elif key != "graph":
+                yield from _names(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _names(part)
+
+
+def _flat(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects in lists of lists."""
+    for part in value if isinstance(value, list) else [value]:
+        yield from _flat(part) if isinstance(part, list) else [part]
+
+
+def _value(argument: Mapping[str, Any], values: Values) -> Any:
+    """What an argument is. Raises InputError for a name that no call before made."""
+    kind, value = the_one(argument)
+    if kind in PLAIN:
+        return value
+    if kind not in ARGUMENTS:
+        raise InputError(f"{kind}: an argument that simdev cannot follow")
+    return ARGUMENTS[kind](value, values)
+
+
+def _values(arguments: Sequence[Mapping[str, Any]], values: Values) -> list[Any]:
+    return [_value(each, values) for each in arguments]
+
+
+def _tensors(arguments: Sequence[Any], values: Values) -> list[Any]:
+    return [
+        _tensors(each, values) if isinstance(each, list) else _known(each["name"], values)
+        for each in arguments
+    ]
+
+
+def _known(name: str, values: Values) -> Any:
+    if name not in values:
+        raise InputError(f'reads "{name}", which no call before it makes')
+    return values[name]
+
+
+def _of(table: Mapping[int, Any], number: Any, noun: str) -> Any:
+    if number not in table:
+        raise InputError(f"no {noun} has the number {number}")
+    return table[number]
+
+
+def _device(device: Mapping[str, Any]) -> torch.device:
+    index = device.get("index")
+    return torch.device(device["type"]) if index is None else torch.device(device["type"], index)
+
+
+def _number(value: Any) -> Any:
+    """The value, which must be a size or what follows from sizes: powers of powers have no end."""
+    if not isinstance(value, (bool, int, float)) or abs(value) > MAX_NUMBER:
+        raise InputError("must be a number up to 2^63")
+    return value
+
+
+def _bind(outputs: Sequence[Mapping[str, Any]], result: Any, values: Values) -> None:
+    """Name what a call made. Raises InputError where that is more or less than has names."""
+    if len(outputs) == 1:
+        kind, value = the_one(outputs[0])
+        if kind == "as_none":
+            return
+        if kind == "as_tensors":
+            outputs, result = [{"as_tensor": each} for each in value], result
+        elif not isinstance(result, (tuple, list)):
+            names = list(_names(outputs))
+            values |= dict.fromkeys(names, result)
+            return
+    made = list(result) if isinstance(result, (tuple, list)) else [result]
+    if len(made) != len(outputs):
+        raise InputError(f"makes {len(made)} values, and {len(outputs)} have names")
+    for output, each in zip(outputs, made, strict=True):
+        _bind([output], each, values)
+
+
+def _operator(target: str) -> Any:
+    """The operator of a name. Raises InputError for all but those of ATen that make tensors or
+    sizes of their arguments alone.
+    """
+    parts = _ATEN.fullmatch(target)
+    name, overload = parts.groups() if parts else ("", "")
+    func = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    if (
+        not isinstance(func, torch._ops.OpOverload)
+        or name in OUTSIDE
+        or not torch._C._dispatch_has_kernel(func.name())  # TorchScript has more, with effects
+    ):
+        raise InputError("no operator of ATen that simdev can follow")
+    returned = [str(each.type) for each in func._schema.returns]
+    if not all("Tensor" in each for each in returned) and name not in SIZES:
+        raise InputError("makes neither tensors nor sizes")
+    return func
+
+
+def _refuse_many_parts(func: Any, arguments: Mapping[str, Any]) -> None:
+    """Raises InputError where an operator would cut a tensor in more parts than any program names,
+    which would take memory without end.
+    """
+    cut = next((value for value in arguments.values() if isinstance(value, Tensor)), None)
+    if cut is None or not CUTS.fullmatch(func._schema.name.removeprefix("aten::")):
+        return
+    asked = [arguments[name] for name in ("chunks", "sections") if name in arguments]
+    parts = asked[0] if asked else max(cut.shape, default=1)
+    if isinstance(size := arguments.get("split_size"), int):
+        parts = cut.shape[arguments.get("dim", 0)] // max(1, size)
+    if parts > MAX_PARTS and "split_sizes" not in arguments:
+        raise InputError(f"cuts a tensor in more than {MAX_PARTS} parts")
+
+
+PLAIN = frozenset({"as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings"})
+"""Arguments that stand as they are."""
+ARGUMENTS: Mapping[str, Callable[[Any, Values], Any]] = {
+    "as_none": lambda value, values: None,
+    "as_name": _known,
+    "as_tensor": lambda value, values: _known(value["name"], values),
+    "as_tensors": _tensors,
+    "as_nested_tensors": _tensors,
+    "as_optional_tensor": _value,
+    "as_optional_tensors": _values,
+    "as_sym_int": _value,
+    "as_sym_ints": _values,
+    "as_sym_float": _value,
+    "as_sym_floats": _values,
+    "as_sym_bool": _value,
+    "as_sym_bools": _values,
+    "as_float": lambda value, values: float(value),
+    "as_floats": lambda value, values: [float(each) for each in value],
+    "as_complex": lambda value, values: complex(value["real"], value["imag"]),
+    "as_scalar_type": lambda value, values: _of(DTYPES, value, "dtype"),
+    "as_memory_format": lambda value, values: _of(MEMORY_FORMATS, value, "memory format"),
+    "as_layout": lambda value, values: _of({7: torch.strided}, value, "layout"),
+    "as_device": lambda value, values: _device(value),
+}
+"""How arguments that stand for something else are read, by their kind."""
+
+
+@contextmanager
+def _within(place: str) -> Iterator[None]:
+    """Whatever goes wrong with a part of a program is told of it as InputError, but for what only
+    values tell.
+    """
+    try:
+        with prefixed(f"{place}: "):
+            yield
+    except (InputError, *NEEDS_VALUES):
+        raise
+    except Exception as error:
+        # What a program holds is handed to PyTorch, which raises whatever it stumbles over.
+        reason = next(iter(str(error).splitlines()), "")
+        told = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+        raise InputError(f"{place}: {told}{reason}") from None
