@@ -2,22 +2,27 @@
 
 Execution contract, rule 10: E(k) is the last finish or release of step k. Where every start repeats
 q steps later, up to one shift, the period is (E(k + q) - E(k)) / q. Two equal periods prove
-nothing: what is compared is the whole state. When the last step simulated begins, all that runs,
-waits and is still to come follows from when the tasks of the steps that have not ended became
-ready, started and finished. If all of them did so as much later than their likes q steps before,
-the state has been there before, and a deterministic simulation goes on as it did then. No step that
-was not simulated can have played a part by then.
+nothing: what is proved is that the last steps, said again and again, each time as much later, obey
+every rule of the contract. Then they are what follows, for the rules leave no choice. So each task
+has a pace, by how much later it comes q steps later. Where tasks meet (in a queue, on a link) their
+paces are equal, and who is under way or waits when the first task comes that was not simulated is
+the like of who was q steps before. What a task waits for keeps its pace, or comes ever earlier and
+already makes no difference: so a device that waits for nobody may run ever further ahead, as the
+loaders and hosts of endless steps do. The steps take the largest pace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
+from itertools import chain
 from math import ceil
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .engine import simulate
 from .lowering import LoweredStep, Prepared, credited, iterated, lower_step, most_steps
@@ -125,7 +130,7 @@ class Steady:
 
     @property
     def repeats(self) -> bool:
-        """Whether the state was seen to repeat."""
+        """Whether the steps were proved to repeat."""
         return self.cycle > 0
 
     @property
@@ -135,7 +140,7 @@ class Steady:
 
     @property
     def period_ps(self) -> Fraction:
-        """The period in ps; exact where the state repeats."""
+        """The period in ps; exact where the steps repeat."""
         return Fraction(sum(self.later_ps), len(self.later_ps))
 
     @property
@@ -194,6 +199,20 @@ def steady_state(trace: Trace) -> Steady | None:
     return Steady(int(counted[0]), tuple(np.diff(counted).tolist()), steps, cycle, trace.end_ps)
 
 
+def in_step(trace: Trace, steady: Steady | None) -> Trace:
+    """The trace, its tasks that run ahead of their steps at a pace of their own as much later as
+    lets them end with their step: what a step takes of a device is then seen in any period.
+    """
+    if steady is None or not steady.repeats:
+        return trace
+    leads = (times := _StepTimes.of(trace)).leads(steady.cycle)
+    if not leads.any():
+        return trace
+    later = np.zeros(len(trace.start), np.int64)
+    later[times.number] = leads
+    return replace(trace, start=trace.start + later, finish=trace.finish + later)
+
+
 def step_time_ps(trace: Trace) -> int:
     """The step time in ps: of steps that follow one another their period, rounded up (rule 10).
 
@@ -211,24 +230,23 @@ def ready_ps(task_graph: TaskGraph, release: Ints) -> Ints:
     return ready
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _StepTimes:
-    """A trace with a row a step: of each task when it was ready, started and finished, in ps.
+    """A trace with a row a step and a column a task of the step: when it was ready, started,
+    finished, released others, and left its queues too, in ps.
 
-    ``begins``, ``ends`` and ``frees`` are by step the first start, the last release, and when the
-    last task has left its queues too; ``works`` is the first start of what is no dispatch.
-    ``launched`` is when replayed graphs are dispatched, ``slack`` the part of a shift that may be
-    rounding.
+    ``number`` is by row and column the task. ``ends`` are by step the last release; ``slack`` is
+    the part of a shift that may be rounding.
     """
 
+    graph: TaskGraph
+    number: Ints
     ready: Ints
     start: Ints
     finish: Ints
-    begins: Ints
+    release: Ints
+    free: Ints
     ends: Ints
-    frees: Ints
-    works: Ints
-    launched: Ints
     slack: float
 
     @classmethod
@@ -237,61 +255,217 @@ class _StepTimes:
         graph, tasks = trace.task_graph, trace.task_graph.tasks
         release = trace.finish + tasks.lag
         free = np.maximum(release, trace.finish + tasks.gap)
-        ready = ready_ps(graph, release)
-        # A dispatch is in its turn, however early it is ready: early ones have nothing to wait for
-        # that later ones do. (No trace lets a host be further ahead than it may, and what repeats
-        # is as far ahead as it was.)
-        ready[graph.first_dispatch :] = trace.start[graph.first_dispatch :]
-        replays, start, finish = _replays(graph), trace.start, trace.finish
-        if len(replays):
-            ready, start, finish, free = _without(trace, replays, ready, free)
-        times = ready, start, finish, release, free
-        ready, start, finish, release, free = map(graph.by_step, times)
-        begins = start.min(axis=1, initial=trace.end_ps)
-        ends, frees = (column.max(axis=1, initial=0) for column in (release, free))
-        works = start[:, : graph.first_dispatch // graph.steps].min(axis=1, initial=trace.end_ps)
+        ready = _in_turn(graph, ready_ps(graph, release), trace.start)
+        times = np.arange(len(tasks)), ready, trace.start, trace.finish, release, free
+        number, ready, start, finish, release, free = map(graph.by_step, times)
+        ends = release.max(axis=1, initial=0)
         slack = SLACK if tasks.flow.any() else 0.0
-        launched = trace.finish[replays].reshape(graph.steps, -1)
-        return cls(ready, start, finish, begins, ends, frees, works, launched, slack)
+        return cls(graph, number, ready, start, finish, release, free, ends, slack)
+
+    @property
+    def last(self) -> int:
+        """The last step that counts; behind it one more was simulated."""
+        return len(self.ends) - 2
+
+    def shift(self, cycle: int) -> int:
+        """How much later the last step ends than the one ``cycle`` steps before."""
+        return int(self.ends[self.last] - self.ends[self.last - cycle])
+
+    def tolerance(self, cycle: int) -> float:
+        """By how much a shift may be wrong, in ps."""
+        return self.slack * self.shift(cycle)
+
+    def paces(self, cycle: int) -> Ints:
+        """By task of a step how much later it starts in the last than ``cycle`` steps before;
+        equal where the difference may be rounding.
+        """
+        shifts = self.start[self.last] - self.start[self.last - cycle]
+        values, place = np.unique(shifts, return_inverse=True)
+        differ = np.diff(values) > self.tolerance(cycle)
+        largest = values[np.append(differ, np.ones(len(values[:1]), np.bool_))]
+        paces: Ints = largest[np.append(0, np.cumsum(differ))[place]]
+        return paces
 
     def repeat(self, cycle: int) -> bool:
-        """Whether the state in which the last step begins is that of ``cycle`` steps before.
-
-        Compared are the steps that have not ended then, and at least ``cycle`` + 1 of those before.
+        """Whether every step from the last on is the one ``cycle`` steps before it, each task later
+        by its pace (see the top of the module).
         """
-        last = len(self.ends) - 2
-        now, shift = int(self.begins[last + 1]), int(self.ends[last] - self.ends[last - cycle])
-        # A graph dispatched ever longer before its step holds nothing up, ever later it will.
-        if (self.launched[last] - self.launched[last - cycle] > shift).any():
+        last, paces = self.last, self.paces(cycle)
+        # Most numbers of steps fail here, which costs little.
+        if not self._later(self.finish, paces, last, cycle):
             return False
-        under_way = np.flatnonzero(self.frees[: last + 1] > now)
-        # What was under way then has a like that must have ended, or not, as much later.
-        before = np.flatnonzero(self.frees[: last + 1 - cycle] > now - shift) + cycle
-        first = min(last - cycle, *under_way[:1].tolist(), *before[:1].tolist(), last)
+        first = self._first_under_way(paces, cycle)
         if first < cycle:
             return False
-        # Of the step that begins, only what waits for its queue by now is part of the state.
-        waiting = np.minimum(self.ready[[last + 1 - cycle, last + 1]] + [[shift], [0]], now)
-        columns = self.ends, self.begins, self.start, self.finish, self.ready
-        return all(
-            self._later(times[first - cycle : last + 1 - cycle], times[first : last + 1], shift)
-            for times in columns
-        ) and self._later(waiting[0] - shift, waiting[1], shift)
+        ready = self.ready[last] - self.ready[last - cycle]
+        times = (self.start, paces), (self.finish, paces), (self.ready, ready)
+        return (
+            all(self._later(column, by, first, cycle) for column, by in times)
+            and self._ends_at(paces, cycle)
+            and self._queues_keep_order(paces, ready, cycle)
+            and self._inputs_keep_away(paces, ready, first, cycle)
+            and self.last_undisturbed(cycle) >= 0
+        )
 
-    def _later(self, before: Ints, after: Ints, shift: int) -> bool:
-        """Whether all of these times are those ``shift`` ps later."""
-        return bool((np.abs(after - before - shift) <= self.slack * shift).all())
+    def _later(self, times: Ints, by: Ints | int, first: int, cycle: int) -> bool:
+        """Whether the times from this step to the last are so much later than those before."""
+        before, after = times[first - cycle : self.last + 1 - cycle], times[first : self.last + 1]
+        return bool((np.abs(after - before - by) <= self.tolerance(cycle)).all())
+
+    def _ends_at(self, paces: Ints, cycle: int) -> bool:
+        """Whether steps end with tasks of the largest pace, and go on to do so."""
+        behind = slice(self.last - cycle, self.last + 1)
+        ends = self.release[behind, paces == paces.max(initial=0)].max(axis=1, initial=0)
+        return bool((ends == self.ends[behind]).all())
+
+    def _first_under_way(self, paces: Ints, cycle: int) -> int:
+        """The first step that, at some place, has not left when the first task comes that was not
+        simulated, or had not as much earlier (else the last). -1 where what was simulated behind
+        the last comes before, in the way of others.
+        """
+        places, last, behind = self._places, self.last, slice(self.last + 1 - cycle, self.last + 1)
+        left = places.reduced(np.maximum, self.free[: last + 1])
+        comes = places.reduced(np.minimum, self.start[behind] + paces).min(axis=0)
+        came = places.reduced(np.minimum, self.start[last + 1 :])[0]
+        if (came < np.minimum(comes - self.tolerance(cycle), left.max(axis=0))).any():
+            return -1
+        pace = places.reduced(np.maximum, paces[None])[0]
+        # What takes no time at all is nowhere under way.
+        left[:, pace == 0] = -1
+        now = np.flatnonzero((left >= comes).any(axis=1))
+        then = np.flatnonzero((left[: last + 1 - cycle] >= comes - pace).any(axis=1)) + cycle
+        firsts: list[int] = [last, *now[:1].tolist(), *then[:1].tolist()]
+        return min(firsts)
+
+    @cached_property
+    def _places(self) -> _Places:
+        return _Places.of(self.graph, self.number[0])
+
+    def _queues_keep_order(self, paces: Ints, ready: Ints, cycle: int) -> bool:
+        """Whether all that meets at a place keeps one pace, and all in a queue becomes ready at one
+        pace too: in step with it, or in a first-in-first-out queue ever earlier.
+        """
+        places, close = self._places, self.tolerance(cycle)
+
+        def ends(of_task: Ints) -> tuple[Ints, Ints]:
+            return places.reduced(np.minimum, of_task), places.reduced(np.maximum, of_task)
+
+        (slowest, fastest), (low, high) = ends(paces[None]), ends(ready[None])
+        # Of priorities the later may come before the earlier, and would do so ever more often.
+        ranks = ends(self.graph.by_step(self.graph.tasks.priority)[:2])
+        ranked = (ranks[0] < ranks[1]).any(axis=0) & (places.policy == "priority")
+        in_step = (low >= slowest - close) & (high <= fastest + close)
+        kept = (high - low <= close) & (in_step | ~ranked) | np.isin(places.policy, ("", "fixed"))
+        return bool((slowest == fastest).all() and kept.all())
+
+    def _inputs_keep_away(self, paces: Ints, ready: Ints, first: int, cycle: int) -> bool:
+        """Whether what comes ever earlier than a task becomes ready, and what is ready ever earlier
+        than it starts, already does so; nothing comes ever later.
+        """
+        close, steps = self.tolerance(cycle), slice(first, self.last + 1)
+        early = ready < paces - close
+        if (ready > paces + close).any() or (self.ready >= self.start)[steps, early].any():
+            return False
+        successors, task = self.graph.tasks.successors, self.number.ravel()
+        row, column, release, since = (np.zeros(len(task), np.int64) for _ in range(4))
+        row[task], column[task] = np.divmod(np.arange(len(task)), self.number.shape[1])
+        release[task], since[task] = self.release.ravel(), self.ready.ravel()
+        before, after = successors.owners(), successors.ids
+        counted = (row[after] >= first) & (row[after] <= self.last)
+        before, after = before[counted], after[counted]
+        lead = ready[column[after]] - paces[column[before]]
+        comes_later = (lead > close) & (release[before] >= since[after])
+        return not bool(((lead < -close) | comes_later).any())
+
+    def leads(self, cycle: int) -> Ints:
+        """By step and task how much earlier than the step all tasks of its pace end; 0 of those
+        that keep the pace of the steps.
+        """
+        leads, paces, last = np.zeros_like(self.start), self.paces(cycle), self.last
+        for pace in set(paces.tolist()) - {paces.max(initial=0)}:
+            lead = self.ends - self.release[:, paces == pace].max(axis=1)
+            # The end of what was simulated is no end of a step.
+            lead[last + 1] = lead[last + 1 - cycle] + self.shift(cycle) - pace
+            leads[:, paces == pace] = lead[:, None]
+        return leads
 
     def last_undisturbed(self, cycle: int) -> int:
-        """The last step that ends before one begins that was not simulated, in the steady state."""
-        last = len(self.ends) - 2
-        shift = self.ends[last] - self.ends[last - cycle]
+        """The last step that ends before one begins that was not simulated, one shift later than
+        its like; -1 where there is none.
+        """
+        last, shift = self.last, self.shift(cycle)
         # A host that is far ahead disturbs nothing: its dispatches hold no queue but its thread.
-        whole = self.ends[: last + 1] <= self.works[last + 2 - cycle] + shift
-        # A step counts only where it is one shift later than its like: not in the first steps.
-        whole[cycle:] &= self.ends[cycle : last + 1] - self.ends[: last + 1 - cycle] == shift
-        whole[:cycle] = False
-        return int(np.flatnonzero(whole)[-1]) if whole.any() else last
+        works = (self.start + self.leads(cycle))[
+            last + 2 - cycle, : self.graph.first_dispatch // self.graph.steps
+        ].min(initial=self.ends[-1])
+        whole = self.ends[cycle : last + 1] <= works + shift
+        later = self.ends[cycle : last + 1] - self.ends[: last + 1 - cycle]
+        whole &= np.abs(later - shift) <= self.tolerance(cycle)
+        return cycle + int(np.flatnonzero(whole)[-1]) if whole.any() else -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """Where tasks of a step meet: queues, links, what slows them, and devices with what dispatches
+    their ops one by one: how far a host may be ahead need not show.
+
+    ``task`` are columns (``_StepTimes``), those of each place in a row, from ``begins`` on;
+    ``policy`` is that of a queue, and "" elsewhere.
+    """
+
+    policy: NDArray[np.str_]
+    task: Ints
+    begins: Ints
+
+    @classmethod
+    def of(cls, graph: TaskGraph, rows: Ints) -> _Places:
+        """The places of the tasks in these rows, which are those of the first step."""
+        tasks, column = graph.tasks, np.full(len(graph.tasks), -1)
+        column[rows] = np.arange(len(rows))
+        met = [(rows.owners(), rows.ids) for rows in (tasks.resources, tasks.links)]
+        for slowed in graph.sharing:
+            sides = slowed.first, slowed.second
+            owners = np.concatenate([side.owners() for side in sides])
+            met.append((owners, np.concatenate([side.ids for side in sides])))
+        places, count = list[Ints](), 0
+        for _, ids in (met := [*met, _dispatched(graph)]):
+            places.append(ids + count)
+            count += max(len(graph.resources), int(ids.max(initial=0)) + 1)
+        task = column[np.concatenate([owners for owners, _ in met])]
+        place = np.concatenate(places)[task >= 0]
+        task = task[task >= 0]
+        order = np.argsort(place, kind="stable")
+        numbers, begins = np.unique(place[order], return_index=True)
+        policies = [queue.policy for queue in graph.resources] + [""] * count
+        return cls(np.array(policies)[numbers], task[order], begins)
+
+    def reduced(self, ufunc: np.ufunc, times: Ints) -> Ints:
+        """The least or most of the times of each place, by step (``ufunc``: minimum, maximum)."""
+        reduced: Ints = ufunc.reduceat(times[:, self.task], self.begins, axis=1)
+        return reduced
+
+
+def _dispatched(graph: TaskGraph) -> tuple[Ints, Ints]:
+    """Pairs (task, device) of what dispatches ops one by one and of these ops."""
+    tasks = graph.tasks
+    names = (tasks.name[row].partition("~")[0] for row in range(graph.first_dispatch, len(tasks)))
+    # Whole graphs wait for nothing but their thread, however far they are ahead.
+    whole = {f"dispatch graph@{device}" for device in graph.devices}
+    sent = [row for row, name in enumerate(names, graph.first_dispatch) if name not in whole]
+    ops = [tasks.successors[row] for row in sent]
+    devices = tasks.source[sent]
+    of_ops = np.repeat(devices, [len(row) for row in ops])
+    return np.array([*sent, *chain(*ops)], np.int64), np.concatenate((devices, of_ops))
+
+
+def _in_turn(graph: TaskGraph, ready: Ints, start: Ints) -> Ints:
+    """When tasks became ready; of those in fixed queues alone when they started, for their turn
+    counts, however early the first in it are ready.
+    """
+    held = graph.tasks.resources
+    fixed = np.array([queue.policy == "fixed" for queue in graph.resources], np.bool_)
+    others = np.bincount(held.owners()[~fixed[held.ids]], minlength=len(ready))
+    return np.where((np.diff(held.ptr) > 0) & (others == 0), start, ready)
 
 
 def steady_rounds(trace: Trace, rows: Ints) -> Steady | None:
@@ -336,11 +510,7 @@ class _RoundTimes:
     def of(cls, trace: Trace, rows: Ints) -> _RoundTimes:
         graph, tasks = trace.task_graph, trace.task_graph.tasks
         release = trace.finish + tasks.lag
-        ready = ready_ps(graph, release)
-        # In a fixed queue it is the turn that counts, however early the first in it are ready.
-        fixed = np.array([queue.policy == "fixed" for queue in graph.resources])
-        turned = tasks.resources.owners()[fixed[tasks.resources.ids]]
-        ready[turned] = trace.start[turned]
+        ready = _in_turn(graph, ready_ps(graph, release), trace.start)
         free = np.maximum(release, trace.finish + tasks.gap)
         ready, start, finish, release, free = (
             column[rows] for column in (ready, trace.start, trace.finish, release, free)
@@ -363,30 +533,3 @@ class _RoundTimes:
         # Over is what no other time can be: 1 ps later than now.
         ready, start = (np.where(alive, np.minimum(times, 0), 1) for times in (ready, start))
         return ready, start, np.where(alive, until, 0)
-
-
-def _replays(graph: TaskGraph) -> Ints:
-    """The rows of dispatches of whole steps, which wait for nothing but their thread, however far
-    they are ahead.
-    """
-    tasks, first = graph.tasks, graph.first_dispatch
-    rows = range(first, first + (len(tasks) - first) // graph.steps)
-    names = (f"dispatch graph@{graph.devices[int(tasks.source[row])]}" for row in rows)
-    replays = [row for row, name in zip(rows, names, strict=True) if tasks.name[row] == name]
-    steps = np.arange(graph.steps)[:, None] * len(rows)
-    return (np.array(replays, np.int64) + steps).ravel()
-
-
-def _without(trace: Trace, replays: Ints, ready: Ints, free: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Ready, start, finish and end of gaps (ps), replays at the first start of what they dispatch,
-    as if it had not waited for them.
-    """
-    graph, (start, finish) = trace.task_graph, (trace.start.copy(), trace.finish.copy())
-    ready, free, successors = ready.copy(), free.copy(), graph.tasks.successors
-    for row in replays.tolist():
-        ops = successors[row]
-        # In a fixed queue: what counts is its turn, and when its inputs end.
-        ready[ops] = start[ops]
-        for column in (ready, start, finish, free):
-            column[row] = trace.start[ops].min()
-    return ready, start, finish, free

@@ -200,13 +200,14 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """What ``simdev simulate --json`` prints, ready for ``json.dumps``."""
+        beside = {} if self.footprint is None else self.footprint.devices_json()
         figures: dict[str, Any] = {
             "step_time_s": self.seconds,
             "step_time_ps": self.step_ps,
             "feasible": self.feasible,
             "memory_excess_bytes": self.memory_excess,
             "engine": self.engine,
-            "devices": {device.name: self._device_json(device) for device in self.devices},
+            "devices": {d.name: d.to_json() | beside.get(d.name, {}) for d in self.devices},
             "transfers": {"count": self.transfer_count, "bytes": self.transfer_bytes},
             "links": {link.name: _link_json(link) for link in self.links},
             "exposed_communication": self.exposed,
@@ -232,10 +233,6 @@ class Report:
         if self.whole:
             figures["whole"] = [_whole_json(cost, self.step_ps) for cost in self.whole]
         return figures | ({"splits": [fields_json(c) for c in self.splits]} if self.splits else {})
-
-    def _device_json(self, device: DeviceUse) -> dict[str, Any]:
-        beside = {} if self.footprint is None else self.footprint.device_json(device.name)
-        return device.to_json() | beside
 
     def lines(self) -> Iterator[str]:
         """The step time, and what has to be known to read it."""
@@ -339,7 +336,7 @@ def analyze(outcome: Outcome, replays: bool = True) -> Report:
     steady, steps = steady_state(trace), trace.task_graph.steps
     window = Window.of(trace, steady)
     symmetry = outcome.symmetry if isinstance(outcome.symmetry, Symmetry) else None
-    devices, links, hosts = all_uses(trace, window, symmetry)
+    devices, links, hosts = all_uses(trace, steady, window, symmetry)
     splits = split_costs(*outcome.splitting) if outcome.splitting is not None else ()
     step_ps, scenario = window.a_step(window.length_ps), outcome.scenario
     return Report(
@@ -353,7 +350,7 @@ def analyze(outcome: Outcome, replays: bool = True) -> Report:
         costs=dict(outcome.rungs),
         cost_misses=outcome.misses,
         cost_rel_err=outcome.rel_err,
-        footprint=Footprint.of(trace, outcome.memory, replays),
+        footprint=Footprint.of(trace, outcome.memory, symmetry, replays),
         splits=tuple(cost for cost in splits if not cost.stays_whole),
         whole=tuple(cost for cost in splits if cost.stays_whole),
         steady=steady,

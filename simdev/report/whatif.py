@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,11 @@ from ..fabric import LINK_QUEUES
 from ..graph import Graph
 from ..lowering import lower_step
 from ..lowering.symmetry import Symmetry
-from ..period import step_time_ps
+from ..period import in_step, step_time_ps
 from ..scenario import Scenario, execute, of_every_device
 from ..strategy import Order, Sync
 from ..taskgraph import COLLECTIVE, DISPATCH, Ints
+from ..trace import Trace
 from .faster import FasterStep, OpSelection
 from .measures.spans import Bools, computing_mask, transfer_mask
 from .measures.usage import Carrier, carriers
@@ -70,7 +72,7 @@ class _Case:
     step_ps: Callable[[str], int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Subject:
     """What is made faster: the step of a report, and its scenario lowered again (None: the tasks of
     the trace are all there is).
@@ -79,6 +81,11 @@ class _Subject:
     report: Report
     factor: int
     lowered: FasterStep | None
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The trace as its tasks are counted."""
+        return in_step(self.report.trace, self.report.steady)
 
     def busy_ps(self, start: Ints, finish: Ints) -> int:
         """What the spans cover together of one step, in ps."""
@@ -130,7 +137,7 @@ def _shorter(
     subject: _Subject, chosen: Bools, kind: str, name: str, ops: OpSelection | None = None
 ) -> _Case:
     """The chosen tasks take a part of their time; ``ops`` are the ops that they are, if any."""
-    trace, lowered = subject.report.trace, subject.lowered
+    trace, lowered = subject.trace, subject.lowered
 
     def step_ps(engine: str) -> int:
         if lowered is not None:
@@ -154,7 +161,7 @@ def _resource(scenario: Scenario, name: str, factor: int) -> _Case:
 
 
 def _devices(subject: _Subject) -> Iterator[_Case]:
-    task_graph = subject.report.trace.task_graph
+    task_graph = subject.trace.task_graph
     computes, source = computing_mask(task_graph), task_graph.tasks.source
     working = np.unique(source[computes]).tolist()
     yield from _busiest(
@@ -169,7 +176,7 @@ def _devices(subject: _Subject) -> Iterator[_Case]:
 
 
 def _classes(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Case]:
-    task_graph = subject.report.trace.task_graph
+    task_graph = subject.trace.task_graph
     tasks, computes, kind_of = task_graph.tasks, computing_mask(task_graph), kinds or {}
     of_task = zip(tasks.op.tolist(), tasks.kind, strict=True)
     classes = np.array([kind_of.get(tasks.name[op], phase) for op, phase in of_task], dtype=object)
@@ -184,7 +191,7 @@ def _classes(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Ca
 
 def _hosts(subject: _Subject) -> Iterator[_Case]:
     """The threads that dispatch, all at once: every dispatch takes its share of the time."""
-    trace, lowered = subject.report.trace, subject.lowered
+    trace, lowered = subject.trace, subject.lowered
     dispatches = trace.task_graph.of_kind(DISPATCH)
     if not dispatches.any():
         return
@@ -198,7 +205,7 @@ def _queues(subject: _Subject) -> Iterator[_Case]:
     """The queues, half-links and pairs of devices that transfers go through; a collective goes
     through many at once.
     """
-    trace, task_graph = subject.report.trace, subject.report.trace.task_graph
+    trace, task_graph = subject.trace, subject.trace.task_graph
     sends = transfer_mask(task_graph) & ~task_graph.of_kind(COLLECTIVE)
     cases = [
         _carrier(subject, carrier, carrier.tasks[sends[carrier.tasks]])
@@ -218,7 +225,7 @@ def _busiest(cases: Iterable[_Case]) -> list[_Case]:
 
 def _carrier(subject: _Subject, carrier: Carrier, through: Ints) -> _Case:
     """The carrier made faster for the tasks that go through it."""
-    trace, task_graph = subject.report.trace, subject.report.trace.task_graph
+    trace, task_graph = subject.trace, subject.trace.task_graph
     if task_graph.tasks.flow[through].any():
         busy = subject.busy_ps(carrier.start, trace.finish[carrier.tasks])
         return _wider(subject, [task_graph.links.index(carrier.name)], carrier.name, busy)
@@ -231,7 +238,7 @@ def _wider(subject: _Subject, rows: Sequence[int], name: str, busy_ps: int | Non
     """Half-links that flows share have more bandwidth."""
 
     def step_ps(engine: str) -> int:
-        task_graph = subject.report.trace.task_graph
+        task_graph = subject.trace.task_graph
         bandwidth = task_graph.bandwidth.copy()
         bandwidth[rows] *= subject.factor
         return step_time_ps(simulate(replace(task_graph, bandwidth=bandwidth), engine))
@@ -243,7 +250,7 @@ def _links(subject: _Subject, lowered: FasterStep) -> Iterator[_Case]:
     """The links that carry something, by kind and one by one."""
     links, serve = lowered.scenario.cluster.links, lowered.prepared.fabric.links_serve
     used: Mapping[int, int] = {}
-    if transfer_mask(subject.report.trace.task_graph).any():
+    if transfer_mask(subject.trace.task_graph).any():
         used = _carrying(subject) if serve else _carrying_as_queues(lowered)
 
     def faster(rows: Sequence[int], kind: str, name: str, busy_ps: int | None = None) -> _Case:
@@ -270,7 +277,7 @@ def _link_of(lowered: FasterStep) -> list[int]:
 def _carrying(subject: _Subject) -> Mapping[int, int]:
     """The rows of the links that carry something in either direction, and for how long (ps)."""
     assert subject.lowered is not None
-    trace, half_links = subject.report.trace, subject.lowered.scenario.cluster.half_links
+    trace, half_links = subject.trace, subject.lowered.scenario.cluster.half_links
     carried = {carrier.name: carrier for carrier in carriers(trace)}
     through = dict[int, list[Carrier]]()
     for half_link, i in zip(half_links, _link_of(subject.lowered), strict=True):

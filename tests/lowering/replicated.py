@@ -95,7 +95,12 @@ def world(content: bytes, far: int = 1) -> Scenario:
         collectives=Collectives(tape.pick("ring", "tree", "auto"), slowdown=tape.pick(1, 1, 1.3)),
         accumulate=tape.pick(1, 1, 3),
     )
-    memory = MemoryModel(model=tape.pick("full", "outputs_only"))
+    memory = tape.pick(
+        MemoryModel(),
+        MemoryModel("outputs_only"),
+        MemoryModel(rounding="pytorch"),
+        MemoryModel(framework="pytorch"),
+    )
     on = cluster(tape, count, far)
     steps = tape.pick("once", "once", "repeated")
     return Scenario(graph, on, costs(), strategy, memory=memory, steps=steps)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...lowering.symmetry import IDLE, Expanded, Symmetry
+from ...period import Steady, in_step
 from ...taskgraph import THREAD_PREFIX, Ints, TaskGraph
 from ...trace import DeviceMemory, Trace
 from .hosts import HostUse, host_use
@@ -18,11 +19,12 @@ NO_LINK = LinkUse("", 0, 0, 0, 0.0)
 
 
 def all_uses(
-    trace: Trace, window: Window, symmetry: Symmetry | None
+    trace: Trace, steady: Steady | None, window: Window, symmetry: Symmetry | None
 ) -> tuple[tuple[DeviceUse, ...], tuple[LinkUse, ...], tuple[HostUse, ...]]:
     """How every device, queue or link, and thread of the cluster is used."""
-    devices, links = device_use(trace, window), link_use(trace, window)
-    hosts = host_use(trace, window)
+    paced = in_step(trace, steady)
+    devices, links = device_use(paced, window, trace.memory), link_use(paced, window)
+    hosts = host_use(paced, window)
     if symmetry is None:
         return devices, links, hosts
     threads = every_thread(hosts, symmetry, trace.task_graph)

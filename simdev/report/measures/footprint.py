@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ...lowering.symmetry import Symmetry
 from ...memory import MemoryModel
 from ...taskgraph import OUTSIDE
 from ...trace import Trace
 from ...units import PS_PER_SECOND, format_bytes, format_seconds
 from ..table import BYTES, NUMBER, TEXT, Table
 from .replay import AllocatorUse, allocator_use
+from .usage import DEVICES_SHOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +26,20 @@ class Footprint:
     allocators: tuple[AllocatorUse, ...]
 
     @classmethod
-    def of(cls, trace: Trace, memory: MemoryModel, replays: bool = True) -> Footprint | None:
+    def of(
+        cls, trace: Trace, memory: MemoryModel, symmetry: Symmetry | None, replays: bool = True
+    ) -> Footprint | None:
         """None where memory is counted as the contract counts it; ``replays`` asks for the
-        allocators.
+        allocators, of every device that others may stand for (``symmetry``).
         """
         if not memory.changes:
             return None
         if memory.unit == 1 or not replays:
             return cls(memory, ())
-        return cls(memory, allocator_use(trace, memory.expandable, memory.is_pytorch))
+        uses = allocator_use(trace, memory.expandable, memory.is_pytorch)
+        if symmetry is not None:
+            uses = tuple(replace(use, device=name) for name, use in symmetry.spread(uses))
+        return cls(memory, uses)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -47,13 +54,11 @@ class Footprint:
         devices = {use.device: use.to_json() for use in self.allocators}
         return {"options": self.options} | ({"allocator": devices} if devices else {})
 
-    def device_json(self, name: str) -> dict[str, int]:
-        """What stands beside the peak of a device, in bytes; nothing where none was replayed."""
+    def devices_json(self) -> dict[str, dict[str, int]]:
+        """By device what stands beside its peak, in bytes; empty where none was replayed."""
         return {
-            f"{peak}_bytes": getattr(use, peak)
+            use.device: {"allocated_bytes": use.allocated, "reserved_bytes": use.reserved}
             for use in self.allocators
-            if use.device == name
-            for peak in ("allocated", "reserved")
         }
 
     def table(self) -> Table:
@@ -74,7 +79,8 @@ class Footprint:
         """How memory was counted, and where an allocator came to its limit."""
         options = ", ".join(f"{name} {value}" for name, value in self.options.items())
         yield f"Memory is counted with {options}."
-        for use in self.allocators:
+        troubled = [use for use in self.allocators if use.failed is not None or use.flushes]
+        for use in troubled[:DEVICES_SHOWN]:
             if use.failed is not None:
                 time_ps, buffer, size = use.failed
                 yield (
@@ -82,11 +88,13 @@ class Footprint:
                     f"cannot serve {format_bytes(size)} for {buffer}, though cached segments were "
                     "given back."
                 )
-            elif use.flushes:
+            else:
                 yield (
                     f"{use.device}: its allocator gives cached segments back {use.flushes} times "
                     "for want of memory."
                 )
+        if len(troubled) > DEVICES_SHOWN:
+            yield f"... and {len(troubled) - DEVICES_SHOWN:,} more devices."
 
 
 def _plain(value: Any) -> Any:

@@ -97,8 +97,10 @@ def _overflow_json(overflow: Overflow) -> dict[str, Any]:
     }
 
 
-def device_use(trace: Trace, window: Window) -> tuple[DeviceUse, ...]:
-    """Every device, in the order of the cluster; its memory is that of the whole trace."""
+def device_use(
+    trace: Trace, window: Window, memories: Sequence[DeviceMemory]
+) -> tuple[DeviceUse, ...]:
+    """Every device, in the order of the cluster, with its memory."""
     tasks, count = trace.task_graph.tasks, len(trace.task_graph.devices)
     moves = transfer_mask(trace.task_graph)
     computes = np.flatnonzero(computing_mask(trace.task_graph))
@@ -108,7 +110,7 @@ def device_use(trace: Trace, window: Window) -> tuple[DeviceUse, ...]:
     # One sort for all devices: a search for each would cost devices x tasks.
     return tuple(
         _device(trace, window, *of_device)
-        for of_device in zip(runs, touches, launches, trace.memory, strict=True)
+        for of_device in zip(runs, touches, launches, memories, strict=True)
     )
 
 
