@@ -238,7 +238,8 @@ def _table(plans: Plans) -> Any:
     title = "The best plans"
     if len({degrees(scored.plan.setup) for scored in plans.best}) == len(plans.best) > 1:
         title += ", each the best of its degrees"
-    title += _capacity(plans)
+    peaks = " or ".join(dict.fromkeys(plans.frame["peak_dtype"]))
+    title += f"; MFU is of the {peaks} peak{_capacity(plans)}"
     if plans.front:
         title += ", and the front of step time, memory and devices"
     return Table(title, columns, tuple(rows), shown=len(rows))

@@ -64,6 +64,7 @@ class Scorer:
             "tokens_per_s": training.tokens_per_s,
             "mfu": training.mfu,
             "hfu": training.hfu,
+            "peak_dtype": large.peak_dtype,
             "bubble": terms[BUBBLE] / step,
             "exposed_communication": sum(terms[ROLES[role]] for role in EXPOSED) / step,
             "critical_rank": critical,
