@@ -201,9 +201,9 @@ class _Reader:
         strategy = None if is_foreign else self._strategy(given)
         self.problems, of_strategy = self.problems[:before], self.problems[before:]
         graph = self._graph(fields["graph"], given, strategy)
-        cluster = self._cluster(fields["cluster"])
-        profiles = self._several("profile", fields.get("profile", []), read_profile)
         sheets = self._several("devices", fields.get("devices", []), read_device)
+        cluster = self._cluster(fields["cluster"], sheets)
+        profiles = self._several("profile", fields.get("profile", []), read_profile)
         for kind, count in Counter(spec.kind for spec in sheets).items():
             if count > 1:
                 self._add(f"devices: two of kind {shown(kind)}")
@@ -270,14 +270,18 @@ class _Reader:
             return self._caught(lambda: reading(key, value, read), self.file, f"{key}.")
         return self._add(f"{key}: must be a path or an object, got {shown(value)}")
 
-    def _cluster(self, value: Any) -> Any:
+    def _cluster(self, value: Any, sheets: tuple[DeviceSpec, ...]) -> Any:
         if self._is_name(value):
             if value in preset_names():
                 return self.reading("cluster", value, read_preset)
             if not value.endswith((".json", ".gz")):
                 hint = preset_hint(value)
                 return self._add(f"cluster: neither a file nor a preset: {shown(value)}; {hint}")
-        return self._part("cluster", value, read_cluster)
+        if not sheets:
+            return self._part("cluster", value, read_cluster)
+        # The datasheets beside it tell the memory of its devices: what was read before under its
+        # path may have had others.
+        return self._part("cluster", value, lambda it: read_cluster(it, sheets), _without_memory)
 
     def _strategy(self, value: Any) -> Any:
         """A path or an object, or the name of a short form."""
