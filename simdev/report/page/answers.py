@@ -21,7 +21,7 @@ from .step import tables_json
 SHARES = ("mfu", "bubble", "exposed_communication")
 TEXTS = (
     "plan", "method", "schedule", "recompute", "context", "why", "note", "feasible", "offload",
-    "recompute_modules", "peak_dtype",
+    "recompute_modules", "peak_dtype", "op_times",
 )  # fmt: skip
 LEFT_OUT = ("scenario", "step_time_ps", "front")
 NAME = "plan"

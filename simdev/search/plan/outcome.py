@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FIGURES = (
     *("step_time_s", "tokens_per_s", "mfu", "peak_dtype", "peak_bytes", "bubble"),
-    "exposed_communication",
+    *("exposed_communication", "op_times"),
 )
 COST = "cost_per_million_tokens"
 TERMS_SHOWN = 3
