@@ -73,12 +73,13 @@ class Host:
 class Device:
     """A place that runs ops and holds buffers, or (kind ``switch``) only carries routes.
 
-    ``memory`` in bytes (None: unlimited); ``gap`` in seconds follows each op of positive duration;
-    ``staging`` cuts routes through it into two transfers, in chunks of ``chunk`` bytes (None: one
-    chunk). Where ``transit`` is false no route passes through it (a GPU does not forward what is
-    meant for another). ``node`` is the machine it stands in, ``host`` what dispatches its ops
-    (None: as the cluster says). ``beside_copies`` is how many times longer it computes while a
-    transfer begins or ends there, and that one takes (1 to 2).
+    ``memory`` in bytes (None: unlimited; in a file a device of which none is told has that of its
+    datasheet); ``gap`` in seconds follows each op of positive duration; ``staging`` cuts routes
+    through it into two transfers, in chunks of ``chunk`` bytes (None: one chunk). Where ``transit``
+    is false no route passes through it (a GPU does not forward what is meant for another). ``node``
+    is the machine it stands in, ``host`` what dispatches its ops (None: as the cluster says).
+    ``beside_copies`` is how many times longer it computes while a transfer begins or ends there,
+    and that one takes (1 to 2).
     """
 
     name: str

@@ -49,7 +49,8 @@ class Scenario:
     - ``graph``: a Graph; or a large model by its sizes alone, a Transformer, which only a pipeline
       spreads.
     - ``costs``: profiles and datasheets, to which those shipped of its kinds of device are added;
-      of a large model, by the ops that its kernels are like.
+      of a large model, by the ops that its kernels are like, and where profiles are left open
+      (``CostModel()``) the measured rows that ship for its kinds of device.
     - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted;
       never changes timing.
     - ``symmetry``: one device stands for those that run alike (see docs/explanation/symmetry.md).
@@ -74,12 +75,14 @@ class Scenario:
 
     def __post_init__(self) -> None:
         from .files.device import datasheets
+        from .files.profile import shipped_rows
 
         if problems := list(self._problems()):
             raise InputError(problems)
-        kinds = (device.kind for device in self.cluster.devices)
+        kinds = dict.fromkeys(device.kind for device in self.cluster.devices)
+        rows = shipped_rows(kinds) if isinstance(self.graph, Transformer) else ()
         specs = datasheets(self.costs.specs, kinds, self.costs.profiles)
-        object.__setattr__(self, "costs", self.costs.with_specs(specs))
+        object.__setattr__(self, "costs", self.costs.completed(specs, rows))
 
     def _problems(self) -> Iterator[str]:
         from .engine import ENGINES

@@ -27,6 +27,7 @@ from simdev.strategy import Sync
 QUANTITIES = {
     "Bytes": "bytes",
     "OptionalBytes": "bytes or null",
+    "Capacity": 'bytes, "unlimited" or null',
     "Seconds": "a time",
     "Bandwidth": "a bandwidth",
     "Flops": "FLOP/s",

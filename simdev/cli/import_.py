@@ -43,7 +43,7 @@ GROUPS = {
         ("--device", "KIND", "kind of the devices (v100, h100-sxm, epyc-1core, ..)"),
         ("--devices", "N", "how many (default 1; of a PipeDream profile 4)"),
         ("--bandwidth", "RATE", "between any two (PipeDream: 1 GB/s); PCIe of a topology"),
-        ("--memory", "SIZE", "of each (default: of the kind's datasheet, else unlimited)"),
+        ("--memory", "SIZE", "of each, or unlimited (default: of the kind's datasheet)"),
     ),
     "more": (
         ("--profile", "FILE", "a profile for the scenario (again for more)", {"action": "append"}),

@@ -22,6 +22,8 @@ Option = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
 
 SCENARIO_HELP = "the scenario (JSON, may be gzipped; - is stdin), or an example's name"
 
+DATASHEET_HELP = "layers by datasheets alone, without the measured rows that ship"
+
 NUMBERS: dict[str, type] = {"N": int, "S": float}
 """Metavars of options that take a number."""
 

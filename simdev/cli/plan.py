@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, printable, refuse
 from ..units import PS_PER_SECOND, format_bytes, format_capacity, format_seconds, parse_bytes
 from . import planned
-from .options import DONE, INFEASIBLE, require_price
+from .options import DATASHEET_HELP, DONE, INFEASIBLE, require_price
 from .plan_folder import require_folder, write_plans
 from .planned import plans_graph
 
@@ -48,6 +48,7 @@ OPTIONS = (
         "a folder for a scenario of each plan, and plans.html, a page of all",
     ),
     ("--check", "", "simulate the best plan on all devices, too"),
+    ("--datasheet", "", DATASHEET_HELP),
     ("--graph", "", "the planners of the papers over the model's graph of ops, too"),
     ("--seconds", "S", "of each of these planners (default 30)"),
     ("--json", "", "print the plans as JSON"),
@@ -67,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--seconds: goes with a graph (--graph); of sizes all plans are tried")
     require_price(args.price)
     parts = args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.length
-    question = question_of(*parts, price=args.price)
+    rows = {"profile": []} if args.datasheet else {}
+    question = question_of(*parts, rows, args.price)
     options = args.front, args.alike, args.jobs, args.journal
     plans = plans_of(question, choices_of(_choices(args.set)), args.top, *options)
     if args.output is not None:
@@ -80,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_graph(args: argparse.Namespace) -> int:
     by_sizes = {"--front": args.front, "--alike": args.alike, "--check": args.check}
+    by_sizes["--datasheet"] = args.datasheet
     by_sizes["--journal"] = args.journal is not None
     refuse(
         f"{name}: goes with a model by its sizes; {printable(args.model)} is a graph here"
@@ -167,7 +170,9 @@ def _head(plans: Plans) -> Iterator[str]:
         yield f"no plan of these that fits takes less than {step}: proved by simulation and bounds"
     if plans.best and counts.refused:
         yield "  what is refused could be faster than the plans below"
-    if not plans.best:
+    if plans.best:
+        yield f"op times of the best: {plans.frame['op_times'][0]}"
+    else:
         if counts.unfit + counts.simulated:
             yield f"No plan fits; each needs {format_bytes(counts.least_bytes or 0)} or more."
         else:
@@ -238,7 +243,8 @@ def _table(plans: Plans) -> Any:
     title = "The best plans"
     if len({degrees(scored.plan.setup) for scored in plans.best}) == len(plans.best) > 1:
         title += ", each the best of its degrees"
-    title += _capacity(plans)
+    peaks = " or ".join(dict.fromkeys(plans.frame["peak_dtype"]))
+    title += f"; MFU is of the {peaks} peak{_capacity(plans)}"
     if plans.front:
         title += ", and the front of step time, memory and devices"
     return Table(title, columns, tuple(rows), shown=len(rows))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlockError, InputError
-from .options import DONE, FAILED_CHECK, INFEASIBLE, SCENARIO_HELP, require_limit
+from .options import DATASHEET_HELP, DONE, FAILED_CHECK, INFEASIBLE, SCENARIO_HELP, require_limit
 from .outputs import JSON, PICTURES, files_of, is_faulty, output_files, progress_bar, write_trace
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ OFF_SWITCHES = {
     "scatter_gather": "parts of tp send their share to the next rank, which gathers it",
 }
 PIPELINE = (*COUNTS, *TEXTS, *SWITCHES, *OFF_SWITCHES)
-ONLY_WITH_MODEL = (*PIPELINE, "cluster", "nodes", "length", "csv")
+ONLY_WITH_MODEL = (*PIPELINE, "cluster", "nodes", "length", "csv", "datasheet")
 
 
 def _option(name: str) -> str:
@@ -94,6 +94,7 @@ GROUPS = {
         *((_option(name), "N", text) for name, text in COUNTS.items()),
         *((_option(name), "TEXT", text) for name, text in TEXTS.items()),
         ("--csv", "FILE", "a schedule of your own, a line a rank, as PyTorch writes it"),
+        ("--datasheet", "", DATASHEET_HELP, {"action": "store_true", "default": None}),
         *(
             (_option(name), "", text, {"dest": name, "action": "store_false", "default": None})
             for name, text in SWITCHES.items()
@@ -231,7 +232,8 @@ def _document(args: argparse.Namespace) -> dict[str, Any] | None:
         pipeline["table"] = args.csv
     cluster = args.cluster if args.nodes is None else {"preset": args.cluster, "nodes": args.nodes}
     graph = {"model": args.model} | ({} if args.length is None else {"length": args.length})
-    return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}}
+    rows = {"profile": []} if args.datasheet else {}
+    return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}} | rows
 
 
 def _by_options(

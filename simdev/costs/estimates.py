@@ -52,11 +52,17 @@ Value = TypeVar("Value")
 class Estimates:
     """Estimates from measured rows and datasheets; remembers tables, fits and answers.
 
-    A table or a fit is made when an op first needs it: most steps are measured whole.
+    A table or a fit is made when an op first needs it: most steps are measured whole. Where it
+    ``carries``, what was measured on one kind of device tells of others.
     """
 
-    def __init__(self, profiles: tuple[Profile, ...], specs: Mapping[str, DeviceSpec]) -> None:
-        self.profiles, self.specs = profiles, specs
+    def __init__(
+        self,
+        profiles: tuple[Profile, ...],
+        specs: Mapping[str, DeviceSpec],
+        carries: bool = True,
+    ) -> None:
+        self.profiles, self.specs, self._carries = profiles, specs, carries
         self.answers: dict[str, OpCost | None] = {}
         self._made: dict[tuple[Any, ...], Any] = {}
 
@@ -197,9 +203,10 @@ class Estimates:
 
         Of several kinds the one that is expected to err least, then the first in the profiles.
         """
+        others = self.kinds if self._carries else ()
         errors = [
             (self._scaling_error(kind, device_kind, load.op_class), kind)
-            for kind in self.kinds
+            for kind in others
             if kind != device_kind
         ]
         for error, kind in sorted(errors, key=lambda pair: inf if pair[0] is None else pair[0]):
@@ -207,7 +214,7 @@ class Estimates:
             if seconds is not None:
                 return estimate(seconds, "scaled", error, f"from {kind}")
         carried = [self._recast(load, device_kind)]
-        carried += [self._carried(load, kind, device_kind) for kind in self.kinds]
+        carried += [self._carried(load, kind, device_kind) for kind in others]
         known = [cost for cost in carried if cost is not None]
         return min(known, key=lambda cost: cost.rel_err or inf, default=None)
 

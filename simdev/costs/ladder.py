@@ -43,6 +43,8 @@ from .rows import KNOWN, RUNGS, OpCost, Profile, op_key
 FREE_OF_COST = OpCost(Fraction(0), "given")
 
 
+_LEARNT: dict[Any, Estimates] = {}
+"""What the rows that ship teach, by the rows and the datasheets beside them."""
 Source = Profile | str | os.PathLike[str] | Mapping[str, Any]
 """A profile, the path of its file, or what the file says: ``{"header": {}, "rows": []}``."""
 
@@ -53,21 +55,27 @@ class CostModel:
     measured.
 
     ``profiles`` are one or several, each a Profile or the path of its file:
-    ``CostModel("profiles/x.jsonl")``. ``specs`` are datasheets; those that are shipped of the kinds
-    of a cluster and of profiles need not be named, a Scenario finds them. Raises InputError where
-    two specs are of one kind, and for what is no profile.
+    ``CostModel("profiles/x.jsonl")``. None leaves them open (``shipped``): a Scenario of a large
+    model then takes the measured rows that ship for its devices, each kind of device its own; ()
+    asks for none, so for datasheets alone. ``specs`` are datasheets; those that are shipped of the
+    kinds of a cluster and of profiles need not be named, a Scenario finds them. Raises InputError
+    where two specs are of one kind, and for what is no profile.
     """
 
     profiles: tuple[Profile, ...]
     specs: tuple[DeviceSpec, ...]
     strict: bool
+    shipped: bool
 
     def __init__(
         self,
-        profiles: Source | Iterable[Source] = (),
+        profiles: Source | Iterable[Source] | None = None,
         specs: Iterable[DeviceSpec] = (),
         strict: bool = False,
+        shipped: bool | None = None,
     ) -> None:
+        object.__setattr__(self, "shipped", profiles is None if shipped is None else shipped)
+        profiles = () if profiles is None else profiles
         # A text and a mapping are iterable, too, but are one profile.
         if isinstance(profiles, (str, Mapping)) or not isinstance(profiles, Iterable):
             profiles = (profiles,)
@@ -79,25 +87,36 @@ class CostModel:
         if twice:
             raise InputError(f'specs: two of kind "{kind}"' for kind in twice)
 
-    def with_specs(self, specs: tuple[DeviceSpec, ...]) -> CostModel:
-        """The ladder with these datasheets, remembered with what it learns: scenarios are made by
-        the hundred from one.
+    def completed(
+        self, specs: tuple[DeviceSpec, ...], shipped: tuple[Profile, ...] = ()
+    ) -> CostModel:
+        """The ladder with these datasheets, and with these profiles where its own were left open;
+        remembered with what it learns: scenarios are made by the hundred from one.
         """
-        if len(specs) == len(self.specs):
+        profiles = shipped if self.shipped else self.profiles
+        if len(specs) == len(self.specs) and profiles == self.profiles:
             return self
-        kinds = tuple(spec.kind for spec in specs)
+        kinds = tuple(spec.kind for spec in specs), tuple(map(id, profiles))
         if kinds not in self._variants:
-            self._variants[kinds] = replace(self, specs=specs)
+            self._variants[kinds] = replace(self, profiles=profiles, specs=specs)
         return self._variants[kinds]
 
     @cached_property
-    def _variants(self) -> dict[tuple[str, ...], CostModel]:
+    def _variants(self) -> dict[Any, CostModel]:
         return {}
 
     @cached_property
     def estimates(self) -> Estimates:
-        """The rungs below the measured one."""
-        return Estimates(self.profiles, {spec.kind: spec for spec in self.specs})
+        """The rungs below the measured one, by the datasheets of the devices that were measured."""
+        specs = tuple(spec.as_measured or spec for spec in self.specs)
+        if not (self.shipped and self.profiles):
+            return Estimates(self.profiles, {spec.kind: spec for spec in specs})
+        # Fitting takes seconds, and the same rows beside the same datasheets teach the same.
+        key = tuple(map(id, self.profiles)), specs
+        if key not in _LEARNT:
+            known = {spec.kind: spec for spec in specs}
+            _LEARNT[key] = Estimates(self.profiles, known, carries=False)
+        return _LEARNT[key]
 
     def cost(self, graph: Graph, position: int, device_kind: str) -> OpCost | None:
         """Cost of one op of the graph on a kind of device, or None where nothing is known."""

@@ -5,25 +5,22 @@ several nodes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from ..cluster import Cluster, Device, Host, Link
 from ..collectives import require_collectives
+from ..costs import DeviceSpec
 from ..errors import InputError, collecting, refuse
 from ..units import Number, is_count, parse_bandwidth
 from .cluster_keys import ClusterShape, PresetShape, ShortShape
+from .device import capacity_of
 from .nodes import Network, network_problems, repeated, require_joinable
 from .paths import PRESETS, meant, path_text, shipped
 from .reading import PathLike
-from .shape import (
-    VERSION,
-    Format,
-    opened,
-    plain,
-)
+from .shape import UNLIMITED, VERSION, Format, opened, plain
 from .writing import changed_fields, rate_text, write_text
 
 CLUSTERS = PRESETS / "clusters"
@@ -36,9 +33,13 @@ _SHORT = Format(ShortShape, "a cluster")
 _PRESET = Format(PresetShape, "a cluster")
 
 
-def read_cluster(source: PathLike | Mapping[str, Any]) -> Cluster:
+def read_cluster(
+    source: PathLike | Mapping[str, Any], sheets: Sequence[DeviceSpec] = ()
+) -> Cluster:
     """The cluster of a file, or of an object already parsed (which may leave out the version).
 
+    A device of which no memory is told has that of the datasheet of its kind: of ``sheets``, or as
+    shipped.
     ``{"preset": NAME, "nodes": 8, "network": "25 Gbit/s"}`` is a preset with settings; see
     ``read_preset``. Raises InputError with every problem at once.
     """
@@ -49,7 +50,7 @@ def read_cluster(source: PathLike | Mapping[str, Any]) -> Cluster:
             if name not in preset_names():
                 raise InputError(f"preset: {_no_preset(name)}")
             return read_preset(name, **settings)
-        return _cluster(_fields(value, is_file))
+        return _cluster(_fields(value, is_file), sheets)
 
 
 def _fields(value: Any, is_file: bool) -> dict[str, Any]:
@@ -58,13 +59,13 @@ def _fields(value: Any, is_file: bool) -> dict[str, Any]:
     return (_SHORT if is_short else _LISTED).checked(value, is_file)
 
 
-def _cluster(fields: dict[str, Any]) -> Cluster:
+def _cluster(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Cluster:
     """The cluster of a checked object. Raises InputError."""
     nodes = fields.get("nodes", 1)
     if nodes < 1:
         raise InputError(f"nodes: must be > 0, got {nodes}")
     require_collectives(fields.get("collectives", ""))
-    node, network = _node(fields), None
+    node, network = _node(fields, sheets), None
     if "network" in fields:
         joined = fields["network"]["attach"]
         attach = tuple((ends,) if isinstance(ends, str) else tuple(ends) for ends in joined)
@@ -78,21 +79,21 @@ def _cluster(fields: dict[str, Any]) -> Cluster:
     return node
 
 
-def _node(fields: dict[str, Any]) -> Cluster:
+def _node(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
     """One node: the devices and links as they are written, with what their kinds say of them."""
     problems = list(_kind_problems(fields))
     with collecting(problems):
-        node = _written(fields)
+        node = _written(fields, sheets)
     refuse(problems)
     return node
 
 
-def _written(fields: dict[str, Any]) -> Cluster:
+def _written(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
     name, links = fields.get("name", "cluster"), fields.get("links", ())
     options = _with_host({key: fields[key] for key in _OPTIONS if key in fields})
     kinds = fields.get("device_kinds", {})
     devices = tuple(
-        Device(**_with_host({**kinds.get(device.get("kind", _DEFAULT_KIND), {}), **device}))
+        _device({**kinds.get(device.get("kind", _DEFAULT_KIND), {}), **device}, sheets)
         for device in fields["devices"]
     )
     if isinstance(links, dict):
@@ -105,7 +106,7 @@ def _kind_problems(fields: dict[str, Any]) -> Iterator[str]:
     used = {device.get("kind", _DEFAULT_KIND) for device in fields["devices"]}
     for kind, said in fields.get("device_kinds", {}).items():
         if kind not in used:
-            unused = Device("any", **_with_host({"kind": kind, **said}))
+            unused = _device({"name": "any", "kind": kind, **said})
             path = path_text(["device_kinds", kind])
             yield from (f"{path}.{problem}" for problem in unused.problems())
     links = fields.get("links", ())
@@ -117,6 +118,14 @@ def _kind_problems(fields: dict[str, Any]) -> Iterator[str]:
             link = Link(**{"ends": ends, "bandwidth": 1, "kind": kind, **said})
             path = path_text(["link_kinds", kind])
             yield from (f"{path}.{problem}" for problem in link.problems(ends))
+
+
+def _device(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Device:
+    """The device of its fields, with the memory of its datasheet where they tell none."""
+    memory = fields.get("memory")
+    if memory is None:
+        memory = capacity_of(fields.get("kind", _DEFAULT_KIND), sheets)
+    return Device(**_with_host({**fields, "memory": None if memory == UNLIMITED else memory}))
 
 
 def _with_host(fields: dict[str, Any]) -> dict[str, Any]:
@@ -239,6 +248,8 @@ def cluster_object(cluster: Cluster) -> dict[str, Any]:
 
 def _device_object(device: Device) -> dict[str, Any]:
     fields = changed_fields(device, "kind")
+    if device.memory is None and device.runs_ops:
+        fields["memory"] = UNLIMITED
     return fields | {"host": _host_object(device.host)} if device.host else fields
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Required
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from .shape import Bandwidth, OptionalBytes, Seconds, Share, Slowdown
+from .shape import Bandwidth, Capacity, OptionalBytes, Seconds, Share, Slowdown
 
 
 class HostShape(TypedDict, total=False):
@@ -30,7 +30,8 @@ class HostShape(TypedDict, total=False):
 class DeviceKindShape(TypedDict, total=False):
     """What all devices of a kind share.
 
-    - ``memory``: its size; left out or null: unlimited.
+    - ``memory``: its size, or ``unlimited``; left out or null: that of the datasheet of its kind,
+      unlimited where none tells it.
     - ``gap``: how long it pauses after each op of positive duration.
     - ``staging``: whether transfers through it stop there, which cuts a route in two.
     - ``chunk``: bytes of the pieces in which a staging device passes transfers on.
@@ -40,7 +41,7 @@ class DeviceKindShape(TypedDict, total=False):
       there, 1 to 2.
     """
 
-    memory: OptionalBytes
+    memory: Capacity
     gap: Seconds
     staging: bool
     chunk: OptionalBytes

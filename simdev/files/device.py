@@ -146,6 +146,13 @@ def datasheets(
     return (*sheets, *(spec for spec in shipped if spec is not None))
 
 
+def capacity_of(kind: str, sheets: Sequence[DeviceSpec] = ()) -> int | None:
+    """Bytes of a device of this kind where nothing else tells them: those of its datasheet, of the
+    given ones or as shipped. None: unlimited, for no datasheet tells them.
+    """
+    return next((s.memory for s in datasheets(sheets, [kind], ()) if s.kind == kind), None)
+
+
 @cache
 def _shipped(kind: str) -> DeviceSpec | None:
     return read_device(kind) if kind in device_names() else None

@@ -13,6 +13,8 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Required
 
 from pydantic import ConfigDict, PlainValidator, with_config
@@ -22,7 +24,9 @@ from ..costs import Profile, Row, profile_key
 from ..costs.header import fields_of, object_at
 from ..costs.roofline import LAUNCH_GAP
 from ..errors import InputError
+from ..models.large.transformer import PRECISIONS
 from ..units import MAX_PS, PS_PER_SECOND, exact, parse_time
+from .examples import examples_folder
 from .paths import shown
 from .reading import PathLike, label, read_json_lines
 from .shape import VERSION, Extent, Format, plain
@@ -154,6 +158,27 @@ class _HostShape(TypedDict, total=False):
 
 ROW = Format(_WholeRow)
 _HOST = Format(_HostShape, prefix="host.")
+
+
+def shipped_rows(kinds: Iterable[str]) -> tuple[Profile, ...]:
+    """The measured rows that ship for kinds of device, which large models take by default: those
+    of the grids (profiles/DEVICE/grids) that hold any in the precision of their kernels.
+    """
+    return tuple(profile for kind in kinds for profile in _shipped_grids(kind))
+
+
+@cache
+def _shipped_grids(kind: str) -> tuple[Profile, ...]:
+    folder = examples_folder() / "profiles"
+    # By the names of files and not by a pattern: a cluster may call its devices anything.
+    paths = [path for path in sorted(folder.glob("*/grids/*.jsonl")) if kind == _measured_on(path)]
+    grids = map(read_profile, paths)
+    return tuple(grid for grid in grids if any(f'"{PRECISIONS[0]}"' in key for key in grid.rows))
+
+
+def _measured_on(path: Path) -> str:
+    """The kind of device that a profile's name tells: NAME.KIND.jsonl."""
+    return path.name.removesuffix(".jsonl").partition(".")[2]
 
 
 def read_profile(source: PathLike | Mapping[str, Any]) -> Profile:

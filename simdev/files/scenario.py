@@ -95,7 +95,8 @@ class _ScenarioShape(TypedDict, total=False):
       with a pipeline of a large model its sizes.
     - ``cluster``: a path, the object, or a preset's name, like ``dgx-h100``.
     - ``strategy``: a path, the object, a bare placement, or a short form's name.
-    - ``profile``: a path or a list of paths; the first that has an op's row answers.
+    - ``profile``: a path or a list of paths; the first that has an op's row answers. Left out, a
+      large model takes the measured rows that ship for its devices; ``[]`` asks for none.
     - ``devices``: a datasheet or a list of them, asked before those shipped.
     - ``name``: what it is called.
     - ``options``: how the step is executed.
@@ -121,11 +122,13 @@ FORMAT = Format(
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFiles:
-    """What a scenario file names, read and valid; ``graph`` is a model's sizes under a pipeline."""
+    """What a scenario file names, read and valid; ``graph`` is a model's sizes under a pipeline,
+    ``profiles`` are None where it leaves them open.
+    """
 
     graph: Graph | Transformer
     cluster: Cluster
-    profiles: tuple[Profile, ...]
+    profiles: tuple[Profile, ...] | None
     strategy: Strategy
     engine: str
     memory: MemoryModel = MemoryModel()
@@ -201,9 +204,9 @@ class _Reader:
         strategy = None if is_foreign else self._strategy(given)
         self.problems, of_strategy = self.problems[:before], self.problems[before:]
         graph = self._graph(fields["graph"], given, strategy)
-        cluster = self._cluster(fields["cluster"])
-        profiles = self._several("profile", fields.get("profile", []), read_profile)
         sheets = self._several("devices", fields.get("devices", []), read_device)
+        cluster = self._cluster(fields["cluster"], sheets)
+        rows = self._several("profile", fields.get("profile", []), read_profile)
         for kind, count in Counter(spec.kind for spec in sheets).items():
             if count > 1:
                 self._add(f"devices: two of kind {shown(kind)}")
@@ -217,7 +220,8 @@ class _Reader:
             raise InputError(self.problems)
         if isinstance(graph, Graph) and options.get("samples") is None:
             options["samples"] = _batch(fields["graph"])
-        specs = datasheets(sheets, [device.kind for device in cluster.devices], profiles)
+        specs = datasheets(sheets, [device.kind for device in cluster.devices], rows)
+        profiles = rows if "profile" in fields else None
         return ScenarioFiles(graph, cluster, profiles, strategy, specs=specs, **options)
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,14 +274,18 @@ class _Reader:
             return self._caught(lambda: reading(key, value, read), self.file, f"{key}.")
         return self._add(f"{key}: must be a path or an object, got {shown(value)}")
 
-    def _cluster(self, value: Any) -> Any:
+    def _cluster(self, value: Any, sheets: tuple[DeviceSpec, ...]) -> Any:
         if self._is_name(value):
             if value in preset_names():
                 return self.reading("cluster", value, read_preset)
             if not value.endswith((".json", ".gz")):
                 hint = preset_hint(value)
                 return self._add(f"cluster: neither a file nor a preset: {shown(value)}; {hint}")
-        return self._part("cluster", value, read_cluster)
+        if not sheets:
+            return self._part("cluster", value, read_cluster)
+        # The datasheets beside it tell the memory of its devices: what was read before under its
+        # path may have had others.
+        return self._part("cluster", value, lambda it: read_cluster(it, sheets), _without_memory)
 
     def _strategy(self, value: Any) -> Any:
         """A path or an object, or the name of a short form."""

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     ConfigDict,
@@ -46,6 +46,8 @@ from .reading import label, read_json
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 VERSION = 1
+UNLIMITED = "unlimited"
+"""In place of bytes: the memory of a device without a limit."""
 MOST_PRIORITY = 2**53
 
 
@@ -65,6 +67,10 @@ def _number(value: Any) -> Any:
 
 def _quantity(parse: Callable[[Any], Any]) -> PlainValidator:
     return PlainValidator(lambda value: parse(_number(value)))
+
+
+def _capacity(value: Any) -> Any:
+    return UNLIMITED if value == UNLIMITED else parse_bytes(_number(value))
 
 
 def _dtype(value: Any) -> str:
@@ -118,6 +124,7 @@ def plain(value: Any) -> Any:
 
 Bytes = Annotated[int, PlainValidator(_bytes)]
 OptionalBytes = Annotated[int, _quantity(parse_bytes)] | None
+Capacity = Annotated[int | Literal["unlimited"], PlainValidator(_capacity)] | None
 Seconds = Annotated[Fraction, _quantity(parse_time)]
 Bandwidth = Annotated[Fraction, _quantity(parse_bandwidth)]
 Flops = Annotated[Fraction, _quantity(parse_flops)]

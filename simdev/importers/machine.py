@@ -13,7 +13,9 @@ from ..costs import DeviceSpec
 from ..errors import InputError, prefixed
 from ..files import device_names, preset_names, read_cluster, read_device, read_preset
 from ..files.cluster import preset_hint
+from ..files.device import capacity_of
 from ..files.nodes import require_joinable
+from ..files.shape import UNLIMITED
 from ..graph import Graph
 from ..semantics import traits_of
 from ..strategy import Strategy
@@ -27,8 +29,8 @@ class Machine:
 
     ``cluster`` is a preset or a file and stands alone, but for ``devices`` of a format that counts
     ranks, which take so many of it; else there are ``devices`` of the kind
-    ``device``, every two joined at ``bandwidth``, each with ``memory`` (None: that of the kind's
-    datasheet, else unlimited). Problems name the options of the command line.
+    ``device``, every two joined at ``bandwidth``, each with ``memory`` ("unlimited"; None: that of
+    the kind's datasheet, else unlimited). Problems name the options of the command line.
     """
 
     cluster: str | None = None
@@ -59,9 +61,9 @@ class Machine:
     @property
     def capacity(self) -> Number | None:
         """Bytes of a device; None: unlimited."""
-        if self.memory is None and self.datasheet is not None:
-            return self.datasheet.memory
-        return self.memory
+        if self.memory is None and self.device is not None:
+            return capacity_of(self.device)
+        return None if self.memory == UNLIMITED else self.memory
 
     def build(self, at_least: int = 1) -> Cluster:
         """The cluster, of this many devices where their number is left open. Raises InputError."""

@@ -64,7 +64,7 @@ def rests_on(
     """
     if not costs:
         return
-    parts = ["op times " + _shares(costs)]
+    parts = ["op times " + shares(costs)]
     if rel_err != 0:
         parts[0] += f" (expected error {'not known' if rel_err is None else f'{rel_err:.1%}'})"
     parts.append("no host" if origins is None else _hosts(origins))
@@ -87,8 +87,8 @@ def undescribed(misses: Iterable[CostMiss]) -> Iterator[str]:
         yield f"No description of {kinds}: each such op is one pass over memory, {error}."
 
 
-def _shares(rungs: Mapping[str, float]) -> str:
-    """What rounds to nothing is left out."""
+def shares(rungs: Mapping[str, float]) -> str:
+    """How much of a time each rung of the ladder told; what rounds to nothing is left out."""
     return ", ".join(f"{100 * part:.3g}% {rung}" for rung, part in rungs.items() if part >= LEAST)
 
 
@@ -96,4 +96,4 @@ def _hosts(origins: HostOrigins) -> str:
     if not origins.rungs:
         return "host times unknown"
     unknown = f", {origins.unknown:,} unknown" if origins.unknown else ""
-    return f"host times {_shares(origins.rungs)}{unknown}"
+    return f"host times {shares(origins.rungs)}{unknown}"

@@ -84,7 +84,7 @@ MEANINGS: Mapping[str, str] = {
     "blame_latency_s": "Those of latency that holds no queue. The five add up to the step time.",
     "cost_estimated": "The share of the op time that is estimated.",
     "cost_rel_err": "The expected relative error of an op's time.",
-    "mfu": "Of a large model: the share of the peak that its products alone need.",
+    "mfu": "Of a large model: the share of the peak, in its precision, that its products need.",
     "global_batch": "Samples of a step, of all replicas and microbatches.",
     "microbatches": "Microbatches of a replica.",
     "samples_per_s": "Samples trained on a second, on all devices.",

@@ -116,7 +116,7 @@ def _scenario(point: SweepPoint, memo: Memo) -> Scenario:
     profiles = tuple(
         digest for part, digest in digests.items() if part.startswith(("profile", "devices"))
     )
-    name = ("costs", profiles, tuple(spec.kind for spec in parts.specs))
+    name = ("costs", parts.profiles is None, profiles, tuple(spec.kind for spec in parts.specs))
     return scenario_of(parts, costs=memo.once(name, lambda: CostModel(parts.profiles, parts.specs)))
 
 

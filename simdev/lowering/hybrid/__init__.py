@@ -14,7 +14,7 @@ import numpy as np
 
 from ...collectives import CollectiveModel
 from ...costs import RUNGS, CostModel
-from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops
+from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops, peak_name
 from ...errors import InputError, refuse
 from ...models.large import Transformer, all_buckets, shard_of
 from ...models.large.roles import LargeStep
@@ -74,7 +74,7 @@ def lower_hybrid(
         collapsed,
         why,
         counted,
-        _peak(durations),
+        *_peak(durations, model.precision),
         "none" if (host := durations.host(0)) is None else host.mode,
         *_sources(durations, columns["duration"]),
     )
@@ -135,12 +135,14 @@ def _require_size(tasks: int, field: str = "microbatches") -> None:
         raise InputError(f"{field}: the step lowers to more than {MAX_TASKS:,} tasks")
 
 
-def _peak(durations: Durations) -> float:
-    """FLOP/s in bfloat16 of all devices together, by their datasheets."""
-    return sum(
-        float(peak_flops(durations.specs[kind], "bfloat16")) * n
-        for kind, n in _kinds(durations).items()
-    )
+def _peak(durations: Durations, precision: str) -> tuple[float, str]:
+    """FLOP/s of all devices together in a precision, by their datasheets, and which of their peaks
+    these are.
+    """
+    kinds = [(durations.specs[kind], count) for kind, count in _kinds(durations).items()]
+    total = sum(float(peak_flops(spec, precision)) * count for spec, count in kinds)
+    names = dict.fromkeys(peak_name(spec, precision) or precision for spec, _ in kinds)
+    return total, " and ".join(names)
 
 
 def _kinds(durations: Durations) -> Counter[str]:

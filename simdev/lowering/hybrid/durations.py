@@ -15,9 +15,9 @@ import numpy as np
 
 from ...cluster import Host
 from ...collectives import CollectiveModel, flows_wire
-from ...costs import CostModel
+from ...costs import CostModel, DeviceSpec
 from ...costs.groups import device_prefix
-from ...costs.roofline import Scalars, datasheet_scalars, ideal_seconds, rounded
+from ...costs.roofline import datasheet_scalars, ideal_seconds, rounded
 from ...errors import InputError
 from ...models.large.likes import Kernel, Loads
 from ...strategy.parallelism import Parallelism
@@ -58,7 +58,7 @@ class Timings:
         self.places: dict[Hashable, tuple[list[Place], list[int]]] = {}
         self.parts: dict[Hashable, list[Crossing]] = {}
         # Each is asked for by every layer and stage, with few different arguments.
-        self.load_ps, self._scalars = cache(self._load_ps), cache(self._datasheet_scalars)
+        self.load_ps, self._scalars = cache(self._load_ps), cache(datasheet_scalars)
 
     def _load_ps(self, kind: str, loads: Loads) -> int:
         # Added up in order: sum() compensates rounding on newer Pythons, and answers would differ.
@@ -77,12 +77,20 @@ class Timings:
             cost = self.costs.cost_of_key(key, load.like, kind)
             # A datasheet says more of the kernel itself than of an op that is like it.
             if cost is not None and cost.rung != "roofline":
-                return Part(float(cost.seconds) * load.share, cost.rung, cost.rel_err)
-        ideal = ideal_seconds(load, self.specs[kind])
-        return Part(self._scalars(kind, load.op_class, load.dtype).seconds(ideal), "roofline", None)
+                seconds = float(cost.seconds) * load.share * self._changed(kind, load)
+                return Part(seconds, cost.rung, cost.rel_err)
+        return Part(self._by_datasheet(self.specs[kind], load), "roofline", None)
 
-    def _datasheet_scalars(self, kind: str, op_class: str, dtype: str) -> Scalars:
-        return datasheet_scalars(self.specs[kind], op_class, dtype)
+    def _changed(self, kind: str, load: Kernel) -> float:
+        """How many times as long a kernel takes as on the device that was measured."""
+        spec = self.specs[kind]
+        if spec.as_measured is None:
+            return 1.0
+        return self._by_datasheet(spec, load) / self._by_datasheet(spec.as_measured, load)
+
+    def _by_datasheet(self, spec: DeviceSpec, load: Kernel) -> float:
+        scalars = self._scalars(spec, load.op_class, load.dtype)
+        return scalars.seconds(ideal_seconds(load, spec))
 
 
 class Durations:

@@ -99,13 +99,15 @@ def _updates(program: Program, tail: Template) -> list[int]:
 
 
 def tie(program: Program) -> None:
-    """Adds up the gradients of an embedding that both the first and the last stage have.
+    """Adds up the gradients of a tied table whose embedding and classifier stand on two ranks.
 
-    From ZeRO 2 on a replica has a share of it, once it is reduced.
+    Where one rank has both stages (DualPipe, DualPipeV, a folded table) it adds up the gradient as
+    it computes it, and the two copies of DualPipe join it as any other (``join_copies``). From ZeRO
+    2 on a replica has a share of it, once it is reduced.
     """
     schedule, shard, p = program.schedule, program.shard, program.parallelism
     ends = schedule.rank_of[0], schedule.rank_of[-1]
-    if not shard.model.tied or ends[0] == ends[1]:
+    if not shard.model.tied or program.tied_table(ends[0]):
         return
     tail, shares = Template(ends[0], program.durations), p.replicas if p.zero >= 2 else 1
     # A ring over two ranks sends half there and back, twice: as long as one transfer.

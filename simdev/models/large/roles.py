@@ -37,9 +37,11 @@ class LargeStep:
     pipeline runs on ``copies`` devices alike; where ``collapsed``, the task graph holds one of
     them, ``first[rank]``, else all, of which ``first[rank]`` is one. ``why`` tells why copies could
     not be, or were not, collapsed. ``counted`` are the tasks that all devices run together,
-    ``peak_flops`` what their datasheets say they reach by second in bfloat16, ``host`` the mode of
-    the first rank's host ("none": it has none). ``rungs`` share out the computing time by the rung
-    of the ladder that told it, with the expected error of a kernel (None: not known).
+    ``peak_flops`` what their datasheets say they reach by second in the precision of the model's
+    products, ``peak_dtype`` the name of that peak ("float8"; of several, or of what stands in for
+    it, theirs), ``host`` the mode of the first rank's host ("none": it has none). ``rungs`` share
+    out the computing time by the rung of the ladder that told it, with the expected error of a
+    kernel (None: not known).
     """
 
     model: Transformer
@@ -54,6 +56,7 @@ class LargeStep:
     why: str
     counted: int
     peak_flops: float
+    peak_dtype: str
     host: str = "none"
     rungs: Mapping[str, float] = FrozenDict()
     rel_err: float | None = None

@@ -166,8 +166,8 @@ def training_chart(training: Training, trace: Trace, bubble: float, exposed: flo
     seconds = format_seconds(trace.end_ps / PS_PER_SECOND)
     return Gantt(
         tuple(rows), looks, trace.end_ps,
-        f"{large.model.name}, {large.schedule.name}: step {seconds}, MFU {training.mfu:.1%}, "
-        f"bubble {bubble:.1%}, exposed communication {exposed:.1%}",
+        f"{large.model.name}, {large.schedule.name}: step {seconds}, MFU {training.mfu:.1%} "
+        f"({large.peak_dtype}), bubble {bubble:.1%}, exposed communication {exposed:.1%}",
         labels=tuple(labels), row_height=0.5,
         legend=_training_legend(rows, large, looks),
     )  # fmt: skip

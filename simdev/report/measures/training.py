@@ -4,9 +4,9 @@ peak, memory by rank.
 The step of a rank of the pipeline is tiled as that of any device (see ``usage``): computing,
 exposed communication, and the bubble. Exposed communication is divided by what it is for
 (collectives of tp, of experts, of the replicas, copies to the host, what goes to or comes from
-other ranks: the first of these in flight). MFU is the share of the devices' peak that the products
-of the model alone would need; HFU counts what is computed twice, too (Korthikanti et al. 2022,
-section 5).
+other ranks: the first of these in flight). MFU is the share of the devices' peak, in the precision
+that the layers' products run in, that the products of the model alone would need; HFU counts what
+is computed twice, too (Korthikanti et al. 2022, section 5).
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Training:
     """The section of a report that only a large model's step has; shares 0 to 1.
 
     ``stages`` holds a device of each rank of the pipeline. ``mfu`` is the share of the devices'
-    peak that the products of the model alone would need, ``hfu`` that of all products made;
-    ``tokens_per_s`` are tokens trained on by second, on all devices.
+    peak (``large.peak_dtype``) that the products of the model alone would need, ``hfu`` that of all
+    products made; ``tokens_per_s`` are tokens trained on by second, on all devices.
     """
 
     large: LargeStep = field(repr=False, compare=False)
@@ -126,6 +126,7 @@ class Training:
             "tokens_per_s": self.tokens_per_s,
             "mfu": self.mfu,
             "hfu": self.hfu,
+            "peak_dtype": large.peak_dtype,
             "flash": uses_flash(large.model, p),
             "terms_s": self.terms,
             "stages": [stage.to_json() for stage in self.stages],
@@ -148,7 +149,8 @@ class Training:
             f"{p.microbatches} microbatches of {p.microbatch} ({p.samples:,} samples a step), "
             f"{large.schedule.name}"
         )
-        yield f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}; {self.tokens_per_s:,.0f} tokens/s"
+        shares = f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%} of the {large.peak_dtype} peak"
+        yield f"{shares}; {self.tokens_per_s:,.0f} tokens/s"
 
     def tables(self) -> Iterator[Table]:
         """Time and memory of each rank of the pipeline."""

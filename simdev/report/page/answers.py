@@ -21,13 +21,13 @@ from .step import tables_json
 SHARES = ("mfu", "bubble", "exposed_communication")
 TEXTS = (
     "plan", "method", "schedule", "recompute", "context", "why", "note", "feasible", "offload",
-    "recompute_modules",
+    "recompute_modules", "peak_dtype", "op_times",
 )  # fmt: skip
 LEFT_OUT = ("scenario", "step_time_ps", "front")
 NAME = "plan"
 AHEAD = (
     NAME, "devices", "schedule", "step_time_s", "peak_bytes", "why", "tokens_per_s",
-    "samples_per_s", "mfu", "bubble", "exposed_communication", "note",
+    "samples_per_s", "mfu", "peak_dtype", "bubble", "exposed_communication", "note",
 )  # fmt: skip
 
 

@@ -127,8 +127,8 @@ def _training_figures(report: Report) -> Iterator[tuple[str, float, str]]:
     """What only a large model's step has, beside that of another."""
     training = report.training
     if training is not None:
-        yield "MFU", training.mfu, f"{training.mfu:.1%}"
-        yield "HFU", training.hfu, f"{training.hfu:.1%}"
+        for name, share in (("MFU", training.mfu), ("HFU", training.hfu)):
+            yield name, share, f"{share:.1%} ({training.large.peak_dtype})"
 
 
 def _time_table(

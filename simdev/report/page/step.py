@@ -28,8 +28,8 @@ from .timeline import timeline
 RESOURCES_NOTE = (
     f"Each line is a simulation of its own. A resource is {FACTOR} times as fast on all machines, "
     "and the step lowered anew: bandwidth without its latency, measured collectives beyond their "
-    "smallest message; op times of profiles stay. A gain of 0.0% is no change: nothing waits for "
-    "it."
+    "smallest time; measured rows of ops follow their datasheets. A gain of 0.0% is no change: "
+    "nothing waits for it."
 )
 ROWS = 2_000  # of a table that has a row an op
 
@@ -152,7 +152,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "waiting for hosts", f"{report.hosted:.1%}"
     yield "exposed communication", f"{report.exposed:.1%}"
     if report.training is not None:
-        yield "MFU, HFU", f"{report.training.mfu:.1%}, {report.training.hfu:.1%}"
+        training = report.training
+        yield f"MFU, HFU ({training.large.peak_dtype})", f"{training.mfu:.1%}, {training.hfu:.1%}"
     if report.throughput is not None:
         yield from ((name, text) for name, _, text in report.throughput.facts())
     yield "largest peak", format_bytes(max((m.peak for m in report.memories), default=0))

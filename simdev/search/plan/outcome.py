@@ -16,7 +16,10 @@ from .space import Plan
 if TYPE_CHECKING:
     import pandas as pd
 
-FIGURES = "step_time_s", "tokens_per_s", "mfu", "peak_bytes", "bubble", "exposed_communication"
+FIGURES = (
+    *("step_time_s", "tokens_per_s", "mfu", "peak_dtype", "peak_bytes", "bubble"),
+    *("exposed_communication", "op_times"),
+)
 COST = "cost_per_million_tokens"
 TERMS_SHOWN = 3
 OPTIONS = "microbatch", "microbatches", "schedule", "chunks", "zero", "recompute", "context"

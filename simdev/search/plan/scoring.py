@@ -16,6 +16,7 @@ from ...errors import InputError, SimdevError
 from ...jobs import Died, finished, is_serial
 from ...lowering.hybrid import Timings, lower_hybrid
 from ...models.large.roles import ROLES
+from ...report.assumptions import shares
 from ...report.measures.difference import critical_rank
 from ...report.measures.training import BUBBLE, EXPOSED, Training
 from ...sweep.answer import Memo, bug
@@ -64,6 +65,8 @@ class Scorer:
             "tokens_per_s": training.tokens_per_s,
             "mfu": training.mfu,
             "hfu": training.hfu,
+            "peak_dtype": large.peak_dtype,
+            "op_times": shares(large.rungs),
             "bubble": terms[BUBBLE] / step,
             "exposed_communication": sum(terms[ROLES[role]] for role in EXPOSED) / step,
             "critical_rank": critical,
