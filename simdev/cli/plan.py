@@ -12,7 +12,8 @@ from ..errors import InputError, printable, refuse
 from ..units import PS_PER_SECOND, format_bytes, format_capacity, format_seconds, parse_bytes
 from . import planned
 from .options import DONE, INFEASIBLE, require_price
-from .plan_folder import require_folder, write_plans
+from .outputs import printed_first
+from .plan_folder import answer_text, require_plan_folder, write_plans
 from .planned import plans_graph
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from ..search.plan import choices_of, confirm, plans_of, question_of
 
     if args.out is not None:
-        require_folder(args.out)
+        require_plan_folder(args.out)
     if plans_graph(args):
         return _run_graph(args)
     if args.seconds is not None:
@@ -70,9 +71,10 @@ def run(args: argparse.Namespace) -> int:
     question = question_of(*parts, price=args.price)
     options = args.front, args.alike, args.jobs, args.journal
     plans = plans_of(question, choices_of(_choices(args.set)), args.top, *options)
-    if args.out is not None:
-        write_plans(plans.frame["scenario"], _json(plans), args.out)
-    print(_json(plans) if args.json else "\n".join(_lines(plans)))
+    answer = _answer(plans)
+    with printed_first(answer_text(answer) if args.json else "\n".join(_lines(plans))):
+        if args.out is not None:
+            write_plans(answer, args.out)
     if args.check and plans.best:
         print(confirm(question, plans.best[0].plan, plans.best[0].row), file=sys.stderr)
     return DONE if plans.best else INFEASIBLE
@@ -87,9 +89,10 @@ def _run_graph(args: argparse.Namespace) -> int:
         if is_set
     )
     frame = planned.run(args, _nodes(args.nodes))
-    if args.out is not None:
-        write_plans(frame["scenario"].dropna(), planned.json_of(frame), args.out)
-    print(planned.json_of(frame) if args.json else "\n".join(planned.lines(frame)))
+    answer = planned.answer_of(frame)
+    with printed_first(answer_text(answer) if args.json else "\n".join(planned.lines(frame))):
+        if args.out is not None:
+            write_plans(answer, args.out)
     return planned.code_of(frame)
 
 
@@ -124,12 +127,13 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
-def _json(plans: Plans) -> str:
+def _answer(plans: Plans) -> dict[str, Any]:
+    """What ``--json`` prints."""
     rows = [
         {name: _plain(value) for name, value in row.items()}
         for row in plans.frame.to_dict("records")
     ]
-    return json.dumps({"counts": plans.summary, "plans": rows}, indent=1, default=str)
+    return {"counts": plans.summary, "plans": rows}
 
 
 def _plain(value: Any) -> Any:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, prefixed, printable, within
 from .options import BAD_INPUT, DONE
-from .outputs import real_path
+from .outputs import real_path, tell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,12 +73,12 @@ def run(args: argparse.Namespace) -> int:
     by_status = counts(results)
     parts = ", ".join(f"{count:,} {status}" for status, count in by_status.items())
     rows = f"{len(results):,} scenario{'s' * (len(results) > 1)}: {parts}"
-    print(rows + (f"; {file}" if file else ""), file=sys.stderr)
+    tell(rows + (f"; {file}" if file else ""))
     if not by_status.get("failed"):
         return DONE
     # The table on stdout tells the reasons itself.
     if file is not None:
-        print(f"the first that failed: {_first_reason(results)}", file=sys.stderr)
+        tell(f"the first that failed: {_first_reason(results)}")
     return BAD_INPUT
 
 
@@ -121,7 +120,7 @@ def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
         settings = parse_settings([*args.set, *price])
         points(settings)
     for note in slow_bandwidths(settings):
-        print(f"--set {note}", file=sys.stderr)
+        tell(f"--set {note}")
     if args.grid is None:
         return [settings]
     with within(args.grid):

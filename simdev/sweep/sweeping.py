@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ..errors import steered
 from ..jobs import Died, finished, is_serial
 from .answer import Answer, Memo, answer, failed
 from .grid import Grid, points
@@ -81,7 +82,7 @@ def _answered(
     hidden = None if progress is None else not progress
     with tqdm(
         total=len(wanted), initial=len(figures), delay=2, disable=hidden, unit="scenario",
-        desc="sweep", file=sys.stderr,
+        desc="sweep", file=steered(sys.stderr),
     ) as bar:  # fmt: skip
         for result in answers(missing, n_jobs) if missing else ():
             if journal is not None and result.lasting:

@@ -151,6 +151,8 @@ def _plans_title(
         samples = 1
         for name in ("dp", "microbatches", "microbatch"):
             samples *= pipeline.get(name, 1)
+        # Files are named without their folders.
+        model, machine = (name and os.path.basename(name) for name in (model, machine))
         batch = f", {samples:,} samples a step" if pipeline else ""
         question = f"{model} on {machine or 'a cluster'}{batch}"
     if not ranks.order:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError
+from ...errors import InputError, steered
 from ...scenario import fingerprint
 from ...sweep import Journal
 from ...sweep.point import engine_version
@@ -117,7 +117,7 @@ def plans_of(
     hidden = None if progress is None else not progress
     digest = fingerprint((engine_version(), question.content)) if journal else ""
     with nullcontext() if journal is None else Journal(journal, None, "plan") as book, tqdm(
-        total=total, delay=2, disable=hidden, unit="plan", desc="plan", file=sys.stderr,
+        total=total, delay=2, disable=hidden, unit="plan", desc="plan", file=steered(sys.stderr),
         leave=False,
     ) as bar:  # fmt: skip
         kept = _Kept(book, digest)
