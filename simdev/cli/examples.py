@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, reason_of
+from ..errors import InputError, printable, reason_of
 from .options import DONE
 from .outputs import files_of
 
@@ -210,7 +210,7 @@ def _listed(examples: Iterable[Example]) -> str:
         takes = f"takes {example.takes}" if example.takes else ""
         facts = ", ".join(filter(None, (machine or "notebook", takes)))
         lines += [f"{example.name}  ({facts})", f"{_INDENT}{example.shows}"]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _summary(paths: Sequence[Path], folder: Path, copied: int, kept: int) -> str:
@@ -219,4 +219,4 @@ def _summary(paths: Sequence[Path], folder: Path, copied: int, kept: int) -> str
     for path in paths[:1]:
         command = "jupyter lab" if path.suffix == NOTEBOOK else "simdev simulate"
         lines.append(f"try: {command} {shlex.quote(str(folder / _inside(path)))}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

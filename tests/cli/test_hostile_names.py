@@ -26,7 +26,7 @@ NEEDED = {
     "import": ["s.json", "-o", "x.json"], "calibrate": ["s.json", "no.json"],
     "clusters": [], "examples": ["nothing"], "completion": ["bash"],
 }  # fmt: skip
-"""What a verb is given beside the hostile value; serve, explore, doctor and profile are no short runs."""
+"""What a verb is given beside the hostile value, but those that are no short runs."""
 
 
 def options_of(verb: str) -> Iterator[argparse.Action]:
