@@ -1,6 +1,6 @@
 """How far simulated steps of large models are from published ones, by size and precision: ``python
--m benchmarks.published [--update]`` prints what simdev tells beside its
-answers, or simulates all steps and writes the file that it is told from.
+-m benchmarks.published [--update]`` prints what simdev tells beside its answers, or simulates all
+steps first and writes the file that it is told from.
 
 The steps are those of ``benchmarks.really_run``, which has the sources of each, and of
 ``benchmarks.hybrid`` (Korthikanti et al. 2022 on A100; SimuMax's release table v1.2 on B200, by the

@@ -20,7 +20,7 @@ PLAN_FILE = re.compile(rf"\d{{2,}}\.json|{re.escape(ANSWER)}|{re.escape(PAGE)}")
 
 def answer_text(answer: Mapping[str, Any], folder: str = "") -> str:
     """The answer as JSON; the scenarios of its ``plans`` name their files from ``folder``."""
-    plans = [row | {"scenario": _seen_from(folder, row["scenario"])} for row in answer["plans"]]
+    plans = [row | {"scenario": _seen_from(folder, row.get("scenario"))} for row in answer["plans"]]
     return json.dumps({**answer, "plans": plans}, indent=1, default=str)
 
 
@@ -52,7 +52,7 @@ def write_plans(answer: Mapping[str, Any], folder: str) -> None:
     shown = answers_data(json.loads(text), ANSWER)
     assert shown is not None
     files = {ANSWER: text, PAGE: page(shown)}
-    scenarios = (row["scenario"] for row in answer["plans"] if row["scenario"] is not None)
+    scenarios = filter(None, (row.get("scenario") for row in answer["plans"]))
     for number, scenario in enumerate(scenarios, 1):
         moved = _seen_from(folder, scenario)
         files[f"{number:02}.json"] = json.dumps(moved, indent=1, default=str) + "\n"

@@ -36,15 +36,15 @@ def moved(document: Mapping[str, Any], folder: str, target: str) -> dict[str, An
     ``folder``: no path is absolute. Names of presets and models stay.
     """
 
-    def told(part: Any) -> Any:
+    def renamed(part: Any) -> Any:
         if isinstance(part, list):
-            return [told(entry) for entry in part]
+            return [renamed(entry) for entry in part]
         if not isinstance(part, str) or not part or "\0" in part:
             return part
         path = os.path.join(folder, part)
         return seen_from(target, path) if os.path.exists(path) else part
 
-    parts = {key: told(part) if key in PARTS else part for key, part in document.items()}
+    parts = {key: renamed(part) if key in PARTS else part for key, part in document.items()}
     config = config_path(document.get("graph"), folder)
     if config is not None:
         parts["graph"] = {**parts["graph"], "model": seen_from(target, config)}

@@ -161,14 +161,14 @@ def _switch(made: str, target: str, earlier: re.Pattern[str] | None) -> bool:
     return False
 
 
-def _exchanged(one: str, other: str) -> bool:
+def _exchanged(first: str, second: str) -> bool:
     """Whether two folders have changed places, in one step: Linux can."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
         return False
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
+    return bool(rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0)
 
 
 def _put_aside(old: str, new: str, earlier: re.Pattern[str] | None) -> None:

@@ -17,7 +17,7 @@ from ..models.large import Transformer
 
 FILE = PRESETS / "published" / "large-models.json"
 SIZES = (
-    ("below 10 billion parameters", 0, 10 * 10**9),
+    ("less than 10 billion parameters", 0, 10 * 10**9),
     ("10 to 100 billion parameters", 10 * 10**9, 100 * 10**9),
     ("100 billion parameters and more", 100 * 10**9, 10**30),
 )

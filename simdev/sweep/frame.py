@@ -17,7 +17,7 @@ from ..files import replacing
 from ..report.results import COLUMNS, FORMULA
 from .answer import failed
 from .grid import si_values
-from .point import Row, told
+from .point import Row, as_simulate_says
 
 ENDINGS = (".csv", ".parquet")
 
@@ -38,7 +38,7 @@ def frame(rows: Sequence[Row], figures: Mapping[str, Mapping[str, Any]]) -> pd.D
     for name, kind in COLUMNS.items():
         values = [answer.get(name) for answer in answers]
         if name == "reason":
-            values = [value and told(value) for value in values]
+            values = [value and as_simulate_says(value) for value in values]
         columns[name] = _text(values) if kind == "str" else pd.array(values, dtype=kind)
     columns["key"] = _text([row.point and row.point.key for row in rows])
     columns["simdev"] = _text([row.point and row.point.version for row in rows])

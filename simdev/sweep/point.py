@@ -135,7 +135,7 @@ def sources_version(apart: tuple[str, ...]) -> str:
     return f"{__version__}+{digest.hexdigest()[:8]}"
 
 
-def told(reason: str) -> str:
+def as_simulate_says(reason: str) -> str:
     """A reason as ``simdev simulate`` says it: points name files by their absolute paths."""
     return reason.replace(os.path.join(os.getcwd(), ""), "")
 

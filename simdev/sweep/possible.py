@@ -8,7 +8,7 @@ from typing import Any
 
 from ..units import written
 from .answer import Memo, problem_of
-from .point import Row, told
+from .point import Row, as_simulate_says
 
 
 def impossible(
@@ -37,15 +37,15 @@ def impossible(
     for number, settings in enumerate(points):
         for path, value in settings.items():
             carriers.setdefault((path, repr(value)), []).append(number)
-    own: list[str | None] = []
+    plainly: list[str | None] = []
     scenarios = range(len(rows) // len(points))
     for (path, _), numbers in carriers.items():
         with_it = [(s, rows[s * len(points) + n]) for n, s in product(numbers, scenarios)]
         if any(problem(row) is None for _, row in with_it):
             continue
-        own = own or [problem(row) for row in plain()]
-        wrong = [row for scenario, row in with_it if problem(row) != own[scenario]]
+        plainly = plainly or [problem(row) for row in plain()]
+        wrong = [row for scenario, row in with_it if problem(row) != plainly[scenario]]
         if wrong:
-            reason = told(str(problem(wrong[0]))).replace("\n", "; ")
+            reason = as_simulate_says(str(problem(wrong[0]))).replace("\n", "; ")
             value = written(wrong[0].settings[path])
             yield f"{wrong[0].label}: {path}={value}: {reason.removeprefix(f'{path}: ')}"

@@ -146,7 +146,7 @@ def test_the_error_stands_beside_step_plans_and_their_page(
     narrow = ["tp=2", "schedule=1F1B", "recompute=full", "microbatch=1", "cp=1"]
     question += [*(part for each in narrow for part in ("--set", each)), "--sequence", "512"]
     line = str(published_error(LARGE["llama3.2-1b"]))
-    assert "published steps of models of below 10 billion parameters in bfloat16" in line
+    assert "published steps of models of less than 10 billion parameters in bfloat16" in line
     assert main([*question, "-o", "plans"]) == 0
     printed = capsys.readouterr().out
     assert line in printed

@@ -175,7 +175,7 @@ def _plans_headline(rows: Sequence[Any], counts: Mapping[str, Any] | None, ranks
     if not ranks.order:
         least = counts.get("least_bytes")
         return "No plan fits" + (f"; each needs {format_bytes(least)} or more" if least else "")
-    proved = ": none is faster, as proved" if counts["proved_best"] else ""
+    proved = ": none is faster, as proved" if counts.get("proved_best") else ""
     return f"The best of {counts['plans']:,} plans under this model{proved}"
 
 
