@@ -8,20 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 MAX_LINES, MAX_COLUMNS = 20, 600
 FEW = 5  # so many of more lines than MAX_LINES
 
 
-def printable(text: str) -> str:
-    """The text on one line: names from a file may hold line breaks, what steers a terminal, and
-    bytes of no text.
+class _Escapes(dict[int, str]):
+    r"""What is written for a character, by its number: an escape like ``\x1b`` for what cannot be
+    printed, but for the characters ``kept``.
+    """
+
+    def __init__(self, kept: str) -> None:
+        self._kept = kept
+
+    def __missing__(self, code: int) -> str:
+        sign = chr(code)
+        self[code] = sign if sign.isprintable() or sign in self._kept else ascii(sign)[1:-1]
+        return self[code]
+
+
+_LINE, _LINES = _Escapes(""), _Escapes("\n\t")
+
+
+def printable(text: str, lines: bool = False) -> str:
+    """The text with escapes in place of what steers a terminal (escape sequences, bells, marks
+    that turn the direction of writing) and of bytes that are no text: names in arguments and files
+    may hold them. It is one line, for line breaks are escaped too, except with ``lines``.
     """
     # Almost all texts are: a look at each character would cost as much as writing the message.
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text if text.isprintable() else text.translate(_LINES if lines else _LINE)
+
+
+def steered(stream: Any) -> Any:
+    """The terminal below a stream of the command line, which escapes what would steer it: progress
+    bars are drawn there.
+    """
+    return getattr(stream, "steered", stream)
 
 
 def _shown(lines: Sequence[str], before: str = "") -> list[str]:

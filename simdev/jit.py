@@ -28,6 +28,8 @@ from numba.extending import intrinsic, register_jitable
 from numba.misc.appdirs import AppDirs
 from numpy.typing import NDArray
 
+from .errors import printable, steered
+
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T", bound=tuple[Any, ...])
 Ints = NDArray[np.int64]
@@ -90,7 +92,7 @@ class _Announcement(event.Listener):
         folder = cache_folder()
         kept = f"once: {folder} keeps them" if folder else "set NUMBA_CACHE_DIR to keep them"
         # A progress bar may stand in the line.
-        sys.stderr.write(f"\r\x1b[Ksimdev compiles its kernels ({kept})\n")
+        steered(sys.stderr).write(f"\r\x1b[Ksimdev compiles its kernels ({printable(kept)})\n")
         sys.stderr.flush()
 
     def on_end(self, ended: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,7 @@ from .cluster import Cluster
 from .costs import CostMiss, CostModel
 from .errors import InputError
 from .graph import Graph
-from .lowering import LoweredStep, Prepared, split
+from .lowering import LoweredStep, Prepared, lower_step, split
 from .lowering.origins import (
     HostOrigins,
     cost_misses,
@@ -23,12 +24,12 @@ from .lowering.origins import (
 )
 from .lowering.symmetry import Expanded, Quotient, Symmetry, quotient_of
 from .memory import MemoryModel
-from .models.large import Transformer
+from .models.large import Transformer, shard_of
 from .models.large.roles import LargeStep
 from .period import STEPS, simulate_strategy
 from .scale import LIMIT, parse_limit, scale_of, scale_of_devices, scale_of_large
 from .schedules import Schedule
-from .strategy import Origin, Parallelism, Strategy
+from .strategy import Origin, Parallelism, Strategy, resolve_placement
 from .taskgraph import TaskGraph
 from .trace import Trace
 from .units import Number, is_count, parse_price, picoseconds, written
@@ -258,6 +259,33 @@ def prepare(scenario: Scenario) -> Prepared:
     return Prepared(graph_of(scenario), scenario.cluster, scenario.costs, scenario.memory)
 
 
+def require_possible(scenario: Scenario, prepared: Prepared | None = None) -> None:
+    """Raises InputError for a strategy that this graph and cluster cannot have, as far as that is
+    known before anything is built: degrees that divide nothing, a wrong number of devices, names
+    of none. ``execute`` raises it too.
+    """
+    if isinstance(scenario.graph, Transformer):
+        from .lowering.hybrid import even_layers
+        from .lowering.hybrid.grid import rank_grid
+        from .lowering.pipeline import schedule_of
+
+        pipeline = scenario.strategy.pipeline
+        assert pipeline is not None
+        with _of_the_pipeline():
+            shard_of(scenario.graph, pipeline)
+            rank_grid(scenario.cluster, pipeline)
+            stages = schedule_of(pipeline, large=True).stages
+            if not pipeline.stage_layers:
+                even_layers(scenario.graph.layers, stages)
+        return
+    prepared, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
+    if strategy.pipeline is None:
+        sharded, placed, _ = split(prepared, strategy)
+        resolve_placement(sharded.graph, sharded.cluster, placed.placement)
+    else:
+        lower_step(prepared, strategy)
+
+
 def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
     """Lower and simulate, with what ``prepare`` made where it is at hand; of many devices that run
     alike only those that stand for the rest.
@@ -293,27 +321,29 @@ def _large(scenario: Scenario) -> Outcome:
     model, pipeline = scenario.graph, scenario.strategy.pipeline
     assert isinstance(model, Transformer)
     assert pipeline is not None
-    try:
+    with _of_the_pipeline():
         scale = scale_of_large(model, pipeline, scenario.cluster, scenario.symmetry)
         scale.require(parse_limit(scenario.limit))
         collectives = collective_model(scenario.cluster)
         options = scenario.costs, scenario.symmetry
         task_graph, large = lower_hybrid(model, pipeline, collectives, *options)
-    except InputError as error:
-        raise InputError(
-            [_in_pipeline(problem) for problem in error.problems], error.file
-        ) from None
     trace = simulate(task_graph, scenario.engine)
     return Outcome(trace, large.rungs, rel_err=large.rel_err, large=large)
 
 
-def _in_pipeline(problem: str) -> str:
-    """``tp: ...`` as ``strategy.pipeline.tp: ...``."""
-    return (
-        f"strategy.pipeline.{problem}"
-        if hasattr(Parallelism, problem.partition(":")[0])
-        else problem
-    )
+@contextmanager
+def _of_the_pipeline() -> Iterator[None]:
+    """Problems of the block are told of the scenario: ``tp: ...`` is one of its pipeline."""
+    try:
+        yield
+    except InputError as error:
+        problems = (
+            f"strategy.pipeline.{problem}"
+            if hasattr(Parallelism, problem.partition(":")[0])
+            else problem
+            for problem in error.problems
+        )
+        raise InputError(problems, error.file) from None
 
 
 def outcome_of(

@@ -83,7 +83,7 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         os.chdir(request["folder"])
-        sys.stderr = open(os.devnull, "w")
+        sys.stdout = sys.stderr = open(os.devnull, "w")
         if request["point"]:
             import simdev.sweep.journal
             simdev.sweep.journal.SYNC_S = 0

@@ -18,6 +18,7 @@ from bullets import plain, said_of_fields
 
 from simdev.cli.clusters import DEVICE_HEAD, HEAD, device_rows, preset_rows
 from simdev.models.large import LARGE, Transformer
+from simdev.report.published import PublishedError, published_errors
 from simdev.search import METHODS
 from simdev.semantics import OP_CLASSES, Semantics, kinds, semantics_of, splits
 
@@ -166,6 +167,17 @@ def large_models() -> Iterator[Table]:
     yield Table("", head, [_sizes(model) for model in LARGE.values()])
 
 
+def published() -> Iterator[Table]:
+    """How far simulated steps of large models were from published ones."""
+    head = ("models", "precision", "steps", "mean error", "least", "largest")
+    yield Table("", head, [_published(error) for error in published_errors()])
+
+
+def _published(error: PublishedError) -> Row:
+    figures = f"{error.mean:.1%}", f"{error.least:+.1%}", f"{error.largest:+.1%}"
+    return error.size, error.precision, f"{error.steps}", *figures
+
+
 def _sizes(model: Transformer) -> Row:
     heads = f"{model.heads}" + f" / {model.kv_heads}" * (model.kv_heads != model.heads)
     sizes = f"{model.layers} x {model.hidden}"
@@ -185,4 +197,5 @@ TABLES = {
     "device-kinds": device_kinds,
     "models": models,
     "large-models": large_models,
+    "published": published,
 }

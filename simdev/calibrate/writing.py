@@ -13,6 +13,7 @@ from typing import Any
 
 from ..cluster import Cluster
 from ..files.cluster import cluster_text
+from ..files.named import moved
 from ..files.reading import PathLike, read_json
 from ..files.shape import VERSION, plain
 from ..files.writing import time_text, write_text
@@ -21,8 +22,6 @@ from ..version import __version__
 from .calibration import Calibration
 from .hosts import HostCalibration
 from .steps import StepFit
-
-PATHS = ("graph", "strategy", "profile", "devices")
 
 
 def fitted_cluster(calibration: Calibration) -> Cluster:
@@ -57,11 +56,7 @@ def write_fitted(
     value = read_json(source)
     folder = "" if os.fspath(source) == "-" else os.path.dirname(os.fspath(source))
     target = os.path.dirname(os.fspath(path if place is None else place))
-    written: dict[str, Any] = {key: plain(part) for key, part in value.items()}
-    written = {"version": VERSION} | written
-    for key in PATHS:
-        if key in written:
-            written[key] = _moved(written[key], folder, target)
+    written = {"version": VERSION} | moved(plain(value), folder, target)
     # By the writer of clusters, so that both outputs say the same.
     written["cluster"] = json.loads(cluster_text(fitted_cluster(calibration)))
     timed = _timed_ops(calibration)
@@ -80,11 +75,9 @@ def write_fitted_steps(
 
     Paths are told as by ``write_fitted``. Raises InputError, OSError.
     """
-    written = {"version": VERSION} | {key: plain(part) for key, part in read_json(source).items()}
     target = os.path.dirname(os.fspath(path if place is None else place))
-    for key in (*PATHS, "cluster"):
-        if key in written:
-            written[key] = _moved(written[key], os.path.dirname(os.fspath(source)), target)
+    folder = os.path.dirname(os.fspath(source))
+    written = {"version": VERSION} | moved(plain(read_json(source)), folder, target)
     times = {phase: time_text(time) for phase, time in fit.host_time.items()}
     written["graph"] = {**written["graph"], "host_time": times}
     written["provenance"] = written.get("provenance", {}) | {
@@ -107,11 +100,8 @@ def write_hosted(
     whole or not at all. Raises InputError, OSError.
     """
     value, folder = read_json(source), os.path.dirname(os.fspath(source))
-    written = {"version": VERSION} | {key: plain(part) for key, part in value.items()}
     target = os.path.dirname(os.fspath(path if place is None else place))
-    for key in (*PATHS, "cluster"):
-        if key in written:
-            written[key] = _moved(written[key], folder, target)
+    written = {"version": VERSION} | moved(plain(value), folder, target)
     times = {
         op.name: time_text(Fraction(op.host_time))
         for op in graph_of(calibration.scenario).ops
@@ -128,16 +118,6 @@ def _write(path: PathLike, written: Mapping[str, Any]) -> None:
         for key, part in written.items()
     )
     write_text(path, f"{{{lines}}}\n")
-
-
-def _moved(part: Any, folder: str, target: str) -> Any:
-    """Paths relative to another folder; names of presets and objects as they are."""
-    if isinstance(part, list):
-        return [_moved(item, folder, target) for item in part]
-    if not isinstance(part, str) or os.path.isabs(part):
-        return part
-    place = os.path.join(folder, part)
-    return os.path.relpath(place, target or ".") if os.path.exists(place) else part
 
 
 def _timed_ops(calibration: Calibration) -> dict[str, dict[str, str]]:

@@ -14,12 +14,13 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from typing import NoReturn, TextIO, cast
 
 from .. import __version__
-from ..errors import OutOfMemoryError, SimdevError, reason_of
+from ..errors import OutOfMemoryError, SimdevError, printable, reason_of
 from . import (
     calibrate,
     check,
@@ -42,6 +43,7 @@ from . import (
     train,
 )
 from .options import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED, add_options
+from .outputs import SafeStream
 
 VERBS = (
     simulate, sweep, report, explore, compare, plan, search, train, family, pipeline, check,
@@ -49,9 +51,16 @@ VERBS = (
 )  # fmt: skip
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose problems are one line, whatever the arguments hold."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of all verbs; the chosen verb is ``args.run``."""
-    commands = argparse.ArgumentParser(
+    commands = _Parser(
         prog="simdev",
         description=(
             "Simulate a training step spread over devices: how long does it take, and does it fit?"
@@ -83,7 +92,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    _prepare_streams()
+    with _safe_streams():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         options, unknown = parser().parse_known_args(arguments)
         if unknown:
@@ -123,9 +136,10 @@ def _unrecognized(arguments: Sequence[str], command: argparse.ArgumentParser) ->
     return f"unrecognized arguments: {' '.join(arguments)}{next(hints, '')}"
 
 
-def _prepare_streams() -> None:
-    """Names may hold what the terminal's encoding has no sign for, and a stream may have been
-    closed (``>&-``).
+@contextmanager
+def _safe_streams() -> Iterator[None]:
+    """Names may hold what steers a terminal, or what its encoding has no sign for, and a stream may
+    have been closed (``>&-``).
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -133,6 +147,12 @@ def _prepare_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", SafeStream(stream)) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
 
 
 def _drop_stdout() -> None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from typing import Any
 
 from ..errors import InputError, within
 from .options import DONE
-from .outputs import JSON, output_files
+from .outputs import JSON, output_files, printed_first
 
 DEFAULT, HOST, HOST_TIME = "gap,latency,bandwidth", "host", "host_time"
 HELP = "fit gaps, latencies and bandwidths to a measured trace, host times to measured steps"
@@ -64,9 +66,9 @@ def _fit_host(args: argparse.Namespace) -> int:
         scenario, measured = load_scenario(args.file), read_host_times(args.trace)
         with within(args.file):
             fit = calibrate_host(scenario, measured)
-        if "output" in out:
-            write_hosted(fit, args.file, out["output"], args.output)
-    print(json.dumps(fit.to_json(), indent=1, allow_nan=False) if args.json else host_text(fit))
+        with printed_first(_answer(args, fit, host_text)):
+            if "output" in out:
+                write_hosted(fit, args.file, out["output"], args.output)
     return DONE
 
 
@@ -81,10 +83,9 @@ def _fit_steps(args: argparse.Namespace) -> int:
         steps = read_steps(args.file, args.trace)
         with within(args.file):
             fit = calibrate_steps(steps, args.trace)
-        if "output" in out:
-            write_fitted_steps(fit, args.file, out["output"], args.output)
-    text = json.dumps(fit.to_json(), indent=1, allow_nan=False) if args.json else steps_text(fit)
-    print(text)
+        with printed_first(_answer(args, fit, steps_text)):
+            if "output" in out:
+                write_fitted_steps(fit, args.file, out["output"], args.output)
     return DONE
 
 
@@ -103,14 +104,14 @@ def _fit_trace(args: argparse.Namespace) -> int:
         scenario, measured = load_scenario(args.file), read_measured(args.trace)
         with within(args.file):
             calibration = calibrate(scenario, measured, (args.fit or DEFAULT).split(","))
-        # The scenario's files are named relative to where it is in the end.
-        if "output" in out:
-            write_fitted(calibration, args.file, out["output"], args.output)
-        if "save_cluster" in out:
-            write_fitted_cluster(calibration, out["save_cluster"])
-    print(
-        json.dumps(calibration.to_json(), indent=1, allow_nan=False)
-        if args.json
-        else calibration_text(calibration)
-    )
+        with printed_first(_answer(args, calibration, calibration_text)):
+            # The scenario's files are named relative to where it is in the end.
+            if "output" in out:
+                write_fitted(calibration, args.file, out["output"], args.output)
+            if "save_cluster" in out:
+                write_fitted_cluster(calibration, out["save_cluster"])
     return DONE
+
+
+def _answer(args: argparse.Namespace, fit: Any, text: Callable[[Any], str]) -> str:
+    return json.dumps(fit.to_json(), indent=1, allow_nan=False) if args.json else text(fit)

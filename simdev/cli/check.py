@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
+from ..errors import printable
 from .options import DONE, FAILED_CHECK
+from .outputs import tell
 
 HELP = "check a saved run against the execution contract"
 DESCRIPTION = (
@@ -35,12 +36,12 @@ def run(args: argparse.Namespace) -> int:
         ]
         print(json.dumps({"ok": not rows, "tasks": tasks, "violations": rows}, indent=1))
     elif violations:
-        print("\n".join(map(str, violations)))
+        print("\n".join(printable(str(violation)) for violation in violations))
     else:
         steps = saved.task_graph.steps
         noun = "step" if steps == 1 else f"{steps} steps"
         print(f"ok: {tasks} tasks, {noun} {saved.trace.end_ps / 1e12:.9g} s, no violation")
     if violations:
         counted = f"{count} violation{'s' * (count > 1)} of the execution contract"
-        print(f"{args.file}: {counted} (times in ps)", file=sys.stderr)
+        tell(f"{args.file}: {counted} (times in ps)")
     return FAILED_CHECK if violations else DONE

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, printable
 from .options import DONE, require_price
-from .outputs import output_files
-from .report import PAGE, page_inputs, write_page
+from .outputs import output_files, printed_first, tell
+from .report import PAGE, page_inputs
 
 HELP = "tell two steps apart: scenarios or saved runs"
 DESCRIPTION = (
@@ -33,6 +32,7 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files import write_text
     from ..files.examples import scenario_path
     from ..report.page import compare_data, is_results, page
 
@@ -44,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("is a table; compare takes scenarios and saved runs", file)
     with output_files(args, {"output": PAGE}, page_inputs(files)) as out:
         first, second = _subjects(files, args.price)
-        if "output" in out:
-            write_page(out["output"], page(compare_data(first, second)))
+        with printed_first(_json(first, second) if args.json else _text(first, second)):
+            if "output" in out:
+                write_text(out["output"], page(compare_data(first, second)))
     if args.output is not None:
-        print(f"page: {args.output}", file=sys.stderr)
-    print(_json(first, second) if args.json else _text(first, second))
+        tell(f"page: {args.output}")
     return DONE
 
 
@@ -68,7 +68,7 @@ def _text(first: Any, second: Any) -> str:
 
     why = reasons(first.report, second.report)
     lines = [f"A: {first.name}", f"B: {second.name}", verdict(first, second), *why]
-    parts = ["\n".join(lines)]
+    parts = ["\n".join(map(printable, lines))]
     tables = compare_tables(first.report, second.report)
     return "\n\n".join([*parts, *(table_text(table) for table in tables if table.rows)])
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from typing import TYPE_CHECKING
 
-from ..errors import InputError, printable
+from ..errors import InputError
 from .options import DONE, FAILED_CHECK, INFEASIBLE
-from .outputs import save_figure
+from .outputs import save_figure, tell
 
 if TYPE_CHECKING:
     from ..scenario import Scenario
@@ -77,20 +76,18 @@ def draw(args: argparse.Namespace, comparison: Comparison, place: str) -> None:
     save_figure(comparison.plot(name_of(args.file)), place)
 
 
-def report(
+def text_of(
     args: argparse.Namespace, comparison: Comparison, best: Run | None, confirmed: bool
-) -> None:
-    """Print the comparison as JSON or as tables; why methods have no answer goes to stderr."""
+) -> str:
+    """The comparison as JSON or as tables; why methods have no answer goes to stderr."""
     from ..report.table import table_text
     from ..search.comparison.tables import DIGITS, unanswered, whole_table
     from ..units import format_seconds
 
     name = name_of(args.file)
-    for line in unanswered(comparison, name):
-        print(printable(line), file=sys.stderr)
+    tell(*unanswered(comparison, name))
     if args.json:
-        print(json.dumps(comparison.to_json(name), indent=1, allow_nan=False))
-        return
+        return json.dumps(comparison.to_json(name), indent=1, allow_nan=False)
     parts = [table_text(table, None) for table in whole_table(comparison, name)]
     if best is not None and best.result is not None:
         step = format_seconds(best.result.cost.seconds, DIGITS)
@@ -99,7 +96,7 @@ def report(
         parts.append(by + judged)
     if comparison.interrupted:
         parts.append("interrupted: this is what was there")
-    print("\n\n".join(parts))
+    return "\n\n".join(parts)
 
 
 def exit_code(result: Result | None, confirmed: bool) -> int:

@@ -12,11 +12,12 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, reason_of
+from ..errors import InputError, printable, reason_of
 from .options import DONE
 from .outputs import files_of
 
@@ -144,9 +145,10 @@ def _files(path: Path) -> Iterator[Path]:
 def _copy(files: Sequence[Path], folder: Path, force: bool) -> tuple[list[str], list[str]]:
     """Copy into the folder; the places that were filled, and those that held their file already.
 
-    Raises InputError, before anything is copied, where a place holds another file.
+    All of them or none, as far as a kill between two renames allows. Raises InputError, before
+    anything is copied, where a place holds another file.
     """
-    from ..files import replacing
+    from ..files.writing import parents, replacing
 
     places = {folder / _inside(file): file for file in files}
     kept = [place for place, file in places.items() if _is_equal(place, file)]
@@ -156,13 +158,15 @@ def _copy(files: Sequence[Path], folder: Path, force: bool) -> tuple[list[str], 
             [f"{place}: is there already and differs; --force replaces it" for place in others]
         )
     new = [place for place in places if place not in kept]
-    for place in new:
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(place, keeps_link=False) as temporary:
+    place = folder
+    try:
+        with ExitStack() as stack:
+            for place in new:
+                stack.enter_context(parents(place))
+                temporary = stack.enter_context(replacing(place, keeps_link=False))
                 shutil.copyfile(places[place], temporary)
-        except OSError as error:
-            raise InputError(f"--output: cannot write {place}: {reason_of(error)}") from None
+    except OSError as error:
+        raise InputError(f"--output: cannot write {place}: {reason_of(error)}") from None
     return [str(place) for place in new], [str(place) for place in kept]
 
 
@@ -206,7 +210,7 @@ def _listed(examples: Iterable[Example]) -> str:
         takes = f"takes {example.takes}" if example.takes else ""
         facts = ", ".join(filter(None, (machine or "notebook", takes)))
         lines += [f"{example.name}  ({facts})", f"{_INDENT}{example.shows}"]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _summary(paths: Sequence[Path], folder: Path, copied: int, kept: int) -> str:
@@ -215,4 +219,4 @@ def _summary(paths: Sequence[Path], folder: Path, copied: int, kept: int) -> str
     for path in paths[:1]:
         command = "jupyter lab" if path.suffix == NOTEBOOK else "simdev simulate"
         lines.append(f"try: {command} {shlex.quote(str(folder / _inside(path)))}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

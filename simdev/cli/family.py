@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..errors import InputError, reason_of
+from ..errors import InputError, printable, reason_of
 from .options import DONE
 
 HELP = "write the graphs of a family as scenarios, some to train on and others held out"
@@ -30,5 +30,6 @@ def run(args: argparse.Namespace) -> int:
         write_family(drawn, args.output)
     except (OSError, ValueError) as error:
         raise InputError(f"--output: cannot write {args.output}: {reason_of(error)}") from None
-    print(f"{args.output}: {len(drawn.seen)} scenarios to train on, {len(drawn.unseen)} held out")
+    counts = f"{len(drawn.seen)} scenarios to train on, {len(drawn.unseen)} held out"
+    print(printable(f"{args.output}: {counts}"))
     return DONE

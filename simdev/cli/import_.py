@@ -7,14 +7,13 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, printable, within
 from .options import DONE
-from .outputs import JSON, output_files, progress_bar
+from .outputs import JSON, output_files, progress_bar, tell
 
 if TYPE_CHECKING:
     from ..cluster import Cluster, Host
@@ -76,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
         with progress_bar("import", bar_format="{desc} {elapsed}"):
             imported, format_, text = _imported(args)
         write_text(out["output"], text)
-    for note in imported.notes:
-        print(printable(note), file=sys.stderr)
+    tell(*imported.notes)
     print(printable(f"{args.output}: {imported.summary}, {format_}"))
     return DONE
 

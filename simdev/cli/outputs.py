@@ -13,7 +13,7 @@ from threading import Thread
 from time import sleep, time
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, reason_of
+from ..errors import InputError, printable, reason_of, steered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,6 +23,44 @@ if TYPE_CHECKING:
 PICTURES = (".png", ".svg", ".pdf")
 PLACE_DIGITS = 6  # of the place of axes, in parts of the picture: below a tenth of a pixel
 JSON = (".json", ".json.gz")
+
+
+class SafeStream:
+    """A stream to a terminal that writes escapes for what would steer it, so that no name in an
+    argument or a file can; ``steered`` is the stream below.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.steered = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.steered, name)
+
+    def write(self, text: str) -> int:
+        """Write a text of any number of lines."""
+        self.steered.write(printable(text, lines=True))
+        return len(text)
+
+
+def tell(*lines: str) -> None:
+    """Say something on stderr; what names line breaks or steers a terminal is escaped."""
+    for line in lines:
+        print(printable(line), file=sys.stderr)
+
+
+@contextmanager
+def printed_first(answer: object) -> Iterator[None]:
+    """Prints an answer before the block writes files of it, so that a full disk or a kill costs the
+    files alone; a stdout that takes no more is told of after the block.
+    """
+    refused: OSError | None = None
+    try:
+        print(answer, flush=True)
+    except OSError as error:
+        refused = error
+    yield
+    if refused is not None:
+        raise refused
 
 
 @contextmanager
@@ -150,10 +188,9 @@ def is_faulty(trace: Trace) -> bool:
     from ..check import check
 
     violations = check(trace.task_graph, trace)
-    for violation in violations:
-        print(violation, file=sys.stderr)
     tasks, count = len(trace.task_graph.tasks), len(violations)
-    print(f"check: {tasks:,} tasks, {count or 'no'} violation{'s' * (count > 1)}", file=sys.stderr)
+    summary = f"check: {tasks:,} tasks, {count or 'no'} violation{'s' * (count > 1)}"
+    tell(*map(str, violations), summary)
     return bool(violations)
 
 
@@ -162,8 +199,8 @@ def progress_bar(description: str, **options: Any) -> Any:
     from tqdm import tqdm
 
     # ``disable=None`` is how tqdm is told to be silent where stderr is no terminal.
-    quiet = {"delay": 2, "disable": None, "leave": False, "file": sys.stderr}
-    bar = tqdm(desc=description, **quiet | options)
+    quiet = {"delay": 2, "disable": None, "leave": False, "file": steered(sys.stderr)}
+    bar = tqdm(desc=printable(description), **quiet | options)
     if not bar.disable:
         Thread(target=_beat, args=(bar,), daemon=True).start()
     return bar

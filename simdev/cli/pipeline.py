@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError, prefixed, within
 from .options import DONE, FAILED_CHECK, require_limit
-from .outputs import JSON, PICTURES, is_faulty, output_files, write_trace
+from .outputs import JSON, PICTURES, is_faulty, output_files, printed_first, write_trace
 
 if TYPE_CHECKING:
     from ..schedules import Schedule, StageTimes
@@ -68,6 +68,7 @@ OPTIONS = (
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     from ..engine import simulate
+    from ..files import write_text
     from ..lowering.pipeline import pipeline_task_graph
     from ..report import analyze
     from ..report.figures import report_figure
@@ -81,13 +82,13 @@ def run(args: argparse.Namespace) -> int:
         trace = simulate(task_graph, args.engine)
         report = analyze(Outcome(trace, schedule=schedule))
         code = FAILED_CHECK if args.check and is_faulty(trace) else DONE
-        if "save_csv" in out:
-            with open(out["save_csv"], "w", encoding="utf-8", newline="") as file:
-                file.write(schedule_csv(aligned(schedule)))
-        write_trace(trace, out, lambda: report_figure(report))
-    section = report.pipeline
-    assert section is not None
-    print(json.dumps(section.to_json(), indent=1, allow_nan=False) if args.json else section)
+        section = report.pipeline
+        assert section is not None
+        answer = json.dumps(section.to_json(), indent=1, allow_nan=False) if args.json else section
+        with printed_first(answer):
+            if "save_csv" in out:
+                write_text(out["save_csv"], schedule_csv(aligned(schedule)))
+            write_trace(trace, out, lambda: report_figure(report))
     return code
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, printable, refuse
-from ..units import PS_PER_SECOND, format_bytes, format_capacity, format_seconds, parse_bytes
+from ..units import format_bytes, format_capacity, format_seconds, parse_bytes
 from . import planned
 from .options import DATASHEET_HELP, DONE, INFEASIBLE, require_price
-from .plan_folder import require_folder, write_plans
+from .outputs import printed_first, tell
+from .plan_folder import answer_text, require_plan_folder, write_plans
 from .planned import plans_graph
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ OPTIONS = (
         "is not set is tried in every legal way",
         {"action": "append", "default": []},
     ),
-    ("--top", "N", "so many plans, of other degrees each (default 10)", {"default": 10}),
+    ("--top", "N", "so many answers, of other degrees each (default 10)", {"default": 10}),
     ("--price", "$", "of an hour of each device: adds what a million tokens cost"),
     ("--front", "", "the whole front of step time, memory and devices, too; takes longer"),
-    ("--alike", "", "plans of equal degrees are rows of their own"),
+    ("--alike", "", "every plan is a row: those of equal degrees, and within 1 % of another"),
     ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
     ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
     (
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from ..search.plan import choices_of, confirm, plans_of, question_of
 
     if args.output is not None:
-        require_folder(args.output)
+        require_plan_folder(args.output)
     if plans_graph(args):
         return _run_graph(args)
     if args.seconds is not None:
@@ -72,11 +72,13 @@ def run(args: argparse.Namespace) -> int:
     question = question_of(*parts, rows, args.price)
     options = args.front, args.alike, args.jobs, args.journal
     plans = plans_of(question, choices_of(_choices(args.set)), args.top, *options)
-    if args.output is not None:
-        write_plans(plans.frame["scenario"], _json(plans), args.output)
-    print(_json(plans) if args.json else "\n".join(_lines(plans)))
+    answer = _answer(plans)
+    with printed_first(answer_text(answer) if args.json else "\n".join(_lines(plans))):
+        if args.output is not None:
+            write_plans(answer, args.output)
     if args.check and plans.best:
-        print(confirm(question, plans.best[0].plan, plans.best[0].row), file=sys.stderr)
+        first = plans.answers[0].shown
+        tell(confirm(question, first.plan, first.row))
     return DONE if plans.best else INFEASIBLE
 
 
@@ -90,9 +92,10 @@ def _run_graph(args: argparse.Namespace) -> int:
         if is_set
     )
     frame = planned.run(args, _nodes(args.nodes))
-    if args.output is not None:
-        write_plans(frame["scenario"].dropna(), planned.json_of(frame), args.output)
-    print(planned.json_of(frame) if args.json else "\n".join(planned.lines(frame)))
+    answer = planned.answer_of(frame)
+    with printed_first(answer_text(answer) if args.json else "\n".join(planned.lines(frame))):
+        if args.output is not None:
+            write_plans(answer, args.output)
     return planned.code_of(frame)
 
 
@@ -127,12 +130,13 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
-def _json(plans: Plans) -> str:
+def _answer(plans: Plans) -> dict[str, Any]:
+    """What ``--json`` prints."""
     rows = [
         {name: _plain(value) for name, value in row.items()}
         for row in plans.frame.to_dict("records")
     ]
-    return json.dumps({"counts": plans.summary, "plans": rows}, indent=1, default=str)
+    return {"counts": plans.summary, "plans": rows}
 
 
 def _plain(value: Any) -> Any:
@@ -166,8 +170,12 @@ def _head(plans: Plans) -> Iterator[str]:
     yield from _reasons("illegal", counts.illegal)
     yield from _reasons("refused", counts.refused or {})
     if plans.proved:
-        step = format_seconds(plans.best[0].row["step_ps"] / PS_PER_SECOND)
-        yield f"no plan of these that fits takes less than {step}: proved by simulation and bounds"
+        assert plans.least_s is not None
+        yield (
+            f"no plan of these that fits takes less than {format_seconds(plans.least_s)}: proved "
+            "by simulation and bounds, under this model of the machine"
+        )
+    yield str(plans.published)
     if plans.best and counts.refused:
         yield "  what is refused could be faster than the plans below"
     if plans.best:
@@ -222,29 +230,33 @@ def _capacity(plans: Plans) -> str:
 def _table(plans: Plans) -> Any:
     """What people want to see of the plans."""
     from ..report.table import BYTES, NUMBER, SHARE, TEXT, TIME, Table
-    from ..search.plan.searching import degrees
 
-    names = list(_shown(plans))
+    names, has_price = list(_shown(plans)), plans.question.price is not None
     columns = {"#": NUMBER} | dict.fromkeys(names, TEXT)
     columns |= {"step": TIME, "tokens/s": TEXT, "MFU": SHARE, "memory": BYTES}
-    columns |= {"bubble": SHARE, "exposed": SHARE, "$/M tokens": TEXT, "why slower": TEXT}
+    columns |= {"bubble": SHARE, "exposed": SHARE}
+    columns |= dict.fromkeys(["within 1 %"] * plans.folds + ["$/M tokens"] * has_price, TEXT)
+    columns["why slower"] = TEXT
     rows = []
     for number, row in enumerate(plans.frame.to_dict("records"), 1):
         row["schedule"] += f" x {row['chunks']}" * (row["chunks"] > 1)
-        cost = row["cost_per_million_tokens"]
         cells = [_cell(row[name]) for name in names]
         figures = row["step_time_ps"], f"{row['tokens_per_s']:,.0f}", row["mfu"], row["peak_bytes"]
         shares = row["bubble"], row["exposed_communication"]
-        price = "" if plans.question.price is None else f"{cost:.4g}"
-        rows.append((number, *cells, *figures, *shares, price, row["why"]))
-    if plans.question.price is None:
-        rows = [(*row[:-2], row[-1]) for row in rows]
-        del columns["$/M tokens"]
+        folded = [f"+{row['folded']}"] * plans.folds
+        price = [f"{row['cost_per_million_tokens']:.4g}"] if has_price else []
+        rows.append((number, *cells, *figures, *shares, *folded, *price, row["why"]))
+    return Table(_title(plans), columns, tuple(rows), shown=len(rows))
+
+
+def _title(plans: Plans) -> str:
+    from ..search.plan.searching import degrees
+
     title = "The best plans"
     if len({degrees(scored.plan.setup) for scored in plans.best}) == len(plans.best) > 1:
         title += ", each the best of its degrees"
+    if plans.folds:
+        title += ", of those within 1 % of one another the simplest"
     peaks = " or ".join(dict.fromkeys(plans.frame["peak_dtype"]))
     title += f"; MFU is of the {peaks} peak{_capacity(plans)}"
-    if plans.front:
-        title += ", and the front of step time, memory and devices"
-    return Table(title, columns, tuple(rows), shown=len(rows))
+    return title + ", and the front of step time, memory and devices" * bool(plans.front)

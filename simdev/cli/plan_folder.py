@@ -1,69 +1,71 @@
-"""The folder of ``simdev plan --output``: a scenario for each plan, the answer, and its page."""
+"""What ``simdev plan`` writes: its answer as JSON, and with ``--output`` a folder with a scenario
+for each plan, the answer, and its page.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import sys
-from collections.abc import Iterable
-from itertools import count
-from tempfile import TemporaryDirectory
+from collections.abc import Mapping
 from typing import Any
 
-from ..errors import InputError, printable, reason_of
-from .report import ANSWER, write_page
+from ..errors import InputError, reason_of
+from .outputs import tell
+from .report import ANSWER
 
 PAGE = "plans.html"
 PLAN_FILE = re.compile(rf"\d{{2,}}\.json|{re.escape(ANSWER)}|{re.escape(PAGE)}")
 
 
-def require_folder(folder: str) -> None:
-    """Before anything is searched. Raises InputError."""
+def answer_text(answer: Mapping[str, Any], folder: str = "") -> str:
+    """The answer as JSON; the scenarios of its ``plans`` name their files from ``folder``."""
+    plans = [row | {"scenario": _seen_from(folder, row.get("scenario"))} for row in answer["plans"]]
+    return json.dumps({**answer, "plans": plans}, indent=1, default=str)
+
+
+def _seen_from(folder: str, scenario: Any) -> Any:
+    from ..files.named import moved
+
+    return None if scenario is None else moved(scenario, "", folder)
+
+
+def require_plan_folder(folder: str) -> None:
+    """Before anything is searched; leaves nothing behind. Raises InputError."""
+    from ..files.writing import require_folder
+
     try:
-        os.makedirs(folder, exist_ok=True)
+        require_folder(folder, PLAN_FILE)
     except (OSError, ValueError) as error:
         raise InputError(f"--output: cannot write {folder}: {reason_of(error)}") from None
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"--output: cannot write {folder}: no permission")
 
 
-def write_plans(scenarios: Iterable[Any], answer: str, folder: str) -> None:
+def write_plans(answer: Mapping[str, Any], folder: str) -> None:
     """A scenario for each plan, named by its place: ``01.json``; what ``--json`` prints of all of
-    them, and its page. Those of an earlier answer move into a folder of their own, once all of this
-    is written. Raises InputError.
+    them, and its page: the whole folder at once. The files of an earlier answer move into a folder
+    of their own in it. Raises InputError.
     """
+    from ..files.writing import new_folder, write_text
     from ..report.page import answers_data, page
 
+    text = answer_text(answer, folder) + "\n"
+    shown = answers_data(json.loads(text), ANSWER)
+    assert shown is not None
+    files = {ANSWER: text, PAGE: page(shown)}
+    scenarios = filter(None, (row.get("scenario") for row in answer["plans"]))
+    for number, scenario in enumerate(scenarios, 1):
+        moved = _seen_from(folder, scenario)
+        files[f"{number:02}.json"] = json.dumps(moved, indent=1, default=str) + "\n"
+    there = _names(folder)
     try:
-        os.makedirs(folder, exist_ok=True)
-        with TemporaryDirectory(prefix=".plans-", dir=folder) as made:
-            for number, scenario in enumerate(scenarios, 1):
-                with open(os.path.join(made, f"{number:02}.json"), "w", encoding="utf-8") as file:
-                    json.dump(scenario, file, indent=1, default=str)
-                    file.write("\n")
-            with open(os.path.join(made, ANSWER), "w", encoding="utf-8") as file:
-                file.write(answer + "\n")
-            shown = answers_data(json.loads(answer), ANSWER)
-            assert shown is not None
-            write_page(os.path.join(made, PAGE), page(shown))
-            _set_aside(folder)
-            for name in os.listdir(made):
-                os.rename(os.path.join(made, name), os.path.join(folder, name))
+        with new_folder(folder, PLAN_FILE) as made:
+            for name, content in files.items():
+                write_text(os.path.join(made, name), content)
     except (OSError, ValueError) as error:
         raise InputError(f"--output: cannot write {folder}: {reason_of(error)}") from None
+    for name in sorted(_names(folder) - there - files.keys()):
+        tell(f"plans of an earlier answer are in {os.path.join(folder, name)} now")
 
 
-def _set_aside(folder: str) -> None:
-    """Moves the plans of an earlier answer into ``before-1``, or the first such folder that is not
-    there yet.
-    """
-    names = sorted(name for name in os.listdir(folder) if PLAN_FILE.fullmatch(name))
-    if not names:
-        return
-    every = (os.path.join(folder, f"before-{number}") for number in count(1))
-    before = next(path for path in every if not os.path.lexists(path))
-    os.makedirs(before)
-    for name in names:
-        os.rename(os.path.join(folder, name), os.path.join(before, name))
-    print(f"plans of an earlier answer are in {printable(before)} now", file=sys.stderr)
+def _names(folder: str) -> set[str]:
+    return set(os.listdir(folder)) if os.path.isdir(folder) else set()

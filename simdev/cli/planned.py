@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +51,10 @@ def code_of(frame: pd.DataFrame) -> int:
     return DONE if any(fits is True for fits in frame["feasible"]) else INFEASIBLE
 
 
-def json_of(frame: pd.DataFrame) -> str:
-    """The rows, those without figures with null."""
+def answer_of(frame: pd.DataFrame) -> dict[str, Any]:
+    """What ``--json`` prints: the rows, those without figures with None."""
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return json.dumps({"plans": rows}, indent=1, default=str)
+    return {"plans": rows}
 
 
 def lines(frame: pd.DataFrame) -> Iterator[str]:

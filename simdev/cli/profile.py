@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, printable, steered
 from .options import DONE, FAILED_CHECK, INTERRUPTED
+from .outputs import tell
 
 HELP = "measure the operators of a PyTorch training step, or check profiles"
 DESCRIPTION = (
@@ -119,7 +120,7 @@ def _doctor(files: Sequence[str], strict: bool) -> int:
         raise InputError("doctor: name the profiles to look at")
     warnings = examine(files)
     for warning in warnings:
-        print(warning)
+        print(printable(str(warning)))
     if not warnings:
         print(f"{len(files)} profile{'s' * (len(files) > 1)}, nothing to warn of")
     return FAILED_CHECK if strict and warnings else DONE
@@ -153,7 +154,7 @@ def _model(args: argparse.Namespace) -> int:
             args.model, _batches(args.batch), args.device, args.seconds, args.output, progress,
             args.optimizer, sizes=sizes, precision=args.precision,
         )  # fmt: skip
-    print(*graphs, profile, sep="\n")
+    print(*(printable(str(path)) for path in (*graphs, profile)), sep="\n")
     if not _is_whole(profile):
         return INTERRUPTED
     if args.compare:
@@ -179,11 +180,11 @@ def _is_whole(profile: Path) -> bool:
     header = read_profile(profile).header["header"]
     missing = header["unmeasured"]
     if header["method"].get("interrupted"):
-        print(f"interrupted: {len(missing)} operators have no row", file=sys.stderr)
+        tell(f"interrupted: {len(missing)} operators have no row")
         return False
     if missing:
-        print(f"{len(missing)} operators could not be measured:", file=sys.stderr)
-        print(*(f"  {reason}" for reason in missing), sep="\n", file=sys.stderr)
+        reasons = (f"  {reason}" for reason in missing)
+        tell(f"{len(missing)} operators could not be measured:", *reasons)
     return True
 
 
@@ -193,7 +194,7 @@ def _compare(profile: Path, graph: Path) -> None:
     from ..units import format_seconds
 
     result = compare(profile, graph)
-    print(write_scenario(profile, graph))
+    print(printable(str(write_scenario(profile, graph))))
     if result.host is not None:
         parts = ", ".join(f"{name} {format_seconds(result.host[name])}" for name in PHASES)
         print(
@@ -230,7 +231,7 @@ def _grid(args: argparse.Namespace) -> None:
             classes, args.device, args.seconds, args.output, args.points, args.dtype,
             progress=progress,
         )  # fmt: skip
-        print(path)
+        print(printable(str(path)))
 
 
 def _links(path: str) -> None:
@@ -239,7 +240,8 @@ def _links(path: str) -> None:
 
     fit = write_measured_cluster(path)
     print(
-        f"{path}: {format_bandwidth(fit.bandwidth)}, latency {format_seconds(fit.latency_s)}, "
+        f"{printable(path)}: {format_bandwidth(fit.bandwidth)}, "
+        f"latency {format_seconds(fit.latency_s)}, "
         f"mean error of the fit {fit.mean_error:.1%}"
     )
 
@@ -253,12 +255,13 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     # With a delay nothing is drawn before the first op is measured, so that a refused question
     # leaves nothing but its error.
     with tqdm(
-        desc=title, unit="op", file=sys.stderr, mininterval=interval, delay=1e-9, total=1
-    ) as bar:
+        desc=printable(title), unit="op", file=steered(sys.stderr), mininterval=interval,
+        delay=1e-9, total=1,
+    ) as bar:  # fmt: skip
 
         def progress(done: int, total: int, op: str) -> None:
             bar.total = total
-            bar.set_postfix_str(op, refresh=done == 0)
+            bar.set_postfix_str(printable(op), refresh=done == 0)
             bar.update(done - bar.n)
 
         yield progress

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from ..errors import InputError
 from .options import DONE, require_price
-from .outputs import files_of, output_files, progress_bar
+from .outputs import files_of, output_files, printed_first, progress_bar, tell
 
 PAGE = (".html", ".htm")
 HELP = "write a step, a sweep, plans or a search as one HTML page"
@@ -37,6 +37,7 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files import write_text
     from ..files.examples import scenario_path
     from ..files.reading import label, read_json
     from ..report.page import answers_data, is_results, page, read_results, results_data, run_data
@@ -59,12 +60,13 @@ def run(args: argparse.Namespace) -> int:
             elif args.json:
                 raise InputError("holds answers; --json prints the figures of one step", args.file)
             data = answers or run_data(*step)
-        if "output" in out:
-            write_page(out["output"], page(data))
+        if args.json:
+            figures = json.dumps(_figures(*step), indent=1, allow_nan=False)
+        with printed_first(figures) if args.json else nullcontext():
+            if "output" in out:
+                write_text(out["output"], page(data))
     if args.output is not None:
-        print(f"{data['headline']}; {args.output}", file=sys.stderr)
-    if args.json:
-        print(json.dumps(_figures(*step), indent=1, allow_nan=False))
+        tell(f"{data['headline']}; {args.output}")
     return DONE
 
 
@@ -110,9 +112,3 @@ def page_inputs(sources: Sequence[str]) -> Iterator[tuple[str, str]]:
         # Results name their scenarios by labels, not by paths.
         named = () if is_results(source) else files_of(source)
         yield from ((path, f"a file of {source}") for path in named)
-
-
-def write_page(place: str, text: str) -> None:
-    """Fill the file of a page, with the same bytes on any system."""
-    with open(place, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)

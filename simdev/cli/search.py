@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..errors import InputError
 from . import comparison as several
 from .options import DONE, FAILED_CHECK, INFEASIBLE, INTERRUPTED, SCENARIO_HELP
-from .outputs import JSON, PICTURES, files_of, output_files, progress_bar
+from .outputs import JSON, PICTURES, files_of, output_files, printed_first, progress_bar, tell
 from .searched import Marks, text_of
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def _judged(
             marks = Marks(references, least, rank_of(oracle, result.cost))
         return confirm(oracle, result), marks
     except KeyboardInterrupt:
-        print(UNJUDGED, file=sys.stderr)
+        tell(UNJUDGED)
         return None, marks
 
 
@@ -132,15 +131,16 @@ def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]
         from ..scenario import graph_of
 
         result = _searched(args, scenario)
-    _write(result, out)
-    if "save_policy" in out:
-        _save_policy(result, args.save_policy, out["save_policy"])
     faults, marks = _judged(scenario, result, beside=True)
-    _print_lines(*map(str, faults or ()), *result.obstacles)
+    tell(*map(str, faults or ()), *result.obstacles)
     if args.json:
-        print(json.dumps(result.to_json() | marks.to_json(), indent=1, allow_nan=False))
+        answer = json.dumps(result.to_json() | marks.to_json(), indent=1, allow_nan=False)
     else:
-        print(text_of(result, len(graph_of(scenario).ops), marks, faults == ()))
+        answer = text_of(result, len(graph_of(scenario).ops), marks, faults == ())
+    with printed_first(answer):
+        _write(result, out)
+        if "save_policy" in out:
+            _save_policy(result, args.save_policy, out["save_policy"])
     if faults is None:
         return INTERRUPTED
     if faults:
@@ -155,12 +155,13 @@ def _compare(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str
     result = None if best is None else best.result
     faults: tuple[Violation, ...] | None = None
     if result is not None:
-        _write(result, out)
         faults, _ = _judged(scenario, result)
-        _print_lines(*map(str, faults or ()), *result.obstacles)
-    if "plot" in out and result is not None:
-        several.draw(args, comparison, out["plot"])
-    several.report(args, comparison, best, faults == ())
+        tell(*map(str, faults or ()), *result.obstacles)
+    with printed_first(several.text_of(args, comparison, best, faults == ())):
+        if result is not None:
+            _write(result, out)
+            if "plot" in out:
+                several.draw(args, comparison, out["plot"])
     if result is not None and faults is None:
         return INTERRUPTED
     return several.exit_code(result, not faults)
@@ -172,11 +173,6 @@ def _write(result: Result, out: Mapping[str, str]) -> None:
         from ..files import write_strategy
 
         write_strategy(result.strategy, out["output"])
-
-
-def _print_lines(*lines: str) -> None:
-    for line in lines:
-        print(line, file=sys.stderr)
 
 
 def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
@@ -214,7 +210,7 @@ def _save_policy(result: Result, path: str, place: str) -> None:
         result.policy.save(place)
         return
     Path(place).unlink(missing_ok=True)  # so that what is at ``path`` stays
-    print(f"--save-policy: nothing was learned yet; {path} is not written", file=sys.stderr)
+    tell(f"--save-policy: nothing was learned yet; {path} is not written")
 
 
 def _prepare(args: argparse.Namespace) -> list[str] | None:

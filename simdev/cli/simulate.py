@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlockError, InputError
 from .options import DATASHEET_HELP, DONE, FAILED_CHECK, INFEASIBLE, SCENARIO_HELP, require_limit
-from .outputs import JSON, PICTURES, files_of, is_faulty, output_files, progress_bar, write_trace
+from .outputs import (
+    JSON,
+    PICTURES,
+    files_of,
+    is_faulty,
+    output_files,
+    printed_first,
+    progress_bar,
+    write_trace,
+)
 
 if TYPE_CHECKING:
     from ..scenario import Scenario
@@ -125,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         from ..report.measures.alike import symmetry_notes
         from ..scenario import execute
 
-        with progress_bar("load", total=5) as bar:
+        with progress_bar("load", total=4) as bar:
 
             def begin(part: str) -> None:
                 bar.set_description(part, refresh=False)
@@ -143,10 +152,10 @@ def run(args: argparse.Namespace) -> int:
             if args.check:
                 begin("check")
                 code = FAILED_CHECK if is_faulty(report.trace) else code
-            begin("write")
-            alike = tuple(symmetry_notes(report.symmetry, report.trace.task_graph))
+        alike = tuple(symmetry_notes(report.symmetry, report.trace.task_graph))
+        answer = json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report
+        with printed_first(answer):
             write_trace(report.trace, out, lambda: report_figure(report), alike)
-    print(json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report)
     return code
 
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, prefixed, printable, within
 from .options import BAD_INPUT, DONE
-from .outputs import real_path
+from .outputs import printed_first, real_path, tell
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..report.ranking import Ranking
+
 HELP = "simulate many scenarios, or one with many settings, into one table"
 DESCRIPTION = (
     "Simulates every scenario at every combination of settings: a row each. What does not fit is a "
-    "row too; exits 2 where a scenario failed. Killed and started again, it goes on where it was."
+    "row too; exits 2 where a scenario failed. A value with which none can be is refused before "
+    "anything runs. Prints the table and the best row. Killed and started again, it goes on where "
+    "it was."
 )
 OPTIONS = (
     (
@@ -48,10 +51,12 @@ RATES = {
     "cost_per_million_tokens": "$ a million tokens",
 }
 """Figures that stand in the table on a terminal where any row has them."""
+SHOWN = 40  # rows of a table on a terminal
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
+    from ..report.results import results_ranking
     from ..sweep import sweep
     from ..sweep.frame import check_output, counts, csv_text
 
@@ -65,21 +70,25 @@ def run(args: argparse.Namespace) -> int:
     grid = _grid(args)
     before = _version(file)
     results = sweep(args.files, grid, args.jobs, journal)
-    if file is not None:
-        _write(results, file, before, journal)
-    elif args.output == "-":
+    fields = {field for point in grid for field in point}
+    ranks = results_ranking(results)
+    best = _best(results, fields, ranks)
+    if args.output == "-":
         print(csv_text(results), end="")
+        tell(best)
     else:
-        print(_table(results, {field for point in grid for field in point}))
+        with printed_first(f"{_table(results, fields, ranks)}\n{best}"):
+            if file is not None:
+                _write(results, file, before, journal)
     by_status = counts(results)
     parts = ", ".join(f"{count:,} {status}" for status, count in by_status.items())
     rows = f"{len(results):,} scenario{'s' * (len(results) > 1)}: {parts}"
-    print(rows + (f"; {file}" if file else ""), file=sys.stderr)
+    tell(rows + (f"; {file}" if file else ""))
     if not by_status.get("failed"):
         return DONE
-    # The table on stdout tells the reasons itself.
+    # The table on stdout tells the reasons itself, where it shows all rows.
     if file is not None:
-        print(f"the first that failed: {_first_reason(results)}", file=sys.stderr)
+        tell(f"the first that failed: {_first_reason(results)}")
     return BAD_INPUT
 
 
@@ -121,7 +130,7 @@ def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
         settings = parse_settings([*args.set, *price])
         points(settings)
     for note in slow_bandwidths(settings):
-        print(f"--set {note}", file=sys.stderr)
+        tell(f"--set {note}")
     if args.grid is None:
         return [settings]
     with within(args.grid):
@@ -130,8 +139,25 @@ def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
     return grid
 
 
-def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
-    """What people want to see of the results: ``fields`` are those that were set."""
+def _best(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
+    """The best row with what was set in it."""
+    from ..units import format_seconds
+
+    if not ranks.order or not ranks.goals:
+        return "no scenario fits" if len(results) else "no scenario"
+    row, goal = results.iloc[ranks.order[0]], ranks.goals[0]
+    names = [name for name in map(str, results) if name in fields and _cell(row[name])]
+    parts = [f"{name} {row[name]}" for name in names]
+    figures = [format_seconds(row["step_time_s"])]
+    figures += [f"{_rate(row[name])} {RATES[name]}" for name in RATES if _cell(row[name])]
+    what = ", ".join([str(row["scenario"]), *parts])
+    return printable(f"best ({goal.words}): {what}: {', '.join(figures)}")
+
+
+def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
+    """What people want to see of the results: ``fields`` are those that were set. Of many rows the
+    best are shown.
+    """
     from ..report.table import NUMBER, TEXT, Table, shorten, table_text
     from ..units import format_seconds
 
@@ -139,8 +165,10 @@ def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
     settings = [name for name in names[1 : names.index("status")] if name in fields]
     rates = [name for name in RATES if results[name].notna().any()]
     head = ("scenario", *settings, "step time", *(RATES[name] for name in rates), "fits", "reason")
+    is_long = len(results) > SHOWN
+    rows = results.iloc[[*ranks.order, *ranks.apart][:SHOWN]] if is_long else results
     body = []
-    for row in results.to_dict("records"):
+    for row in rows.to_dict("records"):
         seconds = row["step_time_s"]
         cells = (
             shorten(row["scenario"], 48),
@@ -151,10 +179,12 @@ def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
             {"ok": "yes", "infeasible": "NO"}.get(row["status"], "-"),
             _cell(row["reason"]).replace("\n", "; "),
         )
-        body.append(tuple(map(printable, cells)))
+        body.append(cells)
     numbers = "step time", *RATES.values()
     columns = {printable(name): NUMBER if name in numbers else TEXT for name in head}
-    return table_text(Table("sweep", columns, tuple(body), shown=len(body)), width=None)
+    more = f"... and {len(results) - SHOWN:,} more; -o writes all" if is_long else ""
+    title = f"the best {SHOWN} of {len(results):,}" if is_long else "sweep"
+    return table_text(Table(title, columns, tuple(body), more, len(body)), width=None)
 
 
 def _rate(value: Any) -> str:

@@ -8,9 +8,9 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from ..errors import InputError, printable
 from .options import DONE
-from .outputs import output_files, progress_bar
+from .outputs import output_files, printed_first, progress_bar
 
 if TYPE_CHECKING:
     from ..search import Trained
@@ -55,15 +55,14 @@ def run(args: argparse.Namespace) -> int:
         except InputError as error:
             problems = [_flagged(problem) for problem in error.problems]
             raise InputError(problems, error.file) from None
-        trained.policy.save(out["output"])
-    if args.json:
-        graphs = [
-            {name: getattr(graph, name) for name in graph.__slots__} for graph in trained.graphs
-        ]
-        print(json.dumps({**trained.provenance, "graphs": graphs}, indent=1, allow_nan=False))
-    else:
-        print(_text(trained, args.output))
+        with printed_first(_json(trained) if args.json else _text(trained, args.output)):
+            trained.policy.save(out["output"])
     return DONE
+
+
+def _json(trained: Trained) -> str:
+    graphs = [{name: getattr(graph, name) for name in graph.__slots__} for graph in trained.graphs]
+    return json.dumps({**trained.provenance, "graphs": graphs}, indent=1, allow_nan=False)
 
 
 def _trained(args: argparse.Namespace) -> Trained:
@@ -92,6 +91,6 @@ def _text(trained: Trained, path: str) -> str:
             f"{run['method']}: {len(sizes)} graphs of {min(sizes)} to {max(sizes)} groups",
             f"{run['evaluations']:,} evaluations, {run['cpu_seconds']:.2f} CPU seconds; "
             f"{ENDS[run['ended']]}; seed {run['seed']}",
-            f"{path} places any graph on {policy.devices} devices",
+            f"{printable(path)} places any graph on {policy.devices} devices",
         ]
     )

@@ -9,6 +9,8 @@ from typing import Any, TypeGuard
 from ..errors import InputError
 from .reading import read_json
 
+PARTS = ("graph", "cluster", "profile", "devices", "strategy")
+
 
 def is_config(name: Any) -> TypeGuard[str]:
     """Whether a model's name is the path of a config.json."""
@@ -19,6 +21,39 @@ def config_path(graph: Any, folder: str) -> str | None:
     """Where the config.json lies that a graph names as its model; None where it names none."""
     name = graph.get("model") if isinstance(graph, Mapping) else None
     return os.path.normpath(os.path.join(folder, name)) if is_config(name) else None
+
+
+def seen_from(folder: str, path: str) -> str:
+    """A path as a file in this folder names it."""
+    try:
+        return os.path.relpath(path, folder or os.curdir)
+    except ValueError:  # another drive of Windows
+        return path
+
+
+def moved(document: Mapping[str, Any], folder: str, target: str) -> dict[str, Any]:
+    """A scenario's document with every file that it names told from the folder ``target``, not
+    ``folder``: no path is absolute. Names of presets and models stay.
+    """
+
+    def renamed(part: Any) -> Any:
+        if isinstance(part, list):
+            return [renamed(entry) for entry in part]
+        if not isinstance(part, str) or not part or "\0" in part:
+            return part
+        path = os.path.join(folder, part)
+        return seen_from(target, path) if os.path.exists(path) else part
+
+    parts = {key: renamed(part) if key in PARTS else part for key, part in document.items()}
+    config = config_path(document.get("graph"), folder)
+    if config is not None:
+        parts["graph"] = {**parts["graph"], "model": seen_from(target, config)}
+    strategy = document.get("strategy")
+    table = table_path(strategy, folder) if isinstance(strategy, Mapping) else None
+    if isinstance(strategy, Mapping) and table is not None:
+        pipeline = {**strategy["pipeline"], "table": seen_from(target, table)}
+        parts["strategy"] = {**strategy, "pipeline": pipeline}
+    return parts
 
 
 def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_json) -> str | None:

@@ -30,7 +30,7 @@ from .examples import scenario_path
 from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
 from .model import read_sizes, sizes_of
-from .named import config_path, is_config, table_path
+from .named import PARTS, config_path, is_config, table_path
 from .paths import shown
 from .profile import read_profile
 from .reading import PathLike, label
@@ -40,7 +40,6 @@ from .strategy import FORMAT as STRATEGY
 from .strategy import read_strategy
 
 ENGINES = ("auto", "simpy", "compiled")
-PARTS = ("graph", "cluster", "profile", "devices", "strategy")
 """Keys of a scenario that may name files."""
 Reading = Callable[[str, Any, Callable[[Any], Any]], Any]
 """Called as (part, path or object, reader) for what reader(path or object) would give: keeps what

@@ -1,14 +1,17 @@
-"""Writing files whole or not at all, and numbers exactly.
+"""Writing files and folders whole or not at all, and numbers exactly.
 
-A file is written beside its place and renamed into it; what is no regular file (``/dev/null``, a
-pipe) is written to directly, for it cannot be replaced.
+A file or a folder is written beside its place and renamed into it; what is no regular file
+(``/dev/null``, a pipe) is written to directly, for it cannot be replaced.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gzip
 import os
+import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 from .reading import PathLike
@@ -67,25 +71,121 @@ def _beside(target: str) -> Iterator[str]:
 
 
 @contextmanager
-def new_folder(path: PathLike) -> Iterator[str]:
-    """The name of an empty folder to fill, which becomes ``path`` when the block succeeds and
-    vanishes when it fails. Raises OSError where ``path`` is there already and no empty folder.
+def new_folder(path: PathLike, earlier: re.Pattern[str] | None = None) -> Iterator[str]:
+    """The name of an empty folder to fill, which becomes ``path`` by one rename when the block
+    succeeds and vanishes when it fails, with the folders above that were made for it.
+
+    A folder that is there already changes places with it: files whose names match ``earlier`` move
+    into ``before-1`` (or the first such folder that is not there yet), and all others stay. Without
+    ``earlier`` it must be empty. Raises OSError.
     """
     target = os.path.realpath(path)
-    if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
-        raise FileExistsError(
-            errno.EEXIST, "is there already, and no empty folder", os.fspath(path)
-        )
-    # The folder of a temporary one: that itself would be for this user alone.
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(target), prefix=".") as around:
-        temporary = os.path.join(around, os.path.basename(target))
-        os.mkdir(temporary)
-        yield temporary
-        if not os.path.isdir(target):
-            os.rename(temporary, target)
-            return
-        for name in os.listdir(temporary):  # somebody may stand in it, and it has its own rights
-            os.rename(os.path.join(temporary, name), os.path.join(target, name))
+    is_folder = os.path.isdir(target)
+    if os.path.exists(target) and not (is_folder and (earlier or not os.listdir(target))):
+        reason = "is there already, and no empty folder"
+        raise FileExistsError(errno.EEXIST, reason, os.fspath(path))
+    with parents(target):
+        place = target if _stays(target) else os.path.dirname(target)
+        # The folder of a temporary one: that itself would be for this user alone.
+        around = tempfile.mkdtemp(dir=place, prefix=".")
+        made = os.path.join(around, os.path.basename(target))
+        try:
+            os.mkdir(made)
+            yield made
+            has_old = _switch(made, target, earlier)
+        except BaseException:
+            shutil.rmtree(around, ignore_errors=True)
+            raise
+        if has_old:
+            _put_aside(made, target, earlier)
+        with suppress(OSError):  # what could not be moved stays there: nothing is lost
+            os.rmdir(around)
+
+
+def require_folder(path: PathLike, earlier: re.Pattern[str] | None = None) -> None:
+    """Raises OSError where ``new_folder`` does; leaves nothing behind."""
+    with suppress(_EnoughError), new_folder(path, earlier):
+        raise _EnoughError
+
+
+class _EnoughError(Exception):
+    """A folder can be made, and shall not be."""
+
+
+@contextmanager
+def parents(path: PathLike) -> Iterator[None]:
+    """Makes the folders above a path that are missing; they go again when the block fails."""
+    missing, folder = list[str](), os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    try:
+        for name in reversed(missing):
+            with suppress(FileExistsError):  # another process has made it meanwhile
+                os.mkdir(name)
+        yield
+    except BaseException:
+        for name in missing:
+            with suppress(OSError):
+                os.rmdir(name)
+        raise
+
+
+def _stays(target: str) -> bool:
+    """Whether a folder cannot change places with one beside it: somebody stands in it, another file
+    system begins there, or nothing can be made beside it.
+    """
+    here = os.path.join(os.getcwd(), "").startswith(os.path.join(target, ""))
+    beside = os.access(os.path.dirname(target), os.W_OK)
+    return os.path.isdir(target) and (here or os.path.ismount(target) or not beside)
+
+
+def _switch(made: str, target: str, earlier: re.Pattern[str] | None) -> bool:
+    """Puts a folder in its place; returns whether that which was there has the other place now."""
+    if not os.path.isdir(target):
+        os.rename(made, target)
+        return False
+    shutil.copymode(target, made)
+    if _exchanged(made, target):
+        return True
+    # File by file, then, as far as a system goes that cannot do so at once.
+    names = [name for name in os.listdir(target) if earlier and earlier.fullmatch(name)]
+    if names:
+        before = os.path.join(target, _free(target))
+        os.mkdir(before)
+        for name in names:
+            os.rename(os.path.join(target, name), os.path.join(before, name))
+    for name in sorted(os.listdir(made)):
+        os.rename(os.path.join(made, name), os.path.join(target, name))
+    os.rmdir(made)
+    return False
+
+
+def _exchanged(first: str, second: str) -> bool:
+    """Whether two folders have changed places, in one step: Linux can."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0)
+
+
+def _put_aside(old: str, new: str, earlier: re.Pattern[str] | None) -> None:
+    """Moves what an old folder holds into the new one, an earlier answer into a folder there."""
+    for name in os.listdir(old):
+        if earlier is None or not earlier.fullmatch(name):
+            os.rename(os.path.join(old, name), os.path.join(new, name))
+    if os.listdir(old):
+        os.rename(old, os.path.join(new, _free(new)))
+    else:
+        os.rmdir(old)
+
+
+def _free(folder: str) -> str:
+    """The first name for an earlier answer that is not taken in a folder."""
+    names = (f"before-{number}" for number in count(1))
+    return next(name for name in names if not os.path.lexists(os.path.join(folder, name)))
 
 
 def write_text(path: PathLike, text: str) -> None:

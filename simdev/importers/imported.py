@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..files import write_text
 from ..files.cluster import cluster_text
 from ..files.graph import graph_text
+from ..files.named import seen_from
 from ..files.reading import PathLike
 from ..files.writing import decimal_text
 from ..graph import Graph
@@ -113,9 +114,7 @@ def imported_text(imported: AnyImported, folder: str = "") -> str:
         f'"strategy": {_json({"placement": placement})}',
     ]
     if imported.profiles:
-        parts.append(
-            f'"profile": {_json([_seen_from(folder, path) for path in imported.profiles])}'
-        )
+        parts.append(f'"profile": {_json([seen_from(folder, path) for path in imported.profiles])}')
     return "{" + ",\n".join([*parts, f'"provenance": {_json(provenance)}']) + "}\n"
 
 
@@ -129,11 +128,6 @@ def _table_text(table: CollectiveTable) -> str:
     ]
     fields = {name: getattr(table, name) for name in ("collective", "ranks", "source")}
     return _json(fields | {"anchors": anchors})
-
-
-def _seen_from(folder: str, path: str) -> str:
-    """A path as a file in this folder names it."""
-    return path if os.path.isabs(path) else os.path.relpath(path, folder or os.curdir)
 
 
 def _json(value: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import InputError
-from ..files.writing import write_text
+from ..files.writing import parents, write_text
 from .building import Chosen, alike, built, precision_flags, resolve, sizes_of
 from .capture import Capture, capture
 from .grid import CLASSES, POINTS, capture_grid
@@ -189,11 +189,11 @@ def write_packed(path: Path, text: str) -> Path:
 
     Raises OSError.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     written, stale = path, path.with_name(path.name + ".gz")
     if len(text) > GZIP_FROM:
         written, stale = stale, written
+    with parents(path):
+        write_text(written, text)
     # A file of an earlier run under the other name would be read in its place.
     stale.unlink(missing_ok=True)
-    write_text(written, text)
     return written

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
 from ..errors import InputError
-from ..files.writing import write_text
+from ..files.writing import parents, write_text
 from ..scale import memory_bytes
 from .kinds import Fields
 from .operators import WARM_UPS, Noise, Progress
@@ -253,6 +253,6 @@ def write_measured_cluster(path: str | os.PathLike[str], devices: int = 4) -> Li
     times = measure_links()
     fit = fit_line(times.sizes, times.p50)
     cluster = cluster_object(devices, device_kind("cpu"), times, fit)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(cluster, indent=1) + "\n")
+    with parents(path):
+        write_text(path, json.dumps(cluster, indent=1) + "\n")
     return fit

@@ -125,9 +125,7 @@ def results_data(results: pd.DataFrame, source: str) -> dict[str, Any]:
     kinds = {name: _kind(name, values) for name, values in columns.items()}
     statuses = results["status"].value_counts(sort=False).items()
     counts = ", ".join(f"{count:,} {status}" for status, count in statuses)
-    usable = [str(status) == "ok" for status in results["status"]]
-    sizes = columns.get("global_batch", [None] * len(results))
-    ranks = ranking(columns, usable, sizes)
+    ranks = _ranking(results, columns)
     return {
         "page": "results",
         "title": _title(columns, ranks, _was_set(results)),
@@ -148,6 +146,17 @@ def results_data(results: pd.DataFrame, source: str) -> dict[str, Any]:
         },
         "sheets": [],
     }
+
+
+def results_ranking(results: pd.DataFrame) -> Ranking:
+    """Which rows of a sweep are the best."""
+    names = (str(name) for name in results if results[name].notna().any())
+    return _ranking(results, {name: _values(results[name], name) for name in names})
+
+
+def _ranking(results: pd.DataFrame, columns: Mapping[str, list[Any]]) -> Ranking:
+    usable = [str(status) == "ok" for status in results["status"]]
+    return ranking(columns, usable, columns.get("global_batch", [None] * len(results)))
 
 
 def _title(columns: Mapping[str, list[Any]], ranks: Ranking, was_set: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from ..errors import printable
 from ..units import PS_PER_SECOND, format_bytes, format_seconds
 
 TEXT, COUNT, TIME, BYTES, LIMIT, RATE, SHARE, CHANGE, NUMBER, BAR, DETAIL = (
@@ -120,7 +121,7 @@ def _cells(table: Table) -> tuple[list[tuple[str, ...]], list[bool]]:
 def _text(cell: Any, kind: str) -> str:
     if cell is None:
         return "unlimited" if kind == LIMIT else "-"
-    return _FORMATS.get(kind, str)(cell)
+    return printable(_FORMATS.get(kind, str)(cell))
 
 
 def _more(table: Table) -> str:

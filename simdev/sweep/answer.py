@@ -16,7 +16,7 @@ from ..graph import Graph
 from ..lowering import Prepared
 from ..report import Report, run
 from ..report.results import RATES
-from ..scenario import Scenario, load_scenario, prepare, scenario_of
+from ..scenario import Scenario, load_scenario, prepare, require_possible, scenario_of
 from .point import SweepPoint, engine_version, file_digest
 
 T = TypeVar("T")
@@ -86,6 +86,20 @@ def answer(point: SweepPoint, memo: Memo) -> Answer:
         return Answer(point.key, failed(reason), lasting=False)
     except Exception as error:
         return Answer(point.key, failed(bug(error)), lasting=False)
+
+
+def problem_of(point: SweepPoint, memo: Memo) -> str | None:
+    """Why a scenario cannot be, as far as that is known before it is lowered; None where it may."""
+    try:
+        scenario = _scenario(point, memo)
+        require_possible(scenario, _prepared(point, scenario, memo))
+    except _ChangedError:
+        return None
+    except SimdevError as error:
+        return _reason(point, error)
+    except Exception:
+        return None  # what is wrong with the machine, or a bug, is told in its row
+    return None
 
 
 def bug(error: Exception) -> str:

@@ -17,7 +17,7 @@ from ..files import replacing
 from ..report.results import COLUMNS, FORMULA
 from .answer import failed
 from .grid import si_values
-from .point import Row
+from .point import Row, as_simulate_says
 
 ENDINGS = (".csv", ".parquet")
 
@@ -35,12 +35,10 @@ def frame(rows: Sequence[Row], figures: Mapping[str, Mapping[str, Any]]) -> pd.D
     columns: dict[str, Any] = {"scenario": _text([row.label for row in rows])}
     for path in dict.fromkeys(path for row in rows for path in row.settings):
         columns |= _settings(_utf8(path), [row.settings.get(path) for row in rows])
-    here = os.path.join(os.getcwd(), "")
     for name, kind in COLUMNS.items():
         values = [answer.get(name) for answer in answers]
-        # Points name files by absolute paths; here a reason reads as simulate says it.
         if name == "reason":
-            values = [value and value.replace(here, "") for value in values]
+            values = [value and as_simulate_says(value) for value in values]
         columns[name] = _text(values) if kind == "str" else pd.array(values, dtype=kind)
     columns["key"] = _text([row.point and row.point.key for row in rows])
     columns["simdev"] = _text([row.point and row.point.version for row in rows])

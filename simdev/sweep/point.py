@@ -42,6 +42,7 @@ APART = tuple(
 )  # fmt: skip
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
+SINGLE = (str, os.PathLike, Mapping, Scenario)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,11 @@ def sources_version(apart: tuple[str, ...]) -> str:
     return f"{__version__}+{digest.hexdigest()[:8]}"
 
 
+def as_simulate_says(reason: str) -> str:
+    """A reason as ``simdev simulate`` says it: points name files by their absolute paths."""
+    return reason.replace(os.path.join(os.getcwd(), ""), "")
+
+
 def rows_of(
     scenarios: Source | Iterable[Source], points: Iterable[Mapping[str, Any]]
 ) -> Iterator[Row]:
@@ -142,11 +148,11 @@ def rows_of(
     What a file lacks is told in its rows. Raises InputError where a scenario is neither a path, an
     object nor a Scenario.
     """
-    if isinstance(scenarios, (str, os.PathLike, Mapping, Scenario)):
+    if isinstance(scenarios, SINGLE):
         scenarios = [scenarios]
     sources, points = Sources(), list(points)
     for number, source in enumerate(scenarios):
-        if not isinstance(source, (str, os.PathLike, Mapping, Scenario)):
+        if not isinstance(source, SINGLE):
             raise InputError(
                 f"scenarios[{number}]: must be a path, an object or a Scenario, got {source!r}"
             )

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ..errors import refuse, steered
 from ..jobs import Died, finished, is_serial
 from .answer import Answer, Memo, answer, failed
 from .grid import Grid, points
 from .journal import Journal
-from .point import Source, SweepPoint, rows_of
+from .point import SINGLE, Source, SweepPoint, rows_of
+from .possible import impossible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,15 +57,20 @@ def sweep(
     "infeasible" and a step time all the same; one that cannot be simulated has the status "failed".
     Both have a reason, and neither stops the sweep. A failure that depends on the machine (out of
     memory, a dead worker) is not kept in the journal. Raises InputError for a grid that cannot be,
-    and for a journal that cannot be written or that another sweep holds.
+    before anything is simulated or written: also for a value with which no scenario can be
+    (``possible.impossible``); and for a journal that cannot be written or that another sweep holds.
     """
     # pandas takes half a second, which a grid that cannot be shall not cost.
-    rows = list(rows_of(scenarios, points(grid)))
+    each, memo = points(grid), Memo()
+    sources = scenarios if isinstance(scenarios, SINGLE) else list(scenarios)
+    rows = list(rows_of(sources, each))
+    if any(each):
+        refuse(impossible(rows, each, lambda: list(rows_of(sources, [{}])), memo))
     from .frame import frame
 
     distinct = {row.point.key: row.point for row in rows if row.point is not None}
     with nullcontext() if journal is None else Journal(journal, distinct.keys()) as book:
-        figures = _answered(distinct, book, n_jobs, progress)
+        figures = _answered(distinct, book, n_jobs, progress, memo)
     return frame(rows, figures)
 
 
@@ -72,6 +79,7 @@ def _answered(
     journal: Journal | None,
     n_jobs: int | None,
     progress: bool | None,
+    memo: Memo,
 ) -> dict[str, Mapping[str, Any]]:
     """The figures of every point by its key, from the journal or simulated now."""
     from tqdm import tqdm
@@ -81,9 +89,9 @@ def _answered(
     hidden = None if progress is None else not progress
     with tqdm(
         total=len(wanted), initial=len(figures), delay=2, disable=hidden, unit="scenario",
-        desc="sweep", file=sys.stderr,
+        desc="sweep", file=steered(sys.stderr),
     ) as bar:  # fmt: skip
-        for result in answers(missing, n_jobs) if missing else ():
+        for result in answers(missing, n_jobs, memo) if missing else ():
             if journal is not None and result.lasting:
                 journal.add(result.key, wanted[result.key].version, result.row)
             figures[result.key] = result.row
@@ -96,15 +104,17 @@ def answer_here(point: SweepPoint) -> Answer:
     return answer(point, _memo)
 
 
-def answers(points: Iterable[SweepPoint], n_jobs: int | None = None) -> Iterator[Answer]:
-    """The answers in the order in which they are finished.
+def answers(
+    points: Iterable[SweepPoint], n_jobs: int | None = None, memo: Memo | None = None
+) -> Iterator[Answer]:
+    """The answers in the order in which they are finished; a serial run goes on from ``memo``.
 
     ``n_jobs`` is joblib's: so many at once, -1 on all cores; None (the default) is what an
     enclosing ``joblib.parallel_config`` says, else one. Where a worker dies, every scenario then
     under way is tried once more, alone; a serial run tries nothing twice. Raises InputError.
     """
     if is_serial(n_jobs):
-        memo = Memo()
+        memo = memo or Memo()
         yield from (answer(point, memo) for point in points)
         return
     for key, result in finished(answer_here, {point.key: point for point in points}, n_jobs):

@@ -110,16 +110,16 @@ def test_of_a_folder_without_plans_the_folder_is_named(
 def test_plans_that_cannot_be_written_whole_leave_those_before_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_plans([{"plan": 1}], json.dumps(PLANS, default=str), str(tmp_path))
+    write_plans(PLANS, str(tmp_path))
     before = {file.name: file.read_text() for file in tmp_path.iterdir()}
-    assert sorted(before) == ["01.json", "plans.html", "plans.json"]
+    assert sorted(before) == [*(f"{n:02}.json" for n in range(1, 5)), "plans.html", "plans.json"]
 
     def full(place: str, text: str) -> None:
         raise OSError(28, "No space left on device", place)
 
-    monkeypatch.setattr("simdev.cli.plan_folder.write_page", full)
+    monkeypatch.setattr("simdev.files.writing.write_text", full)
     with pytest.raises(InputError, match=r"--output: cannot write .*: no space left"):
-        write_plans([{"plan": 2}], json.dumps(PLANS, default=str), str(tmp_path))
+        write_plans(PLANS, str(tmp_path))
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before
 
 

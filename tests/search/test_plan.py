@@ -171,7 +171,7 @@ def test_what_selective_recomputation_makes_again_may_be_chosen() -> None:
         "microbatch": 1,
         "schedule": "1F1B",
     }
-    frame = simdev.plan(TINY, "dgx-h100", 8, options=options)
+    frame = simdev.plan(TINY, "dgx-h100", 8, options=options, alike=True)
     assert set(frame["recompute"]) == {"selective"}
     assert set(frame["recompute_modules"]) == {tuple(each) for each in modules}
     best = simdev.load_scenario(frame["scenario"][0])

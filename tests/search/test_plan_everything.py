@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from folded import first_of_answers
 from simdev.search.plan import Plan, Space, choices_of, plans_of, question_of
 from simdev.search.plan.scoring import Scorer
 from simdev.search.plan.searching import degrees
@@ -48,7 +49,8 @@ def test_the_ten_best_are_those_of_simulating_everything(world: int) -> None:
     for order in fitting:
         first.setdefault(degrees(plans[order[2]].setup), (plans[order[2]], order))
     apart = plans_of(question, choices)
-    assert [scored.order for scored in apart.best] == [order for _, order in first.values()][:10]
+    orders = [order for _, order in first.values()]
+    assert [scored.order for scored in apart.best] == first_of_answers(orders, 10)
 
 
 @pytest.mark.slow

@@ -114,7 +114,8 @@ def test_objects_and_scenarios_can_be_swept_too(here: Path) -> None:
     assert list(results["step_time_ps"]) == [10_000_000] * 3 + [8_002_000_000]
     again = sweep(load_scenario("s.json"))
     assert again["key"][0] == results["key"][2] != results["key"][3]
-    assert "is a field of a scenario file" in sweep(scenario, bandwidths(1))["reason"][0]
+    with pytest.raises(InputError, match="is a field of a scenario file"):
+        sweep(scenario, bandwidths(1))
 
 
 def test_no_scenarios_are_no_rows() -> None:
@@ -221,7 +222,7 @@ def test_results_read_back(ending: str, here: Path) -> None:
 def test_a_spreadsheet_finds_no_formula() -> None:
     results = sweep(
         [TINY | {"name": "=cmd|' /C calc'!A0"}],
-        {"graph.name": ["@SUM(1)"], "graph.provenance": ["-1"]},
+        {"graph.name": ["@SUM(1)"], "cluster.name": ["-1"]},
     )
     text = csv_text(results)
     assert "'=cmd" in text
@@ -265,9 +266,10 @@ def test_what_scenarios_share_does_not_change_their_answers() -> None:
 
 
 def test_a_strategy_that_nobody_knows_by_name_is_told_the_names(here: Path) -> None:
-    results = sweep(TINY, {"strategy": ["exprt", "single"]})
+    with pytest.raises(InputError) as refused:
+        sweep(TINY, {"strategy": ["exprt", "single"]})
     expected = (
-        'strategy: neither a file nor a short form: "{}"; short forms: data-parallel, '
-        "model-parallel, owt, expert"
+        "[0]: strategy='{0}': neither a file nor a short form: \"{0}\"; short forms: "
+        "data-parallel, model-parallel, owt, expert"
     )
-    assert list(results["reason"]) == [expected.format(name) for name in ("exprt", "single")]
+    assert refused.value.problems == tuple(map(expected.format, ("exprt", "single")))

@@ -32,7 +32,10 @@ def test_command_writes_a_table_and_tells_how_it_went(
         == 0
     )
     printed = capsys.readouterr()
-    assert printed.out == ""
+    title, head, *rows, best = printed.out.splitlines()
+    assert (title, len(rows)) == ("sweep", 8)
+    assert head.split() == ["scenario", "cluster.bandwidth", "step", "time", "fits", "reason"]
+    assert best == "best (fastest): s.json, cluster.bandwidth 8Gbit/s: 10 us"
     assert printed.err == "8 scenarios: 4 ok, 4 infeasible; r.csv\n"
     results = pd.read_csv("r.csv")
     assert list(results["cluster.bandwidth"]) == ["1Gbit/s", "2Gbit/s", "4Gbit/s", "8Gbit/s"] * 2
@@ -57,7 +60,7 @@ def test_command_prints_a_table_for_people_or_csv(
     assert main(arguments) == 2
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
-    assert len(lines) == 6
+    assert (len(lines), lines[-1]) == (7, "no scenario fits")
     assert lines[1].split() == ["scenario", "cluster.bandwidth", "step", "time", "fits", "reason"]
     assert lines[2].endswith("10 us  NO    gpu:0: 7995 bytes over its 5")
     assert lines[4].startswith("  odd\\nname.json  1GB/s")
@@ -86,11 +89,83 @@ def test_command_asks_about_a_bandwidth_without_a_unit(
 def test_command_tells_why_a_scenario_failed_beside_a_file_too(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sweep", "s.json", "--set", "cluster.bandwith=1,2GB/s", "--output", "r.csv"]) == 2
+    (here / "bad.json").write_text(json.dumps(TINY | {"strategy": {"a": "gpu:0", "b": "gpu:9"}}))
+    setting = ["--set", "cluster.bandwidth=1,2GB/s", "--output", "r.csv"]
+    assert main(["sweep", "s.json", "bad.json", *setting]) == 2
     counted, reason = capsys.readouterr().err.splitlines()
-    assert counted == "2 scenarios: 2 failed; r.csv"
-    assert reason.startswith("the first that failed: s.json: ")
-    assert "cluster.bandwith" in reason
+    assert counted == "4 scenarios: 2 ok, 2 failed; r.csv"
+    assert reason == (
+        'the first that failed: bad.json: strategy.placement["b"]: no device named "gpu:9"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("cluster.bandwith=1,2GB/s", "cluster.bandwith='1GB/s': cluster.json: bandwith: unknown"),
+        ("cluster.bandwidth=1GB/s,fast", "cluster.bandwidth='fast': links"),
+        ("cluster.devices[7].memory=1GB", "cluster.devices[7].memory='1GB': cluster.devices[7]"),
+        ("cluster.queues=link,lnk", "cluster.queues='lnk': cluster.json: queues: must be one of"),
+        ("cluster.nodes=2,-1", "cluster.nodes=-1: "),
+        ("options.engine=warp", "options.engine='warp': options.engine: "),
+        ("strategy.order=fifo,3", "strategy.order=3: "),
+        ('strategy.placement["a"]=gpu:0,gpu:9', "strategy.placement[\"a\"]='gpu:9': "),
+        ("strategy=data-parallel", "strategy='data-parallel': strategy.short: "),
+        ("graph=none.json", "graph='none.json': none.json: no such file"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_before_anything_runs(
+    setting: str,
+    reason: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("simdev.sweep.answer.run", None)
+    before = {path.name for path in here.iterdir()}
+    command = ["sweep", "oom.json", "s.json", "--set", "options.steps=once", "--set", setting]
+    for more in (["--output", "r.csv"], ["--journal", "j"], ["-j", "2"]):
+        assert main([*command[:1], *command[2:], *more]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("s.json: "), printed.err
+        assert {path.name for path in here.iterdir()} == before
+    assert reason.partition(": ")[0] in printed.err
+
+
+def test_a_combination_that_cannot_be_is_a_row_and_what_does_not_fit_is_a_result(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = {"dp": 2, "tp": 4}
+    graph = {"model": "gpt-1.7b", "layers": 4, "length": 512}
+    parts = {"graph": graph, "cluster": "dgx-h100", "strategy": {"pipeline": pipeline}}
+    (here / "p.json").write_text(json.dumps({"version": 1, **parts}))
+    sets = ["--set", "strategy.pipeline.dp=1,2", "--set", "strategy.pipeline.tp=8,4"]
+    assert main(["sweep", "p.json", *sets]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == "4 scenarios: 2 ok, 2 failed\n"
+    assert "best (fastest): p.json, strategy.pipeline.dp 2, strategy.pipeline.tp 4: " in printed.out
+    assert main(["sweep", "p.json", *sets, "--set", "cluster.nodes=3", "-o", "r.csv"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert 'but the cluster "dgx-h100, nodes 3" has 24' in printed.err
+    assert not Path("r.csv").exists()
+    memory = ["--set", "cluster.devices[*].memory=1MB,80GB"]
+    assert main(["sweep", "p.json", *memory]) == 0
+    assert capsys.readouterr().err == "2 scenarios: 1 infeasible, 1 ok\n"
+
+
+def test_many_rows_are_shortened_to_the_best(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = ",".join(str(number) for number in range(1, 101))
+    assert main(["sweep", "s.json", "--set", f"cluster.bandwidth={rates}GB/s", "-o", "r.csv"]) == 0
+    title, _, *rows, more, best = capsys.readouterr().out.splitlines()
+    assert (title, len(rows)) == ("the best 40 of 100", 40)
+    assert rows[0].split()[:2] == ["s.json", "100GB/s"]
+    assert more.strip() == "... and 60 more; -o writes all"
+    assert best.startswith("best (fastest): s.json, cluster.bandwidth 100GB/s: ")
+    assert len(pd.read_csv("r.csv")) == 100
 
 
 def test_command_reads_a_grid(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,10 +192,11 @@ def test_a_file_named_in_a_value_is_looked_for_where_one_stands(
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "two.json").write_text('{"a": "gpu:1", "b": "gpu:1"}')
     (tmp_path / "deep" / "s.json").write_text(json.dumps(TINY))
-    results = sweep("deep/s.json", {"strategy": ["one.json", "two.json", "three.json"]})
-    assert list(results["status"]) == ["ok", "ok", "failed"]
-    assert list(results["strategy"]) == ["one.json", "two.json", "three.json"]
-    assert results["reason"][2] == "deep/three.json: no such file"
+    results = sweep("deep/s.json", {"strategy": ["one.json", "two.json"]})
+    assert list(results["status"]) == ["ok", "ok"]
+    assert list(results["strategy"]) == ["one.json", "two.json"]
+    with pytest.raises(InputError, match=r"deep/three\.json: no such file"):
+        sweep("deep/s.json", {"strategy": ["one.json", "three.json"]})
 
 
 @pytest.mark.parametrize(
@@ -209,9 +210,10 @@ def test_a_file_named_in_a_value_is_looked_for_where_one_stands(
         ("graph.ops[0].outputs[0].bytes[*]", "[*] leads into 8000"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_told_in_the_row(path: str, message: str) -> None:
-    results = sweep([TINY], {path: [1]})
-    assert list(results["reason"]) == [f"{path}: {message}"]
+def test_a_path_that_leads_nowhere_is_refused(path: str, message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        sweep([TINY], {path: [1]})
+    assert refused.value.problems == (f"[0]: {path}=1: {message}",)
 
 
 def test_the_length_of_paths_decides_their_order() -> None:

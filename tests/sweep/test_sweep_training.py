@@ -38,12 +38,11 @@ def test_a_row_says_what_the_step_says() -> None:
 
 
 def test_its_fields_can_be_set() -> None:
-    results = sweep(
-        QUESTION, {"strategy.pipeline.microbatches": [4, 8], "strategy.pipeline.tp": [8, 3]}
-    )
-    assert list(results["status"] == "failed") == [False, True, False, True]
-    assert results["step_time_s"][0] < results["step_time_s"][2]
-    assert "strategy.pipeline.tp: 3 does not divide" in results["reason"][1]
+    microbatches = {"strategy.pipeline.microbatches": [4, 8]}
+    results = sweep(QUESTION, microbatches)
+    assert results["step_time_s"][0] < results["step_time_s"][1]
+    with pytest.raises(InputError, match=r"strategy\.pipeline\.tp=3: 3 does not divide"):
+        sweep(QUESTION, microbatches | {"strategy.pipeline.tp": [8, 3]})
 
 
 SMALL: dict[str, Any] = {
@@ -85,12 +84,15 @@ def test_who_sets_microbatches_or_the_batch_changes_it() -> None:
         assert batches(other) == [(8, 4), (16, 8)]
 
 
-def test_a_batch_that_cannot_be_shared_out_is_a_row_with_the_reason() -> None:
-    results = sweep(small(dp=2, tp=4, microbatches=3), grid(dp=[1, 4], tp=[8, 2]))
-    assert list(results["status"]) == ["ok", "failed", "failed", "failed"]
-    assert results["reason"][3] == (
-        "strategy.pipeline.global_batch: 6 samples are no multiple of dp 4 x microbatch 1 = 4"
+def test_a_batch_that_cannot_be_shared_out_is_refused_with_the_reason() -> None:
+    with pytest.raises(InputError) as refused:
+        sweep(small(dp=2, tp=4, microbatches=3), grid(dp=[1, 4], tp=[8, 2]))
+    of_tp, of_dp = sorted(refused.value.problems, key=lambda problem: ".dp=" in problem)
+    assert of_dp == (
+        "[0]: strategy.pipeline.dp=4: strategy.pipeline.global_batch: 6 samples are no multiple of "
+        "dp 4 x microbatch 1 = 4"
     )
+    assert of_tp.startswith("[0]: strategy.pipeline.tp=2: dp x tp x pp: 1 x 2 x 1 = 2 devices, ")
 
 
 def test_the_batch_is_that_of_a_strategy_in_its_own_file(
@@ -113,9 +115,9 @@ def test_a_pipeline_over_a_graph_keeps_its_microbatches() -> None:
         "cluster": "dgx-1v",
         "strategy": {"pipeline": {"pp": 2, "microbatches": 4}},
     }
-    results = sweep(question, grid(dp=[1, 2]))
-    assert list(results["microbatches"])[:1] == [4]
-    assert results["reason"][1].startswith("strategy.pipeline.dp: goes with a large model")
+    assert list(sweep(question, grid(dp=[1]))["microbatches"]) == [4]
+    with pytest.raises(InputError, match=r"dp=2: goes with a large model"):
+        sweep(question, grid(dp=[1, 2]))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from ...models.large.roles import (
 from ...taskgraph import Ints, distinct
 from ...trace import DeviceMemory, Trace
 from ...units import PS_PER_SECOND, format_seconds
+from ..published import published_error
 from ..table import BYTES, LIMIT, TEXT, TIME, Table
 
 BUBBLE = "bubble"
@@ -128,6 +129,7 @@ class Training:
             "hfu": self.hfu,
             "peak_dtype": large.peak_dtype,
             "flash": uses_flash(large.model, p),
+            "published": published_error(large.model).to_json(),
             "terms_s": self.terms,
             "stages": [stage.to_json() for stage in self.stages],
             "symmetry": {
@@ -151,6 +153,7 @@ class Training:
         )
         shares = f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%} of the {large.peak_dtype} peak"
         yield f"{shares}; {self.tokens_per_s:,.0f} tokens/s"
+        yield str(published_error(large.model))
 
     def tables(self) -> Iterator[Table]:
         """Time and memory of each rank of the pipeline."""

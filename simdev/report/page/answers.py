@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import InputError
 from ...strategy import degrees_over_one
 from ...units import PS_PER_SECOND, format_bytes, format_seconds
+from ..published import PublishedError
 from ..ranking import ONE_DEVICE, PRESENT, Ranking, ranking
 from ..results import in_seconds
 from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table
@@ -81,7 +82,12 @@ def plans_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
         "fits": bool(ranks.order),
         "headline": _plans_headline(rows, counts, ranks),
         "facts": list(_plans_facts(counts)),
-        "notes": [*_why(rows, columns, ranks), *_refused(counts)],
+        "notes": [
+            *_model_error(counts),
+            *_folded(rows),
+            *_why(rows, columns, ranks),
+            *_refused(counts),
+        ],
         "columns": [
             {"title": name, "as": _kind(name), "values": values} for name, values in columns.items()
         ],
@@ -151,6 +157,8 @@ def _plans_title(
         samples = 1
         for name in ("dp", "microbatches", "microbatch"):
             samples *= pipeline.get(name, 1)
+        # Files are named without their folders.
+        model, machine = (name and os.path.basename(name) for name in (model, machine))
         batch = f", {samples:,} samples a step" if pipeline else ""
         question = f"{model} on {machine or 'a cluster'}{batch}"
     if not ranks.order:
@@ -167,7 +175,8 @@ def _plans_headline(rows: Sequence[Any], counts: Mapping[str, Any] | None, ranks
     if not ranks.order:
         least = counts.get("least_bytes")
         return "No plan fits" + (f"; each needs {format_bytes(least)} or more" if least else "")
-    return f"The best of {counts['plans']:,} plans: none is faster, as simulated or proved"
+    proved = ": none is faster, as proved" if counts.get("proved_best") else ""
+    return f"The best of {counts['plans']:,} plans under this model{proved}"
 
 
 def _plans_facts(counts: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
@@ -194,6 +203,21 @@ def _why(
     if slower:
         loss = rows[slower[0]]["why"].lstrip("+")
         yield f"The runner-up, {columns[NAME][slower[0]]}, takes longer by {loss}."
+
+
+def _model_error(counts: Mapping[str, Any] | None) -> Iterator[str]:
+    """What is proved is proved of the model: how far that was from published steps."""
+    if counts and isinstance(counts.get("published"), Mapping):
+        yield str(PublishedError(**counts["published"]))
+
+
+def _folded(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    folded = sum(row.get("folded", 0) for row in rows)
+    if folded:
+        yield (
+            f"{folded:,} more plans are within 1 % of one that is shown, which is the simplest of "
+            "them."
+        )
 
 
 def _refused(counts: Mapping[str, Any] | None) -> Iterator[str]:

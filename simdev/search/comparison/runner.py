@@ -11,7 +11,7 @@ from hashlib import blake2b
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError
+from ...errors import InputError, steered
 from ...jobs import Died, finished, is_serial
 from ...oracle import Oracle
 from ...scenario import Scenario
@@ -193,7 +193,8 @@ def _records(
     hidden = None if progress is None else not progress
     book = Journal(journal, set(keys.values()), "search") if journal else nullcontext()
     with book as kept, tqdm(
-        total=len(tasks), delay=2, disable=hidden, desc="compare", file=sys.stderr, leave=False,
+        total=len(tasks), delay=2, disable=hidden, desc="compare", file=steered(sys.stderr),
+        leave=False,
         bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.1f}/{total} runs "
         "[{elapsed}<{remaining}{postfix}]",
     ) as bar:  # fmt: skip

@@ -220,7 +220,7 @@ def _by_sizes(request: _Request) -> list[dict[str, Any]]:
         return [dict.fromkeys(COLUMNS) | {"method": "by its sizes", "note": note}]
     seconds = time.perf_counter() - begun
     rows = []
-    for scored in plans.best:
+    for scored, _ in plans.answers:
         plan, scenario = scored.plan, question.scenario(scored.plan)
         layout = plan.setup.layout
         row = _figures(run(load_scenario(scenario)), None, request.batch)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...report.measures.difference import Difference
 from ...report.measures.throughput import Throughput
+from ...report.published import PublishedError, published_error
 from ...strategy import DEGREES
 from ...units import PS_PER_SECOND
+from .folding import Answer, Scored, answers_of
 from .question import DEFAULTS, Question
-from .space import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,20 +25,6 @@ FIGURES = (
 COST = "cost_per_million_tokens"
 TERMS_SHOWN = 3
 OPTIONS = "microbatch", "microbatches", "schedule", "chunks", "zero", "recompute", "context"
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A plan that was simulated: its place in the space, its figures."""
-
-    place: int
-    plan: Plan
-    row: Mapping[str, Any]
-
-    @property
-    def order(self) -> tuple[int, int, int]:
-        """The shortest step first; of equal ones the least memory, then the first of the space."""
-        return self.row["step_ps"], self.row["peak_bytes"], self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +46,43 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Plans:
-    """The best plans, ``best`` in their order and ``front`` besides; a row each in ``frame``."""
+    """The best plans, ``best`` in their order and ``front`` besides. ``answers`` are those that a
+    person chooses from, a row each in ``frame``; unless ``folds``, every plan is one by itself.
+    """
 
     question: Question
     best: tuple[Scored, ...]
     front: tuple[Scored, ...]
     counts: Counts
     seconds: float
+    folds: bool = True
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        """The best answers, then those of the front that are not among them, by their steps."""
+        ranked = sorted({s.place: s for s in (*self.best, *self.front)}.values(), key=_by_order)
+        if not self.folds:
+            return [Answer(scored, (scored,)) for scored in ranked]
+        on_front = {scored.place for scored in self.front}
+        return answers_of(ranked, self.question.devices, on_front)
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A line for each plan, the best first, then those of the front that are not among them.
+        """A line for each answer: the plan that is shown of it.
 
-        ``scenario`` is an object for ``load_scenario``; ``why`` tells by which terms of its
-        critical rank a plan is slower than the first (``report.measures.difference``).
+        ``folded`` counts the other plans within 1 % of its step; ``scenario`` is an object for
+        ``load_scenario``; ``why`` tells by which terms of its critical rank a plan is slower than
+        the first (``report.measures.difference``).
         """
         import pandas as pd
 
-        ranked = sorted({s.place: s for s in (*self.best, *self.front)}.values(), key=_by_order)
         on_front = {scored.place for scored in self.front}
-        rows = [self._line(scored, ranked[0], scored.place in on_front) for scored in ranked]
-        frame = pd.DataFrame(rows, columns=self._columns(ranked))
+        rows = [
+            self._line(shown, self.answers[0].shown, shown.place in on_front)
+            | {"folded": len(members) - 1}
+            for shown, members in self.answers
+        ]
+        frame = pd.DataFrame(rows, columns=self._columns([each.shown for each in self.answers]))
         if self.question.price is None:
             frame[COST] = pd.array([None] * len(frame), dtype="Float64")
         frame.attrs["counts"] = self.summary
@@ -90,6 +94,16 @@ class Plans:
         left out by a bound; what simulating refused could be.
         """
         return bool(self.best) and not self.counts.refused
+
+    @property
+    def least_s(self) -> float | None:
+        """The shortest step that was found; the first answer's is up to 1 % longer."""
+        return self.best[0].row["step_ps"] / PS_PER_SECOND if self.best else None
+
+    @property
+    def published(self) -> PublishedError | None:
+        """How far steps of such models, simulated so, were from published ones."""
+        return published_error(self.question.model)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -105,12 +119,14 @@ class Plans:
             "refused": dict(counts.refused or {}),
             "least_bytes": counts.least_bytes,
             "proved_best": self.proved,
+            "least_step_time_s": self.least_s,
+            "published": None if self.published is None else self.published.to_json(),
             "seconds": self.seconds,
         }
 
     def _columns(self, ranked: Sequence[Scored]) -> list[str]:
         others = dict.fromkeys(name for scored in ranked for name, _ in scored.plan.setup.others)
-        ends = COST, "front", "why", "step_time_ps", "scenario"
+        ends = COST, "front", "folded", "why", "step_time_ps", "scenario"
         return ["devices", *DEGREES, *OPTIONS, *others, *FIGURES, *ends]
 
     def _line(self, scored: Scored, first: Scored, on_front: bool) -> dict[str, Any]:

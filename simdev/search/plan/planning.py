@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError
+from ...errors import InputError, steered
 from ...scenario import fingerprint
 from ...sweep import Journal
 from ...sweep.point import engine_version
 from ...units import Number, is_count
 from .bounds import Bounds
-from .outcome import Plans, Scored
+from .folding import Scored
+from .outcome import Plans
 from .question import Question, question_of
 from .scoring import Scores
 from .searching import Search, degrees
@@ -46,7 +47,8 @@ def plan(
     **parts: Any,
 ) -> pd.DataFrame:
     """The best plans of a large model that fit, a row each, the fastest first, each of other
-    degrees.
+    degrees. Plans within 1 % of one another are one row, that of the simplest
+    (``search/plan/folding.py``).
 
     Parameters
     ----------
@@ -63,7 +65,7 @@ def plan(
         What is not named is tried in every legal way: degrees, microbatch, chunks, schedule
         (``space.SCHEDULES``), zero, recompute, context. Anything else is as a scenario has it.
     top
-        So many plans.
+        So many answers.
     price
         Of an hour of a device in dollars, for the column ``cost_per_million_tokens``; it stands in
         the scenarios, too.
@@ -71,7 +73,8 @@ def plan(
         Whether to look for the whole front of step time, memory and devices, too: all plans that
         no other beats in all three. It takes longer.
     alike
-        Whether plans of equal degrees are rows of their own, as they are where all have these.
+        Whether every plan is a row of its own: those of equal degrees (as they are where all have
+        these), and those within 1 % of one another.
     n_jobs
         So many plans are simulated at once (``simdev.jobs``), which changes no answer.
     journal
@@ -83,9 +86,9 @@ def plan(
 
     Notes
     -----
-    The first row is the best of all plans there are: none is left out but those proved slower or
-    too large (``search/plan/bounds.py``). Raises InputError where no combination is legal, with the
-    reasons.
+    The first row is within 1 % of the best of all plans there are, under this model of the
+    machine: none is left out but those proved slower or too large (``search/plan/bounds.py``).
+    Raises InputError where no combination is legal, with the reasons.
     """
     question = question_of(model, cluster, global_batch, nodes, length, parts, price)
     choices = choices_of(options)
@@ -117,7 +120,7 @@ def plans_of(
     hidden = None if progress is None else not progress
     digest = fingerprint((engine_version(), question.content)) if journal else ""
     with nullcontext() if journal is None else Journal(journal, None, "plan") as book, tqdm(
-        total=total, delay=2, disable=hidden, unit="plan", desc="plan", file=sys.stderr,
+        total=total, delay=2, disable=hidden, unit="plan", desc="plan", file=steered(sys.stderr),
         leave=False,
     ) as bar:  # fmt: skip
         kept = _Kept(book, digest)
@@ -129,6 +132,7 @@ def plans_of(
             top,
             front,
             every,
+            not alike,
             kept.get,
             kept.add,
         )
@@ -136,7 +140,7 @@ def plans_of(
     counts = search.counts(illegal, total)
     points = tuple(_front(search.fitting, question)) if front else ()
     seconds = time.perf_counter() - begun
-    return Plans(question, tuple(search.best), points, counts, seconds)
+    return Plans(question, tuple(search.best), points, counts, seconds, not alike)
 
 
 class _Kept:

@@ -4,7 +4,6 @@ batch; and the scenario of a plan as an object, which every other verb opens.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -111,8 +110,6 @@ def _graph(model: str | Mapping[str, Any], length: int | None) -> dict[str, Any]
     if not isinstance(model, (str, Mapping)):
         raise InputError(f"model: must be a name, a config.json or an object, got {shown(model)}")
     graph = {"model": model} if isinstance(model, str) else dict(model)
-    if isinstance(graph.get("model"), str) and os.path.isfile(graph["model"]):
-        graph["model"] = os.path.abspath(graph["model"])  # scenarios are written into other folders
     return graph if length is None else {**graph, "length": length}
 
 
@@ -121,8 +118,7 @@ def _clusters(cluster: str | Mapping[str, Any], nodes: int | Sequence[int] | Non
     if not isinstance(cluster, (str, Mapping)):
         raise InputError(f"cluster: must be a preset, a file or an object, got {shown(cluster)}")
     if nodes is None:
-        is_file = isinstance(cluster, str) and os.path.isfile(cluster)
-        yield os.path.abspath(str(cluster)) if is_file else cluster
+        yield cluster
         return
     preset = {"preset": cluster} if isinstance(cluster, str) else dict(cluster)
     counts = list(nodes) if isinstance(nodes, Sequence) else [nodes]

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 from ...errors import InputError
 from .bounds import Bounds
-from .outcome import Counts, Scored
+from .folding import TIE_PERCENT, Scored, answers_of
+from .outcome import Counts
 from .scoring import Record, Scores
 from .space import Layout, Plan, Setup, Space
 
@@ -50,6 +51,7 @@ class Search:
     top: int
     front: bool
     alike: bool
+    folds: bool
     kept: Callable[[Plan], Record | None]
     keep: Callable[[Plan, Record], None]
     scored: list[Scored] = field(default_factory=list)
@@ -125,13 +127,17 @@ class Search:
 
     @property
     def best(self) -> list[Scored]:
-        """The best so far in their order, of each layout the first unless ``alike``."""
-        if self.alike:
-            return self.fitting[: self.top]
-        first: dict[Layout, Scored] = {}
+        """The best so far in their order, of each layout the first unless ``alike``: so many, or
+        all of so many answers where plans are folded.
+        """
+        first: dict[Layout | int, Scored] = {}
         for scored in self.fitting:
-            first.setdefault(degrees(scored.plan.setup), scored)
-        return list(first.values())[: self.top]
+            first.setdefault(scored.place if self.alike else degrees(scored.plan.setup), scored)
+        ranked = list(first.values())
+        if not self.folds:
+            return ranked[: self.top]
+        answers = answers_of(ranked, self.space.devices)[: self.top]
+        return sorted((s for each in answers for s in each.members), key=lambda s: s.order)
 
     @property
     def _limit(self) -> float:
@@ -227,8 +233,19 @@ class Search:
             insort(self.fitting, scored, key=lambda each: each.order)
             layout, step = degrees(scored.plan.setup), scored.row["step_ps"]
             self._least[layout] = min(step, self._least.get(layout, step))
-            if len(best := self.best) == self.top:
-                self._last = best[-1].row["step_ps"]
+            self._last = self._last_of(self.best)
+
+    def _last_of(self, best: list[Scored]) -> float:
+        """The longest step that may still be among the best: of the last answer's plans up to 1 %
+        more than its fastest takes.
+        """
+        if not self.folds:
+            return best[-1].row["step_ps"] if len(best) == self.top else float("inf")
+        answers = answers_of(best, self.space.devices)
+        if len(answers) < self.top:
+            return float("inf")
+        least: int = answers[-1].members[0].row["step_ps"]
+        return least * (100 + TIE_PERCENT) // 100
 
     def counts(self, illegal: Mapping[str, int], legal: int) -> Counts:
         """What became of the plans."""

@@ -1,0 +1,235 @@
+"""Ten rows of plans are ten answers: those within 1 % are one, told by the simplest; and beside
+what is proved of the model stands how far it was from published steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import simdev
+from folded import first_answers
+from simdev.cli import main
+from simdev.models.large import LARGE, large_model
+from simdev.report.page import answers_data
+from simdev.report.published import FILE, published_error, published_errors
+from simdev.search.plan import choices_of, plans_of, question_of
+from simdev.search.plan.folding import Scored, answers_of, is_tied, simplicity
+from simdev.search.plan.space import Layout, Plan, Setup
+
+# plain `pytest` puts tests/ alone on the path
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import published
+
+TINY = {"model": "llama3.2-1b", "layers": 4, "length": 512}
+OPTIONS = {"schedule": ["1F1B", "ZB-H1"], "recompute": "none", "zero": [0, 3], "microbatch": 1}
+PAGE = (Path(__file__).parents[2] / "docs" / "papers" / "large-models.md").read_text()
+
+
+def drawn(draw: random.Random, place: int) -> Scored:
+    cluster, *degrees = draw.choice((0, 1)), *(draw.choice((1, 2, 4)) for _ in range(5))
+    setup = Setup(Layout(cluster, *degrees, "all_gather"), 1, 4, "none", ())
+    row = {"step_ps": draw.randint(10_000, 10_900), "peak_bytes": draw.randint(100, 110)}
+    return Scored(place, Plan(setup, "1F1B", 1, draw.choice((0, 1))), row)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.integers(0, 2**32))
+def test_answers_are_apart_and_hold_every_plan_once(seed: int) -> None:
+    draw = random.Random(seed)
+    plans = sorted((drawn(draw, place) for place in range(30)), key=lambda each: each.order)
+    front = {each.place for each in draw.sample(plans, 5)} if seed % 2 else set()
+    answers = answers_of(plans, (8, 16), front)
+    assert sorted(s.place for each in answers for s in each.members) == list(range(30))
+    for answer in answers:
+        steps = [each.row["step_ps"] for each in answer.members]
+        assert steps == sorted(steps)
+        assert steps[-1] * 100 <= steps[0] * 101
+        assert len({each.plan.setup.layout.cluster for each in answer.members}) == 1
+        shown = [each for each in answer.members if each.place in front] or answer.members
+        assert answer.shown is min(shown, key=simplicity)
+    if not front:
+        for number in (0, 1):
+            of_one = [a for a in answers if a.shown.plan.setup.layout.cluster == number]
+            for one, other in pairwise(of_one):
+                least, next_least = (a.members[0].row["step_ps"] for a in (one, other))
+                assert not is_tied(next_least, least)
+
+
+def test_fewer_kinds_then_smaller_degrees_are_simpler() -> None:
+    def scored(step: int, *degrees: int, chunks: int = 1, zero: int = 0) -> Scored:
+        setup = Setup(Layout(0, *degrees, "all_gather"), 1, 4, "none", ())
+        return Scored(step, Plan(setup, "1F1B", chunks, zero), {"step_ps": step, "peak_bytes": 1})
+
+    # (dp, cp, tp, pp, ep)
+    simple = [
+        scored(9, 8, 1, 1, 1, 1), scored(8, 8, 1, 1, 1, 1, zero=1), scored(7, 1, 1, 8, 1, 1),
+        scored(6, 4, 1, 2, 1, 1), scored(5, 2, 1, 4, 1, 1), scored(4, 2, 1, 4, 1, 1, chunks=2),
+        scored(3, 2, 1, 2, 2, 1), scored(2, 2, 1, 2, 2, 2),
+    ]  # fmt: skip
+    assert sorted(reversed(simple), key=simplicity) == simple
+
+
+def test_rows_are_answers_and_the_first_holds_the_best() -> None:
+    question, choices = question_of(TINY, "dgx-h100", 8), choices_of(OPTIONS)
+    every = plans_of(question, choices, top=10**6, alike=True)
+    first: dict[Any, Any] = {}
+    for scored in every.best:
+        first.setdefault(scored.plan.setup.layout._replace(context=""), scored.order)
+    for top in (1, 3):
+        plans = plans_of(question, choices, top=top)
+        members = [[s.order for s in each.members] for each in plans.answers]
+        assert members == first_answers(list(first.values()), top)
+        frame = plans.frame
+        assert list(frame["folded"]) == [len(each) - 1 for each in members]
+        assert frame["step_time_ps"][0] <= 1.01 * every.best[0].row["step_ps"]
+        assert plans.summary["least_step_time_s"] == every.best[0].row["step_ps"] / 1e12
+    assert len(simdev.plan(TINY, "dgx-h100", 8, options=OPTIONS, top=3)) == 3
+    assert set(every.frame["folded"]) == {0}
+
+
+def test_every_step_of_the_file_stands_on_the_site_and_in_the_benchmark() -> None:
+    value = json.loads(FILE.read_text())
+    steps = {step["step"]: step for step in value["steps"]}
+    names = set()
+    for name, model, seconds, _ in published.runs():
+        step = steps[name]
+        assert (step["parameters"], step["precision"]) == (model.parameters(), model.precision)
+        assert step["published_s"] == round(seconds, published.DIGITS)
+        short = name.removeprefix("Llama-3 70B of 12 layers, ")
+        (line,) = (text for text in PAGE.splitlines() if text.startswith(f"| {short} |"))
+        simulated, scale = step["simulated_s"], 1e3 if "Llama-3 70B of 12" in name else 1
+        told = f"{simulated * scale:.1f}" if scale > 1 else f"{simulated:.2f}"
+        assert f" {told} (" in line, line
+        names.add(name)
+    assert names == steps.keys()
+    assert FILE.read_text() == published.text(value)
+
+
+@pytest.mark.slow
+def test_the_file_is_what_the_benchmark_simulates() -> None:
+    for name, _, _, simulate in published.runs():
+        (step,) = (s for s in json.loads(FILE.read_text())["steps"] if s["step"] == name)
+        assert simulate().seconds == pytest.approx(step["simulated_s"], rel=0.01)
+
+
+def test_every_large_model_has_the_error_of_its_size_and_precision() -> None:
+    for name in LARGE:
+        for precision in ("bfloat16", "float8"):
+            model = large_model(name, precision=precision)
+            error = published_error(model)
+            assert error.precision == precision
+            is_largest = "100 billion parameters and more" in error.size
+            assert is_largest == (model.parameters() >= 100 * 10**9)
+    assert sum(error.steps for error in published_errors()) == 41
+    for error in published_errors():
+        assert error.mean is not None
+        assert error.least <= error.largest
+        assert 0 < error.mean <= max(abs(error.least), abs(error.largest))
+
+
+def test_the_error_stands_beside_step_plans_and_their_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    question = ["plan", "llama3.2-1b", "--cluster", "nc-a100-pairs", "--global-batch", "4"]
+    narrow = ["tp=2", "schedule=1F1B", "recompute=full", "microbatch=1", "cp=1"]
+    question += [*(part for each in narrow for part in ("--set", each)), "--length", "512"]
+    line = str(published_error(LARGE["llama3.2-1b"]))
+    assert "published steps of models of less than 10 billion parameters in bfloat16" in line
+    assert main([*question, "-o", "plans"]) == 0
+    printed = capsys.readouterr().out
+    assert line in printed
+    assert "under this model of the machine" in printed
+    assert "of those within 1 % of one another the simplest" in printed
+    value = json.loads(Path("plans/plans.json").read_text())
+    assert value["counts"]["published"] == published_error(LARGE["llama3.2-1b"]).to_json()
+    page = answers_data(value, "plans.json")
+    assert page is not None
+    assert line in page["notes"]
+    assert "under this model" in page["headline"]
+    assert main(["simulate", "plans/01.json"]) == 0
+    assert line in capsys.readouterr().out
+    assert main(["simulate", "plans/01.json", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["training"]["published"]
+    assert told == value["counts"]["published"]
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_files_that_plans_name_are_told_from_their_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512,
+        "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "vocab_size": 1024, "max_position_embeddings": 256,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    assert main(["clusters", "nc-a100-pairs", "--json"]) == 0
+    (tmp_path / "in" / "cluster.json").write_text(capsys.readouterr().out)
+    narrow = ["--set", "tp=2", "--set", "schedule=1F1B", "--set", "recompute=none"]
+    for base in ("in", str(tmp_path / "in")):
+        model, cluster = f"{base}/config.json", f"{base}/cluster.json"
+        question = ["plan", model, "--cluster", cluster, "--global-batch", "4", *narrow]
+        assert main([*question, "--json", "-o", "out/deep/plans"]) == 0
+        printed = capsys.readouterr().out
+        assert str(tmp_path) not in printed
+        assert simdev.load_scenario(json.loads(printed)["plans"][0]["scenario"])
+        for path in (tmp_path / "out").rglob("*.*"):
+            assert str(tmp_path) not in path.read_text()
+        moved = tmp_path / "elsewhere"
+        moved.mkdir()
+        monkeypatch.chdir(moved)
+        assert main(["simulate", str(tmp_path / "out/deep/plans/01.json")]) == 0
+        capsys.readouterr()
+        monkeypatch.chdir(tmp_path)
+        moved.rmdir()
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--set", "tp=3"], ["--set", "tp=x"], ["--nodes", "0"], ["--top", "0"]]
+)
+def test_a_plan_that_fails_leaves_nothing(
+    wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = ["plan", "llama3.2-1b", "--cluster", "dgx-h100", "--global-batch", "4", *wrong]
+    assert main([*question, "-o", str(tmp_path / "far" / "plans")]) == 2
+    assert capsys.readouterr().out == ""
+    assert not files(tmp_path)
+
+
+def test_a_full_disk_costs_the_folder_and_not_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = ["plan", "llama3.2-1b", "--cluster", "nc-a100-pairs", "--global-batch", "4"]
+    question += ["--set", "tp=2", "--set", "schedule=1F1B", "--set", "zero=1", "--json"]
+    place = ["-o", str(tmp_path / "plans")]
+    assert main([*question, *place]) == 0
+    before = files(tmp_path)
+    answer = json.loads(capsys.readouterr().out)
+
+    def full(path: os.PathLike[str] | str, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("simdev.files.writing.write_text", full)
+    assert main([*question, *place]) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["plans"] == answer["plans"]
+    assert printed.err.endswith("plans: no space left on device\n")
+    assert files(tmp_path) == before
