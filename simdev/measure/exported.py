@@ -346,9 +346,11 @@ def _stack(node: Node, before: Stack) -> Stack:
     return [(key, name) for key, name in entries if name]
 
 
-def _shared(one: Stack, other: Stack) -> int:
-    """How many of the first names are the same in both."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+def _shared(first: Stack, second: Stack) -> int:
+    """How many of the names at the start are the same in both."""
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    )
 
 
 def _spans(stacks: Sequence[Stack]) -> list[list[list[int]]]:
@@ -475,8 +477,8 @@ def _refuse_many_parts(func: Any, arguments: Mapping[str, Any]) -> None:
     cut = next((value for value in arguments.values() if isinstance(value, Tensor)), None)
     if cut is None or not CUTS.fullmatch(func._schema.name.removeprefix("aten::")):
         return
-    asked = [arguments[name] for name in ("chunks", "sections") if name in arguments]
-    parts = asked[0] if asked else max(cut.shape, default=1)
+    counts = [arguments[name] for name in ("chunks", "sections") if name in arguments]
+    parts = counts[0] if counts else max(cut.shape, default=1)
     if isinstance(size := arguments.get("split_size"), int):
         parts = cut.shape[arguments.get("dim", 0)] // max(1, size)
     if parts > MAX_PARTS and "split_sizes" not in arguments:
@@ -523,5 +525,5 @@ def _within(place: str) -> Iterator[None]:
     except Exception as error:
         # What a program holds is handed to PyTorch, which raises whatever it stumbles over.
         reason = next(iter(str(error).splitlines()), "")
-        told = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
-        raise InputError(f"{place}: {told}{reason}") from None
+        kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+        raise InputError(f"{place}: {kind}{reason}") from None

@@ -293,10 +293,10 @@ def _read_parquet(file: IO[bytes]) -> pd.DataFrame:
     import pandas as pd
     from pyarrow.parquet import read_metadata
 
-    told = read_metadata(file)
-    groups = [told.row_group(i) for i in range(told.num_row_groups)]
+    metadata = read_metadata(file)
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     values = sum(g.column(i).num_values for g in groups for i in range(g.num_columns))
-    if max(values, told.num_rows) > MAX_VALUES:
+    if max(values, metadata.num_rows) > MAX_VALUES:
         raise InputError(f"holds more than {MAX_VALUES} values")
     if sum(group.total_byte_size for group in groups) > MAX_TEXT:
         raise InputError(f"unpacks to more than {MAX_TEXT >> 20} MiB")
