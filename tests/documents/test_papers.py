@@ -96,8 +96,8 @@ def test_index_and_pages_of_learners_tell_the_same() -> None:
     assert median(colocrl) > limit > max(here)
     learners = {"brkga", "colocrl", "hdp", "post", "gdp", "spotlight"}
     below = {name for name in learners if min(table[name]) < limit}
-    (told,) = re.findall(r"In parallel queues (.*?) end below", INDEX.read_text(), re.DOTALL)
-    assert {name.lower() for name in re.findall(r"\w+", told)} - {"and"} == below
+    (sentence,) = re.findall(r"In parallel queues (.*?) end below", INDEX.read_text(), re.DOTALL)
+    assert {name.lower() for name in re.findall(r"\w+", sentence)} - {"and"} == below
 
 
 def test_why_m_sct_loses_in_sequential_queues(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,13 +113,13 @@ def test_why_m_sct_loses_in_sequential_queues(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(placers, "earliest_first", watched)
     graph = {"model": "gnmt", "batch": 128, "length": 40, "vocabulary": 30000}
-    asked = load_scenario({
+    scenario = load_scenario({
         "version": 1, "graph": graph, "cluster": "4x-rtx-2080",
         "strategy": {"placement": {"*": "gpu:0"}},
     })  # fmt: skip
     clocks = {}
     for queues in ("half-duplex", "parallel"):
-        oracle = Oracle(asked.graph, replace(asked.cluster, queues=queues), asked.costs)
+        oracle = Oracle(scenario.graph, replace(scenario.cluster, queues=queues), scenario.costs)
         steps = [search(oracle, name).cost.seconds * 1e3 for name in ("m-sct", "expert", "single")]
         clocks[queues] = planned[0][1] / 1e9
         if queues == "half-duplex":
@@ -129,8 +129,8 @@ def test_why_m_sct_loses_in_sequential_queues(monkeypatch: pytest.MonkeyPatch) -
         planned.clear()
     alone = instance.duration.min(axis=1).sum() / 1e9
     words = " ".join(text.split())
-    told = "its forward takes {:.1f} ms, one device's {:.1f} (in parallel queues {:.1f})"
-    assert told.format(clocks["half-duplex"], alone, clocks["parallel"]) in words
+    clock = "its forward takes {:.1f} ms, one device's {:.1f} (in parallel queues {:.1f})"
+    assert clock.format(clocks["half-duplex"], alone, clocks["parallel"]) in words
     ends = instance.mean[np.array(instance.edges)].max(axis=1)
     assert f"{np.mean(instance.edge_ps > ends):.0%} of".replace("%", " %") in words
 
@@ -151,8 +151,8 @@ def test_the_search_of_the_readme_helps() -> None:
 @pytest.mark.parametrize("name", ["cifar10", "nmt", "ptb"])
 def test_rules_beside_placetos_policy(name: str) -> None:
     """Medians over the graphs held out, as its page has them."""
-    (told,) = [row for row in rows("placeto.md") if row[0] == name and len(row) == 6]
+    (row,) = [row for row in rows("placeto.md") if row[0] == name and len(row) == 6]
     held_out = family(name).held_out
-    for method, wanted in zip(("single", "expert", "m-sct", "m-etf"), told[1:5], strict=True):
+    for method, wanted in zip(("single", "expert", "m-sct", "m-etf"), row[1:5], strict=True):
         steps = [search(graph, method).cost.seconds * 1e3 for graph in held_out]
         assert f"{median(steps):.1f}" == wanted
