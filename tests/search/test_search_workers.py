@@ -21,6 +21,8 @@ from simdev.search.learning.workers import KEPT, Workers
 from toys import toy
 
 joblib = pytest.importorskip("joblib", reason="more than one job needs joblib")
+from joblib._parallel_backends import ThreadingBackend  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -75,6 +77,30 @@ def test_an_enclosing_configuration_is_followed(backend):
         answers = Workers(Task()).run("process", [()] * 2)
         assert Workers(Task(), 1).run("process", [()] * 2) == [os.getpid()] * 2
     assert all((pid == os.getpid()) == (backend == "threading") for pid in answers)
+
+
+def test_one_pool_serves_all_calls_and_ends_with_the_workers():
+    told = []
+
+    class Told(ThreadingBackend):
+        """Tells when a pool begins and ends."""
+
+        def configure(self, *args, **kwargs):
+            told.append("begins")
+            return super().configure(*args, **kwargs)
+
+        def terminate(self):
+            told.append("ends")
+            super().terminate()
+
+    joblib.register_parallel_backend("told", Told)
+    with joblib.parallel_config("told", n_jobs=2):
+        workers = Workers(Task(3), None)
+        for number in range(3):
+            assert workers.run("add", [(number, 1), (number, 2)]) == [number + 4, number + 5]
+    assert told == ["begins"]
+    del workers
+    assert told == ["begins", "ends"]
 
 
 def test_a_task_goes_to_a_process_once():

@@ -6,6 +6,7 @@ import os
 import pickle
 import platform
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ class Workers:
 
     The task is pickled once, and goes to a process once. What its methods answer may depend on
     their arguments and on how the task was made, but on nothing that another call left behind: any
-    process may be asked. CPU seconds of other processes are counted by ``budget``.
+    process may be asked. One pool serves all calls; it ends with the workers. CPU seconds of other
+    processes are counted by ``budget``.
     """
 
     def __init__(self, task: object, n_jobs: int | None = None, budget: Budget | None = None):
@@ -35,6 +37,7 @@ class Workers:
         self._data = b"" if self.serial else pickle.dumps(task)
         self._name = blake2b(self._data, digest_size=16).digest()
         self._sent = False
+        self._pool: Any = None
 
     def run(self, method: str, arguments: Iterable[Sequence[Any]]) -> list[Any]:
         """``task.method(*args)`` for each of ``arguments``, in this order.
@@ -63,11 +66,18 @@ class Workers:
         joblib = require_joblib()
         sent = [joblib.delayed(_call)(self._name, data, method, call) for call in calls.values()]
         try:
-            # Arrays are sent, not mapped from files: a mapped one cannot be written to. Calls are
-            # few and long, so each is sent alone, and all at once.
-            pool = joblib.Parallel(self._jobs, max_nbytes=None, batch_size=1, pre_dispatch="all")
-            answers: list[_Answer] = pool(sent)
+            if self._pool is None:
+                # Arrays are sent, not mapped from files: a mapped one cannot be written to. Calls
+                # are few and long, so each is sent alone, and all at once.
+                pool = joblib.Parallel(
+                    self._jobs, max_nbytes=None, batch_size=1, pre_dispatch="all"
+                )
+                # Some backends, as Ray's, start processes for each call of a pool not entered.
+                self._pool = pool.__enter__()
+                weakref.finalize(self, pool.__exit__, None, None, None)
+            answers: list[_Answer] = self._pool(sent)
         except Exception as error:
+            self._pool = None
             # Workers tell what goes wrong in a call, so this is the death of a worker.
             reason = str(error).partition("\n")[0]
             raise InputError(f"n_jobs: {reason}") from None
