@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--seconds: goes with a graph (--graph); of sizes all plans are tried")
     require_price(args.price)
     parts = args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.sequence
-    rows = {"profile": []} if args.datasheet else {}
+    rows: dict[str, Any] = {"profile": []} if args.datasheet else {}
     question = question_of(*parts, rows, args.price)
     options = args.front, args.alike, args.jobs, args.journal
     plans = plans_of(question, choices_of(_choices(args.set)), args.top, *options)

@@ -232,7 +232,7 @@ def _document(args: argparse.Namespace) -> dict[str, Any] | None:
         pipeline["table"] = args.csv
     cluster = args.cluster if args.nodes is None else {"preset": args.cluster, "nodes": args.nodes}
     graph = {"model": args.model} | ({} if args.length is None else {"length": args.length})
-    rows = {"profile": []} if args.datasheet else {}
+    rows: dict[str, Any] = {"profile": []} if args.datasheet else {}
     return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}} | rows
 
 

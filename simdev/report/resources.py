@@ -2,7 +2,8 @@
 
 Symmetry counts as for the step itself, so a case takes as long as that did. Collectives inside a
 node that a measured table costs take of the bandwidth's part of their time, what they take beyond
-the table's smallest message, a share (ours); measured rows follow their datasheets.
+the table's smallest message, a share (ours); what a profile costs keeps its
+times, measured rows that ship follow their datasheet.
 """
 
 from __future__ import annotations
@@ -106,9 +107,7 @@ def _with_specs(
     scenario: Scenario, change: Callable[[DeviceSpec], Mapping[str, Any]]
 ) -> tuple[Scenario, CollectiveModel]:
     costs = scenario.costs
-    specs = tuple(
-        replace(spec, as_measured=spec.as_measured or spec, **change(spec)) for spec in costs.specs
-    )
+    specs = tuple(replace(spec, **change(spec)) for spec in costs.specs)
     changed = replace(scenario, costs=replace(costs, specs=specs))
     return changed, collective_model(scenario.cluster)
 
