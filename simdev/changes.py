@@ -120,10 +120,7 @@ def with_datasheets(scenario: Scenario, computing: Factor = 1, moving: Factor = 
     if computing == moving == 1:
         return scenario
     costs = scenario.costs
-    specs = tuple(
-        replace(spec, as_measured=spec.as_measured or spec, **_rates(spec, computing, moving))
-        for spec in costs.specs
-    )
+    specs = tuple(replace(spec, **_rates(spec, computing, moving)) for spec in costs.specs)
     return replace(scenario, costs=replace(costs, specs=specs))
 
 

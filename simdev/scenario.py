@@ -83,7 +83,8 @@ class Scenario:
         kinds = dict.fromkeys(device.kind for device in self.cluster.devices)
         rows = shipped_rows(kinds) if isinstance(self.graph, Transformer) else ()
         specs = datasheets(self.costs.specs, kinds, self.costs.profiles)
-        object.__setattr__(self, "costs", self.costs.completed(specs, rows))
+        measured = datasheets((), (), rows)
+        object.__setattr__(self, "costs", self.costs.completed(specs, rows, measured))
 
     def _problems(self) -> Iterator[str]:
         from .engine import ENGINES

@@ -44,7 +44,7 @@ FREE_OF_COST = OpCost(Fraction(0), "given")
 
 
 _LEARNT: dict[Any, Estimates] = {}
-"""What the rows that ship teach, by the rows and the datasheets beside them."""
+"""What the rows that ship teach."""
 Source = Profile | str | os.PathLike[str] | Mapping[str, Any]
 """A profile, the path of its file, or what the file says: ``{"header": {}, "rows": []}``."""
 
@@ -55,26 +55,28 @@ class CostModel:
     measured.
 
     ``profiles`` are one or several, each a Profile or the path of its file:
-    ``CostModel("profiles/x.jsonl")``. None leaves them open (``shipped``): a Scenario of a large
-    model then takes the measured rows that ship for its devices, each kind of device its own; ()
-    asks for none, so for datasheets alone. ``specs`` are datasheets; those that are shipped of the
-    kinds of a cluster and of profiles need not be named, a Scenario finds them. Raises InputError
-    where two specs are of one kind, and for what is no profile.
+    ``CostModel("profiles/x.jsonl")``. None leaves them open: a Scenario of a large model then takes
+    the measured rows that ship for its devices, each kind of device its own; () asks for none, so
+    for datasheets alone. ``shipped`` are the datasheets of the devices that such rows were measured
+    on (None: profiles were not left open); other datasheets of these kinds, in ``specs``, tell of
+    machines that are faster or slower than those. ``specs`` are datasheets; those that are shipped
+    of the kinds of a cluster and of profiles need not be named, a Scenario finds them. Raises
+    InputError where two specs are of one kind, and for what is no profile.
     """
 
     profiles: tuple[Profile, ...]
     specs: tuple[DeviceSpec, ...]
     strict: bool
-    shipped: bool
+    shipped: tuple[DeviceSpec, ...] | None
 
     def __init__(
         self,
         profiles: Source | Iterable[Source] | None = None,
         specs: Iterable[DeviceSpec] = (),
         strict: bool = False,
-        shipped: bool | None = None,
+        shipped: tuple[DeviceSpec, ...] | None = None,
     ) -> None:
-        object.__setattr__(self, "shipped", profiles is None if shipped is None else shipped)
+        object.__setattr__(self, "shipped", () if profiles is None else shipped)
         profiles = () if profiles is None else profiles
         # A text and a mapping are iterable, too, but are one profile.
         if isinstance(profiles, (str, Mapping)) or not isinstance(profiles, Iterable):
@@ -88,17 +90,23 @@ class CostModel:
             raise InputError(f'specs: two of kind "{kind}"' for kind in twice)
 
     def completed(
-        self, specs: tuple[DeviceSpec, ...], shipped: tuple[Profile, ...] = ()
+        self,
+        specs: tuple[DeviceSpec, ...],
+        rows: tuple[Profile, ...] = (),
+        shipped: tuple[DeviceSpec, ...] | None = (),
     ) -> CostModel:
-        """The ladder with these datasheets, and with these profiles where its own were left open;
-        remembered with what it learns: scenarios are made by the hundred from one.
+        """The ladder with these datasheets, and where its profiles were left open with these rows,
+        measured on devices of the datasheets ``shipped``; remembered with what it learns: scenarios
+        are made by the hundred from one.
         """
-        profiles = shipped if self.shipped else self.profiles
-        if len(specs) == len(self.specs) and profiles == self.profiles:
+        if self.shipped is None:
+            rows, shipped = self.profiles, None
+        before, after = (tuple(map(id, profiles)) for profiles in (self.profiles, rows))
+        if len(specs) == len(self.specs) and before == after:
             return self
-        kinds = tuple(spec.kind for spec in specs), tuple(map(id, profiles))
+        kinds = tuple(spec.kind for spec in specs), after
         if kinds not in self._variants:
-            self._variants[kinds] = replace(self, profiles=profiles, specs=specs)
+            self._variants[kinds] = replace(self, profiles=rows, specs=specs, shipped=shipped)
         return self._variants[kinds]
 
     @cached_property
@@ -107,14 +115,13 @@ class CostModel:
 
     @cached_property
     def estimates(self) -> Estimates:
-        """The rungs below the measured one, by the datasheets of the devices that were measured."""
-        specs = tuple(spec.as_measured or spec for spec in self.specs)
-        if not (self.shipped and self.profiles):
-            return Estimates(self.profiles, {spec.kind: spec for spec in specs})
-        # Fitting takes seconds, and the same rows beside the same datasheets teach the same.
-        key = tuple(map(id, self.profiles)), specs
+        """The rungs below the measured one."""
+        if not self.shipped:
+            return Estimates(self.profiles, {spec.kind: spec for spec in self.specs})
+        # Fitting takes seconds, and the same rows teach the same whatever stands beside them.
+        key = tuple(map(id, self.profiles))
         if key not in _LEARNT:
-            known = {spec.kind: spec for spec in specs}
+            known = {spec.kind: spec for spec in self.shipped}
             _LEARNT[key] = Estimates(self.profiles, known, carries=False)
         return _LEARNT[key]
 

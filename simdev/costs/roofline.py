@@ -78,8 +78,7 @@ class DeviceSpec:
     the FLOP/s by dtype that products were seen to hold for seconds, under the power cap, and for a
     single call; ``sustained_clock`` is the share of the rate of one call that kernels near the peak
     keep (None: not told). ``family`` ("hbm", "cpu", ...) tells which kinds are alike.
-    ``as_measured`` is the datasheet of the device that rows of this kind were measured on, where
-    this one tells of a changed one (None: of that very device). ``provenance`` is carried along.
+    ``provenance`` is carried along.
     """
 
     kind: str
@@ -97,7 +96,6 @@ class DeviceSpec:
     burst: Mapping[str, Fraction] = FrozenDict()
     family: str = ""
     sustained_clock: Fraction | None = None
-    as_measured: DeviceSpec | None = None
 
     def __post_init__(self) -> None:
         freeze(self, "flops", "efficiency", "provenance", "sustained", "burst")

@@ -72,7 +72,10 @@ def test_every_door_takes_the_rows_that_ship(capsys: pytest.CaptureFixture[str])
     assert "interpolated" in plans[0]["op_times"][0]
     assert plans[1]["op_times"][0] == "100% roofline"
     # The scenario of a plan asks as its question did.
-    assert [load_scenario(plan["scenario"][0]).costs.shipped for plan in plans] == [True, False]
+    assert [load_scenario(plan["scenario"][0]).costs.shipped is None for plan in plans] == [
+        False,
+        True,
+    ]
 
 
 def test_datasheets_alone_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,6 +158,10 @@ def test_the_rows_are_nearer_to_measured_stacks_than_the_datasheet(name: str) ->
     assert errors[0] < 0.06 < errors[1]
 
 
+def run_with(scenario: Scenario, costs: CostModel) -> int:
+    return simdev.run(replace(scenario, costs=costs)).step_ps
+
+
 def test_measured_rows_follow_a_datasheet_that_changes() -> None:
     """Twice the FLOP/s and the bandwidth of memory help a step by rows as one by datasheets, and
     never harm.
@@ -165,10 +172,10 @@ def test_measured_rows_follow_a_datasheet_that_changes() -> None:
     assert gains["FLOP/s"] > 0.1
     assert gains["device memory"] > 0
     spec = next(s for s in scenario.costs.specs if s.kind == "h100-sxm")
-    flops = {name: rate / 2 for name, rate in spec.flops.items()}
-    slower = replace(spec, flops=flops, memory_bandwidth=Fraction(spec.memory_bandwidth) / 2,
-                     as_measured=spec)  # fmt: skip
-    costs = replace(scenario.costs, specs=(slower,))
-    assert simdev.run(replace(scenario, costs=costs)).step_ps > 1.5 * report.step_ps
-    same = replace(scenario.costs, specs=(replace(spec, as_measured=spec),))
-    assert simdev.run(replace(scenario, costs=same)).step_ps == report.step_ps
+    halves = {name: rate / 2 for name, rate in spec.flops.items()}
+    slower = replace(spec, flops=halves, memory_bandwidth=Fraction(spec.memory_bandwidth) / 2)
+    by_hand = run_with(scenario, CostModel(specs=(slower,)))
+    assert by_hand > 1.5 * report.step_ps
+    assert run_with(scenario, replace(scenario.costs, specs=(slower,))) == by_hand
+    wider = replace(spec, memory=2 * (spec.memory or 0))
+    assert run_with(scenario, CostModel(specs=(wider,))) == report.step_ps
