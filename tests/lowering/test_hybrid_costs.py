@@ -80,6 +80,19 @@ def test_both_parts_of_a_norms_backward_are_the_measured_op() -> None:
     assert sum(kernel.share for kernel in parts) == pytest.approx(2)
 
 
+@pytest.mark.parametrize("cp", [2, 4])
+def test_a_part_of_a_sample_takes_its_part_of_measured_attention(cp: int) -> None:
+    """Else a plan with cp would be compared by another rung than one without."""
+    model = large_model("llama3-8b", length=1024)
+    whole, part = (
+        [kernel for kernel in kernels(model, Parallelism(cp=n)) if "attention" in kernel.like]
+        for n in (1, cp)
+    )
+    assert len(whole) == len(part) == 2
+    assert [kernel.key for kernel in whole] == [kernel.key for kernel in part]
+    assert [kernel.share * cp for kernel in part] == [kernel.share for kernel in whole] == [1, 1]
+
+
 def test_measured_products_count_as_measured() -> None:
     """A layer with the rows of its forward takes their sum, to the picosecond."""
     p = Parallelism(dp=2)

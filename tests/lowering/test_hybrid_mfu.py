@@ -35,7 +35,7 @@ def model_drawn(draw: random.Random, precision: str) -> Transformer:
         draw.choice((2048, 8192, 28_672)), draw.choice((1000, 50_304, 128_256)),
         draw.choice((512, 4096, 32_768)), gated=draw.random() < 0.5, tied=draw.random() < 0.5,
         causal=draw.random() < 0.7, window=draw.choice((0, 0, 256)), precision=precision,
-        kv_heads=draw.choice((heads, heads // 8)), experts=experts, top_k=2 * (experts > 0),
+        kv_heads=draw.choice((heads, 8)), experts=experts, top_k=2 * (experts > 0),
         expert_inner=4096 * (experts > 0),
     )  # fmt: skip
 

@@ -73,12 +73,14 @@ Loads = tuple[Kernel, ...]
 
 def kernel(
     name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None,
-    dtype: str = DTYPE,
+    dtype: str = DTYPE, part: float = 1.0,
 ) -> Kernel:  # fmt: skip
-    """Work in bytes and FLOPs; without FLOPs it is bound by memory."""
+    """Work in bytes and FLOPs; without FLOPs it is bound by memory. ``part`` of the op that it is
+    like.
+    """
     if like is None:
         return Kernel(name, op_class, dtype, flops, read, written, "")
-    share = (read + written) / like.moved if like.moved else 1.0
+    share = (read + written) / like.moved if like.moved else part
     return Kernel(name, op_class, DTYPE, flops, read, written, "", op=like, share=share)
 
 

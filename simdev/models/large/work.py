@@ -114,14 +114,15 @@ def _core(s: Shard, number: int) -> Block:
     heads, m = s.model.heads // s.tp, s.model
     if s.flash:
         pair = 2 * s.pairs(number) * heads
-        # Where tokens attend to few, or are few, no measured op is like it: those are causal.
-        is_whole = m.reach(number) == m.length and s.cp == 1
+        # Where tokens attend to few no measured op is like it: those are causal.
+        is_whole = m.reach(number) == m.length
         once, twice = likes.attention(s) if is_whole else (None, None)
         forward, back = m.head_width + m.value_head, 3 * m.head_width + 2 * m.value_head
         # The backward makes the scores again: five products for the forward's two.
         size = q + k + v + 2 * o, q + k + v
-        ahead = kernel("attention", "attention", q + k + v, o, pair * forward, once)
-        behind = kernel("attention dx", "attention", *size, pair * back, twice)
+        part = 1 / s.cp  # each device has an equal part of the pairs
+        ahead = kernel("attention", "attention", q + k + v, o, pair * forward, once, part=part)
+        behind = kernel("attention dx", "attention", *size, pair * back, twice, part=part)
         return Block((ahead,), (behind,), ())
     like, masked, e = likes.unfused(s), m.dropout, s.scores
     scores, weighed = 2 * e * m.head_width, 2 * e * m.value_head
