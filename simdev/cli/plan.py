@@ -39,7 +39,7 @@ OPTIONS = (
     ("--top", "N", "so many answers, of other degrees each (default 10)", {"default": 10}),
     ("--price", "$", "of an hour of each device: adds what a million tokens cost"),
     ("--front", "", "the whole front of step time, memory and devices, too; takes longer"),
-    ("--alike", "", "every plan is a row: those of equal degrees, and within 1 % of another"),
+    ("--alike", "", "every plan is a row: those of equal degrees, and within 1 %% of another"),
     ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
     ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
     (

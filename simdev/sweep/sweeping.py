@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from ..errors import refuse, steered
@@ -62,10 +63,12 @@ def sweep(
     """
     # pandas takes half a second, which a grid that cannot be shall not cost.
     each, memo = points(grid), Memo()
-    sources = scenarios if isinstance(scenarios, SINGLE) else list(scenarios)
-    rows = list(rows_of(sources, each))
+    if any(each) and not isinstance(scenarios, SINGLE):
+        # They are gone through twice, and an owner may write into the object of the last turn.
+        scenarios = [deepcopy(s) if isinstance(s, Mapping) else s for s in scenarios]
+    rows = list(rows_of(scenarios, each))
     if any(each):
-        refuse(impossible(rows, each, lambda: list(rows_of(sources, [{}])), memo))
+        refuse(impossible(rows, each, lambda: list(rows_of(scenarios, [{}])), memo))
     from .frame import frame
 
     distinct = {row.point.key: row.point for row in rows if row.point is not None}

@@ -167,9 +167,11 @@ def test_the_ladder_from_the_top() -> None:
     assert answer(below[0][0], text) == OpCost(7 * US, "measured", 0.04)
 
 
-def test_kinds_without_semantics_have_no_estimate() -> None:
+def test_kinds_without_semantics_have_a_pass_over_memory_alone() -> None:
     costs = CostModel((profile([lasting(text) for text in products(30)]),), (SPEC,))
-    assert asked(costs, key([(8,)], (8,), "no_such_kind")) is None
+    cost = asked(costs, key([(8,)], (8,), "no_such_kind"))
+    assert cost is not None
+    assert (cost.rung, cost.rel_err) == ("memory pass", 1.0)
 
 
 @pytest.mark.parametrize(

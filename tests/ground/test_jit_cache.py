@@ -13,6 +13,7 @@ import numba
 import pytest
 from numba.core import event
 
+import simdev.errors
 import simdev.jit
 
 KERNEL = """
@@ -36,14 +37,16 @@ def loaded(name: str, path: Path) -> ModuleType:
 
 
 class Installation:
-    """A package ``readonly`` with a copy of jit.py and one kernel, in a folder that takes no
-    folder.
+    """A package ``readonly`` with copies of jit.py and errors.py and one kernel, in a folder that
+    takes no folder.
     """
 
     def __init__(self, root: Path) -> None:
         self.root, self.package = root, root / "readonly"
         (self.package / "engine").mkdir(parents=True)
-        (self.package / "jit.py").write_text(Path(simdev.jit.__file__).read_text())
+        for module in (simdev.jit, simdev.errors):
+            source = Path(str(module.__file__))
+            (self.package / source.name).write_text(source.read_text())
         self.write(2)
         # Not even root makes a folder where a file stands.
         (self.package / "__pycache__").touch()
@@ -54,6 +57,7 @@ class Installation:
     def process(self) -> tuple[int, int]:
         """(twice 21, how many kernels came from disk) as in a fresh process."""
         known = list(event._registered["numba:compile"])
+        loaded("readonly.errors", self.package / "errors.py")
         self.jit = loaded("readonly.jit", self.package / "jit.py")
         kernel = loaded("readonly.engine.kernel", self.package / "engine" / "kernel.py").twice
         try:

@@ -148,7 +148,12 @@ class Grid:
 
 
 def _touched(intervals: Sequence[Interval], interval: Interval) -> range:
-    """The positions of the sorted, disjoint intervals that share a point with another one."""
+    """The positions of the sorted, disjoint intervals that share a point with another one; of an
+    empty one that of its like, for a tensor without elements is read and sent all the same.
+    """
+    if interval[0] == interval[1] and interval in intervals:
+        at = intervals.index(interval)
+        return range(at, at + 1)
     first = bisect_right(intervals, interval[0], key=itemgetter(1))
     return range(first, max(first, bisect_left(intervals, interval[1], key=itemgetter(0))))
 

@@ -43,10 +43,16 @@ def touch(t: Columns, w: FanWork, layout: int, need: int) -> bool:
     for d in range(arena[layout + RANK]):
         dim = layout + DIMS + 4 * d
         n, starts, stops = arena[dim], arena[dim + 1], arena[dim + 2]
-        low = first_above(t, stops, 0, n, arena[need + 2 * d])
-        w.low[d], w.at[d] = low, low
-        w.high[d] = first_above(t, starts, low, n, arena[need + 2 * d + 1] - 1)
-        if low >= w.high[d]:
+        begin, end = arena[need + 2 * d], arena[need + 2 * d + 1]
+        low = first_above(t, stops, 0, n, begin)
+        high = first_above(t, starts, low, n, end - 1)
+        if begin == end:
+            # A tensor without elements is read and sent all the same.
+            at = first_above(t, stops, 0, n, begin - 1)
+            if at < n and arena[starts + at] == begin and arena[stops + at] == end:
+                low, high = at, at + 1
+        w.low[d], w.at[d], w.high[d] = low, low, high
+        if low >= high:
             return False
     return True
 
