@@ -163,7 +163,7 @@ LENET: dict[str, Any] = {
     "cluster": "p3-4x-p4000",
     "strategy": {"version": 1, "short": "data-parallel", "sync": {"policy": "p3"}},
 }
-STEP_PS, FIRST_PS = 1_871_823_469, 2_145_602_948
+STEP_PS, FIRST_PS = 1_874_823_489, 2_145_602_948
 
 
 def test_every_door_tells_the_period(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,10 +201,10 @@ def test_a_saved_run_knows_its_steps(tmp_path: Path, capsys: pytest.CaptureFixtu
     saved = tmp_path / "run.json"
     assert main(["simulate", str(tmp_path / "s.json"), "--save", str(saved)]) == 0
     told = json.loads(saved.read_text())
-    assert (told["steps"], told["trace_ps"], "step_time_ps" in told) == (8, 15_248_367_231, False)
+    assert (told["steps"], told["trace_ps"], "step_time_ps" in told) == (8, 15_269_367_371, False)
     capsys.readouterr()
     assert main(["check", str(saved)]) == 0
-    assert "8 steps 0.0152483672 s" in capsys.readouterr().out
+    assert "8 steps 0.0152693674 s" in capsys.readouterr().out
     saved.write_text(json.dumps(told | {"trace_ps": STEP_PS}))
     assert main(["check", str(saved)]) == 3
     assert f"the steps are said to end at {STEP_PS} ps" in capsys.readouterr().out
