@@ -7,9 +7,7 @@ from .description import ALL, Access, ByExtents, Call, Description, Output, axes
 from .grids import Along, Shards, along, shards_of
 from .index import Axis, Box, Index, Interval, Region
 from .regions import (
-    Executed,
     Shard,
-    executed,
     extents,
     input_region,
     input_regions,
@@ -73,7 +71,6 @@ __all__ = [
     "ByExtents",
     "Call",
     "Description",
-    "Executed",
     "Index",
     "Interval",
     "Kind",
@@ -93,7 +90,6 @@ __all__ = [
     "batch_region",
     "boxes",
     "effects_of",
-    "executed",
     "extents",
     "flops",
     "input_region",

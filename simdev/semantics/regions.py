@@ -97,10 +97,9 @@ def _interval(
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
-    """What a shard runs, as an op of its own: its profile key's parts.
-
-    ``makes``: the regions of the op's outputs.
+class Shard:
+    """One shard as an op of its own: its profile key's parts, and the regions that it makes and
+    needs of the op's outputs and operands.
 
     ``inputs`` are the operand shapes as executed, ``operands`` which operands of the op they are:
     what lies in the padding of a window is counted in (the shard runs unpadded there), an operand
@@ -113,12 +112,6 @@ class Executed:
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     makes: tuple[Region | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Shard(Executed):
-    """One shard as an op of its own: what it runs, and the regions that it makes and needs."""
-
     needs: tuple[Region | None, ...]
 
 
@@ -128,29 +121,22 @@ def shard_of(semantics: Semantics, box: Box) -> Shard:
     Raises InputError for an axis that the op does not have and for an interval that is no part of
     it.
     """
-    run, needs = executed(semantics, box), input_regions(semantics, _parts(semantics, box))
-    return Shard(run.kind, run.attrs, run.operands, run.inputs, run.outputs, run.makes, needs)
-
-
-def executed(semantics: Semantics, box: Box) -> Executed:
-    """What the shard of an op on a box runs. Raises InputError, as ``shard_of`` does."""
     # Axes that the box names but does not cut would only cost time below.
     parts = _parts(semantics, box)
-    makes = output_regions(semantics, parts)
+    makes, needs = output_regions(semantics, parts), input_regions(semantics, parts)
+    s, every = semantics, tuple(range(len(semantics.inputs)))
     # Nothing is cut: the attributes stay the object that they are, padding and all.
     if not parts:
-        operands = tuple(range(len(semantics.inputs)))
-        return Executed(
-            semantics.kind, semantics.attrs, operands, semantics.inputs, semantics.outputs, makes
-        )
-    shapes = [_executed(semantics, i, parts) for i in range(len(semantics.inputs))]
-    return Executed(
-        semantics.kind,
-        semantics.description.local(semantics.attrs, parts),
-        tuple([i for i, shape in enumerate(shapes) if shape is not None]),
-        tuple([shape for shape in shapes if shape is not None]),
+        return Shard(s.kind, s.attrs, every, s.inputs, s.outputs, makes, needs)
+    run = [(i, shape) for i in every if (shape := _executed(s, i, parts)) is not None]
+    return Shard(
+        s.kind,
+        s.description.local(s.attrs, parts),
+        tuple([i for i, _ in run]),
+        tuple([shape for _, shape in run]),
         tuple([extents(region) for region in makes if region is not None]),
         makes,
+        needs,
     )
 
 

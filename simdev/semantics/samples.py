@@ -49,7 +49,11 @@ def samples_seen(
     lies = order or range(len(stored))
     behind = prod(stored[d] for d in lies[list(lies).index(held.dimension) + 1 :])
     step = held.inner * behind
-    for d, (stride, extent) in enumerate(zip(strides or row_strides(seen), seen, strict=True)):
+    dims = list(zip(strides or row_strides(seen), seen, strict=True))
+    # Samples that are parted over several dimensions are none of one alone.
+    if any(extent > 1 and step < stride < step * held.number for stride, extent in dims):
+        return None
+    for d, (stride, extent) in enumerate(dims):
         if extent > 1 and 0 < stride <= step < stride * extent:
             inner = step // stride
             count = min(held.number, extent // inner)

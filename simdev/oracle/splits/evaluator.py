@@ -131,8 +131,8 @@ class SplitStrategy:
         if op.shape_only(operand):
             return ANY_PART if op.any_part(operand) else SHAPE
         producer, _ = self.problem.read[reader][operand]
-        reads_its_own = statistics_of(ops[reader].kind) == ops[producer].kind
-        return STATISTICS if reads_its_own else VALUES
+        backward = statistics_of(ops[reader].kind) == ops[producer].kind
+        return STATISTICS if backward else VALUES
 
     # Room
 

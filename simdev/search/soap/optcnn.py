@@ -26,7 +26,7 @@ from ...graph import Tensor
 from ...lowering import Prepared
 from ...lowering.collective import ALL_REDUCE
 from ...lowering.partition.geometry import Box, Reading, part
-from ...semantics import effects_of, executed, operand_dtypes
+from ...semantics import effects_of, operand_dtypes, shard_of
 from ...strategy import Strategy
 from ...structure import TensorOf, first_made, updates_of
 from ...taskgraph import Floats
@@ -218,7 +218,7 @@ class _Builder:
             self.dtypes[i],
         )
         assert semantics is not None
-        shard = executed(semantics, dict(box))
+        shard = shard_of(semantics, dict(box))
         attrs = {name: value for name, value in shard.attrs.items() if name not in LAYOUT}
         kept = [dtypes[k] if k < len(dtypes) else None for k in shard.operands]
         phase = PHASE_CODES[op.phase]
