@@ -95,6 +95,15 @@ def test_two_levels_add_up(queues: str, cost: str) -> None:
             assert found == closed, kind
 
 
+def test_every_rank_sends_to_all_others_in_rounds_of_their_own_or_at_once() -> None:
+    """Round r to the one r + 1 places on; without rings all at once."""
+    for algorithm, apart in (("ring", 1), ("direct", 0)):
+        (phase,) = phases("all_to_all", algorithm, ((4, 5, 6),), 9)
+        assert phase.messages == (
+            (4, 5, 0), (5, 6, 0), (6, 4, 0), (4, 6, apart), (5, 4, apart), (6, 5, apart),
+        )  # fmt: skip
+
+
 def test_two_levels_are_the_ring_where_there_is_one() -> None:
     cluster = two_nodes(4, "link")
     for kind in KINDS[:-1]:

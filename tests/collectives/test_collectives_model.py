@@ -60,6 +60,18 @@ def test_every_collective_has_a_time_that_grows(collective: str, name: str) -> N
     assert times[-1] > 2 * times[0]
 
 
+def test_between_tables_the_nearest_of_fewer_and_more_ranks_tell() -> None:
+    cluster = Cluster.all_to_all("c", [Device(f"gpu:{i}") for i in range(9)], bandwidth=1)
+    seconds = {2: 10, 4: 20, 6: 60, 8: 1000}
+    tables = [
+        CollectiveTable("all_reduce", n, ((1, Fraction(s)), (2, Fraction(2 * s))))
+        for n, s in seconds.items()
+    ]
+    model = CollectiveModel(cluster, tuple(tables))
+    measured = {n: model.cost("all_reduce", range(n), 1).seconds for n in range(2, 9)}
+    assert measured == {2: 10, 3: 15, 4: 20, 5: 40, 6: 60, 7: 530, 8: 1000}
+
+
 def test_the_slowest_node_counts() -> None:
     devices = [
         Device(f"{node}{i}", transit=False, node=k) for k, node in enumerate("ab") for i in range(2)

@@ -11,11 +11,6 @@ from ...strategy.configuration import resolve_partition
 from ..prepare import Prepared
 from ..sharing import slows
 
-FEWEST = 3
-"""Of devices alike so many are simulated at least: a group of two has other buffers in NCCL, and
-the last one names the far end of a collective.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
@@ -82,8 +77,9 @@ def representatives(prepared: Prepared, replicas: Replicas) -> tuple[list[int], 
     stands: dict[Hashable, int] = {}
     for device in (*replicas.devices[1:], *_idle(cluster, place)):
         stands.setdefault(traits(cluster, device, device in place), device)
-    used = {first, last, *replicas.devices[1 : FEWEST - 1]}
-    used |= {device for device in stands.values() if device in place}
+    # The last names the far end of a collective; three at least, for a group of two has other
+    # buffers in NCCL.
+    used = {first, last, *(device for device in stands.values() if device in place)}
     chosen = sorted(used, key=place.__getitem__)
     chosen += sorted(device for device in stands.values() if device not in place)
     at = {device: number for number, device in enumerate(chosen)}

@@ -1,0 +1,50 @@
+"""Groups of devices that cost the same, and those that must not be taken for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simdev.cluster import Cluster, Device, Link
+from simdev.lowering.symmetry import Alike
+
+
+def nodes(slow: str = "", bent: bool = False) -> Cluster:
+    """Two nodes of three GPUs on a switch, each with a network adapter that leads outside; the
+    ``slow`` device's adapter is slower, or (``bent``) hangs on a switch of its own.
+    """
+    devices, links = [Device("outside", "switch", node=2)], list[Link]()
+    for node in range(2):
+        devices += [Device(f"{node}.{i}", node=node) for i in range(3)]
+        devices += [Device(f"{node}.nic{i}", "switch", node=node) for i in range(3)]
+        devices.append(Device(f"{node}.s", "switch", node=node))
+        for i in range(3):
+            is_slow = i == 1 and slow == "adapter"
+            links.append(Link((f"{node}.{i}", f"{node}.s"), 100))
+            links.append(Link((f"{node}.{i}", f"{node}.nic{i}"), 5 if is_slow else 10))
+            links.append(Link((f"{node}.nic{i}", "outside"), 5 if i == 1 and bent else 10))
+    return Cluster("two nodes", tuple(devices), tuple(links))
+
+
+def patterns(cluster: Cluster) -> list[object]:
+    """Of the first, second and third devices of both nodes."""
+    alike, index = Alike(cluster), cluster.index
+    return [alike.pattern([[(index[f"0.{i}"], index[f"1.{i}"])]]) for i in range(3)]
+
+
+def test_devices_with_an_adapter_each_are_twins() -> None:
+    first, second, third = patterns(nodes())
+    assert first == second == third
+
+
+def test_what_differs_in_or_behind_its_adapter_is_no_twin() -> None:
+    for cluster in (nodes("adapter"), nodes(bent=True)):
+        first, second, third = patterns(cluster)
+        assert first == third != second
+
+
+def test_no_pattern_is_shared_between_nodes_that_differ() -> None:
+    cluster = nodes()
+    last = replace(cluster.devices[-1], transit=False)
+    odd = replace(cluster, devices=(*cluster.devices[:-1], last))
+    first, second, _ = patterns(odd)
+    assert first != second
