@@ -1,5 +1,5 @@
-"""What a scenario becomes when a part of its machines is faster, wider, larger or more: the one
-rule of what-if lines and of sliders.
+"""Scenarios on changed machines (wider links, larger memories, faster devices or hosts, more
+microbatches): the one rule of what-if lines and of sliders.
 
 A factor of 1 gives the very scenario. Links that change keep what they were when collectives were
 measured over them, and measured times follow (``collectives.Crossing``).
@@ -33,8 +33,8 @@ def with_links(
     later: Factor = 1,
     rows: Collection[int] | None = None,
 ) -> Cluster:
-    """With so many times the bandwidth and the latency of the links at these positions (None: of
-    all). No link gets more bandwidth than a file may give.
+    """The cluster with ``wider`` times the bandwidth and ``later`` times the latency of the links
+    at the positions ``rows`` (None: of all). No link gets more bandwidth than a file may give.
     """
     if wider == later == 1 or (rows is not None and not rows):
         return cluster
@@ -64,7 +64,7 @@ def links_of(cluster: Cluster, network: bool) -> list[int]:
 
 
 def kinds_of(cluster: Cluster, resource: str) -> list[str]:
-    """The kinds of the links that a resource is; none of what is no links."""
+    """The kinds of the links that a resource consists of; none for resources that are no links."""
     rows = links_of(cluster, resource == NETWORK) if resource in (LINKS, NETWORK) else []
     return sorted({kind for row in rows if (kind := cluster.links[row].kind)} - {resource})
 
@@ -75,7 +75,7 @@ def _joins_nodes(cluster: Cluster, link: Link) -> bool:
 
 
 def with_memories(cluster: Cluster, larger: Factor) -> Cluster:
-    """With so many times the memory of every device that has a limit."""
+    """The cluster with ``larger`` times the memory of every device that has a limit."""
     if larger == 1:
         return cluster
     return replace(cluster, devices=tuple(_with_memory(d, larger) for d in cluster.devices))
@@ -88,7 +88,7 @@ def _with_memory(device: Device, larger: Factor) -> Device:
 
 
 def with_launches(cluster: Cluster, faster: Factor) -> Cluster:
-    """With hosts that launch a step's graph in a part of the time."""
+    """The cluster with hosts that launch the graph of a step ``faster`` times as fast."""
     devices = tuple(
         device
         if (host := cluster.host_of(d)) is None
@@ -99,7 +99,9 @@ def with_launches(cluster: Cluster, faster: Factor) -> Cluster:
 
 
 def with_hosts(scenario: Scenario, faster: Factor) -> Scenario:
-    """A large model with threads that dispatch, and links to host memory, so many times faster."""
+    """The scenario of a large model with dispatching threads and links to host memory ``faster``
+    times as fast.
+    """
     model, strategy = scenario.graph, scenario.strategy
     if faster == 1:
         return scenario
@@ -116,7 +118,9 @@ def with_hosts(scenario: Scenario, faster: Factor) -> Scenario:
 
 
 def with_datasheets(scenario: Scenario, computing: Factor = 1, moving: Factor = 1) -> Scenario:
-    """With so many times the FLOP/s of devices, and the bandwidth of their memory."""
+    """The scenario with ``computing`` times the FLOP/s of devices, and ``moving`` times the
+    bandwidth of their memory.
+    """
     if computing == moving == 1:
         return scenario
     costs = scenario.costs
@@ -125,7 +129,7 @@ def with_datasheets(scenario: Scenario, computing: Factor = 1, moving: Factor = 
 
 
 def _rates(spec: DeviceSpec, computing: Factor, moving: Factor) -> Mapping[str, Any]:
-    """All that a datasheet says of how fast it computes: peaks, and what products reach of them."""
+    """The rates of a changed datasheet: its peaks, the rates that products reach, its bandwidth."""
     peaks = {name: getattr(spec, name) for name in ("flops", "sustained", "burst")}
     rates: dict[str, Any] = {
         name: {d: min(rate * computing, Fraction(MAX_FLOPS)) for d, rate in of_dtype.items()}
@@ -135,7 +139,9 @@ def _rates(spec: DeviceSpec, computing: Factor, moving: Factor) -> Mapping[str, 
 
 
 def with_microbatches(scenario: Scenario, count: int) -> Scenario:
-    """With so many microbatches; as in a sweep, another number is another global batch."""
+    """The scenario with ``count`` microbatches; as in a sweep, another count is another global
+    batch.
+    """
     pipeline = scenario.strategy.pipeline
     if pipeline is None or count == pipeline.microbatches:
         return scenario
@@ -156,4 +162,6 @@ RESOURCES: Mapping[str, Callable[[Scenario, Factor], Scenario]] = {
     FLOPS: lambda scenario, factor: with_datasheets(scenario, computing=factor),
     HOSTS: with_hosts,
 }
-"""What all machines of a large model have, and the scenario in which it is so many times faster."""
+"""By the name of a resource of all machines of a large model: the function that makes the scenario
+in which that resource is ``factor`` times as fast.
+"""

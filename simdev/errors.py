@@ -15,8 +15,8 @@ FEW = 5  # so many of more lines than MAX_LINES
 
 
 class _Escapes(dict[int, str]):
-    r"""What is written for a character, by its number: an escape like ``\x1b`` for what cannot be
-    printed, but for the characters ``kept``.
+    r"""The text written for a character, by its code point: an escape like ``\x1b`` for one that
+    cannot be printed, unless it is ``kept``.
     """
 
     def __init__(self, kept: str) -> None:

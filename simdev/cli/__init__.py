@@ -126,7 +126,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _unrecognized(arguments: Sequence[str], command: argparse.ArgumentParser) -> str:
-    """What a verb is given that it does not know, with its option that is written most alike."""
+    """The message for arguments that a verb does not know, with the option written most alike."""
     flags = [flag for action in command._actions for flag in action.option_strings]
     hints = (
         f"; did you mean {close[0]}?"

@@ -131,7 +131,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def _answer(plans: Plans) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """The object that ``--json`` prints."""
     rows = [
         {name: _plain(value) for name, value in row.items()}
         for row in plans.frame.to_dict("records")

@@ -1,5 +1,5 @@
-"""What ``simdev plan`` writes: its answer as JSON, and with ``--output`` a folder with a scenario
-for each plan, the answer, and its page.
+"""The answer of ``simdev plan`` as JSON, and the folder of ``--output``: a scenario for each plan,
+the answer, and its page.
 """
 
 from __future__ import annotations

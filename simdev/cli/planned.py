@@ -52,7 +52,7 @@ def code_of(frame: pd.DataFrame) -> int:
 
 
 def answer_of(frame: pd.DataFrame) -> dict[str, Any]:
-    """What ``--json`` prints: the rows, those without figures with None."""
+    """The object that ``--json`` prints: rows, with None in place of figures that are missing."""
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return {"plans": rows}
 

@@ -155,7 +155,7 @@ def _best(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
 
 
 def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
-    """What people want to see of the results: ``fields`` are those that were set. Of many rows the
+    """The results as a table for a terminal, with the ``fields`` that were set; of many rows the
     best are shown.
     """
     from ..report.table import NUMBER, TEXT, Table, shorten, table_text

@@ -348,7 +348,7 @@ class CollectiveModel:
         return max(table.seconds_over(crossing, size) for crossing in crossings)
 
     def _crossing(self, ranks: tuple[int, ...]) -> Crossing:
-        """What a ring of the ranks, in their order, crosses."""
+        """The slowest link quantities that a ring of the ranks crosses, as measured and now."""
         if ranks not in self._crossings:
             then = _slowest_of(fabric_of(self.cluster.as_measured), ranks)
             now = _slowest_of(self.fabric, ranks)

@@ -42,7 +42,8 @@ class Crossing(NamedTuple):
     latency_now: Fraction
 
     def seconds(self, measured: Fraction, least: Fraction) -> Fraction:
-        """What takes ``measured`` seconds, of which ``least`` for the smallest message, takes now.
+        """The seconds that a collective takes now, which took ``measured`` when the table was made;
+        ``least`` is the least time of that table.
 
         The least time goes with the latency, all beyond it with the bandwidth (ours).
         """

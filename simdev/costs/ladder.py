@@ -44,7 +44,7 @@ FREE_OF_COST = OpCost(Fraction(0), "given")
 
 
 _LEARNT: dict[Any, Estimates] = {}
-"""What the rows that ship teach."""
+"""Estimates fitted to the rows that ship, by the identities of their profiles."""
 Source = Profile | str | os.PathLike[str] | Mapping[str, Any]
 """A profile, the path of its file, or what the file says: ``{"header": {}, "rows": []}``."""
 

@@ -86,8 +86,8 @@ def known_entries(
 
 
 def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """What an entry holds, whatever the archive says of its size. Raises InputError where that is
-    too much.
+    """The bytes of an entry, whatever size the archive declares. Raises InputError where they are
+    too many.
     """
     size = min(entry.compress_size, archive.start_dir)
     with archive.open(entry) as packed, prefixed(f"{entry.orig_filename}: "):

@@ -55,7 +55,7 @@ class _Size(TypedDict, total=False):
 
 
 class TensorMeta(TypedDict):
-    """What a tensor looks like, without its values."""
+    """The dtype, sizes and strides of a tensor, without its values."""
 
     dtype: int
     sizes: list[_Size]
@@ -143,8 +143,8 @@ _OTHER = Format(_Payloads, prefix=f"{_CONSTANTS}: ", config=_FOREIGN)
 
 @dataclass(frozen=True)
 class SavedProgram:
-    """What an archive says of its program: the calls, what its inputs and outputs are, the names of
-    its modules in their order, and the parameters, buffers and constants by name.
+    """The program that an archive describes: its calls, the roles of its inputs and outputs, the
+    names of its modules in their order, and its parameters, buffers and constants by name.
 
     ``varies``: whether sizes of its inputs do; they are those of the example inputs.
     """
@@ -229,7 +229,7 @@ def _refuse_objects(data: bytes) -> None:
 
 
 def _called(code: str, name: object) -> str:
-    """What an instruction of a pickle calls; nothing where it only makes plain values."""
+    """The name that an instruction of a pickle calls; "" where it only makes plain values."""
     return str(name) if code in ("GLOBAL", "INST") else code if code in _BY_STACK else ""
 
 

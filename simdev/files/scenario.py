@@ -121,8 +121,8 @@ FORMAT = Format(
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFiles:
-    """What a scenario file names, read and valid; ``graph`` is a model's sizes under a pipeline,
-    ``profiles`` are None where it leaves them open.
+    """The parts that a scenario file names, read and valid; ``graph`` is a model's sizes under a
+    pipeline, ``profiles`` are None where it leaves them open.
     """
 
     graph: Graph | Transformer

@@ -1,4 +1,6 @@
-"""What torch.compile made runs eagerly, without a word, where operators are watched: refused."""
+"""Refuses what torch.compile made: it would run eagerly, without a word, while operators are
+watched.
+"""
 
 from __future__ import annotations
 

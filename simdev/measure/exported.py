@@ -51,7 +51,7 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "torch.sym_max": max, "torch.sym_min": min, "torch.sym_sqrt": math.sqrt,
     "torch.sym_ite": lambda test, yes, no: yes if test else no,
 }  # fmt: skip
-"""What programs do with sizes."""
+"""Functions that programs apply to sizes, by name."""
 MODES: Mapping[str, Callable[..., AbstractContextManager[Any]]] = {
     "torch.ops.higher_order.wrap_with_set_grad_enabled": torch.set_grad_enabled,
     "torch.ops.higher_order.wrap_with_autocast": torch.autocast,
@@ -78,7 +78,7 @@ class _Part(nn.Module):
     """A module of a program: it does what it is told to, while those who watch see it called."""
 
     def forward(self, work: Callable[[], Any]) -> Any:
-        """What the calls that were recorded in the module give."""
+        """The results of the calls that were recorded in the module."""
         return work()
 
 
@@ -388,7 +388,7 @@ def _flat(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _value(argument: Mapping[str, Any], values: Values) -> Any:
-    """What an argument is. Raises InputError for a name that no call before made."""
+    """The value of an argument. Raises InputError for a name that no call before made."""
     kind, value = the_one(argument)
     if kind in PLAIN:
         return value

@@ -25,7 +25,7 @@ SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class PublishedError:
-    """Of so many published ``steps`` of models of a ``size`` and a ``precision``: the mean of
+    """Errors of ``steps`` published steps of models of a ``size`` and a ``precision``: the mean of
     |simulated / published - 1|, and the least and the largest of the signed errors (None: there is
     no such step).
     """
@@ -52,7 +52,7 @@ class PublishedError:
 
 
 def published_error(model: Transformer) -> PublishedError:
-    """What is known of steps of models of this size and precision."""
+    """The error of published steps of models of this size and precision."""
     parameters = model.parameters()
     size = next(name for name, least, most in SIZES if least <= parameters < most)
     return next(e for e in published_errors() if (e.size, e.precision) == (size, model.precision))
@@ -60,7 +60,7 @@ def published_error(model: Transformer) -> PublishedError:
 
 @cache
 def published_errors() -> Sequence[PublishedError]:
-    """For each size and precision."""
+    """The errors by size and precision."""
     steps = json.loads(FILE.read_text("utf-8"))["steps"]
     return tuple(
         _error([s for s in steps if s["precision"] == precision and low <= s["parameters"] < high],

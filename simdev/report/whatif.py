@@ -151,7 +151,9 @@ def _shorter(
 
 
 def _resource(scenario: Scenario, name: str, factor: int) -> _Case:
-    """What all machines of a large model have, lowered anew: with symmetry as the step itself."""
+    """The case of a resource of all machines of a large model, lowered anew, with symmetry as the
+    step itself.
+    """
 
     def step_ps(engine: str) -> int:
         changed = RESOURCES[name](scenario, factor)

@@ -26,7 +26,7 @@ NEEDED = {
     "import": ["s.json", "-o", "x.json"], "calibrate": ["s.json", "no.json"],
     "clusters": [], "examples": ["nothing"], "completion": ["bash"],
 }  # fmt: skip
-"""What a verb is given beside the hostile value, but those that are no short runs."""
+"""The other arguments of each verb, but of verbs that are no short runs."""
 
 
 def options_of(verb: str) -> Iterator[argparse.Action]:

@@ -46,8 +46,8 @@ def test_one_help_has_one_name() -> None:
 
 
 def test_no_option_speaks_of_words() -> None:
-    told = [verb for verb, action in options() if "words" in str(action.help)]
-    assert told == []
+    with_words = [verb for verb, action in options() if "words" in str(action.help)]
+    assert with_words == []
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_limit_is_what_the_file_says_and_no_limit_is_asked_for(tmp_path: Path)
 
 
 def test_datasheets_of_a_scenario_go_first(tmp_path: Path) -> None:
-    """Those that ship with simdev stand behind them, and each scenario has its own."""
+    """The datasheets of a scenario come before those that ship, and each scenario has its own."""
     cluster = gpus("mine", "mine") | {"version": 1}
     (tmp_path / "c.json").write_text(json.dumps(cluster))
     questions = []

@@ -161,10 +161,10 @@ def test_it_is_told_wherever_a_step_is_simulated(strategy: Any) -> None:
         "topk": (1, 1.0),
     }
     assert misses["topk"].seconds >= PASS_PS / 1e12
-    told = "No description of index (2), topk (1): each such op is one pass over memory"
+    note = "No description of index (2), topk (1): each such op is one pass over memory"
     of_page = "\n".join(notes(Subject("mine", report, scenario)))
     for text in (str(report), report._repr_html_(), of_page):
-        assert told in text
+        assert note in text
     assert "memory pass" in report.to_json()["costs"]
     assert oracle_of(scenario)(scenario.strategy).step_ps == report.step_ps
 
@@ -176,8 +176,8 @@ def test_it_stays_whole_where_others_are_split() -> None:
 
 def test_searches_and_sweeps_know_it() -> None:
     scenario = load_scenario(question(ALONE))
-    found = search(scenario, "annealing", budget=20)
-    assert found.cost.step_ps <= run(scenario).step_ps
+    result = search(scenario, "annealing", budget=20)
+    assert result.cost.step_ps <= run(scenario).step_ps
     frame = sweep([question(ALONE)])
     assert frame["cost_estimated"][0] == 1.0
 

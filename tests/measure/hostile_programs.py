@@ -26,7 +26,7 @@ Entries = dict[str, bytes]
 
 
 def entries_of(path: Path) -> Entries:
-    """What a saved program holds, by names without the folder around them."""
+    """The entries of a saved program, by names without the folder around them."""
     with zipfile.ZipFile(path) as archive:
         return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
 

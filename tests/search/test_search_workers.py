@@ -80,17 +80,17 @@ def test_an_enclosing_configuration_is_followed(backend):
 
 
 def test_one_pool_serves_all_calls_and_ends_with_the_workers():
-    told = []
+    calls = []
 
     class Told(ThreadingBackend):
         """Tells when a pool begins and ends."""
 
         def configure(self, *args, **kwargs):
-            told.append("begins")
+            calls.append("begins")
             return super().configure(*args, **kwargs)
 
         def terminate(self):
-            told.append("ends")
+            calls.append("ends")
             super().terminate()
 
     joblib.register_parallel_backend("told", Told)
@@ -98,9 +98,9 @@ def test_one_pool_serves_all_calls_and_ends_with_the_workers():
         workers = Workers(Task(3), None)
         for number in range(3):
             assert workers.run("add", [(number, 1), (number, 2)]) == [number + 4, number + 5]
-    assert told == ["begins"]
+    assert calls == ["begins"]
     del workers
-    assert told == ["begins", "ends"]
+    assert calls == ["begins", "ends"]
 
 
 def test_a_task_goes_to_a_process_once():

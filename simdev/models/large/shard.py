@@ -110,16 +110,16 @@ class Shard:
 
     @property
     def gathered_bytes(self) -> int:
-        """What a split sequence is gathered of before attention: tokens, or their latents, and the
-        tokens beside them where queries are made of these.
+        """Bytes gathered of a split sequence before attention: tokens, or their latents, and the
+        tokens beside them where queries are made of tokens.
         """
         m = self.model
         width = m.latents + m.hidden * (not m.query_latent) if m.kv_latent else m.hidden
         return 2 * self.tokens * width
 
     def exchanged_bytes(self, nodes: int = 1) -> tuple[int, int]:
-        """What the busiest device of those that share the experts, on so many nodes, gets of
-        tokens, and sends back.
+        """Bytes of tokens that the busiest of the devices which share the experts, on so many
+        nodes, gets and sends back.
 
         A token that goes to each node once is passed on there beside it (DeepSeek-V3, 3.2.2).
         """

@@ -252,8 +252,8 @@ class Transformer:
         return layers + rows * self.hidden + self.norm_parameters()
 
     def active_parameters(self) -> int:
-        """Those that a token meets: of the experts ``top_k``, and no tables that are looked up, as
-        DeepSeek-V3 and GPT-OSS count (README_WEIGHTS.md; model card, table 1).
+        """Parameters that a token meets: ``top_k`` of the experts, and no tables that are looked
+        up, as DeepSeek-V3 and GPT-OSS count (README_WEIGHTS.md; model card, table 1).
         """
         looked_up = self.vocabulary * (not self.tied) + self.length * self.positions
         idle = sum(

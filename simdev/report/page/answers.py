@@ -206,7 +206,7 @@ def _why(
 
 
 def _model_error(counts: Mapping[str, Any] | None) -> Iterator[str]:
-    """What is proved is proved of the model: how far that was from published steps."""
+    """A note on proofs: they are of the model, which was so far from published steps."""
     if counts and isinstance(counts.get("published"), Mapping):
         yield str(PublishedError(**counts["published"]))
 
