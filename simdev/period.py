@@ -20,6 +20,7 @@ from functools import cached_property
 from itertools import chain
 from math import ceil
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,10 +190,22 @@ def _time(ps: int) -> str:
 
 
 def steady_state(trace: Trace) -> Steady | None:
-    """How the steps of a trace repeat; None for fewer than three, which have no period."""
-    steps = trace.task_graph.steps
-    if steps < 3:
+    """How the steps of a trace repeat; None for fewer than three, which have no period.
+
+    Remembered for the trace: it is asked for where steps are simulated, and by whoever tells them.
+    """
+    if trace.task_graph.steps < 3:
         return None
+    if trace not in _STEADY:
+        _STEADY[trace] = _steady(trace)
+    return _STEADY[trace]
+
+
+_STEADY: WeakKeyDictionary[Trace, Steady] = WeakKeyDictionary()
+
+
+def _steady(trace: Trace) -> Steady:
+    steps = trace.task_graph.steps
     times = _StepTimes.of(trace)
     cycle = next((q for q in range(1, (steps - 2) // 2 + 1) if times.repeat(q)), 0)
     counted = times.ends[: (times.last_undisturbed(cycle) if cycle else steps - 2) + 1]
@@ -292,7 +305,7 @@ class _StepTimes:
         """
         last, paces = self.last, self.paces(cycle)
         # Most numbers of steps fail here, which costs little.
-        if not self._later(self.finish, paces, last, cycle):
+        if not (self._later(self.finish, paces, last, cycle) and self._meet_in_step(paces)):
             return False
         first = self._first_under_way(paces, cycle)
         if first < cycle:
@@ -337,26 +350,31 @@ class _StepTimes:
         firsts: list[int] = [last, *now[:1].tolist(), *then[:1].tolist()]
         return min(firsts)
 
+    def _meet_in_step(self, paces: Ints) -> bool:
+        """Whether all that meets at a place keeps one pace."""
+        slowest, fastest = (self._places.reduced(f, paces[None]) for f in (np.minimum, np.maximum))
+        return bool((slowest == fastest).all())
+
     @cached_property
     def _places(self) -> _Places:
         return _Places.of(self.graph, self.number[0])
 
     def _queues_keep_order(self, paces: Ints, ready: Ints, cycle: int) -> bool:
-        """Whether all that meets at a place keeps one pace, and all in a queue becomes ready at one
-        pace too: in step with it, or in a first-in-first-out queue ever earlier.
+        """Whether all in a queue becomes ready at one pace: in step with the pace of the queue, or
+        in a first-in-first-out queue ever earlier.
         """
         places, close = self._places, self.tolerance(cycle)
 
         def ends(of_task: Ints) -> tuple[Ints, Ints]:
             return places.reduced(np.minimum, of_task), places.reduced(np.maximum, of_task)
 
-        (slowest, fastest), (low, high) = ends(paces[None]), ends(ready[None])
+        (pace, _), (low, high) = ends(paces[None]), ends(ready[None])
         # Of priorities the later may come before the earlier, and would do so ever more often.
         ranks = ends(self.graph.by_step(self.graph.tasks.priority)[:2])
         ranked = (ranks[0] < ranks[1]).any(axis=0) & (places.policy == "priority")
-        in_step = (low >= slowest - close) & (high <= fastest + close)
+        in_step = (low >= pace - close) & (high <= pace + close)
         kept = (high - low <= close) & (in_step | ~ranked) | np.isin(places.policy, ("", "fixed"))
-        return bool((slowest == fastest).all() and kept.all())
+        return bool(kept.all())
 
     def _inputs_keep_away(self, paces: Ints, ready: Ints, first: int, cycle: int) -> bool:
         """Whether what comes ever earlier than a task becomes ready, and what is ready ever earlier
@@ -446,12 +464,17 @@ class _Places:
 
 
 def _dispatched(graph: TaskGraph) -> tuple[Ints, Ints]:
-    """Pairs (task, device) of what dispatches ops one by one and of these ops."""
-    tasks = graph.tasks
-    names = (tasks.name[row].partition("~")[0] for row in range(graph.first_dispatch, len(tasks)))
-    # Whole graphs wait for nothing but their thread, however far they are ahead.
-    whole = {f"dispatch graph@{device}" for device in graph.devices}
-    sent = [row for row, name in enumerate(names, graph.first_dispatch) if name not in whole]
+    """Pairs (task, device) of what dispatches ops of the first step one by one and of these ops."""
+    tasks, first = graph.tasks, graph.first_dispatch
+    rows = range(first, first + (len(tasks) - first) // graph.steps)
+    devices = tasks.source[first : rows.stop]
+    sent = [
+        row
+        for row, device, count in zip(rows, devices, np.bincount(devices)[devices], strict=True)
+        # A whole graph, the one dispatch of its device, waits for its thread alone. Of others no
+        # name is asked for: each is made when it is read.
+        if count > 1 or tasks.name[row] != f"dispatch graph@{graph.devices[device]}"
+    ]
     ops = [tasks.successors[row] for row in sent]
     devices = tasks.source[sent]
     of_ops = np.repeat(devices, [len(row) for row in ops])
