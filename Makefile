@@ -52,7 +52,6 @@ lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --config setup.cfg --no-logo
 
 # Tests open pages in a real browser. Where there is none, Debian's is installed if that may be done here;
 # else those tests are skipped, and this line says how to get one.
@@ -110,7 +109,7 @@ define make-venv
 endef
 
 clean:
-	rm -rf build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	rm -rf .coverage htmlcov $(GANTT)
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

@@ -19,15 +19,15 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from benchmarks.common import GNMT, gnmt, machine, print_table
-from simdev.check import check
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
+from simdev.nouns.graph import Graph
+from simdev.nouns.strategy import Strategy
+from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Oracle
 from simdev.oracle.placements import PlacementSession
-from simdev.strategy import Strategy
-from simdev.taskgraph import Ints
 
 MARKS = {"half-duplex": 98.6, "parallel": 80.9}  # ms that hand-written C++ annealing reached
 BLOCK = 64  # moves drawn at a time, under one temperature

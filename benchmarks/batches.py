@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.common import gnmt
 from benchmarks.figures import Figure, main
+from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Oracle
-from simdev.taskgraph import Ints
 
 NOTE = "wall time, medians"
 

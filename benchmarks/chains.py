@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from benchmarks.anneal import grouped_gnmt
 from benchmarks.common import machine, print_table
+from simdev.execution.scenario import Scenario, load_scenario
 from simdev.oracle import Oracle
-from simdev.scenario import Scenario, load_scenario
 from simdev.search import confirm, search
 
 SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"

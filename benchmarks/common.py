@@ -26,11 +26,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared
-from simdev.taskgraph import Ints, Rows
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.taskgraph import Ints, Rows
 
 PLACEMENTS = 32  # the least number of different placements in rotation
 PEER_FILES = Path(__file__).resolve().parents[1] / "tests" / "peers"

@@ -32,12 +32,12 @@ from benchmarks.common import (
     timed,
 )
 from benchmarks.peers import PEERS, problem_of
-from simdev.cluster import QUEUES
-from simdev.engine import simulate
+from simdev.execution.engine import simulate
+from simdev.ground.units import PS_PER_SECOND
 from simdev.lowering import Prepared
 from simdev.lowering.build import build
-from simdev.taskgraph import TaskGraph
-from simdev.units import PS_PER_SECOND
+from simdev.nouns.cluster import QUEUES
+from simdev.nouns.taskgraph import TaskGraph
 
 OPS, DEVICES = 10_000, 8
 TARGET = 100_000  # tasks per second of the reference engine
@@ -46,16 +46,16 @@ ENGINES = ("simpy", "compiled") if find_spec("numba") else ("simpy",)
 STARTUP = """
 import json, sys
 from time import perf_counter as clock
-from simdev.engine import simulate
+from simdev.execution.engine import simulate
 from simdev.lowering import Prepared, lower
 from simdev import Cluster, Device, Graph, Op, Strategy
 from simdev.costs import CostModel
 graph, cluster = Graph("one", (Op("a", time=1),)), Cluster("one", (Device("gpu:0"),))
 task_graph = lower(graph, cluster, CostModel(), Strategy({"a": "gpu:0"}))
 base = clock()
-import simdev.jit
-simdev.jit.cache_folder = lambda: sys.argv[1]  # a cache of our own: the user's stays as it is
-import simdev.engine.compiled
+import simdev.ground.jit
+simdev.ground.jit.cache_folder = lambda: sys.argv[1]  # a cache of our own: the user's stays
+import simdev.execution.engine.compiled
 loaded = clock()
 simulate(task_graph, "compiled")
 first = clock()

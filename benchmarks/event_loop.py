@@ -38,16 +38,16 @@ import numpy as np
 
 from benchmarks.common import PLACEMENTS, gnmt, settle
 from benchmarks.figures import Figure, main
-from simdev.cluster import Cluster, Device
 from simdev.costs import CostModel
-from simdev.graph import Graph, Op
 from simdev.lowering import Prepared
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Oracle
 from simdev.oracle.cost import limits_of
 from simdev.oracle.placements.problem import PlacementProblem, placement_problem
 from simdev.oracle.placements.sizes import sizes_of
 from simdev.oracle.placements.totals import Totals, totals_for
-from simdev.taskgraph import Ints
 
 SOURCE = Path(__file__).with_name("event_loop.cpp")
 COMPILERS = ("c++", "g++", "clang++")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from simdev.explore import Explorer, explorer_of
+from simdev.commands.explorer import Explorer, explorer_of
 
 SCENARIO = "gnmt-4x-rtx-2080-parallel"
 ANSWERS = 20

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from simdev.nouns.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
+from simdev.nouns.trace import Trace
 from simdev.report.export import export_chrome_trace
-from simdev.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
-from simdev.trace import Trace
 
 DEVICES = 8
 STEPS = 8_000  # ops on each device, each followed by a transfer to the next device

@@ -18,9 +18,10 @@ from typing import Any
 
 from benchmarks.common import machine
 from simdev import Scenario
+from simdev.learn import family, train
+from simdev.learn.families import FAMILIES
 from simdev.report.table import NUMBER, TEXT, Table, table_markdown
-from simdev.search import METHODS, SavedPolicy, family, load_policy, search, train
-from simdev.search.families import FAMILIES
+from simdev.search import METHODS, SavedPolicy, load_policy, search
 
 ZERO_SHOT, FINE_TUNED = "zero shot", "fine-tuned"
 NEAR = 1.1  # as long as what was learned on the graph itself, at most

@@ -22,9 +22,10 @@ from benchmarks.ladder import text, update
 from simdev.costs import OpCost, Profile, Row
 from simdev.costs.estimates import Estimates
 from simdev.costs.groups import measured_rows
-from simdev.costs.roofline import Load, load_of, pace_of
+from simdev.costs.roofline import pace_of
 from simdev.files import read_profile
 from simdev.files.device import device_presets
+from simdev.nouns.semantics.keys import Load, load_of
 
 KIND, PARTS, SEEDS = "h100-sxm", 3, 4
 H100 = Path(__file__).resolve().parents[1] / "profiles" / "h100"

@@ -30,18 +30,18 @@ import numpy as np
 
 from benchmarks.common import print_table
 from benchmarks.measured import H100, KIND, MeasuredStep, graph_of, with_optimizer
-from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel, Profile, op_key
 from simdev.costs.dispatch import Weight, weights
 from simdev.costs.header import fields_of
+from simdev.execution.period import step_time_ps
+from simdev.execution.scenario import Scenario, execute
 from simdev.files import read_graph, read_profile
 from simdev.files.device import device_presets
-from simdev.graph import PHASES, Graph
-from simdev.models import build
-from simdev.period import step_time_ps
-from simdev.scenario import Scenario, execute
-from simdev.strategy import Strategy
-from simdev.units import PS_PER_SECOND
+from simdev.ground.units import PS_PER_SECOND
+from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.graph import PHASES, Graph
+from simdev.nouns.models import build
+from simdev.nouns.strategy import Strategy
 
 AHEAD = Host().ahead
 TARGETS = {

@@ -27,9 +27,9 @@ from benchmarks.measured import (
     measured_steps,
     scenario_of,
 )
-from simdev.graph import Graph
+from simdev.execution.scenario import execute
+from simdev.nouns.graph import Graph
 from simdev.report import analyze
-from simdev.scenario import execute
 
 MEDIAN, WORST, RESERVED = 0.005, 0.03, 0.10
 """The errors to stay under: of the peak allocated, median and worst, and of the bytes reserved."""

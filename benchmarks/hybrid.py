@@ -25,18 +25,18 @@ from numpy.typing import NDArray
 from benchmarks import simumax, vtrain
 from benchmarks.accuracy import PROFILES
 from benchmarks.common import machine, print_table
-from simdev.cluster import Cluster
-from simdev.collectives import CollectiveModel, CollectiveTable, collective_model
 from simdev.costs import CostModel, DeviceSpec, Efficiency, Profile
-from simdev.engine import simulate
+from simdev.costs.collectives import CollectiveModel, CollectiveTable, collective_model
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import Outcome, Scenario
 from simdev.files import read_cluster, read_preset, read_profile
 from simdev.files.device import datasheets
 from simdev.lowering.hybrid import lower_hybrid
-from simdev.models.large import large_model
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.models.large import large_model
+from simdev.nouns.strategy import Parallelism, Strategy
 from simdev.report import Report, analyze, run
 from simdev.report.measures.training import Training
-from simdev.scenario import Outcome, Scenario
-from simdev.strategy import Parallelism, Strategy
 
 GIB = 2**30
 # One set for all rows: scores are kept, ranks of the pipeline send shares (Megatron-LM's default of

@@ -22,10 +22,11 @@ import numpy as np
 from simdev.costs import DeviceSpec, OpCost, Profile, Row
 from simdev.costs.estimates import Estimates
 from simdev.costs.groups import measured_rows
-from simdev.costs.roofline import Load, load_of, pace_of
-from simdev.errors import InputError
+from simdev.costs.roofline import pace_of
 from simdev.files import read_profile
 from simdev.files.device import device_presets
+from simdev.ground.errors import InputError
+from simdev.nouns.semantics.keys import Load, load_of
 
 FOLDS = 5
 RUNGS = ("interpolated", "fitted", "scaled", "roofline", "ladder")

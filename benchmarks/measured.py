@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simdev.cluster import Cluster, Device
 from simdev.costs import CostModel, Profile, op_key
+from simdev.execution.scenario import Scenario
 from simdev.files import read_device, read_graph, read_profile
-from simdev.graph import Graph
-from simdev.scenario import Scenario
-from simdev.strategy import Order, Strategy
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph
+from simdev.nouns.strategy import Order, Strategy
 
 H100 = Path(__file__).resolve().parents[1] / "profiles" / "h100"
 KIND, MEMORY = "h100-sxm", 85_017_493_504  # bytes, as CUDA tells of the card that was measured

@@ -26,11 +26,11 @@ import numpy as np
 from benchmarks.common import GROUP, gnmt, layered, settle
 from benchmarks.figures import Figure, main
 from benchmarks.learners import SCENARIOS
+from simdev.execution.scenario import load_scenario
 from simdev.lowering import Prepared
+from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Oracle
 from simdev.oracle.placements import PlacementSession
-from simdev.scenario import load_scenario
-from simdev.taskgraph import Ints
 
 NOTE = "CPU time of single calls, median of 3; ratios: whole evaluation over move"
 

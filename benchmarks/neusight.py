@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ladder import text, update
-from simdev import models
 from simdev.costs import CostModel
 from simdev.files import read_profile
 from simdev.files.device import device_presets
-from simdev.graph import Graph
+from simdev.nouns import models
+from simdev.nouns.graph import Graph
 
 GRIDS = Path(__file__).resolve().parents[1] / "profiles" / "h100" / "grids"
 BEGIN = "<!-- python -m benchmarks.neusight --update docs/reference/errors.md -->\n\n"

@@ -41,10 +41,11 @@ from benchmarks.common import (
 from benchmarks.figures import Figure, main
 from benchmarks.oracle_hosts import hosts
 from benchmarks.peers import PEERS, problem_of
-from simdev.cluster import QUEUES
-from simdev.engine import simulate
+from simdev.execution.engine import simulate
 from simdev.lowering import Prepared
 from simdev.lowering.build import build
+from simdev.nouns.cluster import QUEUES
+from simdev.nouns.taskgraph import Ints, TaskGraph
 from simdev.oracle import Oracle
 from simdev.oracle.cost import limits_of
 from simdev.oracle.placements import PlacementSession
@@ -52,7 +53,6 @@ from simdev.oracle.placements.bounds import bounds_for
 from simdev.oracle.placements.problem import placement_problem, record_for, work_for
 from simdev.oracle.placements.sizes import sizes_of
 from simdev.oracle.placements.totals import totals_for
-from simdev.taskgraph import Ints, TaskGraph
 
 DEVICES = 8  # of the layered graphs that grow
 COUNTS = (4, 8, 64)  # devices of the layered graph in each queue mode
@@ -62,8 +62,8 @@ import json, sys
 from time import perf_counter as clock
 begin = clock()
 from simdev import Cluster, Device, Graph, Op, Oracle
-import simdev.jit
-simdev.jit.cache_folder = lambda: sys.argv[1]  # a cache of our own: the user's stays as it is
+import simdev.ground.jit
+simdev.ground.jit.cache_folder = lambda: sys.argv[1]  # a cache of our own: the user's stays
 oracle = Oracle(Graph("one", (Op("a", time=1),)), Cluster("one", (Device("gpu:0"),)))
 ready = clock()
 oracle.step_ps([0])

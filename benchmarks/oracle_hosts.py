@@ -14,11 +14,11 @@ from typing import Any
 
 from benchmarks.common import in_turns, layered, random_placements
 from benchmarks.figures import Figure
-from simdev.cluster import Host
-from simdev.graph import Graph
 from simdev.lowering import Prepared
+from simdev.nouns.cluster import Host
+from simdev.nouns.graph import Graph
+from simdev.nouns.strategy import Order
 from simdev.oracle import Oracle
-from simdev.strategy import Order
 
 MOST = 1.03  # times as long as without hosts
 HOST_TIME = "8 us"  # of an op: eager PyTorch on a fast processor

@@ -15,9 +15,9 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
 from benchmarks.export import ring
+from simdev.execution.scenario import Outcome
 from simdev.report import analyze
 from simdev.report.page import Subject, page, run_data
-from simdev.scenario import Outcome
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-from simdev.cli import main as simdev
+from simdev.commands import main as simdev
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -18,8 +18,8 @@ from heapq import heappop, heappush
 import simpy
 from simpy.events import Event
 
+from simdev.ground.units import PS_PER_SECOND
 from simdev.lowering import Prepared
-from simdev.units import PS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from itertools import product
 from typing import Any
 
 from simdev import Oracle, load_scenario
-from simdev.cluster import Cluster, Device
-from simdev.graph import Graph, Op, Tensor
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import search
 from simdev.search.tofu.coarse import Coarse
 from simdev.search.tofu.plan import communication, recursive

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import hybrid, really_run
-from simdev.models.large import Transformer, large_model
+from simdev.nouns.models.large import Transformer, large_model
 from simdev.report.published import FILE, published_errors
 
 DIGITS = 4  # of seconds

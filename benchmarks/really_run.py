@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks.common import print_table
 from simdev import load_scenario, run
-from simdev.models.large import large_model
+from simdev.nouns.models.large import large_model
+from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report import Report
-from simdev.strategy.parallelism import Parallelism
 
 GIB = 2**30
 _2021 = {"flash": False, "scatter_gather": True, "sequence_parallel": False, "recompute": "full"}

@@ -15,14 +15,14 @@ from fractions import Fraction
 from functools import cache
 
 from benchmarks.common import PEER_FILES
-from simdev.collectives import CollectiveTable
 from simdev.costs import DeviceSpec, Efficiency, Profile, Row
+from simdev.costs.collectives import CollectiveTable
 from simdev.costs.groups import device_prefix
-from simdev.costs.rows import PHASE_CODES
 from simdev.files import read_device
-from simdev.models.large import Transformer, classifier, layer, shard_of
-from simdev.models.large.likes import Kernel
-from simdev.strategy import Parallelism
+from simdev.nouns.models.large import Transformer, classifier, layer, shard_of
+from simdev.nouns.models.large.likes import Kernel
+from simdev.nouns.semantics.keys import PHASE_CODES
+from simdev.nouns.strategy import Parallelism
 
 B200 = "b200"
 LINK = 900 * 2**30  # bytes/s: what shares of collectives are of

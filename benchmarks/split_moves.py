@@ -36,11 +36,11 @@ from benchmarks.strategies import (
 )
 from simdev.costs import CostModel
 from simdev.files.device import read_device
-from simdev.graph import Graph
+from simdev.nouns.graph import Graph
+from simdev.nouns.semantics import traits_of
 from simdev.oracle import Cost, Oracle
 from simdev.oracle.splits import SplitSession
 from simdev.search.soap.flexflow import TEMPERATURE
-from simdev.semantics import traits_of
 
 MOVES, PASSES, SYNC = 200, 5, "parameter-server"
 Times = tuple[float, float]

@@ -38,20 +38,23 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.common import figure, machine, print_table, settle
-from simdev.cluster import Cluster, Host
 from simdev.costs import CostModel
 from simdev.files import read_preset
 from simdev.files.device import read_device
-from simdev.graph import Graph
-from simdev.models import build
+from simdev.nouns.cluster import Cluster, Host
+from simdev.nouns.graph import Graph
+from simdev.nouns.models import build
+from simdev.nouns.semantics import op_semantics, traits_of
+from simdev.nouns.strategy import Configuration, Order, Strategy
+from simdev.nouns.structure import op_splits, weights_of
 from simdev.oracle import Oracle
 from simdev.oracle.splits import SplitSession
-from simdev.semantics import op_semantics, traits_of
-from simdev.strategy import Configuration, Order, Strategy
-from simdev.structure import op_splits, weights_of
 
 BATCH, GPUS, CLUSTER, KIND = 64, (4, 16, 64), "flexflow-k80", "k80"
-MODELS = {"resnet-101": "simdev.models.convolutional", "inception-v3": "simdev.models.inception"}
+MODELS = {
+    "resnet-101": "simdev.nouns.models.convolutional",
+    "inception-v3": "simdev.nouns.models.inception",
+}
 """With the modules of their builders."""
 PEER_MS = {"resnet-101": (0.407, 3.469, 25.916), "inception-v3": (0.568, 4.131, 32.752)}
 """FlexFlow's released C++ (2021, forward, backward, transfers, star), on a 2-core AMD EPYC, by

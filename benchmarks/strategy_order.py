@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.common import figure, print_table
 from simdev import Scenario, load_scenario, run
-from simdev.cluster import QUEUES
-from simdev.strategy import SHORT_FORMS
+from simdev.nouns.cluster import QUEUES
+from simdev.nouns.strategy import SHORT_FORMS
 
 SYNCS = ("parameter-server", "all-reduce")
 GPUS_A_NODE = 4

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from benchmarks.figures import Figure, main
 from benchmarks.oracle import both_cores
-from simdev.sweep import answer, sweep
+from simdev.search.sweep import answer, sweep
 
 QUESTION = {
     "graph": {"model": "gnmt", "batch": 64},

@@ -23,15 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import PEER_FILES
-from simdev.calibrate import MeasuredStep, calibrate_steps, steps_text
-from simdev.cluster import Cluster, Host
 from simdev.costs import CostModel
+from simdev.execution.scenario import Scenario, execute
 from simdev.files import read_cluster, read_preset
 from simdev.files.cluster import CLUSTERS
 from simdev.files.device import datasheets
-from simdev.models.large import Transformer
-from simdev.scenario import Scenario, execute
-from simdev.strategy import Parallelism, Strategy
+from simdev.measure.calibrate import MeasuredStep, calibrate_steps, steps_text
+from simdev.nouns.cluster import Cluster, Host
+from simdev.nouns.models.large import Transformer
+from simdev.nouns.strategy import Parallelism, Strategy
 
 HOST_TIME = {"forward": "1.82 ms", "backward": "1.72 ms", "update": "7.05 ms"}
 """Of a layer and microbatch (backward with recomputation), and of a step: the fit of

@@ -11,21 +11,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .version import __version__
+from .ground.registry import provide
+from .ground.version import __version__
 
 if TYPE_CHECKING:
-    from .cluster import Cluster, Device, Link
     from .costs import CostModel
-    from .engine import simulate
-    from .errors import InputError
-    from .graph import Graph, Op, Tensor
+    from .execution.engine import simulate
+    from .execution.scenario import Scenario, load_scenario
+    from .ground.errors import InputError
+    from .nouns.cluster import Cluster, Device, Link
+    from .nouns.graph import Graph, Op, Tensor
+    from .nouns.strategy import Strategy
     from .oracle import Oracle, oracle_of
     from .report import run
     from .report.figures import plot_gantt
-    from .scenario import Scenario, load_scenario
     from .search.plan import plan
-    from .strategy import Strategy
-    from .sweep import sweep
+    from .search.sweep import sweep
 
 __all__ = [
     "Cluster",
@@ -50,19 +51,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "cluster": ("Cluster", "Device", "Link"),
-    "engine": ("simulate",),
-    "errors": ("InputError",),
-    "graph": ("Graph", "Op", "Tensor"),
-    "oracle": ("Oracle", "oracle_of"),
     "costs": ("CostModel",),
+    "execution.engine": ("simulate",),
+    "execution.scenario": ("Scenario", "load_scenario"),
+    "ground.errors": ("InputError",),
+    "nouns.cluster": ("Cluster", "Device", "Link"),
+    "nouns.graph": ("Graph", "Op", "Tensor"),
+    "nouns.strategy": ("Strategy",),
+    "oracle": ("Oracle", "oracle_of"),
     "report": ("run",),
     "report.figures": ("plot_gantt",),
-    "scenario": ("Scenario", "load_scenario"),
     "search.plan": ("plan",),
-    "strategy": ("Strategy",),
-    "sweep": ("sweep",),
+    "search.sweep": ("sweep",),
 }
+# What lower floors ask higher ones for (ground/registry.py).
+provide("html_of", "simdev.report.nouns:html_of")
+provide("read_profile", "simdev.files.profile:read_profile")
+provide("methods", "simdev.learn.methods:METHODS")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
@@ -70,9 +75,7 @@ def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{home}", __name__), name)
-    # the package ``sweep`` stands there already, and can be called
-    return globals().setdefault(name, value)
+    return globals().setdefault(name, getattr(import_module(f".{home}", __name__), name))
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ import sys
 def main() -> int:
     """Run the command line; returns the exit code."""
     try:
-        from .cli import main as command
+        from .commands import main as command
 
         return command()
     except KeyboardInterrupt:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from simdev.cluster import Cluster
-from simdev.collectives import Wire, flows_wire
-from simdev.fabric import Fabric
+from simdev.costs.collectives import Wire, flows_wire
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.fabric import Fabric
 
 
 def ring_wire(cluster: Cluster, devices: Sequence[int]) -> Wire:

@@ -14,7 +14,7 @@ from importlib import import_module
 from numba import float64, int64
 from numba.core.dispatcher import Dispatcher
 
-from simdev.jit import KERNELS
+from simdev.ground.jit import KERNELS
 
 PACKAGES = [f"simdev.{name.replace('/', '.')}" for name in KERNELS if not name.endswith(".py")]
 

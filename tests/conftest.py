@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from examples import draw_few
-from simdev.cluster import Cluster, Device
-from simdev.semantics import registry
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.semantics import registry
 from strategies import UNIT, World, op
 
 # for benchmarks: plain `pytest` puts tests/ alone there

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any
 
-from simdev.cluster import Cluster, Host
+from simdev.nouns.cluster import Cluster, Host
 
 Node = tuple[Any, ...]  # ("op", step, op) or ("dispatch", step, op or "graph", device)
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from host_model import HostModel, Node, Piece
-from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel
-from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import LoweredStep, Prepared, iterated, lower_step
-from simdev.strategy import Order, Strategy
-from simdev.taskgraph import TaskGraph
+from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Order, Strategy
+from simdev.nouns.taskgraph import TaskGraph
 from strategies import UNIT, Tape
 
 PS = Fraction(1, 10**12)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simdev.cluster import Cluster, Host
-from simdev.graph import Graph, Op
+from simdev.nouns.cluster import Cluster, Host
+from simdev.nouns.graph import Graph, Op
 from strategies import Tape
 
 MODES = ("eager", "eager", "eager", "graph", "none")

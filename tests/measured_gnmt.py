@@ -10,8 +10,8 @@ from fractions import Fraction
 from functools import cache
 
 from peers import PEERS
-from simdev.cluster import Cluster, Device
-from simdev.graph import Graph, Op, Tensor
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
 
 DATA = PEERS / "baechi_gnmt"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from simdev.graph import Graph
-from simdev.models import MODELS, build, parameter_count
-from simdev.semantics import op_class, op_work
+from simdev.nouns.graph import Graph
+from simdev.nouns.models import MODELS, build, parameter_count
+from simdev.nouns.semantics import op_class, op_work
 
 DOCS = Path(__file__).parent.parent / "docs" / "reference" / "models.md"
 PRODUCTS = ("gemm", "conv", "attention", "recurrent")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simdev.semantics import Call, Kind, Semantics, kinds, semantics_of
+from simdev.nouns.semantics import Call, Kind, Semantics, kinds, semantics_of
 
 _LAYER = [(6, 8, 10), (16, 10), (16, 4), (16,), (16,), (8, 4), (8, 4)]
 

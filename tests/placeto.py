@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simdev.cluster import Cluster, Device
-from simdev.graph import Graph, Op, Tensor
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
 
 
 def placeto_edges(node: dict, index: dict[str, int]) -> dict[int, int]:

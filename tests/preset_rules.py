@@ -14,11 +14,11 @@ from fractions import Fraction
 from statistics import median
 from typing import Any
 
-from simdev.collectives import COLLECTIVE_PRESETS
+from simdev.costs.collectives import COLLECTIVE_PRESETS
 from simdev.files.cluster import CLUSTERS
 from simdev.files.device import DEVICE_PRESETS
 from simdev.files.reading import read_json
-from simdev.units import exact, parse_bandwidth, parse_bytes, parse_flops, parse_time
+from simdev.ground.units import exact, parse_bandwidth, parse_bytes, parse_flops, parse_time
 
 KINDS = ("measured", "datasheet", "fitted")
 LENIENT = Fraction(105, 100)  # a measurement may exceed its specification by clocks and rounding

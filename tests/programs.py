@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simdev.cluster import Cluster, Device
-from simdev.engine import simulate
-from simdev.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
-from simdev.trace import Trace
+from simdev.execution.engine import simulate
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
+from simdev.nouns.trace import Trace
 from strategies import UNIT, World, op
 
 

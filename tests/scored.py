@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from simdev import Oracle
 from simdev.costs import CostModel
-from simdev.engine import simulate
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
 from simdev.oracle import Cost
 from strategies import World

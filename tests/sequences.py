@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simdev.taskgraph import TaskGraph
+from simdev.nouns.taskgraph import TaskGraph
 
 
 def line_up(task_graph: TaskGraph, keys: Sequence[int]) -> list[int]:

@@ -11,16 +11,23 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from simdev.cluster import QUEUES, TRANSFERS, Cluster
 from simdev.costs import CostModel, DeviceSpec
-from simdev.graph import Graph
 from simdev.lowering import Partitioned, Prepared, lower_prepared, partition
 from simdev.lowering.collective import is_collective
-from simdev.semantics import Region, flops, input_regions, op_semantics, op_work, stored_region
-from simdev.semantics.traits import LEAF_ROLES as LEAVES
-from simdev.strategy import SYNCS, Configuration, Origin, Strategy
-from simdev.structure import op_splits, weights_of
-from simdev.taskgraph import COLLECTIVE, TRANSFER, TaskGraph
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster
+from simdev.nouns.graph import Graph
+from simdev.nouns.semantics import (
+    Region,
+    flops,
+    input_regions,
+    op_semantics,
+    op_work,
+    stored_region,
+)
+from simdev.nouns.semantics.traits import LEAF_ROLES as LEAVES
+from simdev.nouns.strategy import SYNCS, Configuration, Origin, Strategy
+from simdev.nouns.structure import op_splits, weights_of
+from simdev.nouns.taskgraph import COLLECTIVE, TRANSFER, TaskGraph
 from split_graphs import DEVICES, cluster, graphs
 from strategies import Tape
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from math import prod
 
-from simdev.cluster import Cluster, Device
-from simdev.graph import Graph, Op, Tensor
-from simdev.models import build
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models import build
 
 DEVICES = 4
 PADDED = {"stride": [1, 1], "padding": [1, 1]}

@@ -15,14 +15,22 @@ import numpy as np
 from hypothesis import strategies as st
 
 from sequences import fixed, in_line
-from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.strategy import Order, Strategy
-from simdev.taskgraph import BUFFER_KINDS, PERSISTENT, Buffers, Resource, Rows, TaskGraph, Tasks
-from simdev.trace import Trace
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Order, Strategy
+from simdev.nouns.taskgraph import (
+    BUFFER_KINDS,
+    PERSISTENT,
+    Buffers,
+    Resource,
+    Rows,
+    TaskGraph,
+    Tasks,
+)
+from simdev.nouns.trace import Trace
 
 UNIT = 10**12
 POLICIES = ("fifo", "priority", "fixed")

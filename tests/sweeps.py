@@ -54,12 +54,13 @@ def kept(journal: Path) -> list[str]:
 _SERVER = """
 import json, os, signal, sys
 import pandas, tqdm
-from simdev.cli import main
+from simdev.commands import main
 from simdev.sweep import engine_version
 # One version for all: a source edited meanwhile would rightly count as another engine.
 engine_version()
-import simdev.sweep.sweeping, simdev.sweep.frame, simdev.scenario, simdev.lowering
-import simdev.engine.simpy_engine
+import simdev.search.sweep.sweeping, simdev.search.sweep.frame
+import simdev.execution.scenario, simdev.lowering
+import simdev.execution.engine.simpy_engine
 
 def armed(point, mode):
     left = [point]
@@ -85,8 +86,8 @@ for line in sys.stdin:
         os.chdir(request["folder"])
         sys.stdout = sys.stderr = open(os.devnull, "w")
         if request["point"]:
-            import simdev.sweep.journal
-            simdev.sweep.journal.SYNC_S = 0
+            import simdev.search.sweep.journal
+            simdev.search.sweep.journal.SYNC_S = 0
             armed(request["point"], request["mode"])
         os._exit(main(request["arguments"]))
     sys.stdout.write(f"{child}\\n")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from programs import words
-from simdev.taskgraph import (
+from simdev.nouns.taskgraph import (
     BUFFER_KINDS,
     PERSISTENT,
     TRANSFER,
@@ -20,7 +20,7 @@ from simdev.taskgraph import (
     TaskGraph,
     Tasks,
 )
-from simdev.trace import Trace
+from simdev.nouns.trace import Trace
 
 ACTIVATIONS = BUFFER_KINDS.index("activations")
 

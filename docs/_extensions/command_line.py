@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from tables import section, table
 
-from simdev.cli import parser
+from simdev.commands import parser
 
 WIDTH = 88
 

@@ -21,8 +21,8 @@ from tables import table
 from typing_extensions import get_type_hints, is_typeddict
 
 from simdev.files import shape
-from simdev.memory import MemoryModel
-from simdev.strategy import Sync
+from simdev.nouns.memory import MemoryModel
+from simdev.nouns.strategy import Sync
 
 QUANTITIES = {
     "Bytes": "bytes",

@@ -16,11 +16,11 @@ from typing import Any
 
 from bullets import plain, said_of_fields
 
-from simdev.cli.clusters import DEVICE_HEAD, HEAD, device_rows, preset_rows
-from simdev.models.large import LARGE, Transformer
+from simdev.commands.clusters import DEVICE_HEAD, HEAD, device_rows, preset_rows
+from simdev.nouns.models.large import LARGE, Transformer
+from simdev.nouns.semantics import OP_CLASSES, Semantics, kinds, semantics_of, splits
 from simdev.report.published import PublishedError, published_errors
 from simdev.search import METHODS
-from simdev.semantics import OP_CLASSES, Semantics, kinds, semantics_of, splits
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 Row = tuple[str, ...]

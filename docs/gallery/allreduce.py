@@ -2,7 +2,7 @@
 
 from matplotlib import pyplot as plt
 
-from simdev.collectives import CollectiveModel
+from simdev.costs.collectives import CollectiveModel
 from simdev.files import read_preset
 
 cluster = read_preset("dgx-h100", 2)

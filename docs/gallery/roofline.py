@@ -3,9 +3,9 @@
 import numpy as np
 from matplotlib import pyplot as plt
 
-from simdev.costs.roofline import load_of
 from simdev.files import read_profile
 from simdev.files.examples import examples_folder
+from simdev.nouns.semantics.keys import load_of
 
 profile = read_profile(examples_folder() / "profiles/h100/gpt2-medium.h100-sxm.jsonl")
 loads = [(load_of(row.key), float(row.seconds)) for row in profile.rows.values()]

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from matplotlib import pyplot as plt
 
-from simdev.engine import simulate
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import Outcome
 from simdev.lowering.pipeline import pipeline_task_graph
+from simdev.nouns.schedules import named_schedule, stage_times
 from simdev.report import analyze
 from simdev.report.figures import chart_of, draw_gantt
-from simdev.scenario import Outcome
-from simdev.schedules import named_schedule, stage_times
 
 figure, panels = plt.subplots(4, 1, figsize=(9.5, 10.5))
 for name, panel in zip(("GPipe", "1F1B", "ZB-H1", "DualPipe"), panels, strict=True):

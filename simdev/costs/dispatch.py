@@ -21,16 +21,17 @@ from math import dist, log
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..graph import Graph, Op
-from ..semantics import op_class, traits_of
-from ..structure.names import part_of
-from ..units import MAX_PS, picoseconds
+from ..ground.units import MAX_PS, picoseconds
+from ..nouns.graph import Graph, Op
+from ..nouns.semantics import op_class, traits_of
+from ..nouns.semantics.keys import Load, load_of, op_key
+from ..nouns.structure.names import part_of
 from .groups import device_prefix, measured_rows
 from .header import fields_of, object_at
 from .held import held_factors
 from .host import HostCost, between_cost, given_cost, is_own_host, phase_share, tells_own_host
-from .roofline import DeviceSpec, Load, load_of, pace_of, rounded
-from .rows import Profile, Row, op_key
+from .roofline import DeviceSpec, pace_of, rounded
+from .rows import Profile, Row
 
 LIGHT = Fraction(93, 100)
 """Bare dispatches of an elementwise op, of a launch of an optimizer's loop, and of the second half

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..semantics.dtype import bits_of
-from ..units import format_bytes
+from ..ground.units import format_bytes
+from ..nouns.semantics.dtype import bits_of
+from ..nouns.semantics.keys import Load, load_of
 from .groups import (
     FEWEST_NEAR,
     Group,
@@ -30,11 +31,9 @@ from .groups import (
 from .roofline import (
     ROOFLINE_ERROR,
     DeviceSpec,
-    Load,
     ideal_seconds,
     is_covered,
     least_seconds,
-    load_of,
     pace_of,
     peak_name,
 )

@@ -12,16 +12,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..semantics import op_class
+from ..nouns.semantics import op_class
+from ..nouns.semantics.keys import Load, load_of
 from .fit import FEWEST, FEWEST_OF_KIND, Fit, Points, predicted
 from .roofline import (
     DeviceSpec,
-    Load,
     Scalars,
     datasheet_scalars,
     ideal_seconds,
     is_covered,
-    load_of,
     pace_of,
     rounded,
 )

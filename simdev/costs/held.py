@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..graph import PHASES
+from ..nouns.graph import PHASES
 
 Floats = NDArray[np.float64]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ..graph import Op
-from ..semantics import traits_of
-from ..units import MAX_PS, PS_PER_SECOND
+from ..ground.units import MAX_PS, PS_PER_SECOND
+from ..nouns.graph import Op
+from ..nouns.semantics import traits_of
 from .header import fields_of, object_at
 
 HOST_RUNGS = ("given", "measured", "estimated", "datasheet")

@@ -25,18 +25,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
-from ..errors import InputError
-from ..graph import NO_KIND, Graph
-from ..semantics import is_described, operand_shapes, traits_of, whole_bytes
-from ..units import MAX_PS, picoseconds
+from ..ground.errors import InputError
+from ..ground.registry import provided
+from ..ground.units import MAX_PS, picoseconds
+from ..nouns.graph import NO_KIND, Graph
+from ..nouns.semantics import is_described, operand_shapes, traits_of, whole_bytes
+from ..nouns.semantics.keys import load_of, op_key, work_problem
 from .dispatch import Dispatches
 from .estimates import Estimates
 from .host import HostCost
-from .roofline import DeviceSpec, is_covered, load_of, no_peak, pace_of, work_problem
-from .rows import KNOWN, RUNGS, OpCost, Profile, op_key
+from .roofline import DeviceSpec, is_covered, no_peak, pace_of
+from .rows import KNOWN, RUNGS, OpCost, Profile
 
 # What leaves and views take, unless the graph or a profile says otherwise: they compute nothing and
 # move no byte.
@@ -228,5 +229,5 @@ def _opened(source: Source) -> Profile:
     if not isinstance(source, (str, os.PathLike, Mapping)):
         raise InputError(f"profiles: must be profiles or paths of their files, got {source!r}")
     # By its name: files stand floors above, and only whoever gives a path needs their reader.
-    profile: Profile = import_module("simdev.files.profile").read_profile(source)
+    profile: Profile = provided("read_profile")(source)
     return profile

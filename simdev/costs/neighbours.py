@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..nouns.semantics.keys import Load
 from .fit import Floats
-from .roofline import Load
 
 NEAREST = 64  # rows that answer together: more of them change nothing
 RANGE = 3.0  # distance at which the correlation has fallen to 1/e: a factor of e^3 in size

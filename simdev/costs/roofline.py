@@ -8,19 +8,18 @@ overhead belong to a kind of device and an op class.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from ..errors import InputError
-from ..frozen import FrozenDict, freeze
-from ..semantics import OP_CLASSES, backward_of, op_class, semantics_of, work
-from ..semantics.dtype import ALIASES, PEAKS, STAND_INS, bits_of, canonical
-from ..semantics.lengths import Extents, Operands, extents_of
-from ..units import name_problems
+from ..ground.errors import InputError
+from ..ground.frozen import FrozenDict, freeze
+from ..ground.units import name_problems
+from ..nouns.semantics import OP_CLASSES
+from ..nouns.semantics.dtype import ALIASES, PEAKS, STAND_INS, canonical
+from ..nouns.semantics.keys import Load
 
 LAUNCH = Fraction(3, 10**6)
 LAUNCH_GAP = Fraction(8, 10**7)
@@ -204,46 +203,6 @@ CLASS_DEFAULT = Efficiency(Fraction(70, 100), Fraction(75, 100))
 # GEMMs on 7 GPUs.
 ROOFLINE_ERROR = 0.5
 
-_VARIANT = json.JSONEncoder(sort_keys=True)
-_TELLING = ("stride", "dilation", "dim")  # attributes whose numbers choose a kernel
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What an op asks of a device: FLOPs, bytes read and written, and what tells it from its like.
-
-    ``dtype`` is that of the arithmetic; ``variant`` holds its attributes and ranks, so that equal
-    sizes of different variants (a stride, a transposition) are told apart. ``extents``, ``aligned``
-    and ``mark`` are those of ``extents_of``.
-    """
-
-    kind: str
-    op_class: str
-    dtype: str
-    flops: int
-    read: int
-    written: int
-    variant: str
-    extents: tuple[float, ...] = ()
-    aligned: float = 1.0
-    mark: str = ""
-
-    @property
-    def family(self) -> str:
-        """Its kind, with its mark: what has kernels of its own."""
-        return f"{self.kind} {self.mark}" if self.mark else self.kind
-
-    @property
-    def forward(self) -> str:
-        """The family of its forward: an op and its gradients have grids of blocks alike."""
-        kind = backward_of(self.kind) or self.kind
-        return f"{kind} {self.mark}" if self.mark else kind
-
-    @property
-    def is_free(self) -> bool:
-        """Whether it computes nothing and moves no byte, as a view."""
-        return not (self.flops or self.read or self.written)
-
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
@@ -261,46 +220,6 @@ class Scalars:
     def seconds(self, ideal: tuple[float, float]) -> float:
         """Time of an op that needs ``ideal`` = (compute, memory) seconds at the peaks."""
         return self.overhead + max(ideal[0] / self.compute, ideal[1] / self.memory)
-
-
-def load_of(key: str) -> Load | None:
-    """What the op of a profile key asks of a device; None where its work is not known.
-
-    ``dtype`` is the first operand's that is a float's, else the first, else float32. Only the key
-    counts, so that a row of a profile and an op of a graph have the same load. Raises InputError
-    for the name of an unknown dtype.
-    """
-    _, kind, _, attrs, shapes, dtypes, outputs = json.loads(key)
-    amount = work(kind, attrs, shapes, outputs, dtypes)
-    if amount is None:
-        return None
-    ranks = [len(shape) if shape is not None else None for shape in shapes]
-    # That an operand has strides tells that it is not contiguous; their values are sizes, as those
-    # of most attributes.
-    marks = {
-        name: value if isinstance(value, bool | str) or name in _TELLING else name
-        for name, value in attrs.items()
-    }
-    names = [canonical(name) for name in dtypes if name]
-    # An index or a mask beside floats (a lookup, a dropout) does not set the arithmetic's dtype.
-    dtype = next((name for name in names if "float" in name), names[0] if names else "float32")
-    flops, read, written = map(int, (amount.flops, amount.bytes_read, amount.bytes_written))
-    variant = _VARIANT.encode([marks, ranks])
-    called, extents = op_class(kind), Extents()
-    if None not in (*shapes[:3], *outputs[:1]):
-        element = max(1, bits_of(dtype) // 8)
-        extents = extents_of(called, Operands(kind, attrs, shapes, outputs, flops), element)
-    return Load(kind, called, dtype, flops, read, written, variant, *extents)
-
-
-def work_problem(key: str) -> str:
-    """Why the work of an op is not known; "" where it is."""
-    _, kind, _, attrs, shapes, _, outputs = json.loads(key)
-    try:
-        semantics_of(kind, attrs, shapes, outputs)
-    except InputError as error:
-        return error.problems[0]
-    return ""
 
 
 def ideal_seconds(load: Load, spec: DeviceSpec | None) -> tuple[float, float]:

@@ -12,17 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any
 
-from ..errors import InputError
-from ..frozen import FrozenDict, freeze
-from ..graph import Graph
-from ..semantics import operand_dtypes, operand_shapes, traits_of
-from ..semantics.dtype import canonical
+from ..ground.errors import InputError
+from ..ground.frozen import FrozenDict, freeze
 from .roofline import PACE, Pace
 
-PHASE_CODES = {"forward": "fwd", "backward": "bwd", "update": "opt"}
 MEMORY_PASS, MEMORY_PASS_ERROR = "memory pass", 1.0
 """The rung of ops of which only the bytes are known, and its expected error (ours): such an op may
 well take twice as long, or next to nothing.
@@ -33,58 +28,6 @@ RUNGS = ("given", "measured", "interpolated", "fitted", "scaled", "roofline", ME
 
 KNOWN = RUNGS[:2]
 """The rungs that are no estimates: all that ``strict`` lets pass."""
-
-_KEY = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
-
-
-def profile_key(
-    kind: str,
-    attrs: Mapping[str, Any],
-    operands: Sequence[Sequence[int] | None],
-    dtypes: Sequence[str | None],
-    outputs: Sequence[Sequence[int] | None],
-    phase: str,
-    device: str,
-) -> str:
-    """Canonical JSON of everything that tells one measured operator from another.
-
-    Operands and outputs without elements and attributes at their defaults are left out: cuDNN's
-    batch norm has an empty reserve beside what every backend computes. Raises InputError for the
-    name of an unknown dtype.
-    """
-    names = [canonical(name) if name else name for name in dtypes]
-    attributes, defaults = dict(attrs), traits_of(kind).defaults
-    if defaults:
-        attributes = {
-            name: value for name, value in attributes.items() if defaults.get(name) != value
-        }
-    if any(map(_is_empty, operands)):
-        # An operator without operands by shape may still tell dtypes; those in step are dropped.
-        names = [
-            name
-            for name, shape in zip_longest(names, operands[: len(names)])
-            if not _is_empty(shape)
-        ]
-        operands = [shape for shape in operands if not _is_empty(shape)]
-    outputs = [shape for shape in outputs if not _is_empty(shape)]
-    return _KEY.encode([device, kind, phase, attributes, [*operands], names, outputs])
-
-
-def _is_empty(shape: Sequence[int] | None) -> bool:
-    return shape is not None and 0 in shape
-
-
-def op_key(graph: Graph, position: int, device_kind: str) -> str:
-    """Key of an op of a graph on a kind of device.
-
-    The attributes "in" and "dt" (operand shapes and dtypes as executed) replace those of the
-    tensors read, where views were folded away.
-    """
-    op = graph.ops[position]
-    attrs = {name: value for name, value in op.attrs.items() if name not in ("in", "dt")}
-    shapes, dtypes = operand_shapes(graph, position), operand_dtypes(graph, position)
-    outputs = [tensor.shape for tensor in op.made]
-    return profile_key(op.kind, attrs, shapes, dtypes, outputs, PHASE_CODES[op.phase], device_kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..semantics import traits_of
-from ..semantics.dtype import bits_of
+from ..nouns.semantics import traits_of
+from ..nouns.semantics.dtype import bits_of
+from ..nouns.semantics.keys import Load
 from .fit import Floats
 from .groups import Group
 from .halves import (
@@ -36,7 +37,7 @@ from .halves import (
     log_seconds,
 )
 from .neighbours import Neighbours, thinned
-from .roofline import Load, Scalars, ideal_seconds
+from .roofline import Scalars, ideal_seconds
 
 _CLEARLY = 0.5  # a plainer roofline has to err by so much less: most kernels do slow down
 _CLOSE = 0.05  # mean error of rows that may keep to it

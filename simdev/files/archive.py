@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from ..errors import InputError, prefixed, refuse
+from ..ground.errors import InputError, prefixed, refuse
 from .reading import PathLike, unpacked
 
 # An entry of the table takes 20 times as much memory as in the file.

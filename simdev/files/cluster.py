@@ -10,11 +10,11 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from ..cluster import Cluster, Device, Host, Link
-from ..collectives import require_collectives
 from ..costs import DeviceSpec
-from ..errors import InputError, collecting, refuse
-from ..units import Number, is_count, parse_bandwidth
+from ..costs.collectives import require_collectives
+from ..ground.errors import InputError, collecting, refuse
+from ..ground.units import Number, is_count, parse_bandwidth
+from ..nouns.cluster import Cluster, Device, Host, Link
 from .cluster_keys import ClusterShape, PresetShape, ShortShape
 from .device import capacity_of
 from .nodes import Network, network_problems, repeated, require_joinable

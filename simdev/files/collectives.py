@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal, Required
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ..collectives import (
+from ..costs.collectives import (
     COLLECTIVE_PRESETS,
     CollectiveTable,
     collective_names,
     shipped_tables,
     table_of_fields,
 )
-from ..errors import InputError
-from ..strategy import Collectives
+from ..ground.errors import InputError
+from ..nouns.strategy import Collectives
 from .paths import shown
 from .reading import PathLike
 from .shape import VERSION, Format

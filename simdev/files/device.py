@@ -11,7 +11,7 @@ from pydantic import PlainValidator
 from typing_extensions import TypedDict
 
 from ..costs import DeviceSpec, Efficiency, Profile
-from ..errors import InputError
+from ..ground.errors import InputError
 from .paths import PRESETS, meant, shipped, shown
 from .reading import PathLike
 from .shape import Bandwidth, Flops, Format, OptionalBytes, Seconds, Share

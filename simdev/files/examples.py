@@ -11,11 +11,11 @@ import os
 from functools import cache
 from pathlib import Path
 
-from ..errors import InputError
+from ..ground import PACKAGE
+from ..ground.errors import InputError
 from .paths import meant, shipped
 
 FOLDERS = ("scenarios", "profiles", "notebooks")
-_PACKAGE = Path(__file__).parent.parent
 
 
 @cache
@@ -23,11 +23,11 @@ def examples_folder() -> Path:
     """The folder that holds FOLDERS, wherever simdev is installed. Raises InputError where they are
     missing.
     """
-    for folder in (_PACKAGE / "examples", _PACKAGE.parent):
+    for folder in (PACKAGE / "examples", PACKAGE.parent):
         if all((folder / name).is_dir() for name in FOLDERS):
             return folder
     raise InputError(
-        f"the examples are missing from {_PACKAGE}: install simdev anew, from a wheel or a clone"
+        f"the examples are missing from {PACKAGE}: install simdev anew, from a wheel or a clone"
     )
 
 

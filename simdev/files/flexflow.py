@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from ..cluster import Cluster
-from ..errors import InputError
-from ..graph import Graph
-from ..semantics import op_semantics, output_axes, traits_of
-from ..strategy import Configuration, Strategy
-from ..structure import op_splits, weights_of
+from ..ground.errors import InputError
+from ..nouns.cluster import Cluster
+from ..nouns.graph import Graph
+from ..nouns.semantics import op_semantics, output_axes, traits_of
+from ..nouns.strategy import Configuration, Strategy
+from ..nouns.structure import op_splits, weights_of
 from .reading import PathLike, label, read_text
 
 SUFFIXES = (".txt", ".strategy")

@@ -8,9 +8,9 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from ..errors import InputError
-from ..graph import Graph, Op, Tensor
-from ..semantics.dtype import known, no_dtype
+from ..ground.errors import InputError
+from ..nouns.graph import Graph, Op, Tensor
+from ..nouns.semantics.dtype import known, no_dtype
 from .reading import PathLike
 from .shape import Bytes, Dtype, Format, GivenTime, Time, plain
 from .writing import changed_fields, time_text, write_text

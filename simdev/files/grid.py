@@ -7,7 +7,7 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from ..errors import InputError
+from ..ground.errors import InputError
 from .paths import shown
 from .reading import PathLike
 from .shape import Format

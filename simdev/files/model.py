@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import InputError, within
-from ..models.large import LARGE, Transformer, from_config, large_model, resized
+from ..ground.errors import InputError, within
+from ..nouns.models.large import LARGE, Transformer, from_config, large_model, resized
 from .named import config_path
 from .reading import label, read_json
 

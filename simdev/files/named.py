@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
-from ..errors import InputError
+from ..ground.errors import InputError
 from .reading import read_json
 
 PARTS = ("graph", "cluster", "profile", "devices", "strategy")

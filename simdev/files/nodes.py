@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from ..cluster import Cluster, Device, Link
-from ..errors import InputError
+from ..ground.errors import InputError
+from ..nouns.cluster import Cluster, Device, Link
 
 # A few digits of a file make a cluster that fills the memory; beyond these a step could not be
 # simulated anyhow.

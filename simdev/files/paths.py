@@ -10,7 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PRESETS = Path(__file__).parent.parent / "presets"
+from ..ground import PACKAGE
+
+PRESETS = PACKAGE / "files" / "presets"
 
 # Objects whose keys are names of the user's and not fields of the format.
 _KEYED_BY_NAME = frozenset(

@@ -23,9 +23,9 @@ from typing_extensions import TypedDict
 from ..costs import Profile, Row, profile_key
 from ..costs.header import fields_of, object_at
 from ..costs.roofline import LAUNCH_GAP
-from ..errors import InputError
-from ..models.large.transformer import PRECISIONS
-from ..units import MAX_PS, PS_PER_SECOND, exact, parse_time
+from ..ground.errors import InputError
+from ..ground.units import MAX_PS, PS_PER_SECOND, exact, parse_time
+from ..nouns.models.large.transformer import PRECISIONS
 from .examples import examples_folder
 from .paths import shown
 from .reading import PathLike, label, read_json_lines

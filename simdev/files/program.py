@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Literal, Required
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
-from ..errors import InputError, prefixed, refuse
-from ..units import MAX_BYTES
+from ..ground.errors import InputError, prefixed, refuse
+from ..ground.units import MAX_BYTES
 from .archive import known_entries, opened_archive, read_entry
 from .paths import shown
 from .reading import PathLike, parse_json, text_of

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from ..errors import InputError
+from ..ground.errors import InputError
 from .paths import path_text
 
 # A graph of a million ops has about 200 MiB; more is a mistake, or an attack.

@@ -20,10 +20,19 @@ from typing import Any, Literal, NotRequired
 import numpy as np
 from typing_extensions import TypedDict, get_type_hints
 
-from ..errors import InputError
-from ..taskgraph import BUFFER_KINDS, PERSISTENT, Buffers, Ints, Resource, Rows, TaskGraph, Tasks
-from ..trace import DeviceMemory, Trace
-from ..units import MAX_BYTES
+from ..ground.errors import InputError
+from ..ground.units import MAX_BYTES
+from ..nouns.taskgraph import (
+    BUFFER_KINDS,
+    PERSISTENT,
+    Buffers,
+    Ints,
+    Resource,
+    Rows,
+    TaskGraph,
+    Tasks,
+)
+from ..nouns.trace import DeviceMemory, Trace
 from .paths import shown
 from .reading import PathLike
 from .shape import VERSION, Format

@@ -15,15 +15,15 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from ..cluster import Cluster
 from ..costs import DeviceSpec, Profile
-from ..errors import InputError
-from ..graph import Graph
-from ..memory import MemoryModel
-from ..models import MODELS, build
-from ..models.large import LARGE, Transformer
-from ..scale import LIMIT, parse_limit
-from ..strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
+from ..ground.errors import InputError
+from ..nouns.cluster import Cluster
+from ..nouns.graph import Graph
+from ..nouns.memory import MemoryModel
+from ..nouns.models import MODELS, build
+from ..nouns.models.large import LARGE, Transformer
+from ..nouns.scale import LIMIT, parse_limit
+from ..nouns.strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
 from .device import datasheets, read_device
 from .examples import scenario_path

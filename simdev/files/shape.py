@@ -30,9 +30,8 @@ from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import custom_error_schema
 from typing_extensions import get_type_hints, is_typeddict
 
-from ..errors import InputError
-from ..semantics.dtype import known, no_dtype
-from ..units import (
+from ..ground.errors import InputError
+from ..ground.units import (
     MAX_BYTES,
     exact,
     parse_bandwidth,
@@ -41,6 +40,7 @@ from ..units import (
     parse_slowdown,
     parse_time,
 )
+from ..nouns.semantics.dtype import known, no_dtype
 from .paths import at, path_text, shown
 from .reading import label, read_json
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import InputError
-from ..scale import LIMIT, parse_limit, scale_to_read
+from ..ground.errors import InputError
+from ..nouns.scale import LIMIT, parse_limit, scale_to_read
 from .reading import label, parse_json, read_text
 
 LARGE_TEXT = 16 * 2**20

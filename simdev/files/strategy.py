@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from ..errors import InputError
-from ..strategy import (
+from ..ground.errors import InputError
+from ..nouns.strategy import (
     POLICIES,
     POLICY_NAMES,
     SHORT_FORMS,

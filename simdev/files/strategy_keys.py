@@ -38,7 +38,7 @@ class ConfigurationShape(TypedDict, total=False):
 
 
 class SyncShape(TypedDict, total=False):
-    """A policy of synchronisation; ``simdev.strategy.Sync`` tells its keys."""
+    """A policy of synchronisation; ``simdev.nouns.strategy.Sync`` tells its keys."""
 
     policy: Required[str]
     transport: str
@@ -60,7 +60,7 @@ class SyncShape(TypedDict, total=False):
 
 
 class PipelineShape(TypedDict, total=False):
-    """Parallelism; ``simdev.strategy.Parallelism`` tells its keys."""
+    """Parallelism; ``simdev.nouns.strategy.Parallelism`` tells its keys."""
 
     dp: int
     tp: int

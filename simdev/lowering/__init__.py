@@ -7,26 +7,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..cluster import Cluster
 from ..costs import CostModel
-from ..errors import InputError
-from ..graph import Graph
-from ..memory import MemoryModel
-from ..strategy import Strategy, Sync, resolve_placement
-from ..taskgraph import Ints, TaskGraph
+from ..ground.errors import InputError
+from ..nouns.cluster import Cluster
+from ..nouns.graph import Graph
+from ..nouns.memory import MemoryModel
+from ..nouns.strategy import Strategy, Sync, resolve_placement
+from ..nouns.taskgraph import Ints, TaskGraph
 from .build import build
 from .loader import loaded, sent_once
 from .machine import capacities
 from .microbatches import accumulated, once_a_step
 from .order import apply_order
-from .partition import (
-    Partitioned,
-    expanded,
-    partition,
-    short_form,
-    without_short,
-    written_out,
-)
+from .partition import Partitioned, expanded, partition, short_form, without_short, written_out
 from .prepare import Prepared
 from .retimed import can_be_retimed, hangs_on_op_times, retimed, retimes_to_itself
 from .sharing import refuse_slowing, slows, with_sharing

@@ -8,18 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ..graph import Op
-from ..structure import TensorOf, hands_out_parameters
-from ..taskgraph import (
-    COLLECTIVE,
-    PERSISTENT,
-    TRANSFER,
-    Rows,
-    Sharing,
-    TaskGraph,
-    Tasks,
-)
+from ..ground.errors import InputError
+from ..nouns.graph import Op
+from ..nouns.structure import TensorOf, hands_out_parameters
+from ..nouns.taskgraph import COLLECTIVE, PERSISTENT, TRANSFER, Rows, Sharing, TaskGraph, Tasks
 from .collective import Ring, add_steps
 from .columns import NONE, Columns
 from .machine import add_hops, add_reserves, on_cluster, resources

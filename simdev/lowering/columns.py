@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..memory import MemoryModel
-from ..taskgraph import (
+from ..ground.errors import InputError
+from ..nouns.memory import MemoryModel
+from ..nouns.taskgraph import (
     BUFFER_KINDS,
     MAX_TASKS,
     NUMBERS,

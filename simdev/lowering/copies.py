@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..taskgraph import NUMBERS, PERSISTENT, Buffers, Coded, Ints, Lazy, Rows, TaskGraph, Tasks
+from ..nouns.taskgraph import (
+    NUMBERS,
+    PERSISTENT,
+    Buffers,
+    Coded,
+    Ints,
+    Lazy,
+    Rows,
+    TaskGraph,
+    Tasks,
+)
 
 Bools = NDArray[np.bool_]
 Turns = Callable[[int], Sequence[int]]

@@ -14,9 +14,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..cluster import Host
-from ..errors import InputError
-from ..taskgraph import (
+from ..ground.errors import InputError
+from ..ground.units import picoseconds
+from ..nouns.cluster import Host
+from ..nouns.taskgraph import (
     DISPATCH,
     MAX_TASKS,
     NUMBERS,
@@ -29,7 +30,6 @@ from ..taskgraph import (
     TaskGraph,
     Tasks,
 )
-from ..units import picoseconds
 from .copies import Bools, Copies, in_runs, taken
 from .prepare import Prepared
 

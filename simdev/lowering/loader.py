@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from ..errors import InputError
-from ..graph import Graph
-from ..semantics import traits_of
-from ..strategy import Loader
-from ..units import picoseconds
+from ..ground.errors import InputError
+from ..ground.units import picoseconds
+from ..nouns.graph import Graph
+from ..nouns.semantics import traits_of
+from ..nouns.strategy import Loader
 from .prepare import Prepared
 
 

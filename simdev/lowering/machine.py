@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..cluster import Device
-from ..fabric import Fabric, Segment, transfer_ps
-from ..taskgraph import OUTSIDE, PERSISTENT, Floats, Ints, Resource, TaskGraph
+from ..nouns.cluster import Device
+from ..nouns.fabric import Fabric, Segment, transfer_ps
+from ..nouns.taskgraph import OUTSIDE, PERSISTENT, Floats, Ints, Resource, TaskGraph
 from .columns import NONE, Columns
 from .prepare import Prepared
 from .scratch import WORKSPACES

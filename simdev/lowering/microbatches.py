@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..errors import InputError
-from ..graph import Graph
-from ..semantics import is_linear, traits_of
-from ..strategy import Origin
-from ..structure import readers_of
-from ..taskgraph import MAX_TASKS, Rows, TaskGraph
+from ..ground.errors import InputError
+from ..nouns.graph import Graph
+from ..nouns.semantics import is_linear, traits_of
+from ..nouns.strategy import Origin
+from ..nouns.structure import readers_of
+from ..nouns.taskgraph import MAX_TASKS, Rows, TaskGraph
 from .collective import is_collective
 from .copies import Bools, Copies, copied, in_order
 from .steps import LoweredStep

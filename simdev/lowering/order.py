@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..errors import InputError
-from ..graph import Graph
-from ..strategy import Order
-from ..taskgraph import Resource, TaskGraph
+from ..ground.errors import InputError
+from ..nouns.graph import Graph
+from ..nouns.strategy import Order
+from ..nouns.taskgraph import Resource, TaskGraph
 
 Sequences = Mapping[int, tuple[int, ...]]
 

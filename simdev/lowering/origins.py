@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..costs import KNOWN, RUNGS, CostMiss, OpCost
-from ..frozen import freeze
-from ..taskgraph import Ints
+from ..ground.frozen import freeze
+from ..nouns.taskgraph import Ints
 from .hosts import Dispatches
 from .prepare import Prepared
 

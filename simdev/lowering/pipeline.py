@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..errors import InputError
-from ..memory import MemoryModel
-from ..schedules import (
+from ..ground.errors import InputError
+from ..ground.units import picoseconds
+from ..nouns.memory import MemoryModel
+from ..nouns.schedules import (
     BACKWARD,
     BIDIRECTIONAL,
     FOLDED,
@@ -30,9 +31,8 @@ from ..schedules import (
     read_csv,
     weight_versions,
 )
-from ..strategy.parallelism import Parallelism
-from ..taskgraph import PERSISTENT, SYNC, TRANSFER, TaskGraph
-from ..units import picoseconds
+from ..nouns.strategy.parallelism import Parallelism
+from ..nouns.taskgraph import PERSISTENT, SYNC, TRANSFER, TaskGraph
 from .columns import Columns
 from .machine import add_hops, add_reserves, on_cluster, resources
 from .prepare import Prepared

@@ -18,16 +18,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster import Cluster
 from ..costs import MEMORY_PASS, CostModel, HostCost, OpCost, op_key
-from ..errors import InputError, MissingCostError
-from ..fabric import Fabric, Segment
-from ..frozen import FrozenDict
-from ..graph import Graph
-from ..memory import MemoryModel, with_training_state
-from ..strategy import Collectives
-from ..taskgraph import Ints, Rows
-from ..units import picoseconds
+from ..ground.errors import InputError, MissingCostError
+from ..ground.frozen import FrozenDict
+from ..ground.units import picoseconds
+from ..nouns.cluster import Cluster
+from ..nouns.fabric import Fabric, Segment
+from ..nouns.graph import Graph
+from ..nouns.memory import MemoryModel, with_training_state
+from ..nouns.strategy import Collectives
+from ..nouns.taskgraph import Ints, Rows
 from .collective import KINDS, Communicators, Ring, is_collective, rings
 from .scratch import cuda_kinds, with_scratch, workspaces
 

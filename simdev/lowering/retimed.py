@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..fabric import transfer_ps
-from ..strategy import Strategy, Sync
-from ..taskgraph import TRANSFER, Ints, Tasks
+from ..nouns.fabric import transfer_ps
+from ..nouns.strategy import Strategy, Sync
+from ..nouns.taskgraph import TRANSFER, Ints, Tasks
 from .machine import machine_columns
 from .prepare import Prepared
 from .sharing import slows

@@ -14,12 +14,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ..cluster import Cluster
 from ..costs import CostModel, op_key
 from ..costs.header import fields_of, object_at
-from ..graph import Graph
-from ..memory import MemoryModel
-from ..semantics import op_class
+from ..nouns.cluster import Cluster
+from ..nouns.graph import Graph
+from ..nouns.memory import MemoryModel
+from ..nouns.semantics import op_class
 
 WORKSPACES = ("cuBLAS workspace", "cuBLAS workspace of autograd", "cuBLASLt workspace")
 

@@ -15,10 +15,10 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster import Cluster
-from ..errors import InputError
-from ..fabric import Fabric
-from ..taskgraph import COLLECTIVE, TRANSFER, Ints, Rows, Sharing, TaskGraph, Tasks
+from ..ground.errors import InputError
+from ..nouns.cluster import Cluster
+from ..nouns.fabric import Fabric
+from ..nouns.taskgraph import COLLECTIVE, TRANSFER, Ints, Rows, Sharing, TaskGraph, Tasks
 
 
 def slows(cluster: Cluster) -> bool:

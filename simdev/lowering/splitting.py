@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from ..cluster import Device
-from ..strategy import SYNCS, Order, Origin, Strategy, Sync
-from ..taskgraph import Rows
+from ..nouns.cluster import Device
+from ..nouns.strategy import SYNCS, Order, Origin, Strategy, Sync
+from ..nouns.taskgraph import Rows
 from .partition import Partitioned, partition, sharded_order
 from .prepare import CostedGraph, Prepared
 from .sync.weights import Weight, gated

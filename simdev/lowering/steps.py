@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import InputError
-from ..graph import Graph
-from ..structure import readers_of, updated
-from ..taskgraph import MAX_TASKS, Ints, TaskGraph
+from ..ground.errors import InputError
+from ..nouns.graph import Graph
+from ..nouns.structure import readers_of, updated
+from ..nouns.taskgraph import MAX_TASKS, Ints, TaskGraph
 from .collective import is_collective
 from .copies import Copies, copied, in_order
 from .hosts import Dispatches, dispatched

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..errors import InputError
-from ..fabric import Segment, merged
-from ..taskgraph import Ints
+from ..ground.errors import InputError
+from ..nouns.fabric import Segment, merged
+from ..nouns.taskgraph import Ints
 from .prepare import Prepared
 
 # A chunk is a task: a tensor of gigabytes in chunks of a few bytes would have no end.

@@ -14,9 +14,9 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from ..graph import Graph
-from ..strategy import Origin
-from ..taskgraph import Ints, TaskGraph
+from ..nouns.graph import Graph
+from ..nouns.strategy import Origin
+from ..nouns.taskgraph import Ints, TaskGraph
 from .copies import Copies, in_runs
 from .hosts import Dispatches, ends_in_copies
 from .prepare import Prepared

@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module, util
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, install_line
+from ..ground.errors import InputError, install_line
 
 if TYPE_CHECKING:
     from .profiles import model_names, profile_batches, profile_grid, profile_model

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..ground.errors import InputError
 
 
 def flat_step(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..ground.errors import InputError
 from .batch import flat_step
 from .optimizers import optimizer_named
 from .torch_models import MODELS

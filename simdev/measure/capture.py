@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..costs import PHASE_CODES, profile_key
-from ..semantics import traits_of
+from ..nouns.semantics import traits_of
 from .kinds import Fields
 from .optimizers import Optimizer, optimizer_named
 from .record import Call, Record, Recorder, Slot, TensorSpec

@@ -12,19 +12,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..cluster import Cluster, Device, Host
 from ..costs import CostModel, Profile
 from ..costs.host import phase_share
-from ..errors import InputError
+from ..execution.scenario import Scenario
 from ..files.graph import read_graph
 from ..files.profile import read_profile
 from ..files.writing import write_text
-from ..graph import PHASES, Graph
+from ..ground.errors import InputError
+from ..ground.units import PS_PER_SECOND
+from ..nouns.cluster import Cluster, Device, Host
+from ..nouns.graph import PHASES, Graph
+from ..nouns.semantics import traits_of
+from ..nouns.strategy import Order, Strategy
 from ..report import Report, run
-from ..scenario import Scenario
-from ..semantics import traits_of
-from ..strategy import Order, Strategy
-from ..units import PS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)

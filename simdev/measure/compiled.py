@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import InputError
+from ..ground.errors import InputError
 
 _HOME = str(Path(torch.__file__).parent)
 

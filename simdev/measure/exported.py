@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from ..errors import InputError, prefixed
 from ..files.program import Node, SavedProgram, TensorMeta, extent_of, inner_graph, the_one
+from ..ground.errors import InputError, prefixed
 from .tracing import NEEDS_VALUES
 
 DTYPES = {

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from ..errors import InputError
+from ..ground.errors import InputError
 from .capture import Capture, Writer
 from .record import Recorder
 from .scopes import Scopes

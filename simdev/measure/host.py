@@ -23,7 +23,7 @@ from torch.nn.modules import module as modules
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ..costs import PHASE_CODES
-from ..graph import PHASES
+from ..nouns.graph import PHASES
 from .capture import Capture
 from .kinds import Fields
 from .optimizers import Optimizer

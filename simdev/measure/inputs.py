@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..semantics import op_class, traits_of
+from ..nouns.semantics import op_class, traits_of
 from .kinds import aten_name, kind_of, named_arguments
 from .record import Call, Slot, TensorSpec
 from .timers import Thunk

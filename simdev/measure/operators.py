@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..semantics import work
+from ..nouns.semantics import work
 from .capture import Capture
 from .inputs import needs_real, thunk_on, thunks
 from .isolation import isolated

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..ground.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

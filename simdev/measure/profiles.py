@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..errors import InputError
 from ..files.writing import parents, write_text
+from ..ground.errors import InputError
 from .building import Chosen, alike, built, precision_flags, resolve, sizes_of
 from .capture import Capture, capture
 from .grid import CLASSES, POINTS, capture_grid

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..errors import InputError
 from ..files.graph import read_graph
 from ..files.program import read_program
-from ..graph import Graph
+from ..ground.errors import InputError
+from ..nouns.graph import Graph
 from .capture import capture, capture_forward
 from .exported import Exported
 

@@ -13,8 +13,8 @@ import subprocess
 
 import torch
 
-from ..scale import memory_bytes
-from ..version import __version__
+from ..ground.version import __version__
+from ..nouns.scale import memory_bytes
 from .kinds import Fields
 
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..semantics import traits_of
+from ..nouns.semantics import traits_of
 from .kinds import (
     ALLOCATIONS,
     OPERAND_ORDER,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..costs import PHASE_CODES
-from ..graph import PHASES
+from ..nouns.graph import PHASES
 from .capture import Capture
 from .host import HostTimes, StepParts, measure_host
 from .kinds import Fields

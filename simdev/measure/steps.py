@@ -22,15 +22,7 @@ from .capture import Capture, row_key
 from .host import HostTimes, ops_of_phase
 from .inputs import INPUT_SETS
 from .kinds import Fields
-from .operators import (
-    LEAST_REPS,
-    MOST_REPS,
-    PASSES,
-    WARM_UPS,
-    Conditions,
-    Noise,
-    measure_operators,
-)
+from .operators import LEAST_REPS, MOST_REPS, PASSES, WARM_UPS, Conditions, Noise, measure_operators
 from .step_timer import StepTimer
 from .timers import KERNEL_CALLS, Timer, make_timer, median, quiet
 from .tracing import Loss, refusing

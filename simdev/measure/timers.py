@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ..errors import InputError
+from ..ground.errors import InputError
 
 Thunk = Callable[[], Any]
 # Calls shorter than this are timed several at once: reading a thread's clock costs a system call.

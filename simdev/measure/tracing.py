@@ -21,7 +21,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.parameter import is_lazy
 
-from ..errors import InputError, SimdevError
+from ..ground import PACKAGE
+from ..ground.errors import InputError, SimdevError
 from .compiled import refusing_compiled
 from .record import Recorder, TensorSpec, UntoldBufferError
 from .scopes import Scopes
@@ -192,7 +193,7 @@ def _place(error: Exception) -> str:
     """The last line of the user's own code that an error passed through, of a file that is neither
     PyTorch's nor simdev's.
     """
-    ours = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
+    ours = (str(PACKAGE), str(Path(torch.__file__).parent))
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

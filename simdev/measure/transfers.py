@@ -32,9 +32,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
-from ..errors import InputError
 from ..files.writing import parents, write_text
-from ..scale import memory_bytes
+from ..ground.errors import InputError
+from ..nouns.scale import memory_bytes
 from .kinds import Fields
 from .operators import WARM_UPS, Noise, Progress
 from .provenance import describe, device_kind

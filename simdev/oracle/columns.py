@@ -8,11 +8,11 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster import Cluster
-from ..errors import InputError
-from ..graph import Graph
-from ..strategy import Order, resolve_placement
-from ..taskgraph import Ints
+from ..ground.errors import InputError
+from ..nouns.cluster import Cluster
+from ..nouns.graph import Graph
+from ..nouns.strategy import Order, resolve_placement
+from ..nouns.taskgraph import Ints
 
 INT64 = np.dtype(np.int64)
 Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]

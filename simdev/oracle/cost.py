@@ -9,10 +9,10 @@ from typing import cast
 
 import numpy as np
 
-from ..cluster import Cluster
-from ..errors import InputError
-from ..taskgraph import Ints, Rows
-from ..trace import Trace
+from ..ground.errors import InputError
+from ..nouns.cluster import Cluster
+from ..nouns.taskgraph import Ints, Rows
+from ..nouns.trace import Trace
 
 # What a kernel answers in place of a step time: it does not fit the kernel's keys; the placement
 # cannot be; the step takes longer than its limit.
@@ -154,7 +154,9 @@ def cost_of(trace: Trace, limit: float | None = None) -> Cost:
     """The cost that a whole trace shows; EXCEEDING, without a look at memory (a third of the way),
     where the step takes more than ``limit`` seconds.
     """
-    from ..period import step_time_ps  # what the compiled paths never ask need not be loaded
+    from ..execution.period import (
+        step_time_ps,  # what the compiled paths never ask need not be loaded
+    )
 
     step_ps = step_time_ps(trace)
     if limit is not None and step_ps / 1e12 > limit:

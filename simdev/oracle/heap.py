@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..jit import jitable
-from ..taskgraph import Ints
+from ..ground.jit import jitable
+from ..nouns.taskgraph import Ints
 
 LATE, NOBODY = 2**63 - 1, -1
 KEY_BITS = 62

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..scenario import Scenario, graph_of
-from ..strategy import default_sync
+from ..execution.scenario import Scenario, graph_of
+from ..nouns.strategy import default_sync
 from .oracle import Oracle
 
 

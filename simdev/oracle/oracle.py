@@ -13,25 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
 import numpy as np
 
-from ..cluster import Cluster
 from ..costs import CostModel
-from ..errors import InputError
-from ..graph import Graph
+from ..execution.period import STEPS, follow_one_another, simulate_strategy
+from ..ground.errors import InputError
+from ..ground.units import Number
 from ..lowering import Prepared, expanded, rows_of, slows
-from ..memory import MemoryModel
-from ..period import STEPS, follow_one_another, simulate_strategy
-from ..scale import LIMIT
-from ..strategy import (
-    SHORT_FORMS,
-    Collectives,
-    Order,
-    Strategy,
-    Sync,
-)
-from ..structure import unit_of, units
-from ..taskgraph import Ints
-from ..trace import Trace
-from ..units import Number
+from ..nouns.cluster import Cluster
+from ..nouns.graph import Graph
+from ..nouns.memory import MemoryModel
+from ..nouns.scale import LIMIT
+from ..nouns.strategy import SHORT_FORMS, Collectives, Order, Strategy, Sync
+from ..nouns.structure import unit_of, units
+from ..nouns.taskgraph import Ints
+from ..nouns.trace import Trace
 from .answers import Answers
 from .columns import Placement, column_of, is_column, key_of
 from .cost import Cost, Members, Starts, check_limit, cost_of, limit_ps_of, limits_of
@@ -56,8 +50,8 @@ class Oracle:
     remembered (fewer where these would take more than CACHE_BYTES); ``memory`` how memory is
     counted; ``steps``: "once", or "repeated": steps follow one another, and their period is the
     step time; ``symmetry``: of many replicas that run alike some stand for all; ``longest``: what
-    splits ops and by a guess takes longer is refused (simdev.scale). An infeasible strategy is an
-    answer; a malformed one raises InputError (MissingCostError, DeadlockError).
+    splits ops and by a guess takes longer is refused (simdev.nouns.scale). An infeasible strategy
+    is an answer; a malformed one raises InputError (MissingCostError, DeadlockError).
     """
 
     def __init__(

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..jit import jitable, opener
-from ..taskgraph import Ints
+from ..ground.jit import jitable, opener
+from ..nouns.taskgraph import Ints
 from .heap import BESIDE, FAULT, KEY_BITS, LATE, SIZE, add, take
 
 SLOTS = 512

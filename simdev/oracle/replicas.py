@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from ..execution.period import simulate_strategy
+from ..ground.units import Number
 from ..lowering import Prepared
 from ..lowering.symmetry import Quotient, quotient_of
-from ..period import simulate_strategy
-from ..scale import parse_limit, scale_of
-from ..strategy import Strategy
-from ..units import Number
+from ..nouns.scale import parse_limit, scale_of
+from ..nouns.strategy import Strategy
 from .cost import Cost, cost_of
 
 SHARDS = 200_000

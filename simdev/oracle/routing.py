@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..fabric import Segment
 from ..lowering import Prepared
-from ..taskgraph import Ints, Rows
+from ..nouns.fabric import Segment
+from ..nouns.taskgraph import Ints, Rows
 
 Segments = Sequence[Segment | None]
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..ground.units import picoseconds
 from ..lowering import Prepared
-from ..taskgraph import Ints
-from ..units import picoseconds
+from ..nouns.taskgraph import Ints
 from .heap import NOBODY
 
 

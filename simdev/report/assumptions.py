@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from ..collectives import shipped_tables
 from ..costs import MEMORY_PASS, MEMORY_PASS_ERROR, CostMiss
+from ..costs.collectives import shipped_tables
+from ..execution.scenario import Outcome
 from ..lowering.origins import HostOrigins
-from ..memory import MemoryModel
-from ..scenario import Outcome
-from ..strategy import Sync, settled_cost
-from ..strategy.sync import BUCKET, FIRST_BUCKET
-from ..taskgraph import COLLECTIVE
+from ..nouns.memory import MemoryModel
+from ..nouns.strategy import Sync, settled_cost
+from ..nouns.strategy.sync import BUCKET, FIRST_BUCKET
+from ..nouns.taskgraph import COLLECTIVE
 
 LEAST = 0.0005  # share of a time that is told
 

@@ -18,8 +18,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ..taskgraph import Ints, TaskGraph
-from ..trace import Trace
+from ..nouns.taskgraph import Ints, TaskGraph
+from ..nouns.trace import Trace
 from .measures.spans import Bools, Row, timeline_rows, transfer_mask
 
 PS_PER_US = 10**6

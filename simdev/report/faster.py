@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..changes import with_launches
-from ..graph import Graph, Op
+from ..execution.changes import with_launches
+from ..execution.period import follow_one_another, simulate_lowered, step_time_ps
+from ..execution.scenario import Scenario, prepare
 from ..lowering import LoweredStep, Prepared, lower_step, without_short
-from ..period import follow_one_another, simulate_lowered, step_time_ps
-from ..scenario import Scenario, prepare
-from ..strategy import Strategy, Sync
-from ..taskgraph import Ints
-from ..trace import Trace
+from ..nouns.graph import Graph, Op
+from ..nouns.strategy import Strategy, Sync
+from ..nouns.taskgraph import Ints
+from ..nouns.trace import Trace
 
 BALANCED = ("model-parallel", "expert")  # short forms that cut layers into stages of equal time
 

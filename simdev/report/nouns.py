@@ -9,10 +9,10 @@ from collections import Counter
 from html import escape
 from typing import Any
 
-from ..cluster import Cluster, Link
-from ..graph import PHASES, Graph
-from ..strategy import Strategy, Sync
-from ..units import format_bandwidth, format_bytes, format_seconds
+from ..ground.units import format_bandwidth, format_bytes, format_seconds
+from ..nouns.cluster import Cluster, Link
+from ..nouns.graph import PHASES, Graph
+from ..nouns.strategy import Strategy, Sync
 from .table import BYTES, COUNT, LIMIT, TEXT, Table, table_html
 
 SHOWN = 8  # rows of a table

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from ..files.paths import PRESETS
-from ..models.large import Transformer
+from ..nouns.models.large import Transformer
 
 FILE = PRESETS / "published" / "large-models.json"
 SIZES = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..taskgraph import Floats
+from ..nouns.taskgraph import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from ..costs import CostMiss
-from ..errors import OutOfMemoryError
+from ..execution.period import Steady, steady_state
+from ..execution.scenario import Outcome, Scenario, Stage, execute, load_scenario
+from ..ground.errors import OutOfMemoryError
+from ..ground.units import PS_PER_SECOND, format_seconds
 from ..lowering import Prepared
 from ..lowering.origins import HostOrigins
 from ..lowering.symmetry import Expanded, Symmetry
-from ..period import Steady, steady_state
-from ..scenario import Outcome, Scenario, Stage, execute, load_scenario
-from ..trace import DeviceMemory, Overflow, Trace
-from ..units import PS_PER_SECOND, format_seconds
+from ..nouns.trace import DeviceMemory, Overflow, Trace
 from .assumptions import assumptions, rests_on, undescribed
 from .measures.alike import all_uses, shown_of_all, symmetry_notes
 from .measures.footprint import Footprint

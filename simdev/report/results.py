@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
 
-from ..errors import InputError, install_line
 from ..files.reading import MAX_TEXT, MAX_VALUES
-from ..units import PS_PER_SECOND, format_bytes, format_number, format_seconds
+from ..ground.errors import InputError, install_line
+from ..ground.units import PS_PER_SECOND, format_bytes, format_number, format_seconds
 from .measures.path import BLAMES
 from .measures.throughput import COSTS
 from .ranking import Ranking, ranking

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from ..errors import printable
-from ..units import PS_PER_SECOND, format_bytes, format_seconds
+from ..ground.errors import printable
+from ..ground.units import PS_PER_SECOND, format_bytes, format_seconds
 
 TEXT, COUNT, TIME, BYTES, LIMIT, RATE, SHARE, CHANGE, NUMBER, BAR, DETAIL = (
     "text", "count", "time", "bytes", "limit", "rate", "share", "change", "number", "bar", "detail",

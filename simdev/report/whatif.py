@@ -23,17 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from ..changes import RESOURCES, with_links
-from ..engine import choose, simulate
-from ..fabric import LINK_QUEUES
-from ..graph import Graph
+from ..execution.changes import RESOURCES, with_links
+from ..execution.engine import choose, simulate
+from ..execution.period import in_step, step_time_ps
+from ..execution.scenario import Scenario, execute, of_every_device
 from ..lowering import lower_step
 from ..lowering.symmetry import Symmetry
-from ..period import in_step, step_time_ps
-from ..scenario import Scenario, execute, of_every_device
-from ..strategy import Order, Sync
-from ..taskgraph import COLLECTIVE, DISPATCH, Ints
-from ..trace import Trace
+from ..nouns.fabric import LINK_QUEUES
+from ..nouns.graph import Graph
+from ..nouns.strategy import Order, Sync
+from ..nouns.taskgraph import COLLECTIVE, DISPATCH, Ints
+from ..nouns.trace import Trace
 from .faster import FasterStep, OpSelection
 from .measures.spans import Bools, computing_mask, transfer_mask
 from .measures.usage import Carrier, carriers

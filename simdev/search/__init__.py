@@ -3,10 +3,8 @@
 ``search`` runs a method of METHODS (or an object with ``ask`` and ``tell``) on a scenario or an
 oracle, ``compare`` several on several (``run_comparison`` with their curves); ``confirm`` judges a
 result by the reference engine and the checker, ``present_cost`` is what it has to beat. prepare/
-makes graphs smaller before they are placed. env/ is the same problem as Gymnasium environments
-(they need simdev[rl], and are registered when it is imported); features.py tells learners a
-question as arrays. Some methods learn: ``load_policy`` reads what they learned, and ``train`` makes
-one policy for all graphs of a ``family``.
+makes graphs smaller before they are placed; features.py tells learners a question as arrays. Some
+methods learn (``simdev.learn``): ``load_policy`` reads the policies that they keep.
 """
 
 from __future__ import annotations
@@ -22,39 +20,27 @@ from .run import AskTell, search
 
 if TYPE_CHECKING:
     from .comparison import Comparison, compare, run_comparison
-    from .families import FAMILIES, Family, family, read_scenarios, write_family
-    from .pretraining import Practised, Trained, train
 
 __all__ = [
-    "FAMILIES",
     "METHODS",
     "PREPARATIONS",
     "AskTell",
     "Comparison",
-    "Family",
     "Grouped",
-    "Practised",
     "Result",
     "SavedPolicy",
-    "Trained",
     "compare",
     "confirm",
-    "family",
     "load_policy",
     "prepare",
     "present_cost",
-    "read_scenarios",
     "run_comparison",
     "search",
-    "train",
-    "write_family",
 ]
 
 # What one search needs not is imported when it is first asked for.
 _HOMES = {
     "comparison": ("Comparison", "compare", "run_comparison"),
-    "families": ("FAMILIES", "Family", "family", "read_scenarios", "write_family"),
-    "pretraining": ("Practised", "Trained", "train"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

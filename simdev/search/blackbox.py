@@ -9,8 +9,8 @@ from itertools import repeat
 
 import numpy as np
 
-from ..errors import InputError
-from ..taskgraph import Ints
+from ..ground.errors import InputError
+from ..nouns.taskgraph import Ints
 from .chains import Chain, Round, begun, run_chains
 from .cooling import Cooling, cool, cool_chains, mean_change, movable_groups
 from .features import neighbours

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..jobs import working
+from ..ground.jobs import working
 from .budget import Budget, SpentError
 from .learning.workers import Workers
 from .space import Rank

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..taskgraph import Ints
+from ..nouns.taskgraph import Ints
 from .chains import Chain, Round, begun, run_chains
 from .space import energy, rank_of
 from .trial import Trial, Walk

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from ..taskgraph import Floats, Ints
+from ..nouns.taskgraph import Floats, Ints
 
 MOST = 4_000_000  # entries of a table that elimination may make
 BEAM = 2000  # partial choices that the beam keeps

@@ -22,10 +22,10 @@ from math import inf
 
 import numpy as np
 
-from ..graph import Graph
-from ..semantics import is_linear, op_class
-from ..structure import mates, order_of, readers_of
-from ..taskgraph import Ints
+from ..nouns.graph import Graph
+from ..nouns.semantics import is_linear, op_class
+from ..nouns.structure import mates, order_of, readers_of
+from ..nouns.taskgraph import Ints
 from .layers import Layer, Layers
 from .space import alone
 from .trial import Trial

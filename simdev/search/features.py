@@ -15,11 +15,11 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..graph import PHASES, Op
+from ..nouns.graph import PHASES, Op
+from ..nouns.semantics import SHIPPED, backward_of
+from ..nouns.structure import components, order_of, unit_of
+from ..nouns.taskgraph import Floats, Ints, Rows, distinct
 from ..oracle import Oracle
-from ..semantics import SHIPPED, backward_of
-from ..structure import components, order_of, unit_of
-from ..taskgraph import Floats, Ints, Rows, distinct
 from .holding import persistent_bytes
 from .space import able, allowed
 

@@ -9,8 +9,8 @@ from math import inf
 
 import numpy as np
 
+from ..nouns.taskgraph import Ints
 from ..oracle import Oracle
-from ..taskgraph import Ints
 from .holding import capacities, held_bytes, overflows, unavoidable
 from .space import IMPOSSIBLE, choices
 from .trial import Trial, Walk

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
-from ..graph import Graph, Op
+from ..nouns.graph import Graph, Op
+from ..nouns.structure import hands_out_parameters
 from ..oracle import Cost, Oracle
-from ..structure import hands_out_parameters
 
 
 def persistent_bytes(op: Op, rounded: Callable[[int], int] = int) -> int:

@@ -10,11 +10,11 @@ from itertools import permutations
 
 import numpy as np
 
-from ..fabric import Segment, transfer_ps
-from ..graph import Graph
 from ..lowering import Prepared
-from ..structure import TensorOf, before_of, topological, unit_of, units
-from ..taskgraph import Floats, Ints, Rows
+from ..nouns.fabric import Segment, transfer_ps
+from ..nouns.graph import Graph
+from ..nouns.structure import TensorOf, before_of, topological, unit_of, units
+from ..nouns.taskgraph import Floats, Ints, Rows
 from .holding import allocated_outputs, inner_peak, persistent_bytes
 from .prepare import Grouped
 from .space import able, mean_ps

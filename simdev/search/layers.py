@@ -14,13 +14,13 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from ..cluster import Cluster
-from ..errors import InputError
-from ..graph import Graph
+from ..ground.errors import InputError
 from ..lowering.partition.problem import SplitProblem
-from ..semantics import Split
-from ..strategy import Configuration, Strategy
-from ..structure import is_layer, layers_by_kind, layers_read, mates, op_splits, unrolled
+from ..nouns.cluster import Cluster
+from ..nouns.graph import Graph
+from ..nouns.semantics import Split
+from ..nouns.strategy import Configuration, Strategy
+from ..nouns.structure import is_layer, layers_by_kind, layers_read, mates, op_splits, unrolled
 from .space import workers
 
 Degrees = tuple[tuple[str, int], ...]

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from math import nan
 from typing import Any
 
-from ..errors import InputError, prefixed, refuse
-from ..jobs import is_serial, require_joblib
+from ..ground.errors import InputError, prefixed, refuse
+from ..ground.jobs import is_serial, require_joblib
+from ..nouns.taskgraph import Ints
 from ..oracle import Cost
-from ..taskgraph import Ints
 from .features import VERSION
 from .learning.beginning import begin, by_group
 from .learning.needs import require_torch

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from ..taskgraph import Ints
+from ..nouns.taskgraph import Ints
 from .fitting import place_and_fit
 from .instance import Instance
 from .space import NEVER

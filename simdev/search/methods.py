@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pkgutil import resolve_name
 from typing import Any
 
+from ..ground.registry import provided
 from .learning.general import GeneralLearner
 from .trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method: a ``path`` "module:function" in this package, imported when it is run.
+    """A method: a ``path`` "module:function" below ``simdev``, imported when it is run.
 
     ``prepare`` are its usual preparations of the graph. ``budget`` is how many evaluations it may
     use by default; None for methods that end by themselves after a few. ``splits``: it splits ops,
@@ -42,7 +44,7 @@ class Method:
     @property
     def run(self) -> Callable[[Trial], None]:
         """The function, which is handed a Trial."""
-        function: Callable[[Trial], None] = resolve_name(f"{__package__}.{self.path}")
+        function: Callable[[Trial], None] = resolve_name(f"simdev.{self.path}")
         return function
 
     @property
@@ -53,75 +55,74 @@ class Method:
     @property
     def settings(self) -> type[Any]:
         """The class of a learner's settings."""
-        kind: type[Any] = resolve_name(f"{__package__}.{self.learner}")
+        kind: type[Any] = resolve_name(f"simdev.{self.learner}")
         return kind
 
     @property
     def general_learner(self) -> Callable[[Trial], GeneralLearner]:
         """What makes the learner of many graphs of the first of their trials."""
-        kind: Callable[[Trial], GeneralLearner] = resolve_name(f"{__package__}.{self.general}")
+        kind: Callable[[Trial], GeneralLearner] = resolve_name(f"simdev.{self.general}")
         return kind
 
 
 BAECHI = ("forward", "coplace", "fuse")  # as in its documented runs
 
-METHODS: Mapping[str, Method] = {
-    "single": Method("blackbox:single"),
-    "round-robin": Method("blackbox:round_robin", budget=10_000),
-    "expert": Method("expert:expert"),
-    "random": Method("blackbox:random", budget=1000, random=True),
-    "greedy": Method("blackbox:greedy", budget=100_000, chains=True, random=True),
-    "annealing": Method("blackbox:annealing", budget=20_000, chains=True, random=True),
-    "adaptive": Method("adaptive.annealing:adaptive", budget=20_000, chains=True, random=True),
-    "cross-entropy": Method("blackbox:cross_entropy", budget=5000, random=True),
+OWN: Mapping[str, Method] = {
+    "single": Method("search.blackbox:single"),
+    "round-robin": Method("search.blackbox:round_robin", budget=10_000),
+    "expert": Method("search.expert:expert"),
+    "random": Method("search.blackbox:random", budget=1000, random=True),
+    "greedy": Method("search.blackbox:greedy", budget=100_000, chains=True, random=True),
+    "annealing": Method("search.blackbox:annealing", budget=20_000, chains=True, random=True),
+    "adaptive": Method(
+        "search.adaptive.annealing:adaptive", budget=20_000, chains=True, random=True
+    ),
+    "cross-entropy": Method("search.blackbox:cross_entropy", budget=5000, random=True),
     "brkga": Method(
-        "brkga.learner:brkga", ("pair",), 5000, learner="brkga.settings:Settings", keeps=False
+        "search.brkga.learner:brkga",
+        ("pair",),
+        5000,
+        learner="search.brkga.settings:Settings",
+        keeps=False,
     ),
-    "heft": Method("listing:heft", budget=10_000),
-    "critical-path": Method("listing:critical_path", budget=10_000),
-    "m-topo": Method("baechi.placers:m_topo", BAECHI, 10_000),
-    "m-etf": Method("baechi.placers:m_etf", BAECHI, 10_000),
-    "m-sct": Method("baechi.placers:m_sct", BAECHI, 10_000),
-    "pipedream": Method("pipedream.placer:pipedream", ("pair",), 10_000, ranks=False),
-    "dnn-contiguous": Method("maxload.placers:dnn_contiguous", ranks=False),
-    "dnn-ip": Method("maxload.placers:dnn_ip", ranks=False),
-    "dnn-latency": Method("maxload.placers:dnn_latency", ranks=False),
-    "optcnn": Method("soap.optcnn:optcnn", splits=True, ranks=False),
+    "heft": Method("search.listing:heft", budget=10_000),
+    "critical-path": Method("search.listing:critical_path", budget=10_000),
+    "m-topo": Method("search.baechi.placers:m_topo", BAECHI, 10_000),
+    "m-etf": Method("search.baechi.placers:m_etf", BAECHI, 10_000),
+    "m-sct": Method("search.baechi.placers:m_sct", BAECHI, 10_000),
+    "pipedream": Method("search.pipedream.placer:pipedream", ("pair",), 10_000, ranks=False),
+    "dnn-contiguous": Method("search.maxload.placers:dnn_contiguous", ranks=False),
+    "dnn-ip": Method("search.maxload.placers:dnn_ip", ranks=False),
+    "dnn-latency": Method("search.maxload.placers:dnn_latency", ranks=False),
+    "optcnn": Method("search.soap.optcnn:optcnn", splits=True, ranks=False),
     "flexflow": Method(
-        "soap.flexflow:flexflow", budget=2000, splits=True, ranks=False, chains=True, random=True
+        "search.soap.flexflow:flexflow",
+        budget=2000,
+        splits=True,
+        ranks=False,
+        chains=True,
+        random=True,
     ),
-    "exhaustive": Method("soap.exhaustive:exhaustive", splits=True, ranks=False),
-    "tofu": Method("tofu.strategy:tofu", splits=True, ranks=False),
-    "colocrl": Method(
-        "colocrl.learner:colocrl",
-        ("pair",),
-        5000,
-        learner="colocrl.settings:Settings",
-        torch=True,
-    ),
-    "hdp": Method("hdp.learner:hdp", (), 5000, learner="hdp.settings:Settings", torch=True),
-    "spotlight": Method(
-        "spotlight.learner:spotlight",
-        ("pair",),
-        5000,
-        learner="spotlight.settings:Settings",
-        torch=True,
-    ),
-    "placeto": Method(
-        "placeto.learner:placeto",
-        ("pair",),
-        5000,
-        learner="placeto.settings:Settings",
-        torch=True,
-        general="placeto.learner:general",
-    ),
-    "gdp": Method(
-        "gdp.learner:gdp",
-        (),
-        5000,
-        learner="gdp.settings:Settings",
-        torch=True,
-        general="gdp.learner:general",
-    ),
-    "post": Method("post.learner:post", ("pair",), 5000, learner="post.settings:Settings"),
+    "exhaustive": Method("search.soap.exhaustive:exhaustive", splits=True, ranks=False),
+    "tofu": Method("search.tofu.strategy:tofu", splits=True, ranks=False),
 }
+
+
+class _Methods(Mapping[str, Method]):
+    """The methods of this floor, then those that learn, which the floor above registers."""
+
+    @cached_property
+    def _rows(self) -> Mapping[str, Method]:
+        return {**OWN, **provided("methods")}
+
+    def __getitem__(self, name: str) -> Method:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+METHODS: Mapping[str, Method] = _Methods()

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError, install_line, reason_of, within
 from ..files.reading import PathLike, label
 from ..files.writing import replacing
+from ..ground.errors import InputError, install_line, reason_of, within
+from ..ground.version import __version__
 from ..oracle import Oracle
-from ..version import __version__
 
 FORMAT = 1  # of the files
 KEY = "simdev"  # under which a file says what its weights are of

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..check import Violation, check
+from ..execution.check import Violation, check
+from ..execution.period import simulate_strategy
+from ..nouns.strategy import Strategy
 from ..oracle import Cost, Oracle, cost_of
-from ..period import simulate_strategy
-from ..strategy import Strategy
 from .policy import SavedPolicy
 from .trial import REFUSED, Point
 

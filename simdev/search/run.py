@@ -10,13 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral, Real
 from typing import Any, Protocol
 
-from ..errors import InputError
-from ..jobs import is_serial, require_joblib
+from ..execution.scenario import Scenario
+from ..ground.errors import InputError
+from ..ground.jobs import is_serial, require_joblib
+from ..ground.version import __version__
+from ..nouns.strategy import Strategy
+from ..nouns.taskgraph import Ints
 from ..oracle import Cost, Oracle, oracle_of
-from ..scenario import Scenario
-from ..strategy import Strategy
-from ..taskgraph import Ints
-from ..version import __version__
 from .budget import ALONE, Budget, Chaining, SpentError
 from .holding import obstacles
 from .learners import EVALUATED, LearnerOptions, Request, beginning, requested
@@ -66,8 +66,8 @@ def search(
     route), or is not ready in time, the best of these starts is the answer, beyond the limits.
 
     ``chains`` is how many walks a local search keeps, which exchange where they stand; the answer
-    depends on it. ``n_jobs`` is how many processes work on them (``simdev.jobs``), which changes no
-    answer.
+    depends on it. ``n_jobs`` is how many processes work on them (``simdev.ground.jobs``),
+    which changes no answer.
 
     Options of learners (docs/how-to/learning.md): ``settings`` by name, or as a text like
     "published,hidden=128"; ``warm`` is what they imitate first: "auto", "random" or a method's

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ..errors import InputError
+from ..ground.errors import InputError
+from ..nouns.strategy import Strategy
 from ..oracle import Oracle
-from ..strategy import Strategy
 from .budget import SpentError
 from .methods import METHODS, Method
 from .prepare import Adjusted

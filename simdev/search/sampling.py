@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..taskgraph import Floats, Ints
+from ..nouns.taskgraph import Floats, Ints
 from .space import Rank
 
 ELITE = 0.1  # share of the samples that a distribution follows (Gao, Chen, Li, 2018; recalled)

@@ -10,7 +10,7 @@ from math import inf
 from threading import Event, Thread
 from typing import Any, TypeVar
 
-from ..errors import SimdevError, install_line
+from ..ground.errors import SimdevError, install_line
 
 T = TypeVar("T")
 LOOK = 0.2  # seconds between two looks: on Windows a wait without a limit is deaf to Ctrl-C

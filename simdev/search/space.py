@@ -9,13 +9,13 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster import Cluster
-from ..errors import InputError
+from ..execution.period import follow_one_another
+from ..ground.errors import InputError
 from ..lowering import Prepared
+from ..nouns.cluster import Cluster
+from ..nouns.structure import longest_behind
+from ..nouns.taskgraph import Floats, Ints
 from ..oracle import Cost, Oracle
-from ..period import follow_one_another
-from ..structure import longest_behind
-from ..taskgraph import Floats, Ints
 from .holding import overflows
 
 NEVER = 1 << 62  # more than any step or excess

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DeadlockError, InputError
+from ..ground.errors import DeadlockError, InputError
+from ..nouns.strategy import Strategy, resolve_placement
+from ..nouns.taskgraph import Ints
 from ..oracle import Cost, Oracle
-from ..strategy import Strategy, resolve_placement
-from ..taskgraph import Ints
 from .budget import ALONE, Budget
 from .instance import Instance
 from .policy import Learned, SavedPolicy

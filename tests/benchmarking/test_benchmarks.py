@@ -26,12 +26,12 @@ from benchmarks import (
     start,
     strategies,
 )
-from simdev.cluster import QUEUES, Cluster, Device
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.engine import simulate
 from simdev.lowering import Prepared
 from simdev.lowering.build import build
+from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.oracle import Oracle
 
 OPS, DEVICES = 200, 5

@@ -12,8 +12,8 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import sweeps
+from simdev.execution.scenario import load_scenario
 from simdev.report import run
-from simdev.scenario import load_scenario
 
 TINY = sweeps.Size(12, 1)
 

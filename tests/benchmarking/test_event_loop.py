@@ -14,9 +14,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import common, event_loop
 from simdev.lowering import Prepared
+from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Cost, Oracle
 from simdev.oracle.placements.totals import BANKS, PROVEN
-from simdev.taskgraph import Ints
 
 OPS = 200
 

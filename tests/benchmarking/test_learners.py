@@ -11,8 +11,8 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import learners
-from simdev.cluster import Cluster, Device
-from simdev.graph import Graph, Op, Tensor
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.oracle import Oracle
 
 

@@ -31,7 +31,7 @@ from benchmarks.strategy_order import (
     translator,
 )
 from simdev import run
-from simdev.strategy import SHORT_FORMS, Strategy
+from simdev.nouns.strategy import SHORT_FORMS, Strategy
 
 SERVER, RING = "parameter-server", "all-reduce"
 CNN = ("data-parallel", "model-parallel", "owt")

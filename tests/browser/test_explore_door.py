@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from browsers import SCREENSHOTS, cut_parts, serious_findings
-from simdev.explore import widget
-from simdev.explore.door import METHODS, ExploreState
-from simdev.explore.explorer import explorer_of
-from simdev.explore.widget import MODULE
-from simdev.serve import respond
+from simdev.commands.explorer import widget
+from simdev.commands.explorer.door import METHODS, ExploreState
+from simdev.commands.explorer.explorer import explorer_of
+from simdev.commands.explorer.widget import MODULE
+from simdev.commands.server import respond
 from waiting import HANGS
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from browsers import FRAMES
+from simdev.execution.scenario import Outcome
+from simdev.nouns.trace import Trace
 from simdev.report import analyze
 from simdev.report.figures.rows import coverage
 from simdev.report.figures.trace import trace_rows
 from simdev.report.page import Subject, page, run_data
 from simdev.report.page.html import SCRIPTS
 from simdev.report.page.timeline import timeline
-from simdev.scenario import Outcome
-from simdev.trace import Trace
 from traces import Span, trace_of
 
 if TYPE_CHECKING:

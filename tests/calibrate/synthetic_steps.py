@@ -12,15 +12,15 @@ import pytest
 pytest.importorskip("scipy")
 
 from simdev import Scenario
-from simdev.calibrate import Calibration, Measured
-from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.strategy import Strategy
-from simdev.taskgraph import TaskGraph
-from simdev.trace import Trace
+from simdev.measure.calibrate import Calibration, Measured
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Strategy
+from simdev.nouns.taskgraph import TaskGraph
+from simdev.nouns.trace import Trace
 
 TRUE = {"gap": "5.7 us", "latency": "134 us", "bandwidth": "5.7 GB/s", "link_gap": "25 us"}
 SIZES = (4096, 65_536, 1_000_000, 5_000_000)

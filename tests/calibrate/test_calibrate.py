@@ -12,14 +12,14 @@ import pytest
 pytest.importorskip("scipy")
 
 from simdev import Scenario
-from simdev.calibrate import Measured, calibrate, calibration_text
-from simdev.calibrate.solve import significant, solve
-from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.strategy import Strategy
+from simdev.measure.calibrate import Measured, calibrate, calibration_text
+from simdev.measure.calibrate.solve import significant, solve
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Strategy
 from synthetic_steps import (
     TRUE,
     blurred,

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 pytest.importorskip("scipy")
 
 from simdev import Scenario, load_scenario
-from simdev.calibrate import Calibration, calibrate, calibration_text, read_measured
-from simdev.calibrate.solve import goodness, independent, middle, shortest, solve
-from simdev.cli import main
-from simdev.cluster import Cluster, Device
+from simdev.commands import main
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.errors import InputError, SimdevError
+from simdev.execution.engine import simulate
 from simdev.files import read_cluster, write_cluster, write_graph, write_run, write_strategy
-from simdev.graph import Graph, Op
+from simdev.ground.errors import InputError, SimdevError
 from simdev.lowering import lower
+from simdev.measure.calibrate import Calibration, calibrate, calibration_text, read_measured
+from simdev.measure.calibrate.solve import goodness, independent, middle, shortest, solve
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.strategy import Strategy
 from simdev.report.export import export_chrome_trace
-from simdev.strategy import Strategy
 from synthetic_steps import graph_of, measured_of, notes, question, spread
 
 # Reading traces

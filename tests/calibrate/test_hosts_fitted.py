@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from simdev.calibrate import calibrate_host, read_host_times
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.graph import Op
-from simdev.scenario import graph_of, load_scenario
+from simdev.commands import main
+from simdev.execution.scenario import graph_of, load_scenario
+from simdev.ground.errors import InputError
+from simdev.measure.calibrate import calibrate_host, read_host_times
+from simdev.nouns.graph import Op
 
 US = Fraction(1, 10**6)
 

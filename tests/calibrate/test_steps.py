@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("scipy")
 
 from simdev import load_scenario
-from simdev.calibrate import calibrate_steps, read_steps, steps_text
-from simdev.cli import main
-from simdev.errors import InputError
+from simdev.commands import main
+from simdev.ground.errors import InputError
+from simdev.measure.calibrate import calibrate_steps, read_steps, steps_text
 from simdev.report import run
 
 TRUE = {"forward": "700 us", "backward": "1.6 ms", "update": "9 ms"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from programs import behind, gapped, pair, ranked, remote_graph, sequence
-from simdev.check.flows import fair_rates, unfair
-from simdev.check.schedule import bound_faults
+from simdev.execution.check.flows import fair_rates, unfair
+from simdev.execution.check.schedule import bound_faults
 
 # The safety net: bounds that follow from the other rules, judged alone
 

@@ -25,11 +25,11 @@ from programs import (
     sequence,
     sequenced,
 )
-from simdev.check import RULES, Claim, Violation, check
-from simdev.cluster import Cluster, Device
-from simdev.engine import simulate
-from simdev.taskgraph import Resource, Rows, TaskGraph
-from simdev.trace import Trace
+from simdev.execution.check import RULES, Claim, Violation, check
+from simdev.execution.engine import simulate
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.taskgraph import Resource, Rows, TaskGraph
+from simdev.nouns.trace import Trace
 from strategies import Tape, World, make_task_graph, op, repeated, task_graphs, worlds
 
 # What valid programs look like from outside

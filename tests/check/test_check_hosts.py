@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from host_worlds import PS
-from simdev.check import Violation, check, host_faults
-from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.check import Violation, check, host_faults
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import load_scenario
 from simdev.lowering import lower
+from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Order, Strategy
+from simdev.nouns.taskgraph import TaskGraph
+from simdev.nouns.trace import Trace
 from simdev.report import run
-from simdev.scenario import load_scenario
-from simdev.strategy import Order, Strategy
-from simdev.taskgraph import TaskGraph
-from simdev.trace import Trace
 
 
 def question(**host: object) -> tuple[Graph, Cluster]:

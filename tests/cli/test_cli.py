@@ -13,7 +13,7 @@ import pytest
 from bad.runs import edited
 from bad.scenarios import CLUSTER, GRAPH, scenario
 from commands import command, names
-from simdev.cli import main
+from simdev.commands import main
 
 
 def test_simulate_prints_a_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +193,7 @@ def test_strict_refuses_estimates(here: Path, capsys: pytest.CaptureFixture[str]
 def test_an_engine_can_be_chosen(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("simdev.engine.ENGINES", ("simpy",))
+    monkeypatch.setattr("simdev.execution.engine.ENGINES", ("simpy",))
     assert main(["simulate", "s.json", "--engine", "compiled"]) == 2
     assert '"compiled" is not available' in capsys.readouterr().err
 
@@ -233,10 +233,10 @@ def test_check_finds_what_was_broken_by_hand(
 def test_a_failed_check_exits_3(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    from simdev.check import Violation
+    from simdev.execution.check import Violation
 
     monkeypatch.setattr(
-        "simdev.check.check", lambda *_: (Violation("order", ("a",), "a was late"),)
+        "simdev.execution.check.check", lambda *_: (Violation("order", ("a",), "a was late"),)
     )
     assert main(["simulate", "s.json", "--check"]) == 3
     assert capsys.readouterr().err == "order: a was late\ncheck: 3 tasks, 1 violation\n"

@@ -12,7 +12,7 @@ import pytest
 
 from bad.scenarios import scenario
 from commands import ROOT, command, names
-from simdev.cli import main
+from simdev.commands import main
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_help_names_the_verbs(here: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_command_loads_only_what_a_verb_needs(here: Path) -> None:
     code = (
-        "import sys; from simdev.cli import main; main(sys.argv[1:]); "
+        "import sys; from simdev.commands import main; main(sys.argv[1:]); "
         "print(*sys.modules, sep='\\n', file=sys.stderr)"
     )
     result = subprocess.run(
@@ -99,7 +99,7 @@ def test_an_interrupt_exits_130_and_leaves_nothing_behind(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simdev.scenario.execute", interrupted)
+    monkeypatch.setattr("simdev.execution.scenario.execute", interrupted)
     assert main(["simulate", "s.json", "--save", "r.json"]) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
     assert names(here) == {"s.json", "oom.json"}
@@ -111,7 +111,7 @@ def test_a_bug_is_called_a_bug(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("simdev.scenario.execute", broken)
+    monkeypatch.setattr("simdev.execution.scenario.execute", broken)
     assert main(["simulate", "s.json", "--save", "r.json"]) == 70
     assert "this is a bug in simdev" in capsys.readouterr().err
     assert names(here) == {"s.json", "oom.json"}

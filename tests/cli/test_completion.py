@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simdev.cli import VERBS, main
+from simdev.commands import VERBS, main
 
 BASH = shutil.which("bash")
 ASK = """

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from simdev import __version__
-from simdev.cli import doctor, main
-from simdev.errors import SimdevError
+from simdev.commands import doctor, main
+from simdev.ground.errors import SimdevError
 
 REQUIRES = [
     "numpy>=2.0",
@@ -51,7 +51,7 @@ def test_the_engines_are_run_and_judged(
 ) -> None:
     monkeypatch.undo()
     assert doctor._step("simpy") == 33_000_016_000
-    monkeypatch.setattr("simdev.check.check", lambda *_: ("a was late",))
+    monkeypatch.setattr("simdev.execution.check.check", lambda *_: ("a was late",))
     with pytest.raises(SimdevError, match=r"^the checker objects to simpy: a was late$"):
         doctor._step("simpy")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import simdev
-from simdev.cli import main
-from simdev.errors import InputError
+from simdev.commands import main
 from simdev.files.examples import FOLDERS, examples_folder, scenario_names, scenario_path
+from simdev.ground.errors import InputError
 
 SMALL = "pipeline-gpipe"
 

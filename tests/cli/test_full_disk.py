@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from simdev.cli import main
+from simdev.commands import main
 
 resource = pytest.importorskip("resource")
 

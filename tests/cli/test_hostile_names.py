@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bad.scenarios import scenario
-from simdev.cli import main, parser
-from simdev.errors import printable
+from simdev.commands import main, parser
+from simdev.ground.errors import printable
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\u202eevil\u2028\x9b2J\rb\nsecond"
 """Escape sequences, a bell, a mark that turns the direction, line breaks."""

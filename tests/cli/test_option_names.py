@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from simdev.cli import main, parser
+from simdev.commands import main, parser
 
 # Long names that two verbs use for two things, each plain beside its metavar.
 TWO_MEANINGS = {"--compare", "--device", "--grid", "--nodes", "--set", "--strict"}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import simdev
-from simdev.cli import main
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
+from simdev.commands import main
 from simdev.files import read_cluster, read_device, write_cluster
 from simdev.files.device import device_names
-from simdev.sweep import sweep
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device
+from simdev.search.sweep import sweep
 
 LINKS = {"all_to_all": {"bandwidth": "400 GB/s"}}
 MINE = {"kind": "mine", "flops": {"bfloat16": "1 PFLOP/s"}, "memory_bandwidth": "1 TB/s"}

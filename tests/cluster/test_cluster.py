@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import pytest
 
-from simdev.cluster import Cluster, Device, Link
-from simdev.errors import InputError
-from simdev.fabric import Routes
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.fabric import Routes
 
 DUPLEX = ("full", "half", "simplex")
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel, HostCost
-from simdev.errors import InputError
 from simdev.files import read_cluster, read_graph, read_preset, write_cluster, write_graph
 from simdev.files.reading import read_json
-from simdev.graph import Graph, Op
+from simdev.ground.errors import InputError
 from simdev.lowering import Prepared
-from simdev.sweep.fields import with_field
+from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.graph import Graph, Op
+from simdev.search.sweep.fields import with_field
 
 EIGHT = Host(ahead=8)
 

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from simdev import cluster as clusters
-from simdev.check import check
-from simdev.cluster import QUEUE_PREFIXES, QUEUES, Cluster, Device, Link
-from simdev.collectives import CollectiveModel, flows_wire
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.errors import InputError
-from simdev.fabric import MODES, QUEUED, SHARED, Bank, Fabric, QueueMode
-from simdev.fabric import queues as fabrics
-from simdev.graph import Graph, Op, Tensor
+from simdev.costs.collectives import CollectiveModel, flows_wire
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import Scenario, execute
+from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, lower
-from simdev.models.layers import Layer, layer_graph
+from simdev.nouns import cluster as clusters
+from simdev.nouns.cluster import QUEUE_PREFIXES, QUEUES, Cluster, Device, Link
+from simdev.nouns.fabric import MODES, QUEUED, SHARED, Bank, Fabric, QueueMode
+from simdev.nouns.fabric import queues as fabrics
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import PRESETS, Collectives, Strategy, sync_policy
+from simdev.nouns.taskgraph import COLLECTIVE, TRANSFER, TaskGraph
+from simdev.nouns.trace import Trace
 from simdev.oracle import Oracle
-from simdev.scenario import Scenario, execute
-from simdev.strategy import PRESETS, Collectives, Strategy, sync_policy
-from simdev.taskgraph import COLLECTIVE, TRANSFER, TaskGraph
-from simdev.trace import Trace
 from strategies import UNIT, World, op, worlds
 
 NODE = Bank("node", lambda device: str(device.node))

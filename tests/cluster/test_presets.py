@@ -19,10 +19,9 @@ from preset_rules import (
     lint_families,
     lint_presets,
 )
-from simdev.collectives import COLLECTIVE_PRESETS, collective_model, collective_names
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.fabric import Routes
+from simdev.costs.collectives import COLLECTIVE_PRESETS, collective_model, collective_names
+from simdev.execution.engine import simulate
 from simdev.files import (
     device_names,
     device_presets,
@@ -34,9 +33,10 @@ from simdev.files import (
 from simdev.files.cluster import CLUSTERS
 from simdev.files.device import DEVICE_PRESETS
 from simdev.files.reading import read_json
-from simdev.graph import Graph
 from simdev.lowering import lower
-from simdev.strategy import Strategy
+from simdev.nouns.fabric import Routes
+from simdev.nouns.graph import Graph
+from simdev.nouns.strategy import Strategy
 
 # The NVLinks between two GPUs of a DGX-1V (NVIDIA/nccl issue 671).
 MESH = (

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from preset_files import ROOT
-from simdev.cli import main
-from simdev.cluster import Cluster, Device, Link
-from simdev.errors import InputError
+from simdev.commands import main
 from simdev.files import (
     preset_names,
     read_cluster,
@@ -22,8 +20,10 @@ from simdev.files import (
     read_scenario,
     write_cluster,
 )
+from simdev.ground.errors import InputError
+from simdev.ground.units import parse_flops
+from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.report.figures.cluster import cluster_figure, cluster_picture
-from simdev.units import parse_flops
 
 
 def test_a_scenario_names_a_preset_with_settings(tmp_path: Path) -> None:

@@ -6,16 +6,13 @@ import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
-from simdev.cluster import Cluster
-from simdev.collectives import (
-    CollectiveTable,
-    bus_bandwidth,
-)
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.costs.collectives import CollectiveTable, bus_bandwidth
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.strategy import Strategy
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Strategy
 
 
 def ring_graph(ranks: int, size: int) -> tuple[Graph, dict[str, str]]:

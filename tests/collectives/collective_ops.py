@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from simdev.check import check
-from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.strategy import Strategy
-from simdev.taskgraph import TaskGraph
-from simdev.trace import Trace
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Strategy
+from simdev.nouns.taskgraph import TaskGraph
+from simdev.nouns.trace import Trace
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 

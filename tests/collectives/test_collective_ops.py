@@ -22,13 +22,13 @@ from collective_ops import (
     seconds,
     two_nodes,
 )
-from simdev.cluster import Cluster, Device, Link
-from simdev.collectives import phases
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.costs.collectives import phases
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.strategy import Strategy
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Strategy
 
 EXACT = ("parallel", "device", "egress", "link")
 

@@ -18,13 +18,13 @@ from collective_ops import (
     mesh,
     two_nodes,
 )
-from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import lower
-from simdev.memory import MemoryModel
-from simdev.strategy import Order, Strategy
-from simdev.taskgraph import COLLECTIVE
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.memory import MemoryModel
+from simdev.nouns.strategy import Order, Strategy
+from simdev.nouns.taskgraph import COLLECTIVE
 
 
 @pytest.mark.parametrize("queues", ["device", "egress", "link"])

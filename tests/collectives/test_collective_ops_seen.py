@@ -22,25 +22,25 @@ from collective_ops import (
 )
 from peers import measured_all_reduces
 from sharded import COSTS
-from simdev.check import check
-from simdev.cluster import QUEUES, Cluster
-from simdev.collectives import CollectiveTable, bus_bandwidth, table_of_rows
 from simdev.costs import CostModel
-from simdev.engine import simulate
+from simdev.costs.collectives import CollectiveTable, bus_bandwidth, table_of_rows
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import load_scenario
 from simdev.files import read_preset
 from simdev.files.collectives import read_collectives
 from simdev.files.run import read_run, write_run
-from simdev.graph import Graph, Op
 from simdev.lowering import lower
+from simdev.nouns.cluster import QUEUES, Cluster
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.strategy import Collectives, Configuration, Order, Strategy
+from simdev.nouns.taskgraph import COLLECTIVE
+from simdev.nouns.trace import Trace
 from simdev.oracle import Oracle
 from simdev.report import run
 from simdev.report.measures.spans import Window, timeline_rows
 from simdev.report.measures.splits import sent_bytes
 from simdev.report.measures.usage import link_use
-from simdev.scenario import load_scenario
-from simdev.strategy import Collectives, Configuration, Order, Strategy
-from simdev.taskgraph import COLLECTIVE
-from simdev.trace import Trace
 from split_graphs import linears
 
 MIB = 2**20

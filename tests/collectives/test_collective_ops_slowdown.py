@@ -22,18 +22,18 @@ from collective_ops import (
     mesh,
     two_nodes,
 )
-from simdev.cluster import QUEUES, Cluster, Device
 from simdev.costs import CostModel
-from simdev.errors import InputError
+from simdev.execution.scenario import Scenario, load_scenario
 from simdev.files import read_strategy, write_strategy
 from simdev.files.collectives import read_collectives
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, lower
+from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Collectives, Strategy
+from simdev.nouns.taskgraph import COLLECTIVE
+from simdev.nouns.trace import Trace
 from simdev.report import run
-from simdev.scenario import Scenario, load_scenario
-from simdev.strategy import Collectives, Strategy
-from simdev.taskgraph import COLLECTIVE
-from simdev.trace import Trace
 
 
 def beside(

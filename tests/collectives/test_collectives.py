@@ -9,8 +9,7 @@ import pytest
 
 from closed_forms import ring, ring_wire, seconds
 from collective_clusters import simulated_ring
-from simdev.cluster import Cluster, Device, Link
-from simdev.collectives import (
+from simdev.costs.collectives import (
     COLLECTIVES,
     CollectiveCall,
     CollectiveModel,
@@ -21,10 +20,11 @@ from simdev.collectives import (
     levels,
     rounds_of,
 )
-from simdev.collectives.legs import legs
-from simdev.errors import InputError
-from simdev.fabric import Fabric
+from simdev.costs.collectives.legs import legs
 from simdev.files import read_preset
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.fabric import Fabric
 
 WIRE = Wire(Fraction(3, 10**6), Fraction(10**9))
 

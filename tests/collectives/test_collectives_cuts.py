@@ -17,18 +17,18 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from collective_ops import collective
-from simdev.cluster import Cluster, Device, Link
-from simdev.collectives import COLLECTIVES, CollectiveModel, collective_model
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.errors import InputError
+from simdev.costs.collectives import COLLECTIVES, CollectiveModel, collective_model
+from simdev.execution.engine import simulate
 from simdev.files import read_preset
-from simdev.graph import Graph
+from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, lower
 from simdev.lowering.hybrid.durations import Durations, Timings
 from simdev.lowering.hybrid.grid import EXPERT
-from simdev.strategy import Collectives, Strategy
-from simdev.strategy.parallelism import Parallelism
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph
+from simdev.nouns.strategy import Collectives, Strategy
+from simdev.nouns.strategy.parallelism import Parallelism
 from specs import SPEC
 
 Case = tuple[Cluster, str, tuple[int, ...], int]

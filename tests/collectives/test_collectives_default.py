@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
-from simdev.collectives import COLLECTIVES, collective_model
 from simdev.costs import CostModel
+from simdev.costs.collectives import COLLECTIVES, collective_model
 from simdev.files import read_preset
-from simdev.graph import Graph
 from simdev.lowering import Prepared
-from simdev.strategy import Collectives
+from simdev.nouns.graph import Graph
+from simdev.nouns.strategy import Collectives
 
 MIB = 2**20
 KINDS = [kind for kind in COLLECTIVES if kind != "p2p"]

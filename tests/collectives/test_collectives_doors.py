@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from simdev import Graph, Op, Scenario, Strategy, run
-from simdev.cluster import Cluster
-from simdev.collectives import collective_model
 from simdev.costs import CostModel, DeviceSpec
+from simdev.costs.collectives import collective_model
 from simdev.files import read_preset
 from simdev.lowering import Prepared
 from simdev.lowering.hybrid.durations import Durations, Timings
 from simdev.lowering.hybrid.grid import DATA
-from simdev.models.layers import Layer, layer_graph
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import Collectives, Configuration, Parallelism, sync_policy
+from simdev.nouns.taskgraph import COLLECTIVE
 from simdev.oracle.of_scenario import oracle_of
 from simdev.search.soap.optcnn import Wires
-from simdev.strategy import Collectives, Configuration, Parallelism, sync_policy
-from simdev.taskgraph import COLLECTIVE
 from split_graphs import leaf, parameter, tensor, update
 
 MIB = 2**20

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from collective_ops import KINDS, collective, mesh
-from simdev.check import check
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.strategy import Strategy
-from simdev.taskgraph import COLLECTIVE, TaskGraph
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Strategy
+from simdev.nouns.taskgraph import COLLECTIVE, TaskGraph
 
 
 def rules(task_graph: TaskGraph) -> set[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from simdev.cluster import Cluster, Device, Link
-from simdev.collectives.legs import legs
-from simdev.fabric import fabric_of
+from simdev.costs.collectives.legs import legs
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.fabric import fabric_of
 
 
 def tangle(seed: int) -> Cluster:

@@ -7,17 +7,17 @@ from fractions import Fraction
 import pytest
 
 from collective_clusters import TABLE, bus
-from simdev.cluster import Cluster, Device, Link
-from simdev.collectives import (
+from simdev.costs.collectives import (
     COLLECTIVES,
     CollectiveModel,
     CollectiveTable,
     collective_model,
     table_of_bus_bandwidth,
 )
-from simdev.errors import InputError
 from simdev.files import read_preset
 from simdev.files.collectives import read_collectives
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device, Link
 
 
 def test_the_model_takes_the_table_of_its_node_and_ranks() -> None:

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from closed_forms import ring, ring_wire
 from collective_ops import KINDS, collective, seconds
-from simdev.check import check
-from simdev.cluster import Cluster, Device, Link
-from simdev.collectives import bus_bandwidth, collective_model, lane_rings
 from simdev.costs import CostModel
-from simdev.engine import simulate
+from simdev.costs.collectives import bus_bandwidth, collective_model, lane_rings
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
 from simdev.files import read_preset
-from simdev.graph import Graph, Op
 from simdev.lowering import Prepared, lower, lower_step
 from simdev.lowering.hybrid.durations import Durations, Timings
 from simdev.lowering.hybrid.grid import DATA
-from simdev.models.layers import Layer, layer_graph
-from simdev.strategy import Configuration, Strategy, sync_policy
-from simdev.strategy.parallelism import Parallelism
-from simdev.taskgraph import COLLECTIVE
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import Configuration, Strategy, sync_policy
+from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.nouns.taskgraph import COLLECTIVE
 from specs import SPEC
 from split_graphs import leaf, parameter, tensor, update
 from test_collectives_cuts import cut_seconds

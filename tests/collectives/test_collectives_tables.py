@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from closed_forms import ring, ring_wire
 from collective_clusters import TABLE, bus, simulated_ring
 from peers import measured_all_reduces
-from simdev.collectives import (
+from simdev.costs.collectives import (
     CollectiveTable,
     collective_model,
     collective_names,
     table_of_bus_bandwidth,
     table_of_rows,
 )
-from simdev.errors import InputError
 from simdev.files import read_preset
 from simdev.files.collectives import read_collectives
+from simdev.ground.errors import InputError
 
 MIB = 2**20
 
@@ -135,7 +135,7 @@ def test_tables_of_half_the_sizes_tell_the_other_half() -> None:
 def test_shipped_tables_miss_left_out_sizes_by_little(name: str) -> None:
     import json
 
-    from simdev.collectives import COLLECTIVE_PRESETS
+    from simdev.costs.collectives import COLLECTIVE_PRESETS
 
     tables = json.loads((COLLECTIVE_PRESETS / f"{name}.json").read_text())["tables"]
     told = [table["left_out"] for table in tables]

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import common
 from measured_gnmt import golden
-from simdev.engine import simulate
+from simdev.execution.engine import simulate
 from simdev.lowering.build import build
 
 PLACEMENTS = ["single", "random4_seed0", "block4", "m_etf"]

@@ -20,13 +20,13 @@ import pytest
 
 from peers import PEERS
 from placeto import cluster, placeto_edges, simdev_graph
-from simdev.cluster import Cluster
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.strategy import Strategy
-from simdev.trace import Trace
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.graph import Graph
+from simdev.nouns.strategy import Strategy
+from simdev.nouns.trace import Trace
 
 
 @cache

@@ -12,13 +12,9 @@ import numpy as np
 
 from simdev import CostModel, Graph, Op
 from simdev.costs import DeviceSpec, OpCost, Profile, Row, profile_key
-from simdev.costs.roofline import (
-    Load,
-    Scalars,
-    ideal_seconds,
-    load_of,
-)
-from simdev.graph import Tensor
+from simdev.costs.roofline import Scalars, ideal_seconds
+from simdev.nouns.graph import Tensor
+from simdev.nouns.semantics.keys import Load, load_of
 
 US = Fraction(1, 10**6)
 SPEC = DeviceSpec("fast", {"float32": Fraction(10**14)}, Fraction(10**12))

@@ -13,10 +13,10 @@ from devices import SPEC, US, key, profile
 from simdev import CostModel, Graph
 from simdev.costs import Profile, Row
 from simdev.costs.roofline import pace_of
-from simdev.errors import InputError
 from simdev.files import read_profile
 from simdev.files.device import device_presets
 from simdev.files.graph import read_graph
+from simdev.ground.errors import InputError
 
 H100 = Path(__file__).parents[2] / "profiles" / "h100"
 SGD = ("mlp", "resnet-50", "rnnlm", "small", "vgg-19")

@@ -16,7 +16,7 @@ from simdev.costs import HostCost, Profile, Row, op_key
 from simdev.costs.dispatch import FIRST, HEAVY, LIGHT
 from simdev.files import read_graph, read_profile
 from simdev.files.device import device_presets
-from simdev.graph import Tensor
+from simdev.nouns.graph import Tensor
 
 H100 = Path(__file__).parents[2] / "profiles" / "h100"
 OUT = (Tensor(32, (8,), "float32"),)

@@ -32,14 +32,12 @@ from devices import (
     relu,
 )
 from simdev import CostModel, Graph, InputError, Scenario, Strategy, load_scenario, run
-from simdev.cluster import Cluster, Device
 from simdev.costs import DeviceSpec, Efficiency, Row, op_key
-from simdev.costs.roofline import (
-    rounded,
-)
-from simdev.errors import MissingCostError
+from simdev.costs.roofline import rounded
 from simdev.files import read_profile
-from simdev.semantics import work
+from simdev.ground.errors import MissingCostError
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.semantics import work
 
 # From the profile to the report.
 

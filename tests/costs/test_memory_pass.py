@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdev import CostModel, Graph, Op, Scenario, Strategy, load_scenario, oracle_of, run, sweep
-from simdev.cli import main
+from simdev.commands import main
 from simdev.costs import DeviceSpec, Profile, Row, op_key
-from simdev.errors import MissingCostError
-from simdev.graph import Tensor
+from simdev.ground.errors import MissingCostError
+from simdev.nouns.graph import Tensor
+from simdev.nouns.semantics.dtype import BITS
 from simdev.report.page.step import Subject, notes
 from simdev.search import search
-from simdev.semantics.dtype import BITS
 
 SPEC = DeviceSpec("d", {"float32": Fraction(10**13)}, Fraction(10**11))
 COSTS = CostModel(specs=(SPEC,))

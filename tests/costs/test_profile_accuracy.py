@@ -25,7 +25,8 @@ from benchmarks.ladder import (
 )
 from simdev import InputError
 from simdev.costs import DeviceSpec, Profile, Row, profile_key
-from simdev.costs.roofline import Scalars, ideal_seconds, load_of
+from simdev.costs.roofline import Scalars, ideal_seconds
+from simdev.nouns.semantics.keys import load_of
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "reference" / "errors.md"

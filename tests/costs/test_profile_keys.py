@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simdev.costs import op_key, profile_key
 from simdev.files.profile import read_profile
-from simdev.models import build
+from simdev.nouns.models import build
 
 PROFILES = Path(__file__).parents[2] / "profiles"
 

@@ -16,7 +16,7 @@ from simdev import CostModel
 from simdev.costs import DeviceSpec, Efficiency, Row, profile_key
 from simdev.costs.neighbours import NUGGETS, Neighbours
 from simdev.costs.roofline import Scalars, datasheet_scalars, ideal_seconds, rounded
-from simdev.semantics import work
+from simdev.nouns.semantics import work
 
 BOTH = {"float32": Fraction(10**13), "bfloat16": Fraction(10**14)}
 POWERS = [2**i for i in range(3, 11)]

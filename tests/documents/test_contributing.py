@@ -12,8 +12,8 @@ def test_every_path_that_contributors_are_told_of_exists() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     paths = {name for name in re.findall(r"`([\w./-]+)`", text) if "/" in name}
     paths |= set(re.findall(r"`([A-Z]+\.md|\w+\.(?:cfg|py))`", text))
-    templates = {"simdev/cli/VERB.py", "scenarios/NAME.json"}
-    beside = {"test_kind_names.py": "tests/semantics", "opening.py": "simdev/importers"}
+    templates = {"simdev/commands/VERB.py", "scenarios/NAME.json"}
+    beside = {"test_kind_names.py": "tests/semantics", "opening.py": "simdev/formats"}
     assert len(paths) > 25
     missing = [
         name

@@ -35,7 +35,7 @@ def test_json_of_the_readme_is_json():
 
 
 def test_commands_of_the_readme_exist(capsys):
-    from simdev.cli import main
+    from simdev.commands import main
 
     for verb in re.findall(r"^    simdev (\w+)", README.read_text(), re.MULTILINE):
         with pytest.raises(SystemExit) as stop:
@@ -60,7 +60,7 @@ def test_figures_of_the_readme_are_those_of_the_shipped_scenario():
 
 
 def test_the_question_of_the_guide_has_its_answer(tmp_path, monkeypatch, capsys):
-    from simdev.cli import main
+    from simdev.commands import main
 
     monkeypatch.chdir(tmp_path)
     guide = (README.parent / "docs" / "tutorials" / "guide.md").read_text()
@@ -87,7 +87,7 @@ def test_the_question_of_the_guide_has_its_answer(tmp_path, monkeypatch, capsys)
 @pytest.mark.slow
 def test_the_comparison_of_the_page_comes_out(monkeypatch, capsys):
     """All but the CPU seconds, which are of the machine."""
-    from simdev.cli import main
+    from simdev.commands import main
 
     monkeypatch.chdir(README.parent)
     page = (README.parent / "docs" / "how-to" / "comparing.md").read_text()
@@ -130,7 +130,7 @@ def python_of(page: Path) -> str:
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory):
     """The folder of a reader who has a scenario.json, and the trace.json that it made."""
-    from simdev.cli import main
+    from simdev.commands import main
 
     folder = tmp_path_factory.mktemp("reader")
     op = {"inputs": ["a"], "outputs": [{"bytes": "2 MB"}]}
@@ -171,7 +171,7 @@ def test_json_of_the_documents_is_json(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_of_the_documents_exist(page, capsys):
     """Each verb, and each of its options that a page shows."""
-    from simdev.cli import main
+    from simdev.commands import main
 
     text = page.read_text().replace("\\\n", " ")
     for verb, rest in re.findall(r"^(?:    |\$ )simdev (\w+)(.*)$", text, re.MULTILINE):
@@ -195,7 +195,7 @@ def told_in(page: Path) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("name", ["systems", "papers", "trace"])
 def test_a_tutorial_prints_what_it_says(name, tmp_path, monkeypatch, capsys):
     """Every line that stands there; what took how long is of the machine."""
-    from simdev.cli import main
+    from simdev.commands import main
 
     monkeypatch.chdir(tmp_path)
     for command, lines in told_in(README.parent / "docs" / "tutorials" / f"{name}.md"):

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 from simdev import Oracle, load_scenario
-from simdev.cli import main
+from simdev.commands import main
 from simdev.files.examples import scenario_names, scenario_path
+from simdev.learn import family
 from simdev.oracle import oracle_of
-from simdev.search import family, search
+from simdev.search import search
 from simdev.search.baechi import placers
 
 ROOT = Path(__file__).parents[2]

@@ -101,7 +101,7 @@ def test_every_verb_is_in_the_reference_of_the_command_line() -> None:
 import sys
 sys.path.insert(0, {str(DOCS / "_extensions")!r})
 from command_line import head, parts, verbs_of
-from simdev.cli import VERBS, parser
+from simdev.commands import VERBS, parser
 verbs = verbs_of(parser())
 assert len(verbs) == len(VERBS)
 for name, command in verbs.items():

@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 from typing_extensions import is_typeddict
 
-import simdev.cli
-import simdev.serve
-from simdev.cluster import QUEUES, TRANSFERS
+import simdev.commands
+import simdev.commands.server
+from simdev.commands.server.errors import CODES
 from simdev.files import device_presets, preset_names
-from simdev.schedules import NAMES
-from simdev.search import FAMILIES, METHODS
+from simdev.learn import FAMILIES
+from simdev.nouns.cluster import QUEUES, TRANSFERS
+from simdev.nouns.schedules import NAMES
+from simdev.nouns.semantics import SHIPPED
+from simdev.nouns.strategy.strategy import POLICIES
+from simdev.search import METHODS
 from simdev.search.prepare import PREPARATIONS, RULES
-from simdev.semantics import SHIPPED
-from simdev.serve.errors import CODES
-from simdev.strategy.strategy import POLICIES
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,7 +81,7 @@ def codes() -> set[str]:
         ("formats.md", "`transfer` |", TRANSFERS),
         ("learning.md", "family | what differs", FAMILIES),
         ("search.md", "name", [name.replace("adjust", "adjust:RULE") for name in PREPARATIONS]),
-        ("serve.md", "method | params", simdev.serve.METHODS),
+        ("serve.md", "method | params", simdev.commands.server.METHODS),
         ("pipelines.md", "name | order of a rank", NAMES),
     ],
 )
@@ -118,7 +119,7 @@ def test_options_that_a_page_names_are_those_of_its_verbs(
     page: str, verbs: tuple[str, ...]
 ) -> None:
     """The reference has every option, from the parsers; a page names those that it is about."""
-    rows = [row for verb in verbs for row in getattr(simdev.cli, verb).OPTIONS]
+    rows = [row for verb in verbs for row in getattr(simdev.commands, verb).OPTIONS]
     options = {flag for flags, *_ in rows for flag in flags.split()}
     written = set(re.findall(r"`(--?[a-z][\w-]*)", page_named(page)))
     assert written
@@ -249,6 +250,6 @@ def test_what_settings_mean_is_read_from_docstrings(registries: ModuleType) -> N
 
 def test_the_readme_names_every_verb() -> None:
     readme = (ROOT / "README.md").read_text()
-    verbs = {verb.__name__.rpartition(".")[2].rstrip("_") for verb in simdev.cli.VERBS}
+    verbs = {verb.__name__.rpartition(".")[2].rstrip("_") for verb in simdev.commands.VERBS}
     assert set(re.findall(r"^    simdev (\w+)", readme, re.MULTILINE)) == verbs
     assert f"# {len(METHODS)} placers and partitioners" in readme

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from simdev.cluster import Cluster, Device
-from simdev.strategy import Order
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.strategy import Order
 from strategies import UNIT, World, op
 
 # The anomaly museum: what is no law. Each case has the whole timeline before and after the change

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 
 from benchmarks import common
 from sequences import fixed, longest_paths
-from simdev.check import check
-from simdev.cluster import QUEUES, Cluster, Device
-from simdev.engine import simulate
-from simdev.errors import DeadlockError
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.ground.errors import DeadlockError
 from simdev.lowering import lower_prepared
-from simdev.strategy import Order, Strategy
-from simdev.taskgraph import TaskGraph
-from simdev.trace import Trace
+from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.strategy import Order, Strategy
+from simdev.nouns.taskgraph import TaskGraph
+from simdev.nouns.trace import Trace
 from strategies import (
     POLICIES,
     UNIT,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from simdev.engine.fair import smallest_share
+from simdev.execution.engine.fair import smallest_share
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sequences import longest_paths
-from simdev.cluster import QUEUES
-from simdev.engine import simulate
-from simdev.graph import Op, Tensor
-from simdev.strategy import Order
-from simdev.taskgraph import Rows
+from simdev.execution.engine import simulate
+from simdev.nouns.cluster import QUEUES
+from simdev.nouns.graph import Op, Tensor
+from simdev.nouns.strategy import Order
+from simdev.nouns.taskgraph import Rows
 from strategies import UNIT, World, task_graphs, worlds
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")

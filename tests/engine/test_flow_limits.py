@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simdev
-from simdev.check import check
-from simdev.errors import InputError
+from simdev.execution.check import check
+from simdev.ground.errors import InputError
 
 
 def _scenario(size: int, engine: str) -> simdev.Scenario:

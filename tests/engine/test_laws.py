@@ -20,11 +20,11 @@ from pathlib import Path
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simdev.cluster import QUEUES, Cluster, Device, Link
-from simdev.engine import simulate
-from simdev.graph import Graph, Op
-from simdev.taskgraph import TaskGraph
-from simdev.trace import Trace
+from simdev.execution.engine import simulate
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.taskgraph import TaskGraph
+from simdev.nouns.trace import Trace
 from strategies import UNIT, World, rename, task_graphs, worlds
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")

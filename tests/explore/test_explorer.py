@@ -13,10 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simdev
-from simdev.errors import InputError
-from simdev.explore import Explorer, explorer_of, knobs_of
-from simdev.explore.knobs import BANDWIDTH, LATENCY, MEMORY, MICROBATCHES, SPEED, checked, turned
+from simdev.commands.explorer import Explorer, explorer_of, knobs_of
+from simdev.commands.explorer.knobs import (
+    BANDWIDTH,
+    LATENCY,
+    MEMORY,
+    MICROBATCHES,
+    SPEED,
+    checked,
+    turned,
+)
+from simdev.execution.scenario import execute, prepare
 from simdev.files.examples import scenario_names
+from simdev.ground.errors import InputError
 from simdev.lowering import (
     can_be_retimed,
     hangs_on_op_times,
@@ -26,7 +35,6 @@ from simdev.lowering import (
 )
 from simdev.report import analyze
 from simdev.report.page import Subject, run_data
-from simdev.scenario import execute, prepare
 from strategies import UNIT, World, op, worlds
 
 VALUES = {BANDWIDTH: 3, LATENCY: 0.5, MEMORY: 0.75}

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import simdev
-from simdev.explore import explorer_of
+from simdev.commands.explorer import explorer_of
 from simdev.files.examples import examples_folder
 
 ALEXNET = examples_folder() / "profiles" / "graphs" / "alexnet-b128.json"

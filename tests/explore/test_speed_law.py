@@ -11,9 +11,9 @@ import pytest
 
 import simdev
 from simdev import Cluster, Device, Graph, Op, Scenario, Strategy, Tensor
-from simdev.explore import explorer_of
-from simdev.models.layers import Layer, layer_graph
-from simdev.strategy import Collectives, sync_policy
+from simdev.commands.explorer import explorer_of
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import Collectives, sync_policy
 
 POLICIES = ("parameter-server", "sliced", "p3", "bucketed", "tic", "tac")
 ALGORITHMS = ("auto", "ring", "tree", "hierarchical")

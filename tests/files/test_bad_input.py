@@ -25,9 +25,8 @@ from bad.runs import broken_runs
 from bad.scenarios import SCENARIOS, scenario
 from bad.strategies import STRATEGIES
 from simdev import load_scenario, run
-from simdev.check import check
-from simdev.cli import main
-from simdev.errors import InputError, SimdevError
+from simdev.commands import main
+from simdev.execution.check import check
 from simdev.files import (
     read_cluster,
     read_graph,
@@ -37,6 +36,7 @@ from simdev.files import (
     read_strategy,
     write_run,
 )
+from simdev.ground.errors import InputError, SimdevError
 
 READERS: dict[str, Callable[[str], Any]] = {
     "graph": read_graph,

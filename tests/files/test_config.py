@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.models.large import LARGE, Transformer, from_config
+from simdev.commands import main
+from simdev.commands.server import ServerState
+from simdev.commands.server.protocol import respond
+from simdev.execution.scenario import load_scenario
+from simdev.ground.errors import InputError
+from simdev.nouns.models.large import LARGE, Transformer, from_config
 from simdev.report import run
-from simdev.scenario import load_scenario
-from simdev.serve import ServerState
-from simdev.serve.protocol import respond
-from simdev.sweep import sweep
+from simdev.search.sweep import sweep
 
 
 def plain(

@@ -17,9 +17,7 @@ import pytest
 from hypothesis import given
 
 from bad.profiles import ROW, row
-from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel, op_key
-from simdev.errors import InputError
 from simdev.files import (
     read_cluster,
     read_graph,
@@ -34,9 +32,11 @@ from simdev.files import (
 )
 from simdev.files.reading import parse_json
 from simdev.files.shape import plain
-from simdev.graph import Graph, Op, Tensor
-from simdev.strategy import Order, Strategy
-from simdev.units import picoseconds
+from simdev.ground.errors import InputError
+from simdev.ground.units import picoseconds
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Order, Strategy
 from strategies import World, worlds
 
 

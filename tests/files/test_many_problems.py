@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from simdev import InputError, load_scenario
-from simdev.cli import main
-from simdev.serve.errors import error_json
+from simdev.commands import main
+from simdev.commands.server.errors import error_json
 
 MANY = 300
 DEVICES = [{"name": f"d{i}", "kind": "h100-sxm"} for i in range(2)]

@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 
 from bad.profiles import row
-from simdev.errors import InputError
-from simdev.files import (
-    preset_names,
-    read_preset,
-    read_scenario,
-)
+from simdev.files import preset_names, read_preset, read_scenario
 from simdev.files.cluster import CLUSTERS
+from simdev.ground.errors import InputError
 
 
 def test_presets_load_and_tell_where_their_numbers_come_from() -> None:

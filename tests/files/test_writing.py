@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bad.profiles import ROW
-from simdev.cluster import Cluster, Device
 from simdev.files import (
     read_profile,
     replacing,
@@ -24,9 +23,10 @@ from simdev.files import (
     write_text,
 )
 from simdev.files.writing import decimal_text, new_folder, rate_text, time_text
-from simdev.graph import Graph, Op
-from simdev.strategy import Strategy
-from simdev.units import parse_bandwidth, parse_time
+from simdev.ground.units import parse_bandwidth, parse_time
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.strategy import Strategy
 
 
 @given(st.fractions(Fraction(0), Fraction(10**6)))

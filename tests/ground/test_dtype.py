@@ -10,16 +10,24 @@ from typing import Any
 import pytest
 
 from simdev import Scenario, run
-from simdev.cluster import Cluster, Device
 from simdev.costs import CostModel, DeviceSpec
-from simdev.errors import InputError, MissingCostError
 from simdev.files import read_graph, read_profile
 from simdev.files.device import device_presets, read_device
-from simdev.graph import Graph, Op, Tensor
-from simdev.memory import MemoryModel
-from simdev.models import build
-from simdev.semantics.dtype import ALIASES, BITS, PARAMETERS, PEAKS, STAND_INS, bits_of, canonical
-from simdev.strategy import Strategy
+from simdev.ground.errors import InputError, MissingCostError
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.memory import MemoryModel
+from simdev.nouns.models import build
+from simdev.nouns.semantics.dtype import (
+    ALIASES,
+    BITS,
+    PARAMETERS,
+    PEAKS,
+    STAND_INS,
+    bits_of,
+    canonical,
+)
+from simdev.nouns.strategy import Strategy
 
 SIZE = 8192
 

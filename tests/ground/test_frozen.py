@@ -28,14 +28,14 @@ from simdev import (
     Tensor,
     run,
 )
-from simdev.collectives import CollectiveTable
 from simdev.costs import DeviceSpec, Efficiency, Profile, Row
-from simdev.frozen import FrozenDict, frozen
-from simdev.memory import MemoryModel
-from simdev.scenario import fingerprint, prepare
-from simdev.strategy import Collectives, Configuration, Order
-from simdev.strategy.parallelism import Parallelism
-from simdev.sweep import sweep
+from simdev.costs.collectives import CollectiveTable
+from simdev.execution.scenario import fingerprint, prepare
+from simdev.ground.frozen import FrozenDict, frozen
+from simdev.nouns.memory import MemoryModel
+from simdev.nouns.strategy import Collectives, Configuration, Order
+from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.search.sweep import sweep
 
 WORDS = st.text(max_size=3)
 NESTED = st.recursive(

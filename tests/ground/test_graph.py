@@ -9,8 +9,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor, find_cycle
+from simdev.ground.errors import InputError
+from simdev.nouns.graph import Graph, Op, Tensor, find_cycle
 
 
 def layered() -> Graph:

@@ -13,8 +13,8 @@ import numba
 import pytest
 from numba.core import event
 
-import simdev.errors
-import simdev.jit
+import simdev.ground.errors
+import simdev.ground.jit
 
 KERNEL = """
 from readonly.jit import jit
@@ -44,7 +44,7 @@ class Installation:
     def __init__(self, root: Path) -> None:
         self.root, self.package = root, root / "readonly"
         (self.package / "engine").mkdir(parents=True)
-        for module in (simdev.jit, simdev.errors):
+        for module in (simdev.ground.jit, simdev.ground.errors):
             source = Path(str(module.__file__))
             (self.package / source.name).write_text(source.read_text())
         self.write(2)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdev.units import (
+from simdev.ground.units import (
     exact,
     format_bandwidth,
     format_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import networkx as nx
 
-from simdev.collectives import bus_factor
+from simdev.costs.collectives import bus_factor
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 

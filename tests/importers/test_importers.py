@@ -10,8 +10,7 @@ import pytest
 from imported import PROFILE, workload
 from peers import PEERS
 from simdev import load_scenario
-from simdev.errors import InputError
-from simdev.importers import (
+from simdev.formats import (
     Machine,
     import_file,
     layers_scenario,
@@ -20,6 +19,7 @@ from simdev.importers import (
     workload_scenario,
     write_imported,
 )
+from simdev.ground.errors import InputError
 from simdev.report import run
 
 # PipeDream

@@ -25,8 +25,8 @@ from foreign import (
     write,
 )
 from simdev import load_scenario
-from simdev.errors import InputError
-from simdev.importers import import_file, write_imported
+from simdev.formats import import_file, write_imported
+from simdev.ground.errors import InputError
 from simdev.report import run
 
 

@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from foreign import COMP, alike, log, matrix, network, node, write
 from imported import PROFILE, workload
 from simdev import load_scenario
-from simdev.cli import main
-from simdev.errors import InputError
+from simdev.commands import main
 from simdev.files import read_cluster, read_collectives, read_profile
-from simdev.importers import (
+from simdev.formats import (
     FORMATS,
     TORCH_FORMATS,
     Imported,
@@ -32,6 +31,7 @@ from simdev.importers import (
     open_source,
     recognise,
 )
+from simdev.ground.errors import InputError
 from simdev.report import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "importers.md"

@@ -10,7 +10,7 @@ import pytest
 
 from foreign import ALL_REDUCE, COLL, COMP, node, write
 from simdev import load_scenario
-from simdev.cli import main
+from simdev.commands import main
 from simdev.report import run
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "importers.md").read_text()

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foreign import alike, log, matrix
-from simdev.collectives import bus_factor
-from simdev.errors import InputError
-from simdev.fabric import Routes
+from simdev.costs.collectives import bus_factor
 from simdev.files import read_cluster, read_collectives
-from simdev.importers import (
+from simdev.formats import (
     Machine,
     import_file,
     imported_text,
@@ -24,6 +22,8 @@ from simdev.importers import (
     topology_cluster,
     write_imported,
 )
+from simdev.ground.errors import InputError
+from simdev.nouns.fabric import Routes
 
 MESH = [
     [0, 1, 1, 2, 2, 0, 0, 0],

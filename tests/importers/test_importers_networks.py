@@ -10,8 +10,8 @@ import pytest
 
 from foreign import network
 from simdev import load_scenario
-from simdev.errors import InputError
-from simdev.importers import Machine, import_file, network_scenario, parse_network, write_imported
+from simdev.formats import Machine, import_file, network_scenario, parse_network, write_imported
+from simdev.ground.errors import InputError
 from simdev.report import run
 
 TEXTS = {

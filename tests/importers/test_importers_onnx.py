@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from simdev import load_scenario
-from simdev.errors import InputError
-from simdev.frozen import FrozenDict
-from simdev.importers import (
+from simdev.formats import (
     Machine,
     import_file,
     model_graph,
@@ -18,8 +16,10 @@ from simdev.importers import (
     read_model,
     write_imported,
 )
+from simdev.ground.errors import InputError
+from simdev.ground.frozen import FrozenDict
+from simdev.nouns.semantics import op_work
 from simdev.report import run
-from simdev.semantics import op_work
 
 onnx = pytest.importorskip("onnx")
 helper, numpy_helper, TensorProto = onnx.helper, onnx.numpy_helper, onnx.TensorProto

@@ -58,7 +58,8 @@ def test_few_packages_are_needed() -> None:
 def test_the_help_loads_nothing_heavy() -> None:
     """So that it takes a fraction of a second."""
     loaded = (
-        "import sys; from simdev.cli import parser; parser().format_help(); print(*sys.modules)"
+        "import sys; from simdev.commands import parser; parser().format_help(); "
+        "print(*sys.modules)"
     )
     printed = subprocess.run(
         [sys.executable, "-c", loaded], cwd=ROOT, check=True, capture_output=True, text=True

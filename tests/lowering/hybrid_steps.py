@@ -7,16 +7,16 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from simdev.cluster import Cluster
-from simdev.collectives import CollectiveModel
 from simdev.costs import CostModel
-from simdev.engine import simulate
+from simdev.costs.collectives import CollectiveModel
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import Outcome
 from simdev.files import read_cluster
 from simdev.lowering.hybrid import lower_hybrid
-from simdev.models.large import Transformer
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.models.large import Transformer
+from simdev.nouns.strategy.parallelism import MODULES, Parallelism
 from simdev.report import analyze
-from simdev.scenario import Outcome
-from simdev.strategy.parallelism import MODULES, Parallelism
 from specs import SPEC
 
 SMALL = Transformer(

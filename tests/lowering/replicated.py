@@ -7,19 +7,19 @@ from functools import cache
 from typing import Any
 
 from simdev import Scenario
-from simdev.cluster import Cluster, Device, Host, Link
 from simdev.costs import CostModel
+from simdev.execution.period import simulate_strategy
+from simdev.execution.scenario import outcome_of, prepare
 from simdev.files.device import read_device
-from simdev.graph import Graph
 from simdev.lowering.symmetry import Quotient, quotient_of
-from simdev.memory import MemoryModel
-from simdev.models.backward import training_graph
-from simdev.models.builder import StepBuilder
-from simdev.models.ops import batch_norm, cross_entropy, layer_norm, linear, relu, tanh
-from simdev.period import simulate_strategy
+from simdev.nouns.cluster import Cluster, Device, Host, Link
+from simdev.nouns.graph import Graph
+from simdev.nouns.memory import MemoryModel
+from simdev.nouns.models.backward import training_graph
+from simdev.nouns.models.builder import StepBuilder
+from simdev.nouns.models.ops import batch_norm, cross_entropy, layer_norm, linear, relu, tanh
+from simdev.nouns.strategy import Collectives, Order, Strategy
 from simdev.report import Report, analyze, run
-from simdev.scenario import outcome_of, prepare
-from simdev.strategy import Collectives, Order, Strategy
 from strategies import Tape
 
 # Names and tasks of one device stand for those of others.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simdev.strategy import Configuration
+from simdev.nouns.strategy import Configuration
 from split_graphs import cluster, linears
 
 C = Configuration

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sharded import COSTS
-from simdev.check import check
-from simdev.cluster import Cluster
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
 from simdev.lowering import Partitioned, lower, partition
-from simdev.strategy import Configuration, Strategy
-from simdev.trace import Trace
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Configuration, Strategy
+from simdev.nouns.trace import Trace
 from split_graphs import cluster, leaf, parameter, tensor, update
 
 C = Configuration

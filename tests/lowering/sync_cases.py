@@ -6,15 +6,15 @@ from fractions import Fraction
 
 import numpy as np
 
-from simdev.check import check
-from simdev.cluster import Cluster, Device
 from simdev.costs import CostModel
-from simdev.engine import simulate
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.execution.period import steady_state
+from simdev.execution.scenario import Outcome, Scenario, execute
 from simdev.lowering import Prepared
-from simdev.models.layers import Layer, layer_graph
-from simdev.period import steady_state
-from simdev.scenario import Outcome, Scenario, execute
-from simdev.strategy import Strategy, Sync
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import Strategy, Sync
 
 PS = 10**12
 

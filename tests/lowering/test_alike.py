@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simdev.cluster import Cluster, Device, Link
 from simdev.lowering.symmetry import Alike
+from simdev.nouns.cluster import Cluster, Device, Link
 
 
 def nodes(slow: str = "", bent: bool = False) -> Cluster:

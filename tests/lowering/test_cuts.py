@@ -7,12 +7,12 @@ from itertools import combinations, product
 import pytest
 
 from op_examples import semantics_of_example
-from simdev.graph import Op
 from simdev.lowering.partition.cuts import Cut, cells_of, cut_of, drafts_of, regions_read
 from simdev.lowering.partition.geometry import Part, Reading, parts
 from simdev.lowering.partition.layout import Copy, grid_of
-from simdev.semantics import kinds, semantics_of, splits
-from simdev.semantics.registry import Semantics
+from simdev.nouns.graph import Op
+from simdev.nouns.semantics import kinds, semantics_of, splits
+from simdev.nouns.semantics.registry import Semantics
 
 
 def degrees_of(semantics: Semantics, most: int) -> list[tuple[tuple[str, int], ...]]:

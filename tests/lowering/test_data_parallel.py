@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from simdev import Oracle, Scenario, run
-from simdev.check import check
-from simdev.cluster import Cluster, Device
 from simdev.costs import CostModel
-from simdev.errors import InputError
+from simdev.execution.check import check
 from simdev.files import read_preset
 from simdev.files.device import read_device
-from simdev.graph import Graph, Op
+from simdev.ground.errors import InputError
 from simdev.lowering import partition
-from simdev.models import build
-from simdev.strategy import Collectives, Strategy
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.models import build
+from simdev.nouns.strategy import Collectives, Strategy
 
 V100 = CostModel(specs=(read_device("v100"),))
 K80 = CostModel(specs=(read_device("k80"), read_device("host-cpu")))

@@ -17,9 +17,9 @@ from simdev import Oracle, Scenario, Strategy, run
 from simdev.costs import CostModel
 from simdev.files import read_graph, read_preset
 from simdev.files.device import read_device
-from simdev.graph import Graph
 from simdev.lowering import partition
 from simdev.measure.capture import capture
+from simdev.nouns.graph import Graph
 from simdev.report import Report
 
 V100, COSTS = read_preset("c4140-4x-v100"), CostModel(specs=(read_device("v100"),))

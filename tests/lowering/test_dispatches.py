@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 
 from host_worlds import PS, HostWorld, finishes, host_world
-from simdev.check import check, host_faults
-from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel
-from simdev.engine import ENGINES, simulate
-from simdev.errors import DeadlockError
-from simdev.graph import Graph, Op
+from simdev.execution.check import check, host_faults
+from simdev.execution.engine import ENGINES, simulate
+from simdev.execution.period import Steady, simulate_strategy, steady_state, step_time_ps
+from simdev.ground.errors import DeadlockError
 from simdev.lowering import Prepared
-from simdev.period import Steady, simulate_strategy, steady_state, step_time_ps
-from simdev.strategy import Strategy
-from simdev.trace import Trace
+from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.strategy import Strategy
+from simdev.nouns.trace import Trace
 from strategies import drawn
 
 

@@ -10,20 +10,20 @@ from itertools import product
 import pytest
 
 from host_worlds import PS
-from simdev.check import check, host_faults
-from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel
-from simdev.engine import ENGINES, simulate
-from simdev.errors import InputError
+from simdev.execution.check import check, host_faults
+from simdev.execution.engine import ENGINES, simulate
+from simdev.execution.period import simulate_strategy
 from simdev.files import read_strategy
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, iterated, lower, lower_step, written_out
-from simdev.models.layers import Layer, layer_graph
-from simdev.period import simulate_strategy
-from simdev.strategy import Collectives, Order, Parallelism, Strategy, sync_policy
-from simdev.strategy.sync import PRESETS
-from simdev.taskgraph import DISPATCH, TaskGraph
-from simdev.trace import Trace
+from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import Collectives, Order, Parallelism, Strategy, sync_policy
+from simdev.nouns.strategy.sync import PRESETS
+from simdev.nouns.taskgraph import DISPATCH, TaskGraph
+from simdev.nouns.trace import Trace
 from split_graphs import cluster, convolutions
 
 HOSTS = [

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid_steps import DENSE, EXPERTS, SMALL, boxes, cluster_for, lowered, modules, report_of
-from simdev.check import check
-from simdev.engine import simulate
-from simdev.models.large import Transformer, classifier, layer, shard_of
-from simdev.models.large.roles import DATA, EXPERT, HOST, PIPELINE, RECOMPUTE, TENSOR
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.nouns.models.large import Transformer, classifier, layer, shard_of
+from simdev.nouns.models.large.roles import DATA, EXPERT, HOST, PIPELINE, RECOMPUTE, TENSOR
+from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.nouns.taskgraph import BUFFER_KINDS
 from simdev.report.measures.training import BUBBLE, TERMS, tiles
-from simdev.strategy.parallelism import Parallelism
-from simdev.taskgraph import BUFFER_KINDS
 
 DEGREES = [
     (1, 1, 1),

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from hybrid_steps import DENSE, SMALL, cluster_for
-from simdev.collectives import CollectiveModel
 from simdev.costs import CostModel, Profile, Row
+from simdev.costs.collectives import CollectiveModel
 from simdev.costs.groups import device_prefix
-from simdev.costs.roofline import load_of
+from simdev.execution.scenario import execute, load_scenario
 from simdev.files import read_profile
 from simdev.lowering.hybrid import lower_hybrid
-from simdev.models.large import Transformer, large_model, layer, shard_of
-from simdev.models.large.likes import Kernel
-from simdev.models.large.roles import FORWARD
-from simdev.scenario import execute, load_scenario
-from simdev.strategy.parallelism import Parallelism
+from simdev.nouns.models.large import Transformer, large_model, layer, shard_of
+from simdev.nouns.models.large.likes import Kernel
+from simdev.nouns.models.large.roles import FORWARD
+from simdev.nouns.semantics.keys import load_of
+from simdev.nouns.strategy.parallelism import Parallelism
 from specs import SPEC
 
 PROFILES = Path(__file__).parents[2] / "profiles" / "h100"

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from hybrid_steps import DENSE, EXPERTS, SMALL, boxes, lowered, report_of
-from simdev.check import check
-from simdev.engine import simulate
-from simdev.errors import InputError
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.ground.errors import InputError
 from simdev.lowering.pipeline import pipeline_task_graph
-from simdev.models.large import footprint, shard_of
-from simdev.models.large.roles import DATA, EXPERT, PIPELINE
+from simdev.nouns.models.large import footprint, shard_of
+from simdev.nouns.models.large.roles import DATA, EXPERT, PIPELINE
+from simdev.nouns.schedules import dualpipe, stage_times
+from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.nouns.taskgraph import BUFFER_KINDS
 from simdev.report.measures.pipeline import pipeline_use
-from simdev.schedules import dualpipe, stage_times
-from simdev.strategy.parallelism import Parallelism
-from simdev.taskgraph import BUFFER_KINDS
 
 # Of ends that are next to nothing, so that all stages take equally long.
 EQUAL = replace(DENSE, name="equal", vocabulary=1, positions=False, tied=False, hidden=4096)

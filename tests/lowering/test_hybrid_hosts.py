@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid_steps import DENSE, boxes, cluster_for, lowered, report_of
-from simdev.check import check
-from simdev.cli import main
-from simdev.cluster import Cluster, Device, Host
-from simdev.engine import simulate
-from simdev.errors import InputError
-from simdev.models.large import Transformer, large_model, layer, shard_of
-from simdev.models.large.roles import BACKWARD, DISPATCH, FORWARD, UPDATE
-from simdev.strategy.parallelism import Parallelism
+from simdev.commands import main
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.models.large import Transformer, large_model, layer, shard_of
+from simdev.nouns.models.large.roles import BACKWARD, DISPATCH, FORWARD, UPDATE
+from simdev.nouns.strategy.parallelism import Parallelism
 from test_hybrid import parallelisms
 
 MS = 10**9  # ps

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 import simdev
-from simdev.cli import main
-from simdev.collectives import collective_model
+from simdev.commands import main
 from simdev.costs import CostModel
+from simdev.costs.collectives import collective_model
 from simdev.costs.roofline import peak_name
-from simdev.engine import simulate
-from simdev.errors import InputError
+from simdev.execution.engine import simulate
 from simdev.files import read_cluster, read_device
 from simdev.files.device import device_names
+from simdev.ground.errors import InputError
 from simdev.lowering.hybrid import lower_hybrid
-from simdev.models.large import Transformer
-from simdev.models.large.transformer import PRECISIONS
+from simdev.nouns.models.large import Transformer
+from simdev.nouns.models.large.transformer import PRECISIONS
+from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report.measures.training import Training
-from simdev.strategy.parallelism import Parallelism
 
 LINE = "simulate --model llama2-7b --cluster dgx-h100 --tp 8 --microbatch 4"
 

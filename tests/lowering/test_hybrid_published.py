@@ -15,12 +15,12 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import hybrid, vtrain
-from simdev import models
-from simdev.calibrate import calibrate_steps
 from simdev.files import read_preset
-from simdev.models.large import LARGE, footprint, large_model, shard_of
-from simdev.strategy.parallelism import Parallelism
-from simdev.units import parse_time
+from simdev.ground.units import parse_time
+from simdev.measure.calibrate import calibrate_steps
+from simdev.nouns import models
+from simdev.nouns.models.large import LARGE, footprint, large_model, shard_of
+from simdev.nouns.strategy.parallelism import Parallelism
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "papers" / "large-models.md").read_text()

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from hybrid_steps import DENSE, EXPERTS, boxes, lowered, report_of
-from simdev.cli import main
-from simdev.collectives import CollectiveModel
+from simdev.commands import main
 from simdev.costs import CostModel
-from simdev.errors import InputError
+from simdev.costs.collectives import CollectiveModel
+from simdev.execution.scenario import load_scenario
 from simdev.files import read_cluster
+from simdev.ground.errors import InputError
 from simdev.lowering.hybrid import lower_hybrid
-from simdev.models.large import LARGE
+from simdev.nouns.models.large import LARGE
+from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.nouns.taskgraph import Coded, Lazy
 from simdev.report import run
 from simdev.report.figures import chart_of, draw_gantt
 from simdev.report.measures.training import BUBBLE, TERMS, tiles
-from simdev.scenario import load_scenario
-from simdev.strategy.parallelism import Parallelism
-from simdev.taskgraph import Coded, Lazy
 
 
 def test_the_chart_shows_every_microbatch_and_all_time() -> None:

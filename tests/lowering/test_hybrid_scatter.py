@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from hybrid_steps import SMALL, boxes, lowered, report_of
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.models.large import shard_of
-from simdev.models.large.roles import PIPELINE, TENSOR
-from simdev.strategy.parallelism import Parallelism
+from simdev.commands import main
+from simdev.ground.errors import InputError
+from simdev.nouns.models.large import shard_of
+from simdev.nouns.models.large.roles import PIPELINE, TENSOR
+from simdev.nouns.strategy.parallelism import Parallelism
 
 WHOLE = Parallelism(pp=2, tp=4, microbatches=4, sequence_parallel=False)
 SHARED = replace(WHOLE, scatter_gather=True)

@@ -8,11 +8,11 @@ import pytest
 
 from hybrid_steps import DENSE, SMALL, report_of
 from simdev import load_scenario, run
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.lowering.pipeline import schedule_of
-from simdev.models.large import Transformer, shard_of
+from simdev.nouns.models.large import Transformer, shard_of
+from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report import Report
-from simdev.strategy.parallelism import Parallelism
 
 PLAN = Parallelism(pp=4, tp=2, microbatches=12, microbatch=2)
 

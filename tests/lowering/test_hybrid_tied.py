@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from hybrid_steps import DENSE, lowered
-from simdev.models.large.roles import DATA, PIPELINE, LargeStep
-from simdev.schedules import BIDIRECTIONAL, FOLDED, NAMES
-from simdev.strategy.parallelism import Parallelism
-from simdev.taskgraph import TaskGraph
+from simdev.nouns.models.large.roles import DATA, PIPELINE, LargeStep
+from simdev.nouns.schedules import BIDIRECTIONAL, FOLDED, NAMES
+from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.nouns.taskgraph import TaskGraph
 
 PLANNED = [name for name in NAMES if name != "PipeDream"]
 CHUNKED = {"Interleaved1F1B": 2, "InterleavedZeroBubble": 2}

@@ -12,16 +12,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hybrid_steps import DENSE, SMALL, boxes, lowered, modules
-from simdev.cluster import Cluster
-from simdev.collectives import collective_model
 from simdev.costs import CostModel
-from simdev.engine import simulate
+from simdev.costs.collectives import collective_model
+from simdev.execution.engine import simulate
 from simdev.files import read_cluster
 from simdev.files.device import datasheets
 from simdev.lowering.hybrid import lower_hybrid
-from simdev.models.large import Transformer, large_model, shard_of
-from simdev.models.large.roles import DATA, PIPELINE
-from simdev.strategy.parallelism import Parallelism
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.models.large import Transformer, large_model, shard_of
+from simdev.nouns.models.large.roles import DATA, PIPELINE
+from simdev.nouns.strategy.parallelism import Parallelism
 from specs import SPEC
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "large-models.md").read_text()

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid_steps import EXPERTS, SMALL, boxes, cluster_for, lowered, report_of
-from simdev.check import check
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.models.large import Transformer, classifier, footprint, layer, shard_of
-from simdev.models.large.roles import DATA, TENSOR
-from simdev.strategy.parallelism import Parallelism
+from simdev.commands import main
+from simdev.execution.check import check
+from simdev.ground.errors import InputError
+from simdev.nouns.models.large import Transformer, classifier, footprint, layer, shard_of
+from simdev.nouns.models.large.roles import DATA, TENSOR
+from simdev.nouns.strategy.parallelism import Parallelism
 
 CAUSAL = replace(SMALL, name="causal", causal=True)
 WINDOWS = replace(CAUSAL, name="windows", window=32, global_every=2)

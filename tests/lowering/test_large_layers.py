@@ -10,13 +10,13 @@ from fractions import Fraction
 import pytest
 
 from hybrid_steps import EXPERTS, SMALL, boxes, lowered
-from simdev.errors import InputError
-from simdev.models.large import Transformer, footprint, large_model, layer, shard_of
-from simdev.models.large.roles import EXPERT, FORWARD
-from simdev.models.large.work import Block
+from simdev.execution.scenario import load_scenario
+from simdev.ground.errors import InputError
+from simdev.nouns.models.large import Transformer, footprint, large_model, layer, shard_of
+from simdev.nouns.models.large.roles import EXPERT, FORWARD
+from simdev.nouns.models.large.work import Block
+from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report import run
-from simdev.scenario import load_scenario
-from simdev.strategy.parallelism import Parallelism
 
 # Small enough to count by hand, every width another.
 LATENT = Transformer(

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.errors import InputError
+from simdev.execution.scenario import Scenario
 from simdev.files import read_strategy, write_strategy
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Loader, Strategy
 from simdev.oracle import Oracle
 from simdev.report import run
-from simdev.scenario import Scenario
-from simdev.strategy import Loader, Strategy
 
 MIB = 2**20
 

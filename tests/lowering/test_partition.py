@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from sharded import COSTS
-from simdev.cluster import Cluster
 from simdev.costs import CostModel
-from simdev.errors import InputError, MissingCostError
-from simdev.graph import Graph, Op
+from simdev.ground.errors import InputError, MissingCostError
 from simdev.lowering import Partitioned, Prepared, lower, lower_prepared, partition, split
-from simdev.strategy import Order, Strategy, Sync
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.strategy import Order, Strategy, Sync
 from split_cases import C, graph_of, parts, simulated, vgg_fc1
 from split_graphs import cluster, convolutions, leaf, linears, parameter, tensor
 

@@ -8,16 +8,12 @@ import pytest
 
 from sharded import COSTS
 from short_cases import FLEXFLOW, GRAPH, ON, C
-from simdev.cluster import Cluster, Device, Link
-from simdev.errors import InputError
-from simdev.files import (
-    read_flexflow_strategy,
-    read_strategy,
-    write_strategy,
-)
-from simdev.graph import Graph, Op, Tensor
+from simdev.files import read_flexflow_strategy, read_strategy, write_strategy
+from simdev.ground.errors import InputError
 from simdev.lowering import partition
-from simdev.strategy import Order, Strategy, resolve_partition
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Order, Strategy, resolve_partition
 from split_graphs import convolutions, leaf, tensor
 
 STRATEGIES = {

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from sharded import COSTS, Case, make_case, require_flops, require_made_once, require_sent
 from simdev import Oracle
-from simdev.check import check
-from simdev.cluster import QUEUES, TRANSFERS
-from simdev.engine import simulate
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
+from simdev.nouns.cluster import QUEUES, TRANSFERS
+from simdev.nouns.taskgraph import COLLECTIVE
 from simdev.oracle import cost_of
-from simdev.taskgraph import COLLECTIVE
 from strategies import Tape, drawn
 
 

@@ -9,13 +9,13 @@ from itertools import pairwise
 import pytest
 
 from sharded import sent_bytes
-from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.graph import Graph, Op, Tensor
 from simdev.lowering.partition.geometry import reading
-from simdev.strategy import SYNCS, Strategy
-from simdev.taskgraph import COLLECTIVE
-from simdev.trace import Trace
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import SYNCS, Strategy
+from simdev.nouns.taskgraph import COLLECTIVE
+from simdev.nouns.trace import Trace
 from split_cases import WEIGHT, C, simulated, vgg_fc1
 from split_graphs import cluster, leaf, linears, tensor
 

@@ -8,17 +8,17 @@ import pytest
 
 from sharded import COSTS
 from simdev import Oracle, Scenario, run
-from simdev.calibrate import calibrate
-from simdev.calibrate.measured import Measured
-from simdev.check import check
-from simdev.cluster import QUEUES, Cluster, Device
 from simdev.costs import CostModel
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.check import check
+from simdev.ground.errors import InputError
 from simdev.lowering import lower
-from simdev.strategy import Order, Strategy
-from simdev.taskgraph import COLLECTIVE, TRANSFER
-from simdev.trace import Trace
+from simdev.measure.calibrate import calibrate
+from simdev.measure.calibrate.measured import Measured
+from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Order, Strategy
+from simdev.nouns.taskgraph import COLLECTIVE, TRANSFER
+from simdev.nouns.trace import Trace
 from split_cases import WEIGHT, C, graph_of, parts, ring, simulated, vgg_fc1
 from split_graphs import cluster, linears
 

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from op_examples import examples
 from sharded import COSTS
 from simdev import Oracle
-from simdev.cluster import QUEUES, TRANSFERS, Cluster
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.models import build
-from simdev.strategy import Configuration, Order, Strategy
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models import build
+from simdev.nouns.strategy import Configuration, Order, Strategy
 from split_graphs import DEVICES, cluster, graphs, leaf, tensor
 from strategies import Tape, drawn, make_world
 

@@ -11,22 +11,13 @@ from hypothesis import given
 
 from simdev import Oracle
 from simdev.costs import CostModel
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
 from simdev.lowering import Prepared
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.structure import mates
 from simdev.search import METHODS, confirm, prepare, search
 from simdev.search.instance import Instance, held_of
-from simdev.search.prepare import (
-    RULES,
-    Grouped,
-    adjust,
-    colocate,
-    coplace,
-    forward,
-    fuse,
-    pair,
-)
-from simdev.structure import mates
+from simdev.search.prepare import RULES, Grouped, adjust, colocate, coplace, forward, fuse, pair
 from strategies import dag, drawn, op, two
 
 

@@ -17,13 +17,13 @@ from benchmarks import really_run
 from hybrid_steps import DENSE as SMALL
 from hybrid_steps import lowered
 from simdev import load_scenario, run
-from simdev.errors import InputError
-from simdev.models.large import Transformer, footprint, large_model, layer, shard_of
-from simdev.models.large.roles import TENSOR
-from simdev.models.large.shard import stand_in_parameters
+from simdev.ground.errors import InputError
+from simdev.nouns.models.large import Transformer, footprint, large_model, layer, shard_of
+from simdev.nouns.models.large.roles import TENSOR
+from simdev.nouns.models.large.shard import stand_in_parameters
+from simdev.nouns.strategy.parallelism import MODULES, Parallelism
+from simdev.nouns.taskgraph import BUFFER_KINDS
 from simdev.report import Report
-from simdev.strategy.parallelism import MODULES, Parallelism
-from simdev.taskgraph import BUFFER_KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers" / "large-models.md").read_text()
 QUICK = ("1.7B", "3.6B", "llama2-7b", "llama2-13b")

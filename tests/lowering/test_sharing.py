@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simdev.check import check
-from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.errors import InputError
+from simdev.execution.check import check
+from simdev.execution.scenario import Scenario
 from simdev.files import read_cluster
 from simdev.files.cluster import write_cluster
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
 from simdev.lowering import lower
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Strategy
+from simdev.nouns.taskgraph import TRANSFER
 from simdev.oracle import Oracle
 from simdev.report import run
-from simdev.scenario import Scenario
-from simdev.strategy import Strategy
-from simdev.taskgraph import TRANSFER
 
 ROOT = Path(__file__).parents[2]
 MEASURED = json.loads((ROOT / "profiles/h100/measured/overlap.json").read_text())

@@ -14,20 +14,15 @@ import simdev
 from sharded import COSTS, sent_bytes
 from short_cases import FLEXFLOW, GRAPH, ON, C
 from simdev import Oracle, load_scenario
-from simdev.check import check
-from simdev.cli import main
-from simdev.cluster import Cluster, Device
-from simdev.engine import simulate
-from simdev.errors import InputError
-from simdev.files import (
-    read_graph,
-    read_strategy,
-    write_cluster,
-    write_graph,
-)
+from simdev.commands import main
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.files import read_graph, read_strategy, write_cluster, write_graph
+from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, lower, partition, short_form, split
-from simdev.models import build
-from simdev.strategy import SHORT_FORMS, Strategy
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.models import build
+from simdev.nouns.strategy import SHORT_FORMS, Strategy
 from split_graphs import convolutions, linears, parameter
 
 # Short forms

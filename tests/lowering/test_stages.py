@@ -14,20 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simdev import Scenario, load_scenario, run
-from simdev.check import check
-from simdev.cli import main
-from simdev.cluster import Cluster, Device
+from simdev.commands import main
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.errors import InputError
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.execution.period import step_time_ps
+from simdev.execution.scenario import execute
 from simdev.files import read_strategy, write_strategy
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
 from simdev.lowering.stages import even_cut, stages_of
-from simdev.models import build
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models import build
+from simdev.nouns.strategy import Parallelism, Strategy
 from simdev.oracle import oracle_of
-from simdev.period import step_time_ps
-from simdev.scenario import execute
-from simdev.strategy import Parallelism, Strategy
 
 PS = 10**12
 

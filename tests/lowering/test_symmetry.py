@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from replicated import costs, expanded, figures, net, reduced, world
 from simdev import Scenario, load_scenario, oracle_of, run
-from simdev.cli import main
-from simdev.cluster import Cluster, Device, Host, Link
+from simdev.commands import main
 from simdev.lowering.symmetry import Expanded, Symmetry
+from simdev.nouns.cluster import Cluster, Device, Host, Link
+from simdev.nouns.strategy import Collectives, Configuration, Loader, Strategy
 from simdev.report import Report
 from simdev.report.page import what_ifs
-from simdev.strategy import Collectives, Configuration, Loader, Strategy
 from strategies import TAPE, Tape
 
 tapes = st.binary(min_size=TAPE, max_size=TAPE)

@@ -8,17 +8,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from simdev.engine import simulate
+from simdev.execution.engine import simulate
+from simdev.execution.period import steady_state, step_time_ps
+from simdev.execution.scenario import execute
 from simdev.lowering import lower_step
 from simdev.lowering.sync import timing_aware_order, timing_independent_order
-from simdev.models import build, parameter_count
-from simdev.models.layers import Layer
-from simdev.period import steady_state, step_time_ps
+from simdev.nouns.models import build, parameter_count
+from simdev.nouns.models.layers import Layer
+from simdev.nouns.strategy import PRESETS, sync_policy
+from simdev.nouns.taskgraph import TRANSFER, TaskGraph
+from simdev.nouns.trace import Trace
 from simdev.report import run
-from simdev.scenario import execute
-from simdev.strategy import PRESETS, sync_policy
-from simdev.taskgraph import TRANSFER, TaskGraph
-from simdev.trace import Trace
 from sync_cases import EXAMPLE, PS, WHOLE, _question, answered, machines, period, scenario_of
 
 LATER = {"priority": "none", "server_order": "fifo"}
@@ -281,7 +281,7 @@ def test_a_credited_schedule_without_ties_is_right_at_the_first_try(
         sizes.append(len(graph.tasks))
         return simulate(graph, engine)
 
-    monkeypatch.setattr("simdev.period.simulate", counted)
+    monkeypatch.setattr("simdev.execution.period.simulate", counted)
     layers = [Layer(1, 1, 3), Layer(1.37, 1.11, 6), Layer(1.73, 1.29, 4)]
     policy = {"slice_parameters": 2, "credit": credit, "credit_rule": rule}
     sync = sync_policy("p3", servers=("host:0",), **policy)

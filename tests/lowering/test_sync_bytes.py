@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from simdev.models.layers import Layer
+from simdev.nouns.models.layers import Layer
+from simdev.nouns.strategy import sync_policy
 from simdev.report import run
-from simdev.strategy import sync_policy
 from sync_cases import machines, scenario_of
 
 POLICIES = ("parameter-server", "sliced", "p3")

@@ -12,21 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simdev.check import check
-from simdev.cli import main
-from simdev.cluster import Cluster, Device
+from simdev.commands import main
 from simdev.costs import CostModel, DeviceSpec
-from simdev.engine import simulate
-from simdev.errors import InputError
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import Scenario, execute
 from simdev.files import read_strategy, write_strategy
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, iterated, lower_prepared, lower_step
-from simdev.models import build
-from simdev.models.layers import Layer
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models import build
+from simdev.nouns.models.layers import Layer
+from simdev.nouns.strategy import POLICY_MEANINGS, PRESETS, Strategy, Sync, sync_policy
 from simdev.oracle import Oracle
 from simdev.report import run
-from simdev.scenario import Scenario, execute
-from simdev.strategy import POLICY_MEANINGS, PRESETS, Strategy, Sync, sync_policy
 from sync_cases import EXAMPLE, _question, machines, scenario_of
 
 # Whole models.
@@ -81,7 +81,7 @@ def test_every_policy_and_setting_says_what_it_is(monkeypatch: pytest.MonkeyPatc
     """The tables of the page are made of this."""
     pytest.importorskip("sphinx")
     monkeypatch.syspath_prepend(PAGE.parents[1] / "_extensions")
-    rows = dict(importlib.import_module("code_tables").rows_of("simdev.strategy.Sync"))
+    rows = dict(importlib.import_module("code_tables").rows_of("simdev.nouns.strategy.Sync"))
     assert list(rows) == [field.name for field in fields(Sync)]
     assert rows["credit_rule"].endswith(" Default: ``wait``.")
     assert rows["policy"] == "its name."

@@ -9,18 +9,18 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from simdev.check import check
-from simdev.cluster import QUEUES
-from simdev.engine import simulate
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.execution.period import steady_state
+from simdev.execution.scenario import execute
 from simdev.lowering import Prepared, iterated, lower_prepared, lower_step
-from simdev.memory import MemoryModel
-from simdev.models.layers import Layer
-from simdev.period import steady_state
+from simdev.nouns.cluster import QUEUES
+from simdev.nouns.memory import MemoryModel
+from simdev.nouns.models.layers import Layer
+from simdev.nouns.strategy import PRESETS, Sync, sync_policy
+from simdev.nouns.taskgraph import TRANSFER, TaskGraph
+from simdev.nouns.trace import Trace
 from simdev.report import run
-from simdev.scenario import execute
-from simdev.strategy import PRESETS, Sync, sync_policy
-from simdev.taskgraph import TRANSFER, TaskGraph
-from simdev.trace import Trace
 from sync_cases import EXAMPLE, PS, WHOLE, _question, answered, machines, period, scenario_of
 
 SECONDS = st.integers(1, 3)

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simdev.check import check
-from simdev.cli import main
-from simdev.cluster import QUEUES, Cluster, Device, Link
+from simdev.commands import main
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
-from simdev.memory import MemoryModel
-from simdev.models.layers import Layer, layer_graph
-from simdev.period import step_time_ps
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.execution.period import step_time_ps
+from simdev.execution.scenario import Outcome, Scenario, execute
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.memory import MemoryModel
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import PRESETS, Collectives, Strategy, Sync, sync_policy
 from simdev.report import run
-from simdev.scenario import Outcome, Scenario, execute
-from simdev.strategy import PRESETS, Collectives, Strategy, Sync, sync_policy
 
 NAMES = ["gpu:0", "gpu:1"]
 SERVERS = [name for name in PRESETS if name not in ("bulk-synchronous", "bucketed")]

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import simdev.period
+import simdev.execution.period
 from simdev import sweep
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.report.figures import PUBLISHED, gains_of, plot_gains
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -27,7 +27,7 @@ REPRODUCED = {  # seconds a step at these bandwidths, by another simulation of t
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parameter server does not repeat itself: 8 steps tell its mean within a few percent."""
-    monkeypatch.setattr(simdev.period, "COUNTS", (4, 8))
+    monkeypatch.setattr(simdev.execution.period, "COUNTS", (4, 8))
 
 
 def swept(model: str, bandwidths: Sequence[float], policies: Sequence[str]) -> pd.DataFrame:

@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from simdev.graph import Graph, Op, Tensor  # noqa: E402
 from simdev.measure.capture import Capture, capture  # noqa: E402
 from simdev.measure.operators import Conditions  # noqa: E402
 from simdev.measure.steps import Measured, measure  # noqa: E402
 from simdev.measure.torch_models.classifiers import mlp  # noqa: E402
+from simdev.nouns.graph import Graph, Op, Tensor  # noqa: E402
 
 Step = tuple[nn.Module, tuple[Any, ...], Callable[..., Any]]
 

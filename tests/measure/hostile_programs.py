@@ -195,7 +195,7 @@ def main(folder: str) -> None:
     """
     from contextlib import redirect_stderr, redirect_stdout
 
-    from simdev.cli import main as simdev
+    from simdev.commands import main as simdev
 
     def peak() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

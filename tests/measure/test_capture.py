@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from captures import STEPS, Step, conv_net, graph_of, lstm, ops_of  # noqa: E402
-from simdev.errors import InputError  # noqa: E402
+from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure.capture import Capture, capture  # noqa: E402
 from simdev.measure.torch_models.classifiers import mlp  # noqa: E402
 from simdev.measure.torch_models.recurrent import gnmt  # noqa: E402

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.measure import import_program
 from simdev.measure.capture import capture
 
@@ -107,7 +107,7 @@ def test_what_is_compiled_but_never_called_is_no_reason(tmp_path: Path) -> None:
 def test_the_command_refuses_before_it_measures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from simdev.cli import main
+    from simdev.commands import main
 
     (tmp_path / "mine.py").write_text(
         "import torch\n"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profile_rows import Row, Writer, checks, matmul, row, scaled, sound
-from simdev.cli import main
-from simdev.errors import InputError
+from simdev.commands import main
+from simdev.ground.errors import InputError
 from simdev.measure.doctor import CHECKS, examine
 
 

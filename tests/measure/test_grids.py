@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from simdev.errors import InputError  # noqa: E402
+from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure import profile_grid, profile_model  # noqa: E402
 from simdev.measure.capture import capture, row_key  # noqa: E402
 from simdev.measure.compare import compare, has_step  # noqa: E402
@@ -133,7 +133,7 @@ def test_a_step_is_compared_with_the_sum_of_its_ops(tmp_path: Path) -> None:
 def test_the_command_tells_the_comparison_in_units(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from simdev.cli import main
+    from simdev.commands import main
 
     sizes = ["--size", "width=16", "--size", "layers=2", "--seconds", "0.5"]
     assert main(["profile", "mlp", "--batch", "4", *sizes, "-o", str(tmp_path), "--compare"]) == 0

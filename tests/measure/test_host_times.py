@@ -17,7 +17,6 @@ torch = pytest.importorskip("torch")
 import any_models  # noqa: E402
 from captures import conv_net, lstm  # noqa: E402
 from simdev.costs import PHASE_CODES  # noqa: E402
-from simdev.graph import PHASES  # noqa: E402
 from simdev.measure import host  # noqa: E402
 from simdev.measure.batch import flat_step  # noqa: E402
 from simdev.measure.capture import Capture, capture  # noqa: E402
@@ -34,6 +33,7 @@ from simdev.measure.host import (  # noqa: E402
 from simdev.measure.operators import Conditions  # noqa: E402
 from simdev.measure.optimizers import optimizer_named  # noqa: E402
 from simdev.measure.steps import Measured, StepTimer, measure  # noqa: E402
+from simdev.nouns.graph import PHASES  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 BUILDERS = [conv_net, lstm, any_models.multihead, any_models.autocast, any_models.checkpointed]

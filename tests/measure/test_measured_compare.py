@@ -11,11 +11,11 @@ import pytest
 
 from simdev.costs import CostModel
 from simdev.costs.host import between_cost
+from simdev.execution.scenario import load_scenario
 from simdev.files.profile import read_profile
-from simdev.graph import Graph, Op, Tensor
 from simdev.measure.compare import Comparison, advice, compare, write_scenario
+from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.report import run
-from simdev.scenario import load_scenario
 
 GRAPH = {
     "version": 1,
@@ -135,7 +135,7 @@ def test_a_gpu_s_host_is_held_out_too(tmp_path: Path) -> None:
 def test_what_is_printed_without_and_with_a_batch_to_try(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from simdev.cli.profile import _compare
+    from simdev.commands.profile import _compare
 
     profile = files(tmp_path, host={"phases": phases(5e-6, 7e-6), "ahead": 1})
     _compare(profile, tmp_path / "graphs/net.json")
@@ -266,7 +266,7 @@ def test_the_step_of_a_tiny_model_agrees_with_its_host(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
-    from simdev.cli import main
+    from simdev.commands import main
 
     sizes = ["--size", "width=16", "--size", "layers=2", "--seconds", "0.5"]
     assert main(["profile", "mlp", "--batch", "2,4", *sizes, "-o", str(tmp_path), "--compare"]) == 0

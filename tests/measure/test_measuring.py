@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from captures import STEPS, Step, conv_net, graph_of, measured  # noqa: E402
 from simdev.costs import op_key  # noqa: E402
-from simdev.errors import InputError  # noqa: E402
+from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure import profile_model  # noqa: E402
 from simdev.measure.building import resolve  # noqa: E402
 from simdev.measure.capture import row_key  # noqa: E402

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from simdev.errors import InputError  # noqa: E402
+from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure import inputs  # noqa: E402
 from simdev.measure.grid import LIMITS, capture_grid, capture_product, points  # noqa: E402
 from simdev.measure.inputs import make_inputs, needs_real, thunk_on  # noqa: E402

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from simdev import load_scenario
-from simdev.errors import InputError
 from simdev.files import read_profile
-from simdev.importers import Machine, graph_scenario, write_imported
+from simdev.formats import Machine, graph_scenario, write_imported
+from simdev.ground.errors import InputError
 from simdev.measure import import_program, import_trace
 from simdev.report import run
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.measure import import_program
 
 torch = pytest.importorskip("torch")

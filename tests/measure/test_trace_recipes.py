@@ -11,7 +11,7 @@ import pytest
 
 from kineto import MATRIX, kernel, launch, operator, span, trace
 from simdev import load_scenario
-from simdev.cli import main
+from simdev.commands import main
 from simdev.report import run
 
 torch = pytest.importorskip("torch")

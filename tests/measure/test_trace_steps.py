@@ -12,13 +12,13 @@ import pytest
 
 from kineto import MATRIX, kernel, launch, operator, span, trace
 from simdev import load_scenario
-from simdev.cli import main
-from simdev.cluster import Cluster, Device
+from simdev.commands import main
 from simdev.costs import CostModel
+from simdev.execution.scenario import Scenario
 from simdev.files import read_device
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.strategy import Strategy
 from simdev.report import run
-from simdev.scenario import Scenario
-from simdev.strategy import Strategy
 
 torch = pytest.importorskip("torch")
 

@@ -14,11 +14,11 @@ from fractions import Fraction
 import pytest
 
 from kineto import MATRIX, kernel, launch, operator, span, trace
-from simdev.cluster import Cluster, Device
 from simdev.costs import CostModel
+from simdev.execution.scenario import Scenario
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.strategy import Strategy
 from simdev.report import run
-from simdev.scenario import Scenario
-from simdev.strategy import Strategy
 
 pytest.importorskip("torch")
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kineto import MATRIX, kernel, launch, operator, span, trace
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.measure import trace_profile
 from simdev.measure.traces.events import parse_events
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from bad.scenarios import scenario
-from simdev.cluster import Cluster, Device
 from simdev.costs import CostModel
-from simdev.engine import simulate
+from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.memory import (
-    MemoryModel,
-)
-from simdev.trace import Trace
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.memory import MemoryModel
+from simdev.nouns.trace import Trace
 from strategies import World
 
 KiB, MiB = 2**10, 2**20

@@ -15,20 +15,17 @@ from bad.scenarios import CLUSTER, GRAPH, scenario
 from memory_graphs import PYTORCH, MiB, asked, pair, traced
 from peers import PEERS
 from simdev import Oracle, load_scenario, run
-from simdev.cli import main
+from simdev.commands import main
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.errors import InputError
-from simdev.graph import Graph
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import Outcome
+from simdev.ground.errors import InputError
 from simdev.lowering import lower
-from simdev.memory import (
-    NCCL_PAIR,
-    MemoryModel,
-)
+from simdev.nouns.graph import Graph
+from simdev.nouns.memory import NCCL_PAIR, MemoryModel
+from simdev.nouns.strategy import Strategy
 from simdev.report import analyze
 from simdev.report.measures.replay import AllocatorUse, allocator_use
-from simdev.scenario import Outcome
-from simdev.strategy import Strategy
 from strategies import World, op
 
 
@@ -213,7 +210,7 @@ def test_a_dtype_that_mixed_precision_cannot_use_names_the_op(
 
 
 def test_a_served_scenario_is_asked_with_its_memory(tmp_path: Path) -> None:
-    from simdev.serve.state import ServerState
+    from simdev.commands.server.state import ServerState
 
     value = json.loads(asked({"rounding": "pytorch"}))
     loaded = ServerState().load(value)

@@ -12,19 +12,19 @@ from hypothesis import given, settings
 
 from memory_graphs import KiB, MiB, traced
 from simdev import Oracle
-from simdev.check import check
-from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device
 from simdev.costs import CostModel, DeviceSpec, Profile
-from simdev.errors import InputError
+from simdev.execution.check import check
+from simdev.execution.scenario import Scenario, execute
 from simdev.files import read_graph, read_profile, write_graph
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, lower_prepared
 from simdev.lowering.scratch import BLAS_WORKSPACE, LT_WORKSPACE, cuda_kinds
-from simdev.memory import MemoryModel
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.memory import MemoryModel
+from simdev.nouns.strategy import Order, Strategy
 from simdev.report import analyze
 from simdev.report.measures.replay import AllocatorUse, allocator_use
-from simdev.scenario import Scenario, execute
-from simdev.strategy import Order, Strategy
 from strategies import Tape, World, drawn, make_world
 
 PYTORCH = MemoryModel(framework="pytorch")

@@ -15,9 +15,9 @@ from benchmarks.measured import (
     with_optimizer,
 )
 from simdev import Oracle
-from simdev.cluster import Cluster, Device, Host
+from simdev.execution.scenario import execute
+from simdev.nouns.cluster import Cluster, Device, Host
 from simdev.report import analyze
-from simdev.scenario import execute
 
 STEPS = {step.name: step for step in measured_steps()}
 QUICK = ("mlp-b32", "mlp-b4096", "alexnet-b256", "vgg-19-b64", "llama3-8b-4l-b1", "llama-70b-1l-b1")

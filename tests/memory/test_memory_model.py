@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from memory_graphs import PYTORCH, MiB, pair, traced
 from simdev import Oracle
-from simdev.check import check
-from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device
-from simdev.engine import simulate
-from simdev.errors import InputError
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
 from simdev.files import read_run, write_run
-from simdev.graph import Graph, Op, Tensor
-from simdev.memory import (
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.memory import (
     NCCL_GROUP,
     NCCL_PAIR,
     OPTIMIZERS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from model_graphs import SMALL, small
-from simdev.graph import Graph
+from simdev.nouns.graph import Graph
 
 
 @pytest.fixture(params=SMALL)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from simdev import models
-from simdev.graph import Graph
-from simdev.semantics import (
-    op_class,
-    op_work,
-)
+from simdev.nouns import models
+from simdev.nouns.graph import Graph
+from simdev.nouns.semantics import op_class, op_work
 
 # Every builder at a size that is quick to ask many questions about.
 SMALL: dict[str, dict[str, Any]] = {

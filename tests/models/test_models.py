@@ -6,9 +6,9 @@ import pytest
 
 from model_graphs import flops, small
 from model_table import PARAMETERS, forward_products, one_sample, rows
-from simdev import models
-from simdev.graph import Graph
-from simdev.semantics.traits import LEAF_ROLES as LEAVES
+from simdev.nouns import models
+from simdev.nouns.graph import Graph
+from simdev.nouns.semantics.traits import LEAF_ROLES as LEAVES
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

@@ -13,19 +13,18 @@ import pytest
 
 from model_graphs import SMALL, flops, small
 from model_table import PRODUCTS
-from simdev import models
-from simdev.cluster import Cluster
 from simdev.costs import CostModel, Profile, Row, op_key
-from simdev.errors import InputError
+from simdev.execution.scenario import Scenario
 from simdev.files import read_scenario
 from simdev.files.cluster import read_preset
 from simdev.files.device import read_device
 from simdev.files.graph import read_graph, write_graph
 from simdev.files.profile import read_profile
-from simdev.graph import Graph
-from simdev.report import run
-from simdev.scenario import Scenario
-from simdev.semantics import (
+from simdev.ground.errors import InputError
+from simdev.nouns import models
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.graph import Graph
+from simdev.nouns.semantics import (
     boxes,
     input_regions,
     op_class,
@@ -35,9 +34,10 @@ from simdev.semantics import (
     output_regions,
     stored_region,
 )
-from simdev.semantics.traits import LEAF_ROLES as LEAVES
-from simdev.strategy import Strategy
-from simdev.structure import op_splits, weights_of
+from simdev.nouns.semantics.traits import LEAF_ROLES as LEAVES
+from simdev.nouns.strategy import Strategy
+from simdev.nouns.structure import op_splits, weights_of
+from simdev.report import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,9 +153,9 @@ def test_updates_follow_the_optimizer(optimizer: str, dtype: str, states: int, k
 
 
 def test_a_parameter_that_the_loss_does_not_need_is_an_error() -> None:
-    from simdev.models.backward import training_graph
-    from simdev.models.builder import StepBuilder
-    from simdev.models.ops import cross_entropy, linear
+    from simdev.nouns.models.backward import training_graph
+    from simdev.nouns.models.builder import StepBuilder
+    from simdev.nouns.models.ops import cross_entropy, linear
 
     step = StepBuilder("odd", "float32", "sgd")
     x = step.input("x", 2, 3)

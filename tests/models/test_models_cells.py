@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simdev.errors import InputError
-from simdev.models import build, enas_images, enas_words, parameter_count
-from simdev.search.families import FAMILIES, family
+from simdev.ground.errors import InputError
+from simdev.learn.families import FAMILIES, family
+from simdev.nouns.models import build, enas_images, enas_words, parameter_count
 
 
 def test_a_cell_of_images_has_the_parameters_of_its_operations():

@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 
 from model_graphs import flops
 from model_table import DOCS, PRODUCTS
-from simdev import models
-from simdev.errors import InputError
-from simdev.semantics import flops as shard_flops
-from simdev.semantics import (
-    input_regions,
-    op_semantics,
-    semantics_of,
-    splits,
-)
+from simdev.ground.errors import InputError
+from simdev.nouns import models
+from simdev.nouns.semantics import flops as shard_flops
+from simdev.nouns.semantics import input_regions, op_semantics, semantics_of, splits
 
 
 @settings(max_examples=25, deadline=None)

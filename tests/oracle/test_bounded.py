@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from benchmarks import common
 from scored import oracle_of
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph, Op
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost, Oracle
 from simdev.search import blackbox
 from simdev.search.budget import Budget, SpentError
 from simdev.search.trial import SearchProblem, Trial
-from simdev.strategy import Strategy
 from strategies import World, worlds
 
 SHARES = (0.5, 0.9, 0.99, 1.0, 1.01, 1.3)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import common
-from simdev.graph import Graph, Op, Tensor
+from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.oracle import Oracle
 from simdev.oracle.placements.snapshots import FIRST, SAVED
 

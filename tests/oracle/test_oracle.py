@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from benchmarks import common
 from scored import column, expected, oracle_of, placed
 from simdev import Oracle
-from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
-from simdev.errors import DeadlockError, InputError
-from simdev.graph import Graph, Op, Tensor
-from simdev.strategy import Order, Strategy
+from simdev.ground.errors import DeadlockError, InputError
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Order, Strategy
 from strategies import UNIT, Tape, World, drawn, make_world, op, worlds
 
 POLICIES = ("fifo", "fifo", "fifo", "priority", "fixed", "program")

@@ -14,12 +14,12 @@ import pytest
 from benchmarks import common
 from scored import expected, oracle_of
 from simdev import Oracle
-from simdev.check import check
-from simdev.cluster import Cluster, Device, Link
-from simdev.errors import DeadlockError, InputError, MissingCostError
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.check import check
+from simdev.ground.errors import DeadlockError, InputError, MissingCostError
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Order, Strategy
 from simdev.oracle import Cost
-from simdev.strategy import Order, Strategy
 from strategies import UNIT, World, op
 
 POLICIES = ("fifo", "fifo", "fifo", "priority", "fixed", "program")

@@ -13,12 +13,12 @@ from hosted import dispatched, with_hosts
 from scored import column, expected, oracle_of
 from sharded import COSTS, Case, covered
 from simdev import Oracle
-from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device, Host
-from simdev.errors import DeadlockError, InputError
-from simdev.graph import Graph, Op
+from simdev.ground.errors import DeadlockError, InputError
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Host
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.strategy import Configuration, Order
 from simdev.oracle import cost_of
 from simdev.oracle.splits.evaluator import SplitEvaluator
-from simdev.strategy import Configuration, Order
 from strategies import Tape, World, drawn, make_world
 
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hosted import dispatched, with_hosts
 from scored import column, oracle_of
 from simdev import Oracle
-from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device, Host
-from simdev.errors import DeadlockError, InputError
-from simdev.graph import Graph
-from simdev.models.layers import Layer, layer_graph
+from simdev.ground.errors import DeadlockError, InputError
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Host
+from simdev.nouns.graph import Graph
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import Order, sync_policy
 from simdev.oracle import Starts, cost_of
-from simdev.strategy import Order, sync_policy
 from strategies import UNIT, Tape, World, drawn, make_world, op
 
 POLICIES = ("fifo", "fifo", "program", "priority", "fixed")

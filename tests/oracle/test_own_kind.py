@@ -9,11 +9,11 @@ import pytest
 from simdev import Oracle
 from simdev.costs import CostModel
 from simdev.files import read_device, read_preset
-from simdev.graph import Graph, Op, Tensor
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.semantics import Access, Call, Description, Output, Traits, axes, per, register
+from simdev.nouns.strategy import Strategy
+from simdev.nouns.structure import first_made, mates, updates_of, weights_of
 from simdev.search import search
-from simdev.semantics import Access, Call, Description, Output, Traits, axes, per, register
-from simdev.strategy import Strategy
-from simdev.structure import first_made, mates, updates_of, weights_of
 
 N, I, J, O = 64, 96, 128, 160  # noqa: E741 (the letters of the formula)
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import common
-from simdev.cluster import QUEUES, Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Oracle
 from simdev.oracle.placements.problem import work_for
-from simdev.taskgraph import Ints
 from strategies import World, worlds
 
 

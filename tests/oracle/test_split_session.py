@@ -13,16 +13,16 @@ from hypothesis import given, settings
 
 from sharded import COSTS, Case, covered, devices_of, split_of
 from simdev import Oracle
-from simdev.cluster import Cluster
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
-from simdev.memory import MemoryModel
-from simdev.models import build
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.memory import MemoryModel
+from simdev.nouns.models import build
+from simdev.nouns.semantics.traits import LEAF_ROLES as LEAVES
+from simdev.nouns.strategy import Collectives, Configuration, Order, Strategy
 from simdev.oracle import Cost, cost_of
 from simdev.oracle.splits import SplitSession
 from simdev.oracle.splits.evaluator import SplitEvaluator
-from simdev.semantics.traits import LEAF_ROLES as LEAVES
-from simdev.strategy import Collectives, Configuration, Order, Strategy
 from split_graphs import cluster, convolutions, leaf, linears, tensor
 from strategies import Tape, drawn
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks import common
 from scored import expected, oracle_of
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.oracle import Cost, Oracle
 from simdev.oracle.placements import evaluator
 from strategies import World, worlds

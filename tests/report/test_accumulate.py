@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simdev import Oracle, Scenario, load_scenario, run
-from simdev.check import check
-from simdev.cli import main
-from simdev.cluster import QUEUES, Cluster, Device
+from simdev.commands import main
 from simdev.costs import CostModel, DeviceSpec
-from simdev.engine import simulate
-from simdev.errors import InputError
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.execution.period import step_time_ps
+from simdev.execution.scenario import execute
 from simdev.files import read_strategy, write_strategy
-from simdev.graph import Graph, Op, Tensor
-from simdev.models import build
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models import build
+from simdev.nouns.strategy import Order, Strategy, sync_policy
 from simdev.oracle import oracle_of
-from simdev.period import step_time_ps
-from simdev.scenario import execute
-from simdev.strategy import Order, Strategy, sync_policy
 
 PS = 10**12
 SPEC = DeviceSpec("gpu", {"float32": Fraction(10**12)}, Fraction(10**11))

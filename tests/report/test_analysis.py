@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from simdev.engine import simulate
-from simdev.errors import OutOfMemoryError
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import Outcome
+from simdev.ground.errors import OutOfMemoryError
+from simdev.nouns.taskgraph import TaskGraph
+from simdev.nouns.trace import Trace
 from simdev.report import Report, analyze
 from simdev.report.measures.path import BLAMES, NOBODY, critical_path
 from simdev.report.measures.spans import covered_ps, timeline_rows
-from simdev.scenario import Outcome
-from simdev.taskgraph import TaskGraph
-from simdev.trace import Trace
 from strategies import World, task_graphs, worlds
 from traces import HOSTILE, Held, Span, hostile, trace_of, two_devices
 

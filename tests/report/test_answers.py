@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from answers import PLANS, SEARCH
-from simdev.cli import main
-from simdev.cli.plan_folder import write_plans
-from simdev.errors import InputError
+from simdev.commands import main
+from simdev.commands.plan_folder import write_plans
+from simdev.ground.errors import InputError
 from simdev.report.page import answers_data
 from simdev.report.ranking import ranking
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bad.scenarios import CLUSTER, scenario
-from simdev.cli import main
+from simdev.commands import main
+from simdev.execution.scenario import Outcome, load_scenario
 from simdev.report import analyze, run
 from simdev.report.page import Subject, compare_data, compare_tables, verdict
-from simdev.scenario import Outcome, load_scenario
 from traces import Span, trace_of
 
 

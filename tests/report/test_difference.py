@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdev.cli import main
+from simdev.commands import main
+from simdev.execution.scenario import load_scenario
 from simdev.report import run
 from simdev.report.measures.difference import Difference, critical_rank, difference
 from simdev.report.measures.training import TERMS, Training
-from simdev.scenario import load_scenario
 
 TIMES = st.lists(st.integers(0, 2**40), min_size=len(TERMS), max_size=len(TERMS))
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from simdev.nouns.trace import Trace
 from simdev.report.export import export_chrome_trace, to_graphviz
-from simdev.trace import Trace
 from strategies import World, worlds
 from traces import HOSTILE, Span, hostile, trace_of, two_devices
 

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
+from simdev.nouns.trace import Trace
 from simdev.report.figures import (
     Gantt,
     GanttRow,
@@ -24,18 +25,10 @@ from simdev.report.figures import (
 )
 from simdev.report.figures.gantt import TALLEST, fitted
 from simdev.report.figures.memory import COLUMNS, CURVES, memory_curves
-from simdev.report.figures.rows import (
-    LINK,
-    MOST_LINKS,
-    MOST_ROWS,
-    coarse,
-    critical_marks,
-    folded,
-)
+from simdev.report.figures.rows import LINK, MOST_LINKS, MOST_ROWS, coarse, critical_marks, folded
 from simdev.report.figures.style import text_width
 from simdev.report.figures.trace import trace_chart
 from simdev.report.measures.spans import levels_between, step_parts
-from simdev.trace import Trace
 from traces import Held, Span, trace_of
 
 

@@ -16,19 +16,11 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from simdev.errors import InputError
 from simdev.files.cluster import read_preset
+from simdev.ground.errors import InputError
 from simdev.report.figures import plot_gains, plot_gantt, plot_memory, trace_figure
 from simdev.report.figures.cluster import cluster_picture, plot_cluster
-from simdev.report.figures.style import (
-    COLOURS,
-    DARK,
-    DEVICES,
-    LIGHT,
-    OTHERS,
-    Theme,
-    theme_of,
-)
+from simdev.report.figures.style import COLOURS, DARK, DEVICES, LIGHT, OTHERS, Theme, theme_of
 from traces import two_devices
 
 GAINS = pd.DataFrame(

@@ -9,11 +9,11 @@ import pytest
 
 from simdev import Cluster, Device, Graph, Op, Strategy
 from simdev.files import read_preset
-from simdev.graph import Tensor
-from simdev.models import build
+from simdev.ground.units import format_bytes
+from simdev.nouns.graph import Tensor
+from simdev.nouns.models import build
+from simdev.nouns.strategy import Configuration, Parallelism
 from simdev.report.nouns import html_of
-from simdev.strategy import Configuration, Parallelism
-from simdev.units import format_bytes
 
 HOSTILE = "<script>&\"'"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simdev.nouns.trace import DeviceMemory
 from simdev.report.measures.spans import levels_between, step_parts
 from simdev.report.page import read_subject, run_data
 from simdev.report.page.timeline import timeline
-from simdev.trace import DeviceMemory
 from traces import Held, Span, trace_of
 
 ROOT = Path(__file__).parents[2]

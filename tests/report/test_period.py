@@ -16,23 +16,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simdev import Oracle, Scenario, load_scenario, run, sweep
-from simdev.check import check
-from simdev.cli import main
-from simdev.cluster import Cluster, Device, Host
+from simdev.commands import main
+from simdev.commands.server.protocol import respond
+from simdev.commands.server.state import ServerState
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.errors import DeadlockError
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.execution.period import COUNTS, steady_state
+from simdev.execution.scenario import execute
+from simdev.ground.errors import DeadlockError
 from simdev.lowering import Prepared, iterated, lower_step
-from simdev.models.layers import Layer, layer_graph
-from simdev.period import COUNTS, steady_state
+from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import Order, Strategy, Sync, sync_policy
 from simdev.report import Report
 from simdev.report.measures.spans import computing_mask
 from simdev.report.measures.splits import sent_bytes
-from simdev.scenario import execute
-from simdev.serve.protocol import respond
-from simdev.serve.state import ServerState
-from simdev.strategy import Order, Strategy, Sync, sync_policy
 
 PS = 10**12
 

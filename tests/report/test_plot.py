@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from simdev.nouns.trace import Trace
 from simdev.report.figures import plot_gantt, plot_memory, trace_figure
 from simdev.report.figures.gantt import (
     IDLE,
@@ -25,7 +26,6 @@ from simdev.report.figures.gantt import (
 from simdev.report.figures.style import byte_unit, kind_colours, plain, time_unit
 from simdev.report.figures.trace import trace_rows
 from simdev.report.measures.path import critical_path
-from simdev.trace import Trace
 from strategies import World
 from traces import HOSTILE, Span, hostile, trace_of, two_devices
 

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bad.scenarios import CLUSTER, GRAPH, scenario
-from simdev.engine import simulate
-from simdev.errors import DeadlockError
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import Outcome, load_scenario
 from simdev.files import write_run
+from simdev.ground.errors import DeadlockError
 from simdev.report import analyze, run
 from simdev.report.measures.spans import covered_ps
 from simdev.report.page import read_subject, run_data, what_ifs
 from simdev.report.page.timeline import MOST_LEVELS, busy_shares, coarser, timeline
-from simdev.scenario import Outcome, load_scenario
 from strategies import World, task_graphs, worlds
 from traces import Span, trace_of, two_devices
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.scenario import Scenario
+from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Strategy
 from simdev.report import Report, run
 from simdev.report.figures import plot_gantt
 from simdev.report.measures.spans import timeline_rows
 from simdev.report.whatif import what_ifs
-from simdev.scenario import Scenario
-from simdev.strategy import Strategy
 
 US = 10**6
 EAGER = Host()

@@ -21,14 +21,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bad.scenarios import CLUSTER, scenario
-from simdev.cli import main
+from simdev.commands import main
+from simdev.execution.scenario import Outcome, load_scenario
+from simdev.nouns.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
+from simdev.nouns.trace import Trace
 from simdev.report import BLAMES, analyze, run
 from simdev.report.figures.style import ALARM, COLOURS, DEVICES
 from simdev.report.page import Subject, WhatIf, compare_data, page, results_data, run_data
 from simdev.report.page.html import ASSETS, SCRIPTS, json_for_html
-from simdev.scenario import Outcome, load_scenario
-from simdev.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
-from simdev.trace import Trace
 from traces import HOSTILE, Held, Span, hostile, trace_of
 
 ROOT = Path(__file__).parents[2]

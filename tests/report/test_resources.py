@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from simdev.changes import FLOPS, HOSTS, LINKS, MEMORY, NETWORK, RESOURCES
-from simdev.cli import main
+from simdev.commands import main
+from simdev.execution.changes import FLOPS, HOSTS, LINKS, MEMORY, NETWORK, RESOURCES
+from simdev.execution.scenario import Scenario, load_scenario
 from simdev.report import run
 from simdev.report.page import Subject, run_data, what_ifs
-from simdev.scenario import Scenario, load_scenario
 
 NAMES = [LINKS, NETWORK, MEMORY, FLOPS, HOSTS]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from simdev.engine import simulate
+from simdev.execution.engine import simulate
+from simdev.execution.scenario import Outcome, load_scenario
 from simdev.report import analyze, run
-from simdev.scenario import Outcome, load_scenario
 
 OPS: list[dict[str, Any]] = [
     {

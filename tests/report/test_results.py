@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.report.page import read_results, results_data
 from simdev.report.results import SI_UNITS
-from simdev.sweep.grid import PARSERS
+from simdev.search.sweep.grid import PARSERS
 
 RESULTS = pd.DataFrame(
     {
@@ -53,7 +53,7 @@ def test_results_become_columns_that_are_drawn() -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_results_are_read_as_they_were_written(tmp_path: Path, ending: str) -> None:
-    from simdev.sweep.frame import write_results
+    from simdev.search.sweep.frame import write_results
 
     if ending == "parquet":
         pytest.importorskip("pyarrow")
@@ -71,7 +71,7 @@ def test_results_are_read_as_they_were_written(tmp_path: Path, ending: str) -> N
 def test_names_that_look_like_something_else_are_read_as_names(
     tmp_path: Path, names: list[str]
 ) -> None:
-    from simdev.sweep.frame import write_results
+    from simdev.search.sweep.frame import write_results
 
     write_results(RESULTS.assign(scenario=names), tmp_path / "r.csv")
     data = results_data(read_results(str(tmp_path / "r.csv")), "r")

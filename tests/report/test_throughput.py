@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
-from simdev.models import build
+from simdev.commands import main
+from simdev.execution.scenario import load_scenario
+from simdev.ground.errors import InputError
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models import build
 from simdev.report import run
 from simdev.report.measures.throughput import Throughput, samples_of
 from simdev.report.page import Subject, run_data
-from simdev.scenario import load_scenario
-from simdev.sweep import sweep
+from simdev.search.sweep import sweep
 
 LARGE: dict[str, Any] = {
     "version": 1,

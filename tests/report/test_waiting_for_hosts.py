@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from simdev.execution.scenario import load_scenario
 from simdev.report import Report, run
 from simdev.report.page import Subject, read_subject, run_data
-from simdev.scenario import load_scenario
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
 

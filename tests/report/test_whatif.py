@@ -14,16 +14,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import simdev.period
+import simdev.execution.period
 from simdev import CostModel, Graph, Op, Scenario, Strategy, Tensor, run
-from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device
-from simdev.collectives import CollectiveTable
-from simdev.errors import DeadlockError, InputError
+from simdev.costs.collectives import CollectiveTable
+from simdev.execution.scenario import prepare
+from simdev.ground.errors import DeadlockError, InputError
 from simdev.lowering import split
-from simdev.models.layers import Layer, layer_graph
-from simdev.report.page import what_ifs
-from simdev.scenario import prepare
-from simdev.strategy import (
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import (
     PRESETS,
     SYNCS,
     Collectives,
@@ -32,6 +31,7 @@ from simdev.strategy import (
     Sync,
     sync_policy,
 )
+from simdev.report.page import what_ifs
 from strategies import Tape, drawn, make_cluster, make_world
 
 KINDS = ("op", "conv", "fc")
@@ -42,7 +42,7 @@ PS = Fraction(1, 10**12)
 def few_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of steps that do not repeat themselves, lines and runs have the same number, few or many."""
     if not request.node.get_closest_marker("slow"):
-        monkeypatch.setattr(simdev.period, "COUNTS", (4, 8))
+        monkeypatch.setattr(simdev.execution.period, "COUNTS", (4, 8))
 
 
 def faster(scenario: Scenario, what: str, name: str, by_kind: bool) -> Scenario | None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import simdev
-from simdev.changes import (
+from simdev.commands.explorer import explorer_of
+from simdev.costs.collectives import collective_model
+from simdev.execution.changes import (
     FLOPS,
     LINKS,
     MEMORY,
@@ -22,16 +24,14 @@ from simdev.changes import (
     with_links,
     with_memories,
 )
-from simdev.collectives import collective_model
-from simdev.errors import InputError
-from simdev.explore import explorer_of
+from simdev.execution.scenario import Scenario, load_scenario
 from simdev.files import read_cluster, read_preset
 from simdev.files.cluster import cluster_object
+from simdev.ground.errors import InputError
+from simdev.ground.units import PS_PER_SECOND
 from simdev.report import run
 from simdev.report.whatif import what_ifs
-from simdev.scenario import Scenario, load_scenario
-from simdev.sweep import sweep
-from simdev.units import PS_PER_SECOND
+from simdev.search.sweep import sweep
 
 CLUSTERS = ("dgx-h100", "dgx-a100-80", "l40s-8x", "dgx-b200", "mi300x-8x")
 MODELS = ("gpt-1.7b", "llama3.2-1b", "mixtral-8x7b")

@@ -14,20 +14,20 @@ import pytest
 
 import simdev
 from simdev import Scenario, load_scenario, run, sweep
-from simdev.calibrate import calibrate, read_measured
-from simdev.errors import InputError
+from simdev.commands.server import ServerState
+from simdev.commands.server.protocol import respond
+from simdev.execution.scenario import Outcome, execute
 from simdev.files import read_run, read_strategy, write_run, write_strategy
-from simdev.graph import Graph
-from simdev.models.large import Transformer
+from simdev.ground.errors import InputError
+from simdev.measure.calibrate import calibrate, read_measured
+from simdev.nouns.graph import Graph
+from simdev.nouns.models.large import Transformer
+from simdev.nouns.strategy import Parallelism, Strategy
 from simdev.oracle import oracle_of
 from simdev.report import Report, analyze
 from simdev.report.measures.training import BUBBLE
 from simdev.report.page import compare_tables, read_subject
-from simdev.scenario import Outcome, execute
 from simdev.search import search
-from simdev.serve import ServerState
-from simdev.serve.protocol import respond
-from simdev.strategy import Parallelism, Strategy
 
 LONG = {  # whose four runs take 7 to 30 s
     "gnmt-4x-h100",

@@ -9,15 +9,15 @@ from fractions import Fraction
 import pytest
 
 from programs import T, play, starts
-from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.engine.fair import max_min_rates
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.engine import simulate
+from simdev.execution.engine.fair import max_min_rates
+from simdev.ground.errors import InputError
 from simdev.lowering import lower
-from simdev.strategy import Order, Strategy
-from simdev.trace import Trace
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Order, Strategy
+from simdev.nouns.trace import Trace
 
 SEND_ALONE = ["egress", "device", "half-duplex", "link"]
 

@@ -9,11 +9,11 @@ import pytest
 
 import simdev
 from simdev import CostModel, InputError, Scenario, Strategy, load_scenario, run
+from simdev.execution.scenario import fingerprint
 from simdev.files import read_device, read_preset, read_profile
-from simdev.graph import Graph, Op, Tensor
-from simdev.models import build
-from simdev.scenario import fingerprint
-from simdev.strategy import POLICY_NAMES, sync_policy
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models import build
+from simdev.nouns.strategy import POLICY_NAMES, sync_policy
 
 ROW = {
     "v": 1,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from simdev import load_scenario, oracle_of, run
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.models.large import Transformer
-from simdev.scale import Scale, parse_limit, scale_of, scale_of_large, scale_of_pipeline
-from simdev.scenario import Scenario, execute
+from simdev.commands import main
+from simdev.execution.scenario import Scenario, execute
+from simdev.ground.errors import InputError
+from simdev.nouns.models.large import Transformer
+from simdev.nouns.scale import Scale, parse_limit, scale_of, scale_of_large, scale_of_pipeline
 
 NEEDS = r"options\.limit: the step needs about [0-9,]+ tasks, .*s and .*iB; the limit is "
 

@@ -17,9 +17,9 @@ from bad.profiles import ROW
 from bad.scenarios import CLUSTER, GRAPH, scenario
 from simdev import CostModel, Graph, InputError, Op, Scenario, Strategy, load_scenario, run
 from simdev.costs import Profile, Row
-from simdev.engine import ENGINES
+from simdev.execution.engine import ENGINES
+from simdev.execution.scenario import execute
 from simdev.files import read_cluster
-from simdev.scenario import execute
 
 
 def test_a_scenario_of_three_inline_parts() -> None:
@@ -57,7 +57,7 @@ def test_every_engine_gives_the_same_answer(engine: str) -> None:
 
 
 def test_an_engine_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simdev.engine.ENGINES", ("simpy",))
+    monkeypatch.setattr("simdev.execution.engine.ENGINES", ("simpy",))
     message = (
         r'^options\.engine: "compiled" is not available in this version of simdev; there '
         r"are auto, simpy$"
@@ -106,14 +106,14 @@ def test_a_step_that_does_not_fit_is_an_answer() -> None:
     report = run(load_scenario(json.loads(scenario(cluster=cluster))))
     assert not report.feasible
     assert report.memory_excess == 3
-    with pytest.raises(simdev.errors.OutOfMemoryError):  # type: ignore[attr-defined]
+    with pytest.raises(simdev.ground.errors.OutOfMemoryError):  # type: ignore[attr-defined]
         report.require_feasible()
 
 
 def test_a_scenario_can_be_made_without_files() -> None:
     graph = Graph("g", (Op("a", "matmul"),))
     key = '["gpu","matmul","fwd",{},[],[],[]]'
-    costs = CostModel((Profile.of_rows({}, [Row(key, simdev.units.parse_time("7 us"))]),))  # type: ignore[attr-defined]
+    costs = CostModel((Profile.of_rows({}, [Row(key, simdev.ground.units.parse_time("7 us"))]),))  # type: ignore[attr-defined]
     found = Scenario(graph, read_cluster(CLUSTER), costs, Strategy({"a": "gpu:1"}))
     assert run(found).step_ps == 7_000_000
 
@@ -150,4 +150,7 @@ def test_importing_simdev_loads_nothing_that_is_slow_to_load() -> None:
         "numba",
         "torch",
     }
-    assert {name for name in loaded if name.startswith("simdev")} == {"simdev", "simdev.version"}
+    assert {name for name in loaded if name.startswith("simdev")} == {
+        "simdev",
+        "simdev.ground.version",
+    }

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 import simdev
-from simdev.cli import main
+from simdev.commands import main
 from simdev.costs import CostModel
+from simdev.execution.scenario import Scenario, load_scenario
 from simdev.files import read_preset, read_profile
 from simdev.files.examples import examples_folder
 from simdev.files.profile import shipped_rows
-from simdev.models.large import large_model
+from simdev.nouns.models.large import large_model
+from simdev.nouns.strategy import Strategy
+from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report.whatif import what_ifs
-from simdev.scenario import Scenario, load_scenario
-from simdev.strategy import Strategy
-from simdev.strategy.parallelism import Parallelism
-from simdev.sweep import sweep
+from simdev.search.sweep import sweep
 
 SIZES = {"layers": 2, "length": 2048}
 PLAN = {"dp": 4, "tp": 2, "microbatches": 2}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from simdev.check import check
+from simdev.execution.check import check
+from simdev.execution.scenario import load_scenario
 from simdev.report import Report, run
-from simdev.scenario import load_scenario
-from simdev.sweep import sweep
+from simdev.search.sweep import sweep
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FILES = sorted(SCENARIOS.glob("*.json"))

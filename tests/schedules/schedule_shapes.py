@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from simdev.schedules import (
-    SCHEDULES,
-    Schedule,
-)
+from simdev.nouns.schedules import SCHEDULES, Schedule
 
 SINGLE = [name for name in SCHEDULES if not name.startswith("Interleaved")]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from simdev.check import check
-from simdev.engine import simulate
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
 from simdev.lowering.pipeline import pipeline_task_graph
+from simdev.nouns.schedules import Schedule, named_schedule, stage_times
+from simdev.nouns.trace import Trace
 from simdev.report.measures.pipeline import PipelineUse, pipeline_use
-from simdev.schedules import Schedule, named_schedule, stage_times
-from simdev.trace import Trace
 
 PS = 10**12
 

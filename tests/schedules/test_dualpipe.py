@@ -10,12 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedule_times import PS, live, run
-from simdev.cli import main
-from simdev.engine import DeadlockError
-from simdev.errors import InputError
+from simdev.commands import main
+from simdev.execution.engine import DeadlockError
+from simdev.ground.errors import InputError
 from simdev.lowering.pipeline import schedule_of
-from simdev.schedules import aligned, dualpipe, named_schedule, read_csv, schedule_csv, stage_times
-from simdev.strategy.parallelism import Parallelism
+from simdev.nouns.schedules import (
+    aligned,
+    dualpipe,
+    named_schedule,
+    read_csv,
+    schedule_csv,
+    stage_times,
+)
+from simdev.nouns.strategy.parallelism import Parallelism
 
 HALVES, MORE = st.integers(1, 4), st.integers(0, 3)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdev.errors import InputError
-from simdev.schedules import Schedule, named_schedule, order_of
+from simdev.ground.errors import InputError
+from simdev.nouns.schedules import Schedule, named_schedule, order_of
 
 KINDS = {"F": 0, "B": 1, "I": 1, "W": 2}
 NAMES = "GPipe", "1F1B", "ZB-H1", "ZB-H2", "Interleaved1F1B", "InterleavedZeroBubble"

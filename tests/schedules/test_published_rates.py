@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from simdev.engine import simulate
+from simdev.execution.engine import simulate
 from simdev.lowering.pipeline import pipeline_task_graph
+from simdev.nouns.schedules import SEARCHED, named_schedule, searched_schedule, stage_times
 from simdev.report.measures.pipeline import PipelineUse, pipeline_use
-from simdev.schedules import SEARCHED, named_schedule, searched_schedule, stage_times
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "papers" / "zero-bubble.md"
 NAMES = ("1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p")

@@ -10,15 +10,8 @@ from typing import Any
 import pytest
 
 from schedule_shapes import SHAPES, table
-from simdev.errors import InputError
-from simdev.schedules import (
-    SCHEDULES,
-    aligned,
-    gpipe,
-    named_schedule,
-    read_csv,
-    schedule_csv,
-)
+from simdev.ground.errors import InputError
+from simdev.nouns.schedules import SCHEDULES, aligned, gpipe, named_schedule, read_csv, schedule_csv
 
 
 def test_gpipe_by_hand() -> None:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedule_times import COUNTS, PS, TIMES, live, run, step
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.lowering.pipeline import pipeline_task_graph
-from simdev.schedules import SCHEDULES, Schedule, gpipe, named_schedule, read_csv, stage_times
-from simdev.taskgraph import TRANSFER
+from simdev.nouns.schedules import SCHEDULES, Schedule, gpipe, named_schedule, read_csv, stage_times
+from simdev.nouns.taskgraph import TRANSFER
 
 
 @given(COUNTS, st.integers(1, 12), TIMES, TIMES, TIMES, TIMES)

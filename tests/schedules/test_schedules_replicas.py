@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedule_times import PS, TIMES, run
-from simdev.cli import main
-from simdev.errors import InputError
+from simdev.commands import main
+from simdev.ground.errors import InputError
+from simdev.nouns.schedules import Action, Schedule, named_schedule, round_robin
 from simdev.report.figures.gantt import draw_gantt
 from simdev.report.figures.microbatches import pipeline_chart
 from simdev.report.measures.pipeline import PipelineUse
-from simdev.schedules import Action, Schedule, named_schedule, round_robin
 
 REPLICAS = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedule_shapes import SHAPES, table
-from simdev.errors import InputError
-from simdev.schedules import (
+from simdev.ground.errors import InputError
+from simdev.nouns.schedules import (
     Action,
     aligned,
     gpipe,

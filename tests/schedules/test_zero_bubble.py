@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedule_times import COUNTS, TIMES, run
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.schedules import (
+from simdev.commands import main
+from simdev.ground.errors import InputError
+from simdev.nouns.schedules import (
     SEARCHED,
     StageTimes,
     named_schedule,

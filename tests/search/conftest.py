@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from simdev import Oracle
+from simdev.nouns.strategy import Strategy
 from simdev.search.budget import Budget
 from simdev.search.prepare import Grouped
 from simdev.search.trial import SearchProblem, Trial
-from simdev.strategy import Strategy
 
 
 @pytest.fixture

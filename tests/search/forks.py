@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-import simdev.search.env  # noqa: F401 (registers the environment)
+import simdev.learn.env  # noqa: F401 (registers the environment)
 from simdev import Oracle
-from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.graph import Graph, Op
+from simdev.execution.scenario import Scenario
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost
-from simdev.scenario import Scenario
 from simdev.search import METHODS
-from simdev.strategy import Strategy
 from strategies import UNIT, op
 
 PLACERS = [name for name, method in METHODS.items() if not method.splits]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from forks import fork, forks
+from simdev.nouns.strategy import Configuration, Strategy
 from simdev.oracle import Cost, oracle_of
 from simdev.search import METHODS, Comparison, Result, search
 from simdev.search.comparison.curves import best_so_far, curve_of, places_of, quantile
@@ -16,7 +17,6 @@ from simdev.search.comparison.rows import plans
 from simdev.search.comparison.runs import Reference, References, Run, record_of, run_of
 from simdev.search.space import rank_of
 from simdev.search.trial import Point
-from simdev.strategy import Configuration, Strategy
 
 MS = 10**9  # ps
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simdev.cli import main
+from simdev.commands import main
 from simdev.search import METHODS
 from simdev.search.comparison import tasks
 from simdev.search.trial import Trial

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from forks import fork, forks, mixed
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
+from simdev.learn.post.settings import Settings
 from simdev.search import Comparison, compare, run_comparison, search
 from simdev.search.comparison import runner, tasks
 from simdev.search.comparison.plot import COLOURS, _looks
-from simdev.search.post.settings import Settings
 
 METHODS = ["single", "annealing", "greedy", "heft"]
 LIMITS = {"budget": 30, "seeds": 3}
@@ -114,7 +114,7 @@ def test_other_limits_and_other_questions_are_asked_again(monkeypatch, tmp_path)
 
 
 def test_a_journal_of_another_verb_is_refused(tmp_path):
-    from simdev.sweep import Journal
+    from simdev.search.sweep import Journal
 
     Journal(tmp_path / "j").close()
     with pytest.raises(InputError, match="is not a journal of simdev search"):

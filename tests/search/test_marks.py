@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simdev.cli import main
-from simdev.cluster import Cluster, Device
-from simdev.graph import Graph, Op, Tensor
+from simdev.commands import main
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import sync_policy
 from simdev.oracle import Oracle
 from simdev.search.space import least_ps
-from simdev.strategy import sync_policy
 from toys import TIMES, toy
 
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 
 from peers import PEERS
 from simdev import Oracle
-from simdev.check import check
-from simdev.cli import main
-from simdev.cluster import Cluster, Device, Link
-from simdev.engine import simulate
-from simdev.graph import Graph, Op
-from simdev.importers import import_file
+from simdev.commands import main
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
+from simdev.formats import import_file
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op
 from simdev.search import compare, search
 from simdev.search.pipedream.execution import Execution, executed
 from simdev.search.pipedream.plan import Stage, partition

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 
 from measured_gnmt import cluster, gnmt, golden
 from simdev import Oracle
-from simdev.cluster import Cluster
 from simdev.costs import CostModel
-from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import METHODS, confirm, prepare, search
 from simdev.search.baechi.favourite import Relaxed, favourites, relaxed
 from simdev.search.baechi.placers import earliest_first, topological_fill

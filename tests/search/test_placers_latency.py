@@ -11,10 +11,10 @@ from hypothesis import given, settings
 
 from peers import PEERS
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph
-from simdev.importers import import_file
+from simdev.formats import import_file
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph
 from simdev.search import search
 from simdev.search.maxload.latency import filled, latency, least
 from simdev.search.maxload.problem import MaxLoadProblem

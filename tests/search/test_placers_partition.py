@@ -11,11 +11,12 @@ from hypothesis import given, settings
 
 from peers import PEERS
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph
-from simdev.importers import import_file
-from simdev.scenario import load_scenario
+from simdev.execution.scenario import load_scenario
+from simdev.formats import import_file
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph
+from simdev.nouns.structure import before_of, components, topological
 from simdev.search import search
 from simdev.search.ideals import ideals, leaves
 from simdev.search.maxload.contiguous import Blocks, Split, blocks_of, splits
@@ -23,7 +24,6 @@ from simdev.search.maxload.problem import MaxLoadProblem, problem_of
 from simdev.search.maxload.programs import integer_program
 from simdev.search.pipedream.plan import partition
 from simdev.search.pipedream.profile import Level, Profile, levels_of, profile_of
-from simdev.structure import before_of, components, topological
 from strategies import UNIT, Tape, drawn, op
 
 WORKLOADS = {

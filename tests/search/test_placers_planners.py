@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph
+from simdev.nouns.structure import before_of, topological
 from simdev.search import search
 from simdev.search.budget import SpentError
 from simdev.search.ideals import bits, ideals, nested, table
@@ -25,7 +26,6 @@ from simdev.search.pipedream import placer as pipelines
 from simdev.search.pipedream import plan as planner
 from simdev.search.pipedream.plan import partition
 from simdev.search.pipedream.profile import Level, Profile
-from simdev.structure import before_of, topological
 from strategies import UNIT, Tape, drawn, op
 from test_placers_partition import best_split, problem
 

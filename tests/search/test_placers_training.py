@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from simdev import Oracle, load_scenario
+from simdev.execution.scenario import Scenario
+from simdev.nouns.structure import units
 from simdev.oracle import oracle_of
-from simdev.scenario import Scenario
 from simdev.search import METHODS, Result, confirm, prepare, search
-from simdev.structure import units
 
 pytest.importorskip("scipy")
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

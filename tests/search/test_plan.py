@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import simdev
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.models.large import LARGE
+from simdev.commands import main
+from simdev.ground.errors import InputError
+from simdev.ground.units import format_seconds
+from simdev.nouns.models.large import LARGE
+from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.search.plan import Space, choices_of, plans_of, question_of
 from simdev.search.plan.bounds import Bounds
 from simdev.search.plan.space import Setup
-from simdev.strategy.parallelism import Parallelism
-from simdev.units import format_seconds
 
 TINY = {"model": "llama3.2-1b", "layers": 4, "length": 512}
 FEW = {"schedule": ["1F1B", "ZB-H1"], "recompute": "none", "zero": [0, 3], "cp": 1, "tp": 4}

@@ -14,8 +14,8 @@ import joblib
 import pytest
 
 from folded import first_of_answers
-from simdev.errors import InputError
-from simdev.schedules import PAIRED, SEARCHED
+from simdev.ground.errors import InputError
+from simdev.nouns.schedules import PAIRED, SEARCHED
 from simdev.search.plan import Plan, Question, Space, choices_of, plans_of, question_of
 from simdev.search.plan.bounds import Bounds
 from simdev.search.plan.scoring import Scorer

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from simdev.collectives import collective_model
-from simdev.engine import simulate
+from simdev.costs.collectives import collective_model
+from simdev.execution.engine import simulate
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.search.plan import Plan, Question, Space, choices_of, question_of
 from simdev.search.plan.scoring import Scorer

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import simdev
 from folded import first_answers
-from simdev.cli import main
-from simdev.models.large import LARGE, large_model
+from simdev.commands import main
+from simdev.nouns.models.large import LARGE, large_model
 from simdev.report.page import answers_data
 from simdev.report.published import FILE, published_error, published_errors
 from simdev.search.plan import choices_of, plans_of, question_of

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simdev.cli import main
-from simdev.errors import InputError
+from simdev.commands import main
+from simdev.execution.scenario import load_scenario
+from simdev.ground.errors import InputError
 from simdev.report import run
-from simdev.scenario import load_scenario
 from simdev.search import METHODS as SEARCHES
 from simdev.search.plan.graphs import METHODS, SCHEDULES, SEARCHED, is_graph_alone, plan_graph
 

@@ -13,16 +13,8 @@ from typing import Any
 import pytest
 
 import simdev
-from simdev.errors import InputError
-from simdev.search.plan import (
-    Question,
-    Space,
-    bounds,
-    choices_of,
-    plans_of,
-    question_of,
-    searching,
-)
+from simdev.ground.errors import InputError
+from simdev.search.plan import Question, Space, bounds, choices_of, plans_of, question_of, searching
 from simdev.search.plan.bounds import Bounds
 from simdev.search.plan.scoring import Scorer
 from simdev.search.plan.space import PLANNED

@@ -10,18 +10,18 @@ from itertools import product
 import numpy as np
 import pytest
 
-import simdev.search.env  # noqa: F401 (registers the environment)
+import simdev.learn.env  # noqa: F401 (registers the environment)
 from forks import PLACERS, best_of_all, forks, mixed
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
+from simdev.execution.scenario import Scenario
 from simdev.files.strategy import read_strategy, strategy_object
-from simdev.graph import Graph
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph
+from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost
-from simdev.scenario import Scenario
 from simdev.search import METHODS, blackbox, confirm, search
 from simdev.search.budget import SpentError
 from simdev.search.sampling import sampled
-from simdev.strategy import Strategy
 from strategies import UNIT, op
 
 SEARCHES = ["random", "greedy", "annealing", "cross-entropy"]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.graph import Graph
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph
 from simdev.search import search
 from simdev.search.adaptive.clusters import Clusters
 from simdev.search.adaptive.mixture import MOST, UNIFORM, Mixture

@@ -10,7 +10,7 @@ import pytest
 from forks import forks, mixed
 from measured_gnmt import cluster, gnmt
 from simdev import Oracle
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.search import search
 from simdev.search.brkga.keys import Decoder, next_generation, offspring
 from simdev.search.space import choices

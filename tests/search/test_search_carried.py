@@ -2,7 +2,7 @@
 
 import pytest
 
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.search import METHODS, load_policy, search
 from toys import toy
 

@@ -15,7 +15,7 @@ import pytest
 
 import simdev.search.blackbox
 from simdev import Oracle, Scenario, load_scenario
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.search import METHODS, Result, search
 from simdev.search.budget import Budget
 from simdev.search.chains import Chain, _dealt, exchanged

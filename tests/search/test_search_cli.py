@@ -11,7 +11,7 @@ import pytest
 
 from imported import PROFILE, workload
 from simdev import load_scenario
-from simdev.cli import main
+from simdev.commands import main
 from simdev.search import METHODS
 from simdev.search.prepare import RULES
 from waiting import HANGS
@@ -347,7 +347,7 @@ def score(self, placement):
     return real(self, placement)
 
 trial.Trial.score = score
-from simdev.cli import main
+from simdev.commands import main
 sys.exit(main(["search", sys.argv[1], "--method", "random", "--seconds", "60", "-o", sys.argv[2]]))
 """
 

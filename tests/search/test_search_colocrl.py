@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
+from simdev.learn.colocrl.settings import Settings
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import Result, search
-from simdev.search.colocrl.settings import Settings
 from simdev.search.learning import needs
 from strategies import UNIT
 from toys import RANDOM_MEDIAN, WITHIN, toy, until_optima

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-import simdev.search.env  # noqa: F401 (registers the environment)
+import simdev.learn.env  # noqa: F401 (registers the environment)
 from forks import fork, forks, mixed
 from simdev import Oracle
-from simdev.errors import InputError
-from simdev.graph import Graph, Op
+from simdev.execution.scenario import Scenario
+from simdev.ground.errors import InputError
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.strategy import Order, Strategy
 from simdev.oracle import oracle_of
-from simdev.scenario import Scenario
 from simdev.search import METHODS, Result, compare, run, search
-from simdev.strategy import Order, Strategy
 
 
 def test_what_search_refuses():

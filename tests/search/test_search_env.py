@@ -12,10 +12,10 @@ from gymnasium.utils.env_checker import check_env
 
 from forks import forks
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph, Op
-from simdev.search.env import IDS
+from simdev.ground.errors import InputError
+from simdev.learn.env import IDS
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op
 from strategies import UNIT, op
 
 ID = "simdev/Placement-v0"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from simdev import Oracle, Scenario, load_scenario
+from simdev.nouns.strategy import Configuration, Strategy
 from simdev.search import confirm, search
 from simdev.search.budget import SpentError
 from simdev.search.layers import Layers
@@ -20,7 +21,6 @@ from simdev.search.soap.flexflow import Space, space_of, walks
 from simdev.search.soap.parts import PartTimes, Scopes, covering
 from simdev.search.soap.spread import entries
 from simdev.search.trial import Trial
-from simdev.strategy import Configuration, Strategy
 
 P100 = {"preset": "flexflow-p100", "nodes": 1}
 MODELS = {"lenet": {}, "rnnlm": {"length": 2}, "alexnet": {"batch": 64}}

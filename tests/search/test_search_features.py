@@ -10,11 +10,11 @@ from hypothesis import given, settings
 
 from forks import forks
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.graph import Graph, Op, Tensor
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.semantics import kinds, register
 from simdev.search.features import KINDS, VERSION, Nodes, ancestors_of, features_of
 from simdev.search.space import choices
-from simdev.semantics import kinds, register
 from strategies import UNIT, op, worlds
 
 

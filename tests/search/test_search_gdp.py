@@ -12,14 +12,15 @@ import torch
 
 import measured_gnmt
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.graph import Graph, Op, Tensor
-from simdev.search import Result, search, train
+from simdev.learn import train
+from simdev.learn.gdp.inputs import inputs_of
+from simdev.learn.gdp.network import Attention, Network
+from simdev.learn.gdp.rule import Proximal
+from simdev.learn.gdp.settings import Settings
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.search import Result, search
 from simdev.search.features import features_of
-from simdev.search.gdp.inputs import inputs_of
-from simdev.search.gdp.network import Attention, Network
-from simdev.search.gdp.rule import Proximal
-from simdev.search.gdp.settings import Settings
 from strategies import UNIT
 from toys import RANDOM_MEDIAN, TIMES, WITHIN, toy, until_optima
 

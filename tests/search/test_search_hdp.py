@@ -11,19 +11,19 @@ import pytest
 import torch
 
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
+from simdev.learn.hdp.homes import bands, pure
+from simdev.learn.hdp.ops import WIDTH, Ops, ops_of
+from simdev.learn.hdp.policy import Hierarchical
+from simdev.learn.hdp.settings import Settings
+from simdev.learn.networks.controllers import Controller, weights_of
+from simdev.learn.networks.rules import Reinforce
+from simdev.learn.networks.seq2seq import Seq2Seq, inputs_of
+from simdev.learn.networks.signals import FAILING
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import search
 from simdev.search.features import features_of
-from simdev.search.hdp.homes import bands, pure
-from simdev.search.hdp.ops import WIDTH, Ops, ops_of
-from simdev.search.hdp.policy import Hierarchical
-from simdev.search.hdp.settings import Settings
-from simdev.search.learning.controllers import Controller, weights_of
-from simdev.search.learning.rules import Reinforce
-from simdev.search.learning.seq2seq import Seq2Seq, inputs_of
-from simdev.search.learning.signals import FAILING
 from simdev.search.space import allowed
 from strategies import UNIT
 from toys import RANDOM_MEDIAN, toy, until_optima

@@ -13,9 +13,9 @@ from gymnasium.utils.env_checker import check_env
 
 from forks import forks, mixed
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph, Op
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op
 from simdev.search.features import features_of
 from strategies import UNIT, op
 

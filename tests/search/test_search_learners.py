@@ -12,11 +12,11 @@ import pytest
 import tiny_learner
 from forks import fork, forks, mixed
 from simdev import Oracle, oracle_of
-from simdev.cluster import Host
-from simdev.errors import InputError
-from simdev.graph import Graph, Tensor
+from simdev.execution.scenario import Scenario
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Host
+from simdev.nouns.graph import Graph, Tensor
 from simdev.oracle import Cost
-from simdev.scenario import Scenario
 from simdev.search import METHODS, confirm, search
 from simdev.search.budget import Budget, SpentError
 from simdev.search.learning import beginning, needs

@@ -8,8 +8,8 @@ import re
 import pytest
 
 import tiny_learner
-from simdev.cli import main
-from simdev.cli.search import FLAGS
+from simdev.commands import main
+from simdev.commands.search import FLAGS
 from simdev.search import load_policy
 
 pytest.importorskip("safetensors.numpy", reason="policies are kept by safetensors")

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
+from simdev.learn.networks.controllers import Controller, set_weights, weights_of
+from simdev.learn.networks.keeping import keep
+from simdev.learn.networks.policy import Policy, Tabular, chosen, entropies
+from simdev.learn.networks.rules import Reinforce
+from simdev.learn.networks.seq2seq import Seq2Seq, inputs_of
+from simdev.learn.networks.sizes import Network, Training
+from simdev.learn.networks.training import imitate
 from simdev.search import search
 from simdev.search.budget import Budget
 from simdev.search.features import features_of
-from simdev.search.learning.controllers import Controller, set_weights, weights_of
-from simdev.search.learning.keeping import keep
-from simdev.search.learning.policy import Policy, Tabular, chosen, entropies
-from simdev.search.learning.rules import Reinforce
-from simdev.search.learning.seq2seq import Seq2Seq, inputs_of
-from simdev.search.learning.sizes import Network, Training
-from simdev.search.learning.training import imitate
 from simdev.search.policy import SavedPolicy
 from simdev.search.trial import Learning
 from toys import toy

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
+from simdev.ground.errors import InputError
+from simdev.learn.placeto.settings import Settings
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import search
 from simdev.search.features import Nodes, features_of
-from simdev.search.placeto.settings import Settings
 from strategies import UNIT
 from toys import RANDOM_MEDIAN, toy, until_optima
 
 torch = pytest.importorskip("torch")
-from simdev.search.placeto import network, returns, structure, training  # noqa: E402
+from simdev.learn.placeto import network, returns, structure, training  # noqa: E402
 
 TINY = {"hidden": 4, "rounds": 1, "episodes": 2, "refresh": 2, "epochs": 1, "parts": 1}
 

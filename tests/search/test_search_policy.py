@@ -13,7 +13,7 @@ import pytest
 
 import tiny_learner
 from forks import forks
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.search import SavedPolicy, load_policy, search
 from simdev.search.features import VERSION
 from simdev.search.learners import EVALUATED

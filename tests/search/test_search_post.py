@@ -11,17 +11,17 @@ import torch
 
 from forks import forks
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph
+from simdev.ground.errors import InputError
+from simdev.learn.networks import ppo
+from simdev.learn.post import learner
+from simdev.learn.post.settings import Settings
+from simdev.learn.post.surrogate import advantages, ascended, gradient, stepped, surrogate
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph
+from simdev.nouns.taskgraph import Floats, Ints
 from simdev.search import search
-from simdev.search.learning import ppo
 from simdev.search.policy import SavedPolicy
-from simdev.search.post import learner
-from simdev.search.post.settings import Settings
-from simdev.search.post.surrogate import advantages, ascended, gradient, stepped, surrogate
 from simdev.search.sampling import frequencies, likeliest, sampled, uniform
-from simdev.taskgraph import Floats, Ints
 from strategies import UNIT, op
 from toys import RANDOM_MEDIAN, WITHIN, optimum, toy, until_optima
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from simdev.search.learning import ppo
+from simdev.learn.networks import ppo
 
 
 def tensor(*rows: object) -> torch.Tensor:

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from simdev import Oracle
-from simdev.cluster import Cluster, Link
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
+from simdev.learn.networks.signals import FAILING
+from simdev.learn.spotlight import rule
+from simdev.learn.spotlight.rule import ByStage
+from simdev.learn.spotlight.settings import Settings
+from simdev.nouns.cluster import Cluster, Link
 from simdev.search import Result, search
-from simdev.search.learning.signals import FAILING
-from simdev.search.spotlight import rule
-from simdev.search.spotlight.rule import ByStage
-from simdev.search.spotlight.settings import Settings
 from toys import RANDOM_MEDIAN, WITHIN, optimum, toy, until_optima
 
 QUICK = {"hidden": 16, "embedding": 8, "rate": 0.02}

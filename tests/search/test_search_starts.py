@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import simdev.search.env  # noqa: F401 (registers the environment)
+import simdev.learn.env  # noqa: F401 (registers the environment)
 from forks import PLACERS, fork, forks
 from simdev import Oracle
-from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
+from simdev.execution.scenario import Scenario
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost, oracle_of
-from simdev.scenario import Scenario
 from simdev.search import METHODS, confirm, search
 from simdev.search.space import IMPOSSIBLE
-from simdev.strategy import Strategy
 from strategies import UNIT, op
 
 

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 
 from simdev import Oracle, Scenario, load_scenario
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
-from simdev.graph import Graph, Op, Tensor
-from simdev.models.backward import training_graph
-from simdev.models.builder import StepBuilder
-from simdev.models.ops import concat, cross_entropy, einsum, linear, relu
+from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models.backward import training_graph
+from simdev.nouns.models.builder import StepBuilder
+from simdev.nouns.models.ops import concat, cross_entropy, einsum, linear, relu
+from simdev.nouns.semantics import semantics_of
+from simdev.nouns.strategy import Strategy
 from simdev.search import confirm, search
 from simdev.search.elimination import minimise
 from simdev.search.tofu.coarse import Coarse
 from simdev.search.tofu.costs import Side, cuts, read_step, write_step
 from simdev.search.tofu.plan import BASELINES, Level, communication, recursive
 from simdev.search.tofu.strategy import strategy_of
-from simdev.semantics import semantics_of
-from simdev.strategy import Strategy
 from strategies import UNIT, Tape, drawn
 
 K80 = {"preset": "tofu-8x-k80"}

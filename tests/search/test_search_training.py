@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.search import METHODS, family, load_policy, read_scenarios, search, train
-from simdev.search.families import Kind
+from simdev.commands import main
+from simdev.ground.errors import InputError
+from simdev.learn import family, read_scenarios, train
+from simdev.learn.families import Kind
+from simdev.search import METHODS, load_policy, search
 from toys import toy
 
 pytest.importorskip("torch", reason="learners of many graphs use networks")
-FAMILY = "simdev.search.families.FAMILIES"
+FAMILY = "simdev.learn.families.FAMILIES"
 SMALL = {"hidden": 4, "rounds": 2, "epochs": 1, "episodes": 1}
 
 
@@ -77,7 +78,7 @@ def test_a_folder_of_scenarios_is_a_family(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """What ``simdev family`` writes is what ``family`` draws, and trains the same policy."""
-    monkeypatch.setattr("simdev.search.families.TRAIN", 3)
+    monkeypatch.setattr("simdev.learn.families.TRAIN", 3)
     folder = tmp_path / "nmt"
     assert main(["family", "nmt", "-o", str(folder)]) == 0
     assert capsys.readouterr().out == f"{folder}: 3 scenarios to train on, 8 held out\n"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tiny_learner
-from simdev.errors import InputError
+from simdev.ground.errors import InputError
 from simdev.search import search
 from simdev.search.budget import Budget
 from simdev.search.learning import workers

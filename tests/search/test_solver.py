@@ -10,8 +10,8 @@ from math import inf
 import pytest
 
 from simdev import Oracle
-from simdev.errors import SimdevError
-from simdev.graph import Graph
+from simdev.ground.errors import SimdevError
+from simdev.nouns.graph import Graph
 from simdev.search import search, solver
 from simdev.search.maxload.problem import MaxLoadProblem
 from simdev.search.maxload.programs import integer_program, latency_program

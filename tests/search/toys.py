@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.graph import Graph, Op, Tensor
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Cost
 from simdev.search import Result, search
 from simdev.search.space import rank_of
-from simdev.taskgraph import Ints
 from strategies import UNIT
 
 SEEDS = range(5)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simdev.semantics import OP_CLASSES, kinds
+from simdev.nouns.semantics import OP_CLASSES, kinds
 
 ROOT = Path(__file__).resolve().parents[2] / "simdev"
 KINDS = frozenset(kinds())

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intervals import intervals
-from simdev.semantics import Samples, samples_seen
-from simdev.semantics.samples import BatchView, batch_region
+from simdev.nouns.semantics import Samples, samples_seen
+from simdev.nouns.semantics.samples import BatchView, batch_region
 
 Shape = tuple[int, ...]
 

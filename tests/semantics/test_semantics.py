@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from op_examples import call, semantics_of_example
-from simdev.errors import InputError
-from simdev.semantics import (
+from simdev.ground.errors import InputError
+from simdev.nouns.semantics import (
     ALL,
     OP_CLASSES,
     Access,
@@ -32,9 +32,9 @@ from simdev.semantics import (
     volume,
     work,
 )
-from simdev.semantics.dtype import bits_of
-from simdev.semantics.index import Box
-from simdev.semantics.registry import Semantics
+from simdev.nouns.semantics.dtype import bits_of
+from simdev.nouns.semantics.index import Box
+from simdev.nouns.semantics.registry import Semantics
 
 NAMES = sorted(kinds())
 

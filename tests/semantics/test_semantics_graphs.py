@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from simdev.errors import InputError
 from simdev.files.graph import read_graph
-from simdev.graph import Graph, Op, Tensor
-from simdev.semantics import (
+from simdev.ground.errors import InputError
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.semantics import (
     boxes,
     op_class,
     op_semantics,
@@ -24,7 +24,7 @@ from simdev.semantics import (
     shard_work,
     splits,
 )
-from simdev.structure import op_splits, weights_of
+from simdev.nouns.structure import op_splits, weights_of
 
 GRAPHS = sorted((Path(__file__).parents[2] / "profiles" / "graphs").glob("*.json*"))
 WITHOUT_SEMANTICS: dict[str, str] = {}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from op_examples import semantics_of_example
-from simdev.semantics import Shards, boxes, kinds, semantics_of, shard_of, shards_of, splits
-from simdev.semantics.registry import Semantics
+from simdev.nouns.semantics import Shards, boxes, kinds, semantics_of, shard_of, shards_of, splits
+from simdev.nouns.semantics.registry import Semantics
 
 
 def one_by_one(semantics: Semantics, grid: Any) -> list[tuple[Any, ...]]:

@@ -10,13 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intervals import Interval, intervals
-from simdev.semantics import (
-    Axis,
-    Region,
-    input_regions,
-    semantics_of,
-)
-from simdev.semantics.index import EMPTY, Index, axes_of, clipped_interval, interval_of
+from simdev.nouns.semantics import Axis, Region, input_regions, semantics_of
+from simdev.nouns.semantics.index import EMPTY, Index, axes_of, clipped_interval, interval_of
 
 
 @dataclass(frozen=True)

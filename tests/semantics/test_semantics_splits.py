@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from op_examples import examples, semantics_of_example
-from simdev.errors import InputError
-from simdev.semantics import (
+from simdev.ground.errors import InputError
+from simdev.nouns.semantics import (
     Access,
     Call,
     Description,
@@ -26,7 +26,7 @@ from simdev.semantics import (
     steps,
     work,
 )
-from simdev.semantics.registry import Semantics
+from simdev.nouns.semantics.registry import Semantics
 
 
 def of(kind: str, call: Call) -> Semantics:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from op_examples import semantics_of_example
-from simdev.semantics import Region, parts_of, semantics_of, shard_of, splits, volume
+from simdev.nouns.semantics import Region, parts_of, semantics_of, shard_of, splits, volume
 
 torch = pytest.importorskip("torch")
 f, grad = torch.nn.functional, torch.nn.grad

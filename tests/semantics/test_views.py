@@ -10,10 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intervals import intervals
-from simdev.semantics import (
-    sliced_strides,
-    stored_region,
-)
+from simdev.nouns.semantics import sliced_strides, stored_region
 
 
 def test_a_reshaped_operand_is_found_in_the_stored_tensor() -> None:

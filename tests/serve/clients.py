@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from simdev import load_scenario
+from simdev.commands.server import ServerState, respond
 from simdev.oracle import Cost, Oracle
-from simdev.serve import ServerState, respond
 from waiting import HANGS
 
 DEVICES, OPS = 4, 40
@@ -139,8 +139,8 @@ HOSTILE = {
 
 IMPATIENT = """
 import sys
-from simdev.serve import ServerState
-from simdev.serve.http import Patience, serve
+from simdev.commands.server import ServerState
+from simdev.commands.server.http import Patience, serve
 serve(ServerState(), 0, sys.stdout, Patience(clients=32, head=1.5, body=1.5))
 """
 

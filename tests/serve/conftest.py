@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from clients import IMPATIENT, Server, running
-from simdev.serve import Limits, ServerState
+from simdev.commands.server import Limits, ServerState
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from clients import (
     running,
     written,
 )
-from simdev.serve import METHODS
-from simdev.serve.http import refusal
+from simdev.commands.server import METHODS
+from simdev.commands.server.http import refusal
 from waiting import HANGS, wait_until
 
 

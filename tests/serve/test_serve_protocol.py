@@ -15,10 +15,10 @@ import pytest
 from bad.scenarios import scenario
 from clients import DEVICES, HOSTILE, OPS, ask, library, line, placements, question, written
 from simdev import load_scenario
+from simdev.commands.server import METHODS, Limits, ServerState, respond
+from simdev.execution.scenario import Outcome
 from simdev.files import read_strategy
 from simdev.report import analyze, run
-from simdev.scenario import Outcome
-from simdev.serve import METHODS, Limits, ServerState, respond
 
 
 @pytest.mark.parametrize("memory", [None, 12_000])

@@ -26,8 +26,8 @@ from clients import (
     running,
     written,
 )
-from simdev.cli import main
-from simdev.serve import ServerState
+from simdev.commands import main
+from simdev.commands.server import ServerState
 from waiting import HANGS
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from simdev.cli import main
-from simdev.cluster import Cluster, Device
-from simdev.errors import DeadlockError, InputError
-from simdev.graph import Graph, Op
-from simdev.strategy import Order, Strategy, resolve_placement
-from simdev.structure.names import module_pattern
+from simdev.commands import main
+from simdev.ground.errors import DeadlockError, InputError
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.graph import Graph, Op
+from simdev.nouns.strategy import Order, Strategy, resolve_placement
+from simdev.nouns.structure.names import module_pattern
 
 CLUSTER = Cluster("c", (Device("gpu:0"), Device("gpu:1"), Device("gpu:2"), Device("sw", "switch")))
 

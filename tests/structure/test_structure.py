@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdev import models
-from simdev.graph import Graph, Op, Tensor
-from simdev.models import backward
-from simdev.structure import (
+from simdev.nouns import models
+from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.models import backward
+from simdev.nouns.structure import (
     before_of,
     first_made,
     mates,

@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 
 import simdev
-from simdev.cli import main
-from simdev.errors import InputError
+from simdev.commands import main
+from simdev.execution.scenario import load_scenario
+from simdev.ground.errors import InputError
 from simdev.report import run
 from simdev.report.results import COLUMNS
-from simdev.scenario import load_scenario
-from simdev.sweep import sweep
-from simdev.sweep.frame import csv_text, write_results
-from simdev.sweep.point import rows_of
+from simdev.search.sweep import sweep
+from simdev.search.sweep.frame import csv_text, write_results
+from simdev.search.sweep.point import rows_of
 from sweeps import ROOT, TINY, bandwidths
 
 CLUSTER, GRAPH = TINY["cluster"], TINY["graph"]
@@ -126,10 +126,10 @@ def test_no_scenarios_are_no_rows() -> None:
 
 FIRST = """
 import sys
-for first in ("import simdev", "import simdev.sweep", "from simdev.cli import main"):
+for first in ("import simdev", "import simdev.sweep", "from simdev.commands import main"):
     exec(first)
     import simdev
-    print(len(simdev.sweep([])), simdev.sweep.__doc__ is not None)
+    print(len(simdev.sweep([])), simdev.search.sweep.__doc__ is not None)
     for name in [name for name in sys.modules if name.partition(".")[0] == "simdev"]:
         del sys.modules[name]
 """
@@ -199,7 +199,7 @@ def test_what_cannot_be_written_as_json_is_a_row(here: Path) -> None:
 def test_a_bug_is_told_in_its_row_and_does_not_stop_the_sweep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("simdev.sweep.answer.row_of", lambda *_: 1 // 0)
+    monkeypatch.setattr("simdev.search.sweep.answer.row_of", lambda *_: 1 // 0)
     (reason,) = sweep(TINY)["reason"]
     assert reason == (
         "a bug in simdev, not in your files: ZeroDivisionError: integer division or modulo by zero"

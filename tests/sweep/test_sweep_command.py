@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simdev.cli import main
-from simdev.sweep import sweep
+from simdev.commands import main
+from simdev.search.sweep import sweep
 from sweeps import TINY, bandwidths
 
 
@@ -121,7 +121,7 @@ def test_a_value_that_cannot_be_is_refused_before_anything_runs(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("simdev.sweep.answer.run", None)
+    monkeypatch.setattr("simdev.search.sweep.answer.run", None)
     before = {path.name for path in here.iterdir()}
     command = ["sweep", "oom.json", "s.json", "--set", "options.steps=once", "--set", setting]
     for more in (["--output", "r.csv"], ["--journal", "j"], ["-j", "2"]):
@@ -275,7 +275,7 @@ def test_bad_usage_is_told_before_any_work(
 def test_parquet_without_pyarrow_is_told_before_any_work(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("simdev.sweep.frame.find_spec", lambda _: None)
+    monkeypatch.setattr("simdev.search.sweep.frame.find_spec", lambda _: None)
     assert main(["sweep", "s.json", "-o", "r.parquet"]) == 2
     assert 'pip install "simdev[parquet]"' in capsys.readouterr().err
     assert not Path("r.parquet.journal").exists()
@@ -291,9 +291,9 @@ def test_a_bar_shows_rate_and_remaining_time_after_two_seconds(
         now[0] += 0.5
         return answer(*arguments)
 
-    from simdev.sweep.answer import answer
+    from simdev.search.sweep.answer import answer
 
-    monkeypatch.setattr("simdev.sweep.sweeping.answer", slow)
+    monkeypatch.setattr("simdev.search.sweep.sweeping.answer", slow)
     sweep(TINY, bandwidths(3), progress=True)
     assert capsys.readouterr().err.strip() == ""
     sweep(TINY, bandwidths(20), progress=True)

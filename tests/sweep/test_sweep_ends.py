@@ -14,9 +14,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.sweep import Journal, sweep
+from simdev.commands import main
+from simdev.ground.errors import InputError
+from simdev.search.sweep import Journal, sweep
 from sweeps import ROOT, TINY, Sweeper, is_running, kept
 from waiting import wait_until
 
@@ -171,7 +171,7 @@ def test_an_end_at_any_step_of_writing_is_recovered(
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-from simdev.cli import main
+from simdev.commands import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -259,7 +259,7 @@ def test_a_read_only_folder_is_told(here: Path, capsys: pytest.CaptureFixture[st
 def test_an_interrupt_ends_the_sweep_and_keeps_the_rows(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from simdev.sweep import sweeping
+    from simdev.search.sweep import sweeping
 
     answer, left = sweeping.answer, [4]
 
@@ -287,7 +287,7 @@ def test_an_interrupt_ends_the_sweep_and_keeps_the_rows(
 def test_two_sweeps_with_one_output_do_not_overwrite_each_other(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from simdev.sweep import sweeping
+    from simdev.search.sweep import sweeping
 
     answer = sweeping.answer
     second = [

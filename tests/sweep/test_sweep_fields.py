@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdev.errors import InputError
 from simdev.files import read_preset, read_scenario
 from simdev.files.reading import read_json
-from simdev.sweep import parse_settings, points, sweep
-from simdev.sweep.fields import Every, parse_path, with_field
-from simdev.sweep.grid import si_values, slow_bandwidths
+from simdev.ground.errors import InputError
+from simdev.search.sweep import parse_settings, points, sweep
+from simdev.search.sweep.fields import Every, parse_path, with_field
+from simdev.search.sweep.grid import si_values, slow_bandwidths
 from sweeps import TINY
 
 ALL = Every.ENTRY

@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from simdev.cli import main
-from simdev.errors import InputError
-from simdev.sweep import Journal, sweep
-from simdev.sweep.journal import HEADER
+from simdev.commands import main
+from simdev.ground.errors import InputError
+from simdev.search.sweep import Journal, sweep
+from simdev.search.sweep.journal import HEADER
 from sweeps import TINY, bandwidths, kept
 
 POINTS = 8
@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def simulated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of what is simulated from now on."""
-    from simdev.sweep import sweeping
+    from simdev.search.sweep import sweeping
 
     keys: list[str] = []
     answer = sweeping.answer
@@ -86,7 +86,7 @@ def test_a_file_that_changes_amid_the_sweep_is_not_kept(
 ) -> None:
     Path("graph.json").write_text(json.dumps({"version": 1, **TINY["graph"]}))
     Path("s.json").write_text(json.dumps(TINY | {"graph": "graph.json"}))
-    from simdev.sweep import sweeping
+    from simdev.search.sweep import sweeping
 
     answers = sweeping.answers
 
@@ -121,7 +121,7 @@ def test_a_failure_of_the_machine_is_tried_again(
         def full(*_: object) -> object:
             raise MemoryError
 
-        patch.setattr("simdev.sweep.answer.run", full)
+        patch.setattr("simdev.search.sweep.answer.run", full)
         assert list(sweep("s.json", journal="j")["reason"]) == ["MemoryError"]
     assert kept(Path("j")) == []
     assert list(sweep("s.json", journal="j")["status"]) == ["ok"]

@@ -16,13 +16,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simdev.errors import InputError
-from simdev.jobs import finished
+from simdev.execution.scenario import load_scenario
+from simdev.ground.errors import InputError
+from simdev.ground.jobs import finished
 from simdev.report.results import MEANINGS
-from simdev.scenario import load_scenario
-from simdev.sweep import sweep
-from simdev.sweep.point import SweepPoint, rows_of
-from simdev.sweep.sweeping import answers
+from simdev.search.sweep import sweep
+from simdev.search.sweep.point import SweepPoint, rows_of
+from simdev.search.sweep.sweeping import answers
 from sweeps import ROOT, TINY, bandwidths, kept
 from waiting import HANGS, wait_until
 
@@ -69,7 +69,7 @@ def test_a_journal_of_many_workers_is_resumed_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parallel = sweep(TINY, bandwidths(6), n_jobs=2, journal=tmp_path / "j")
-    monkeypatch.setattr("simdev.sweep.sweeping.answer", None)  # nothing is left to simulate
+    monkeypatch.setattr("simdev.search.sweep.sweeping.answer", None)  # nothing is left to simulate
     pd.testing.assert_frame_equal(parallel, sweep(TINY, bandwidths(6), journal=tmp_path / "j"))
 
 
@@ -85,7 +85,7 @@ def test_workers_elsewhere_find_the_files(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_jobs_of_the_enclosing_configuration_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from simdev.sweep import sweeping
+    from simdev.search.sweep import sweeping
 
     used: list[int] = []
     here = sweeping.answer_here

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from simdev.errors import InputError
+from simdev.execution.scenario import load_scenario
 from simdev.files.strategy import pipeline_object
+from simdev.ground.errors import InputError
+from simdev.nouns.strategy import Parallelism
 from simdev.report import run
-from simdev.scenario import load_scenario
-from simdev.strategy import Parallelism
-from simdev.sweep import sweep
+from simdev.search.sweep import sweep
 
 QUESTION: dict[str, Any] = {
     "version": 1,
@@ -164,7 +164,7 @@ def test_a_file_of_it_is_read(tmp_path: Path, apart: bool) -> None:
 def test_another_schedule_in_its_file_is_another_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from simdev.schedules import named_schedule, schedule_csv
+    from simdev.nouns.schedules import named_schedule, schedule_csv
 
     monkeypatch.chdir(tmp_path)
     parts = QUESTION | {

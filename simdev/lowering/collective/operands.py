@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...cluster import Cluster
-from ...collectives import COLLECTIVES, CollectiveCall
-from ...errors import InputError
-from ...graph import Graph, Op
-from ...strategy import Collectives, choice_problems
+from ...costs.collectives import COLLECTIVES, CollectiveCall
+from ...ground.errors import InputError
+from ...nouns.cluster import Cluster
+from ...nouns.graph import Graph, Op
+from ...nouns.strategy import Collectives, choice_problems
 from .tasks import Communicators, Ring
 
 ALL_REDUCE = "all_reduce"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from ...collectives import Phase
+from ...costs.collectives import Phase
 
 Send = Callable[[int, int, int, int], tuple[list[int], list[int]]]
 """Adds the tasks of a message (source, destination, bytes, round): those that begin it, those with

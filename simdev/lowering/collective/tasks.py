@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
-from ...cluster import Cluster
-from ...collectives import (
+from ...costs.collectives import (
     Closed,
     CollectiveCall,
     CollectiveCost,
@@ -22,10 +21,11 @@ from ...collectives import (
     collective_model,
     pieces_of,
 )
-from ...errors import InputError
-from ...fabric import Fabric, fabric_of
-from ...strategy import Collectives, settled_cost
-from ...units import MAX_PS, PS_PER_SECOND, transmission_ps
+from ...ground.errors import InputError
+from ...ground.units import MAX_PS, PS_PER_SECOND, transmission_ps
+from ...nouns.cluster import Cluster
+from ...nouns.fabric import Fabric, fabric_of
+from ...nouns.strategy import Collectives, settled_cost
 
 MAX_MESSAGES = 5_000_000
 

@@ -12,15 +12,15 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from ...collectives import CollectiveModel
 from ...costs import RUNGS, CostModel
+from ...costs.collectives import CollectiveModel
 from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops, peak_name
-from ...errors import InputError, refuse
-from ...models.large import Transformer, all_buckets, shard_of
-from ...models.large.roles import LargeStep
-from ...schedules import INPUT
-from ...strategy.parallelism import Parallelism
-from ...taskgraph import MAX_TASKS, Ints, TaskGraph
+from ...ground.errors import InputError, refuse
+from ...nouns.models.large import Transformer, all_buckets, shard_of
+from ...nouns.models.large.roles import LargeStep
+from ...nouns.schedules import INPUT
+from ...nouns.strategy.parallelism import Parallelism
+from ...nouns.taskgraph import MAX_TASKS, Ints, TaskGraph
 from ..pipeline import schedule_of
 from .actions import add_actions, add_sends, join_pairs
 from .buffers import add_activations, add_parameters

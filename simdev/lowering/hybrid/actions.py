@@ -7,9 +7,9 @@ from itertools import chain, product
 
 import numpy as np
 
-from ...models.large.roles import NO_LAYER
-from ...schedules import FORWARD, Action
-from ...taskgraph import Ints
+from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.schedules import FORWARD, Action
+from ...nouns.taskgraph import Ints
 from .program import BACKWARDS, ENDS, NONE, Placed, Program, Template, Turn
 from .templates import template_of
 

@@ -7,17 +7,17 @@ from itertools import product
 
 import numpy as np
 
-from ...models.large import Shard, footprint
-from ...models.large.roles import NO_LAYER
-from ...models.large.shard import (
+from ...nouns.models.large import Shard, footprint
+from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.shard import (
     classifier_kept,
     classifier_saved,
     classifier_workspace,
     embedding_saved,
     stand_in_parameters,
 )
-from ...schedules import BACKWARD, FORWARD, WEIGHT
-from ...taskgraph import PERSISTENT, Ints
+from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT
+from ...nouns.taskgraph import PERSISTENT, Ints
 from .program import BACKWARDS, NONE, Placed, Program, Visit
 from .replicas import PARAMETER_BYTES
 

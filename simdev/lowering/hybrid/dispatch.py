@@ -13,12 +13,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from ...cluster import Host
-from ...graph import PHASES
-from ...models.large import roles
-from ...models.large.roles import NO_LAYER
-from ...schedules import FORWARD, INPUT, WEIGHT
-from ...taskgraph import Ints
+from ...nouns.cluster import Host
+from ...nouns.graph import PHASES
+from ...nouns.models.large import roles
+from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.schedules import FORWARD, INPUT, WEIGHT
+from ...nouns.taskgraph import Ints
 from .program import NONE, THREAD, TO_NEXT, TO_PREVIOUS, Program
 
 _FORWARD, _BACKWARD, _UPDATE = PHASES

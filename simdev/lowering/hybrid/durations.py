@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...cluster import Host
-from ...collectives import CollectiveModel, flows_wire
 from ...costs import CostModel, DeviceSpec
+from ...costs.collectives import CollectiveModel, flows_wire
 from ...costs.groups import device_prefix
 from ...costs.roofline import datasheet_scalars, ideal_seconds, rounded
-from ...errors import InputError
-from ...models.large.likes import Kernel, Loads
-from ...strategy.parallelism import Parallelism
-from ...taskgraph import Ints
-from ...units import MAX_PS, picoseconds
+from ...ground.errors import InputError
+from ...ground.units import MAX_PS, picoseconds
+from ...nouns.cluster import Host
+from ...nouns.models.large.likes import Kernel, Loads
+from ...nouns.strategy.parallelism import Parallelism
+from ...nouns.taskgraph import Ints
 from ..sharing import refuse_slowing
 from ..symmetry import Alike, Flow
 from .grid import rank_grid

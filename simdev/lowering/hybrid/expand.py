@@ -13,10 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-from ...cluster import Cluster
-from ...models.large.roles import COMPUTES, HOST, NO_LAYER, PIPELINE, ROLES
-from ...models.large.roles import DISPATCH as DISPATCHING
-from ...taskgraph import (
+from ...ground.units import parse_bytes
+from ...nouns.cluster import Cluster
+from ...nouns.models.large.roles import COMPUTES, HOST, NO_LAYER, PIPELINE, ROLES
+from ...nouns.models.large.roles import DISPATCH as DISPATCHING
+from ...nouns.taskgraph import (
     BUFFER_KINDS,
     COLLECTIVE,
     DISPATCH,
@@ -31,7 +32,6 @@ from ...taskgraph import (
     TaskGraph,
     Tasks,
 )
-from ...units import parse_bytes
 from .grid import CLASSES, RankGrid
 from .program import QUEUES, Program
 

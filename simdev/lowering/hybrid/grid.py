@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ...cluster import Cluster
-from ...errors import InputError
-from ...strategy.parallelism import Parallelism
-from ...taskgraph import Ints
+from ...ground.errors import InputError
+from ...nouns.cluster import Cluster
+from ...nouns.strategy.parallelism import Parallelism
+from ...nouns.taskgraph import Ints
 
 SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT = range(6)
 CLASSES = 6

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...models.large import Block, Shard, roles
-from ...models.large.likes import Loads
-from ...models.large.roles import NO_LAYER
-from ...schedules import BACKWARD, INPUT, WEIGHT, Action, Schedule
-from ...strategy.parallelism import Parallelism
-from ...taskgraph import BUFFER_KINDS, Ints
+from ...nouns.models.large import Block, Shard, roles
+from ...nouns.models.large.likes import Loads
+from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.schedules import BACKWARD, INPUT, WEIGHT, Action, Schedule
+from ...nouns.strategy.parallelism import Parallelism
+from ...nouns.taskgraph import BUFFER_KINDS, Ints
 from .durations import Durations
 from .grid import CONTEXT, DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...models.large import buckets_of
-from ...models.large.likes import Loads
-from ...models.large.roles import NO_LAYER
+from ...nouns.models.large import buckets_of
+from ...nouns.models.large.likes import Loads
+from ...nouns.models.large.roles import NO_LAYER
 from .program import DATA_QUEUE, EXPERT_DATA_QUEUE, NONE, Program, Sent, Template, Turn
 
 PARAMETER_BYTES = 2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from ...models.large import footprint
-from ...models.large.shard import classifier_kept, classifier_saved, embedding_saved
-from ...schedules import (
+from ...ground.units import PS_PER_SECOND
+from ...nouns.models.large import footprint
+from ...nouns.models.large.shard import classifier_kept, classifier_saved, embedding_saved
+from ...nouns.schedules import (
     FORWARD,
     INPUT,
     SEARCHED,
@@ -15,7 +16,6 @@ from ...schedules import (
     StageTimes,
     searched_schedule,
 )
-from ...units import PS_PER_SECOND
 from .program import NONE, Program, Template
 from .templates import template_of
 

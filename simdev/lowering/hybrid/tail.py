@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ...models.large import roles, update
-from ...models.large.roles import NO_LAYER
+from ...nouns.models.large import roles, update
+from ...nouns.models.large.roles import NO_LAYER
 from .program import FROM_HOST, TO_HOST, TO_NEXT, Ends, Program, Template
 from .replicas import PARAMETER_BYTES, gather, reduce
 

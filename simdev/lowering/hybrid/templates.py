@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...models.large import Block, buckets_of, classifier, embedding, footprint, layer, roles
-from ...models.large.likes import Loads
-from ...models.large.roles import NO_LAYER
-from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
+from ...nouns.models.large import Block, buckets_of, classifier, embedding, footprint, layer, roles
+from ...nouns.models.large.likes import Loads
+from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from .grid import EXPERT
 from .program import (
     CONTEXT_QUEUE,

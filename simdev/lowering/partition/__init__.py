@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...cluster import Cluster
 from ...costs import CostModel
-from ...errors import InputError
-from ...graph import Graph
-from ...strategy import Order, Origin, Strategy
+from ...ground.errors import InputError
+from ...nouns.cluster import Cluster
+from ...nouns.graph import Graph
+from ...nouns.strategy import Order, Origin, Strategy
 from .emit import emitted, ops_of
 from .problem import SplitProblem
 from .sharding import sharding_of

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
-from ...semantics import (
+from ...nouns.semantics import (
     Axis,
     BatchView,
     Index,
@@ -23,9 +23,9 @@ from ...semantics import (
     row_strides,
     samples_seen,
 )
-from ...semantics.description import Entry
-from ...semantics.index import axes_of
-from ...structure import TensorOf
+from ...nouns.semantics.description import Entry
+from ...nouns.semantics.index import axes_of
+from ...nouns.structure import TensorOf
 from .geometry import Reading, with_batch
 
 _CACHED = 65_536

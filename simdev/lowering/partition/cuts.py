@@ -15,8 +15,8 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
-from ...graph import Op
-from ...semantics import (
+from ...nouns.graph import Op
+from ...nouns.semantics import (
     Along,
     ByExtents,
     Interval,
@@ -26,8 +26,8 @@ from ...semantics import (
     effects_of,
     parts_of,
 )
-from ...semantics.description import same_attributes
-from ...semantics.grids import NONE
+from ...nouns.semantics.description import same_attributes
+from ...nouns.semantics.grids import NONE
 from .geometry import Kernel, Part, Reading, the_kernel
 from .layout import Addends, Copy, Place, ShardDraft
 

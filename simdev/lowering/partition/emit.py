@@ -10,11 +10,11 @@ from math import ceil
 from typing import Any
 
 from ...costs import CostModel
-from ...errors import InputError
-from ...graph import Op
-from ...semantics import operand_shapes, sliced_strides, traits_of
-from ...semantics.work import layouts
-from ...structure import op_splits
+from ...ground.errors import InputError
+from ...nouns.graph import Op
+from ...nouns.semantics import operand_shapes, sliced_strides, traits_of
+from ...nouns.semantics.work import layouts
+from ...nouns.structure import op_splits
 from .geometry import Kernel, executed
 from .layout import ShardDraft
 from .problem import Placed

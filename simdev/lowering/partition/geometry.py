@@ -15,9 +15,9 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ...errors import InputError
-from ...graph import Graph
-from ...semantics import (
+from ...ground.errors import InputError
+from ...nouns.graph import Graph
+from ...nouns.semantics import (
     Axis,
     BatchView,
     Index,

@@ -16,9 +16,9 @@ from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ...graph import Tensor
-from ...semantics import Interval, Region, extents, volume
-from ...structure import TensorOf
+from ...nouns.graph import Tensor
+from ...nouns.semantics import Interval, Region, extents, volume
+from ...nouns.structure import TensorOf
 from .geometry import Box
 
 Place = tuple[int, ...]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from ...cluster import Cluster
-from ...graph import Graph
-from ...semantics import op_class, traits_of
-from ...strategy import NOWHERE, Resolved, Strategy, placed, resolve_partition
-from ...structure import TensorOf, Weights, order_of, updated, weights_of
+from ...nouns.cluster import Cluster
+from ...nouns.graph import Graph
+from ...nouns.semantics import op_class, traits_of
+from ...nouns.strategy import NOWHERE, Resolved, Strategy, placed, resolve_partition
+from ...nouns.structure import TensorOf, Weights, order_of, updated, weights_of
 from .batch import followed
 from .geometry import Part, Reading, followed_axis, part, parts, reading
 from .layout import Grid, Place

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from ...errors import InputError
-from ...graph import Tensor
-from ...semantics import Region, is_linear, statistics_of, traits_of
-from ...structure import TensorOf
+from ...ground.errors import InputError
+from ...nouns.graph import Tensor
+from ...nouns.semantics import Region, is_linear, statistics_of, traits_of
+from ...nouns.structure import TensorOf
 from .demand import Demand
 from .geometry import part
 from .layout import Copy, Grid, Local, ShardDraft, grid_of, nearest, part_of

@@ -12,13 +12,13 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
-from ...cluster import Cluster
 from ...costs import CostModel
-from ...errors import InputError
-from ...graph import Graph
-from ...semantics import Split, op_class, output_axes, traits_of
-from ...strategy import NOWHERE, SHORT_FORMS, Configuration, Strategy, named, placed
-from ...structure import TensorOf, layers_by_weight, mates, op_splits, weight_of_gradients
+from ...ground.errors import InputError
+from ...nouns.cluster import Cluster
+from ...nouns.graph import Graph
+from ...nouns.semantics import Split, op_class, output_axes, traits_of
+from ...nouns.strategy import NOWHERE, SHORT_FORMS, Configuration, Strategy, named, placed
+from ...nouns.structure import TensorOf, layers_by_weight, mates, op_splits, weight_of_gradients
 from .geometry import parts
 from .problem import Placed, SplitProblem
 from .sharding import sharding_of

@@ -20,11 +20,11 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from ...errors import InputError
-from ...graph import Tensor
-from ...semantics import Region, adder_of, extents, parts_of, volume
-from ...strategy.sync import BUCKET, FIRST_BUCKET, gathered
-from ...structure import TensorOf
+from ...ground.errors import InputError
+from ...nouns.graph import Tensor
+from ...nouns.semantics import Region, adder_of, extents, parts_of, volume
+from ...nouns.strategy.sync import BUCKET, FIRST_BUCKET, gathered
+from ...nouns.structure import TensorOf
 from ..collective import ALL_REDUCE
 from .layout import Addends, Copy, Grid, Piece, Place, ShardDraft, nearest, part_of
 from .writer import ShardWriter

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...graph import Tensor
-from ...semantics import Region
-from ...structure import TensorOf
+from ...nouns.graph import Tensor
+from ...nouns.semantics import Region
+from ...nouns.structure import TensorOf
 from .layout import Copy, Grid, Local, Piece, Place, ShardDraft, part_of
 from .problem import SplitProblem
 

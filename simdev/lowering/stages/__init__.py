@@ -14,13 +14,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...cluster import Cluster
-from ...errors import InputError
-from ...graph import Graph
-from ...schedules import FORWARD, WEIGHT, Schedule
-from ...strategy import Parallelism, resolve_placement
-from ...structure import order_of, readers_of
-from ...taskgraph import Rows, TaskGraph
+from ...ground.errors import InputError
+from ...nouns.cluster import Cluster
+from ...nouns.graph import Graph
+from ...nouns.schedules import FORWARD, WEIGHT, Schedule
+from ...nouns.strategy import Parallelism, resolve_placement
+from ...nouns.structure import order_of, readers_of
+from ...nouns.taskgraph import Rows, TaskGraph
 from ..build import build
 from ..copies import Copies, copied
 from ..microbatches import microbatches, once_a_step

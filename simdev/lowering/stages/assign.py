@@ -8,12 +8,12 @@ from itertools import accumulate
 
 import numpy as np
 
-from ...errors import InputError
-from ...graph import Graph
-from ...semantics import traits_of
-from ...strategy import named
-from ...structure import Groups, components, mates, order_of, updated
-from ...taskgraph import Ints
+from ...ground.errors import InputError
+from ...nouns.graph import Graph
+from ...nouns.semantics import traits_of
+from ...nouns.strategy import named
+from ...nouns.structure import Groups, components, mates, order_of, updated
+from ...nouns.taskgraph import Ints
 
 StageSpec = tuple[tuple[str, ...] | str, ...]
 UNKNOWN = -1

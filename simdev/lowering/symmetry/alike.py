@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...cluster import Cluster
+from ...nouns.cluster import Cluster
 
 Flow = tuple[int, int]
 OUTSIDE = -1

@@ -10,12 +10,12 @@ from functools import cached_property
 
 import numpy as np
 
-from ...cluster import Cluster
-from ...collectives import CollectiveCall
-from ...fabric import Fabric
-from ...fabric.queues import Queue
-from ...strategy import Collectives
-from ...taskgraph import Ints
+from ...costs.collectives import CollectiveCall
+from ...nouns.cluster import Cluster
+from ...nouns.fabric import Fabric
+from ...nouns.fabric.queues import Queue
+from ...nouns.strategy import Collectives
+from ...nouns.taskgraph import Ints
 from ..collective import Communicators, Ring
 from .symmetry import IDLE
 

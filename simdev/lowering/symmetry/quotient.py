@@ -24,10 +24,10 @@ from typing import TypeGuard
 
 import numpy as np
 
-from ...cluster import Cluster
-from ...errors import InputError
-from ...graph import Graph
-from ...strategy import Origin, Strategy
+from ...ground.errors import InputError
+from ...nouns.cluster import Cluster
+from ...nouns.graph import Graph
+from ...nouns.strategy import Origin, Strategy
 from ..collective import is_collective, rings
 from ..partition import expanded
 from ..partition.problem import SplitProblem

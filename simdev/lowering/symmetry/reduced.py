@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...costs import CostModel
-from ...graph import Graph, Op, Tensor
-from ...semantics import volume
+from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.semantics import volume
 from ..partition.emit import Shares
 from ..partition.geometry import Part, part
 from ..partition.layout import inside, part_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
-from ...cluster import Cluster
-from ...strategy import Configuration, Strategy, Sync
-from ...strategy.configuration import resolve_partition
+from ...nouns.cluster import Cluster
+from ...nouns.strategy import Configuration, Strategy, Sync
+from ...nouns.strategy.configuration import resolve_partition
 from ..prepare import Prepared
 from ..sharing import slows
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...taskgraph import COLLECTIVE, Ints, TaskGraph
+from ...nouns.taskgraph import COLLECTIVE, Ints, TaskGraph
 
 IDLE = -1
 Member = TypeVar("Member")

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...errors import InputError
-from ...graph import Graph
-from ...strategy import Sync
-from ...structure import TensorOf, updated
-from ...taskgraph import SYNC, Rows, TaskGraph
+from ...ground.errors import InputError
+from ...nouns.graph import Graph
+from ...nouns.strategy import Sync
+from ...nouns.structure import TensorOf, updated
+from ...nouns.taskgraph import SYNC, Rows, TaskGraph
 from ..columns import Columns
 from ..prepare import Prepared
 from ..steps import LoweredStep, following, last_ops

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import InputError
-from ...strategy import Sync
-from ...taskgraph import Ints, TaskGraph
-from ...trace import Trace
+from ...ground.errors import InputError
+from ...nouns.strategy import Sync
+from ...nouns.taskgraph import Ints, TaskGraph
+from ...nouns.trace import Trace
 from ..columns import with_pairs
 from ..steps import LoweredStep, Push
 

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from ...errors import InputError
-from ...strategy import Sync
-from ...structure import TensorOf
-from ...taskgraph import COLLECTIVE, PERSISTENT, SYNC
-from ...units import transmission_ps
+from ...ground.errors import InputError
+from ...ground.units import transmission_ps
+from ...nouns.strategy import Sync
+from ...nouns.structure import TensorOf
+from ...nouns.taskgraph import COLLECTIVE, PERSISTENT, SYNC
 from ..collective import ALL_REDUCE
 from ..columns import NONE, Columns
 from ..prepare import Prepared

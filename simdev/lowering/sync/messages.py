@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 
-from ...errors import InputError
-from ...fabric import Segment
-from ...strategy import Sync
-from ...taskgraph import TRANSFER
-from ...units import MAX_PS, picoseconds, transmission_ps
+from ...ground.errors import InputError
+from ...ground.units import MAX_PS, picoseconds, transmission_ps
+from ...nouns.fabric import Segment
+from ...nouns.strategy import Sync
+from ...nouns.taskgraph import TRANSFER
 from ..columns import NONE, Columns
 from ..prepare import Prepared
 from ..transfer import chunks_of

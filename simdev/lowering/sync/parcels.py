@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ...errors import InputError
-from ...strategy import Sync
+from ...ground.errors import InputError
+from ...nouns.strategy import Sync
 from .weights import Weight
 
 MAX_SENT = 1_000_000  # segments a step: four steps of so many have some ten million tasks

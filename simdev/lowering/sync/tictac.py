@@ -14,10 +14,10 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from ...strategy import Sync
-from ...structure import order_of, updated
-from ...taskgraph import Ints
-from ...units import transmission_ps
+from ...ground.units import transmission_ps
+from ...nouns.strategy import Sync
+from ...nouns.structure import order_of, updated
+from ...nouns.taskgraph import Ints
 from ..prepare import Prepared
 from .weights import Weight
 

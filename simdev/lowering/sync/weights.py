@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
-from ...cluster import Cluster
-from ...errors import InputError
-from ...graph import Graph, Op, Tensor
-from ...strategy import Order, Origin, Strategy, Sync, resolve_placement
-from ...structure import TensorOf, updated
+from ...ground.errors import InputError
+from ...nouns.cluster import Cluster
+from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.strategy import Order, Origin, Strategy, Sync, resolve_placement
+from ...nouns.structure import TensorOf, updated
 from ..collective import ALL_REDUCE, collective_problems, is_collective
 
 ELEMENT = 4  # bytes of a parameter of unknown shape: float32, as in the papers' models

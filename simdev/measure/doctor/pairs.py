@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...semantics import op_class
+from ...nouns.semantics import op_class
 from .sheet import Sample, Sheet, examples
 
 LEAST, MOST, USUAL = 0.5, 8.0, 2.0

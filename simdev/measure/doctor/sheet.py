@@ -15,11 +15,12 @@ from functools import cached_property
 from typing import Any
 
 from ...costs import DeviceSpec, Row
-from ...costs.roofline import Load, ideal_seconds, is_covered, load_of, pace_of
-from ...errors import InputError
+from ...costs.roofline import ideal_seconds, is_covered, pace_of
 from ...files.device import device_names, read_device
 from ...files.profile import read_profile
 from ...files.reading import read_text
+from ...ground.errors import InputError
+from ...nouns.semantics.keys import Load, load_of
 
 Shapes = tuple[tuple[int, ...], ...]
 SHOWN = 3

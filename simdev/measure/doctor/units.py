@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from math import log10, prod
 from statistics import median
 
-from ...semantics.dtype import bits_of
+from ...nouns.semantics.dtype import bits_of
 from .sheet import Sample, Sheet, examples, number
 
 SLOWEST_OVER_IDEAL = 500.0  # further below a datasheet is no kernel, half of a profile even less

@@ -17,8 +17,8 @@ from itertools import compress
 from operator import not_
 from typing import Any, NamedTuple
 
-from ...errors import InputError
 from ...files.reading import parse_json
+from ...ground.errors import InputError
 
 OPERATORS = frozenset({"cpu_op", "Operator", "operator"})
 ANNOTATIONS = frozenset({"user_annotation"})

@@ -17,9 +17,9 @@ from itertools import chain, count
 from math import prod
 from typing import Any
 
-from ...graph import Graph, Op, Tensor
-from ...semantics import work
-from ...semantics.dtype import bits_of
+from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.semantics import work
+from ...nouns.semantics.dtype import bits_of
 from ..kinds import Fields
 from .calls import Call, is_copy
 from .compiled import is_fused, kernel_row, region_of

@@ -9,15 +9,7 @@ import torch
 
 from .compiled import fused_row, is_fused
 from .events import Argument, Event, Events, is_shape
-from .replay import (
-    ATEN,
-    DTYPES,
-    Replayed,
-    Types,
-    UnknownError,
-    fills_new_memory,
-    replayed,
-)
+from .replay import ATEN, DTYPES, Replayed, Types, UnknownError, fills_new_memory, replayed
 from .updates import Parameter
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...costs import Profile
-from ...errors import InputError
 from ...files.profile import read_profile
 from ...files.reading import PathLike, label, read_source, text_of
-from ...version import __version__
+from ...ground.errors import InputError
+from ...ground.version import __version__
 from ..capture import row_key
 from ..kinds import Fields
 from ..provenance import gpu_kind
@@ -28,13 +28,7 @@ from .events import Event, Events, busy, parse_events
 from .operators import Replay, types_of
 from .replay import shares
 from .timeline import host_times
-from .updates import (
-    OPTIMIZER,
-    Timed,
-    optimizer_steps,
-    parameters_of,
-    update_rows,
-)
+from .updates import OPTIMIZER, Timed, optimizer_steps, parameters_of, update_rows
 
 METHOD = "kineto"
 LEAST_STEPS = 3  # from this many steps on the first is warm-up, unless another number is given

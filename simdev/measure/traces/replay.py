@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from ...semantics import work
+from ...nouns.semantics import work
 from ..capture import Writer
 from ..kinds import ALLOCATIONS, Fields
 from ..record import Recorder

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...cluster import Host
-from ...errors import InputError
-from ...graph import Graph, Op
+from ...ground.errors import InputError
+from ...nouns.cluster import Host
+from ...nouns.graph import Graph, Op
 from .calls import Call, waits
 from .events import Event, Events, busy, parse_events
 from .graph import step_graph

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph import Graph
-from ...jit import jitable, opener
-from ...structure import longest_behind
-from ...taskgraph import Ints
+from ...ground.jit import jitable, opener
+from ...nouns.graph import Graph
+from ...nouns.structure import longest_behind
+from ...nouns.taskgraph import Ints
 from ..heap import KEY_BITS
 from .problem import PlacementProblem
 

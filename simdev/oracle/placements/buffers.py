@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...jit import bare, jit, jitable
-from ...taskgraph import Ints
+from ...ground.jit import bare, jit, jitable
+from ...nouns.taskgraph import Ints
 from ..cost import TOO_LONG
 from ..peaks import NONE, Events, add_peaks, buffer, clear, open_events
 from .problem import PER_CONSUMER, PlacementProblem, Record

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...jit import Table
+from ...ground.jit import Table
 from ...lowering import Prepared, slows
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from ..cost import WORSE, Cost, limits_of
 from ..peaks import events_for
 from ..threads import Threads, threads_of

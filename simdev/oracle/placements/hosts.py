@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...jit import jitable, opener
+from ...ground.jit import jitable, opener
 from ...lowering import Prepared
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from ..heap import NOBODY, TAKEN, after, push, release
 from ..threads import Threads
 from .problem import PlacementProblem, Work

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...jit import Table, bare, jit, jitable
-from ...taskgraph import Ints
+from ...ground.jit import Table, bare, jit, jitable
+from ...nouns.taskgraph import Ints
 from ..cost import TOO_LONG, WORSE
 from ..heap import FAULT, LATE, NOBODY, now, take
 from .bounds import (

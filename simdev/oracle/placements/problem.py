@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...cluster import Cluster
+from ...ground.units import transmission_ps
 from ...lowering import Prepared
-from ...taskgraph import Ints
-from ...units import transmission_ps
+from ...nouns.cluster import Cluster
+from ...nouns.taskgraph import Ints
 from ..heap import FAULT, KEY_BITS, horizon_of
 from ..routing import Segments, rates_of, route_columns, segments_of
 from ..threads import Threads, most_of_dispatches

@@ -4,9 +4,9 @@ destination.
 
 from __future__ import annotations
 
-from ...jit import jitable, lowest
+from ...ground.jit import jitable, lowest
 from ...lowering.transfer import destinations
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from ..heap import after, later, release
 from .problem import MULTICAST, NOTHING, PAIRS, PER_CONSUMER, PlacementProblem, Record, Work
 from .totals import Totals, arrive

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ...cluster import Cluster
-from ...errors import InputError
-from ...graph import Graph
-from ...structure import unit_of, units
-from ...taskgraph import Ints
+from ...ground.errors import InputError
+from ...nouns.cluster import Cluster
+from ...nouns.graph import Graph
+from ...nouns.structure import unit_of, units
+from ...nouns.taskgraph import Ints
 from ..cost import WORSE, Cost, check_limit, limit_ps_of
 
 if TYPE_CHECKING:  # importing it imports numba

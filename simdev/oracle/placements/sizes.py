@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...jit import opener
+from ...ground.jit import opener
 from ...lowering import Prepared
-from ...structure import hands_out_parameters
-from ...taskgraph import Ints
+from ...nouns.structure import hands_out_parameters
+from ...nouns.taskgraph import Ints
 
 NONE = -1
 

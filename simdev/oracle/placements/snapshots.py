@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...jit import jitable, opener
-from ...taskgraph import Ints
+from ...ground.jit import jitable, opener
+from ...nouns.taskgraph import Ints
 from ..heap import FAULT, LAST, SIZE, TAKEN, now
 from .bounds import Bounds
 from .problem import MULTICAST, PlacementProblem, Work

@@ -12,8 +12,8 @@ in program order (hosts.py).
 
 from __future__ import annotations
 
-from ...jit import bare, jit, jitable, opener
-from ...taskgraph import Ints
+from ...ground.jit import bare, jit, jitable, opener
+from ...nouns.taskgraph import Ints
 from .. import heap
 from ..cost import FAULT, TOO_LONG, WORSE
 from ..heap import LATE, NOBODY, TAKEN, after, later, next_to_send, release, take, wait_to_send

@@ -12,7 +12,7 @@ from itertools import chain
 from math import prod
 from typing import Any
 
-from ...graph import Graph, Op, Tensor
+from ...ground.units import picoseconds
 from ...lowering import Prepared
 from ...lowering.collective import is_collective
 from ...lowering.partition.cuts import Cut
@@ -20,10 +20,10 @@ from ...lowering.partition.emit import Shares
 from ...lowering.partition.geometry import Part
 from ...lowering.partition.layout import Copy, Grid, Local, Piece, ShardDraft, part_of
 from ...lowering.partition.problem import Placed
-from ...memory import with_training_state
-from ...semantics import Region, extents
-from ...structure import hands_out_parameters
-from ...units import picoseconds
+from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.memory import with_training_state
+from ...nouns.semantics import Region, extents
+from ...nouns.structure import hands_out_parameters
 from .arena import COLLECTIVE, COMPUTE, GRID, LOCAL, MOST_BASES, MOST_PARTS, OF_SUMS, Arena
 from .columns import MOST_PS, NotCoveredError
 from .moved import MovedSums, ranks_of

@@ -8,19 +8,11 @@ tell no more (measured).
 
 from __future__ import annotations
 
-from ...jit import bare, jit, jitable
-from ...taskgraph import Ints
+from ...ground.jit import bare, jit, jitable
+from ...nouns.taskgraph import Ints
 from ..heap import FAULT
 from .arena import QUEUES, ROW
-from .columns import (
-    LIMIT,
-    NONE,
-    Columns,
-    Rules,
-    Work,
-    open_columns,
-    open_rules,
-)
+from .columns import LIMIT, NONE, Columns, Rules, Work, open_columns, open_rules
 from .instants import WORSE, ps_of
 from .rows import device_of, length_of, sending_ps
 

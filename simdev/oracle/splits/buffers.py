@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...jit import bare, jit, jitable
-from ...taskgraph import Ints
+from ...ground.jit import bare, jit, jitable
+from ...nouns.taskgraph import Ints
 from ..heap import FAULT
 from ..peaks import BUFFERS, Events, add_peaks, buffer, clear, open_events
 from .arena import BASES, DEVICES, ROW, SIZES, STRIDE, SUM_SIZES

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...jit import opener
+from ...ground.jit import opener
 from ...lowering import Prepared
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from ..heap import FAULT as HEAP_FAULT
 from ..heap import horizon_of
 from ..routing import rates_of, route_columns, segments_of

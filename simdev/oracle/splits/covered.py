@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from ...lowering import Prepared
-from ...strategy import Order, Strategy
+from ...nouns.strategy import Order, Strategy
 from .columns import NotCoveredError
 
 FREE = ("placement", "partition", "sync", "collectives", "order")

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
-from ...graph import Graph
-from ...jit import Table
+from ...ground.errors import InputError
+from ...ground.jit import Table
 from ...lowering import Prepared
 from ...lowering.partition.problem import SplitProblem
-from ...semantics import statistics_of
-from ...strategy import Collectives, Resolved, Strategy
-from ...taskgraph import Ints
+from ...nouns.graph import Graph
+from ...nouns.semantics import statistics_of
+from ...nouns.strategy import Collectives, Resolved, Strategy
+from ...nouns.taskgraph import Ints
 from ..cost import EXCEEDING, WORSE, Cost, limits_of
 from ..peaks import Events, events_for
 from ..threads import threads_of

@@ -8,8 +8,8 @@ route, bytes, base, how many it serves and their references.
 
 from __future__ import annotations
 
-from ...jit import jit, jitable
-from ...taskgraph import Ints
+from ...ground.jit import jit, jitable
+from ...nouns.taskgraph import Ints
 from .columns import NONE, REF_BITS, Columns, FanWork, open_columns, open_fan_work
 from .pieces import ASKS, BEGUN, END, FAULT, FULL, HERE, ask, clear
 

@@ -6,8 +6,8 @@ the layouts told there.
 
 from __future__ import annotations
 
-from ...jit import bare, jit
-from ...taskgraph import Ints
+from ...ground.jit import bare, jit
+from ...nouns.taskgraph import Ints
 
 REDUCED, REPLICATED = -1, -2
 """In place of the stride of a dimension: an axis over which partial results, or copies, lie."""

@@ -12,19 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...jit import jitable, opener
+from ...ground.jit import jitable, opener
 from ...lowering import Prepared
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from ..threads import Threads
 from .arena import BASES, COLLECTIVE, DEVICES, ROW, WHAT
-from .columns import (
-    NONE,
-    PART_BITS,
-    PART_MASK,
-    ROWS,
-    Columns,
-    Work,
-)
+from .columns import NONE, PART_BITS, PART_MASK, ROWS, Columns, Work
 from .instants import after
 
 # Cells of Hosts: whether some dispatch waits for an op, how many dispatches there are, and how many

@@ -7,7 +7,7 @@ instant has FIRST of them: there all leaves lie. From FIRST on, instants are ``(
 
 from __future__ import annotations
 
-from ...jit import jitable
+from ...ground.jit import jitable
 from ..heap import FAR, FAULT
 from .columns import BITS, Work
 

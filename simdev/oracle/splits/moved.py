@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from .arena import BASES, COMPUTE, DEVICES, ROW, WHAT, Arena
 
 

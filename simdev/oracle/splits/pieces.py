@@ -6,7 +6,7 @@ operands, and the grid's places; a sum is written when it is first read.
 
 from __future__ import annotations
 
-from ...jit import jitable
+from ...ground.jit import jitable
 from .arena import (
     ADDENDS,
     ADDENDS_OF,

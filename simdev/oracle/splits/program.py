@@ -18,9 +18,9 @@ from ...lowering.partition.layout import Addends, Cells, Grid, Local, Place
 from ...lowering.partition.problem import Placed, SplitProblem, configured_parts
 from ...lowering.partition.sharding import Sharding
 from ...lowering.partition.sums import summed
-from ...semantics import Along, statistics_of
-from ...strategy import NOWHERE, Resolved
-from ...structure import TensorOf
+from ...nouns.semantics import Along, statistics_of
+from ...nouns.strategy import NOWHERE, Resolved
+from ...nouns.structure import TensorOf
 from .columns import NotCoveredError
 from .copies import Copies
 from .states import Log, Logged, SplitOp, Sums

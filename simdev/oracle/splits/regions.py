@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...jit import jitable
+from ...ground.jit import jitable
 from .arena import BYTES, CELLS, DIMS, ELEMENTS, LAYOUTS, RANK, UNIT
 from .columns import Columns, FanWork
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...lowering.partition.cuts import Cut
-from ...semantics import Interval
+from ...nouns.semantics import Interval
 from .arena import GRID, Arena
 from .columns import NONE
 from .formula import REDUCED, REPLICATED, write_cells, write_needs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...jit import jitable
+from ...ground.jit import jitable
 from .arena import COLLECTIVE, DEVICES, LENGTH, ROW, WHAT
 from .columns import NONE, PART_BITS, PART_MASK, Columns, Rules, Work
 

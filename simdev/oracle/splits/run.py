@@ -9,8 +9,8 @@ Devices serve rows as they become ready, or (hosts.py) in a fixed order.
 
 from __future__ import annotations
 
-from ...jit import jit, jitable
-from ...taskgraph import Ints
+from ...ground.jit import jit, jitable
+from ...nouns.taskgraph import Ints
 from .. import heap
 from ..heap import FAULT, LAST, LATE, TAKEN, next_to_send, push, release, take, wait_to_send
 from .arena import QUEUES, ROW

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
-from ...errors import InputError
+from ...ground.errors import InputError
 from ...lowering import Prepared, without_short, written_out
-from ...strategy import Configuration, Resolved, Resolver, Strategy
+from ...nouns.strategy import Configuration, Resolved, Resolver, Strategy
 from ..cost import EXCEEDING, WORSE, Cost, check_limit, limit_ps_of, limits_of
 
 if TYPE_CHECKING:  # importing it imports numba

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...jit import jitable
+from ...ground.jit import jitable
 from ..heap import FAULT, TAKEN, push, release
 from .arena import BASES, DEVICES, ROW
 from .columns import NONE, PART_BITS, PART_MASK, ROOTS, ROWS, Columns, Work

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...trace import Trace
+from ...nouns.trace import Trace
 from ..report import Report
 from .cluster import cluster_figure, plot_cluster
 from .gantt import Gantt, GanttRow, Label, Look, draw_gantt, gantt_figure

@@ -15,8 +15,8 @@ from fractions import Fraction
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ...cluster import Cluster, Device, Link
-from ...units import format_bandwidth, format_capacity, format_seconds
+from ...ground.units import format_bandwidth, format_capacity, format_seconds
+from ...nouns.cluster import Cluster, Device, Link
 from .style import DEVICES, Theme, dress, new_figure, plain
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import InputError
-from ...trace import DeviceMemory, Trace
-from ...units import format_bytes
+from ...ground.errors import InputError
+from ...ground.units import format_bytes
+from ...nouns.trace import DeviceMemory, Trace
 from ..measures.spans import levels_between, shown_devices, step_parts
 from .style import (
     DEVICES,

@@ -14,14 +14,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...models.large.roles import BACKWARD as WHOLE
-from ...models.large.roles import COMPUTES, RECOMPUTE, ROLES, UPDATE, LargeStep
-from ...models.large.roles import FORWARD as AHEAD
-from ...models.large.roles import WEIGHT as WEIGHTS
-from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
-from ...taskgraph import Ints
-from ...trace import Trace
-from ...units import PS_PER_SECOND, format_seconds
+from ...ground.units import PS_PER_SECOND, format_seconds
+from ...nouns.models.large.roles import BACKWARD as WHOLE
+from ...nouns.models.large.roles import COMPUTES, RECOMPUTE, ROLES, UPDATE, LargeStep
+from ...nouns.models.large.roles import FORWARD as AHEAD
+from ...nouns.models.large.roles import WEIGHT as WEIGHTS
+from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
+from ...nouns.taskgraph import Ints
+from ...nouns.trace import Trace
 from ..measures.pipeline import PipelineUse
 from ..measures.training import BUBBLE, WAITED_FOR, Training, tiles
 from .gantt import IDLE, Colour, Gantt, GanttRow, Label, Look, merge_neighbours

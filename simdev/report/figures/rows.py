@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from ..measures.spans import Bools, apart, shares_between
 
 LINK = -1  # the device of a row that belongs to none: a link

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ...errors import InputError
+from ...ground.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import InputError
+from ...execution.period import Steady
+from ...ground.errors import InputError
+from ...ground.units import PS_PER_SECOND, format_seconds
 from ...lowering.sync import FIRST
-from ...period import Steady
-from ...taskgraph import SYNC, TRANSFER, Ints
-from ...trace import Trace
-from ...units import PS_PER_SECOND, format_seconds
+from ...nouns.taskgraph import SYNC, TRANSFER, Ints
+from ...nouns.trace import Trace
 from ..measures.spans import timeline_rows
 from .gantt import Gantt, GanttRow, Label, Look
 from .style import DEVICES, dress, kind_colours, new_figure

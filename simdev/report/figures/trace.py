@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ...taskgraph import TRANSFER
-from ...trace import Trace
-from ...units import PS_PER_SECOND, format_bytes, format_seconds
+from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ...nouns.taskgraph import TRANSFER
+from ...nouns.trace import Trace
 from ..measures.path import Segment, critical_path
 from ..measures.spans import timeline_rows
 from .gantt import Gantt, Label, Look

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...execution.period import Steady, in_step
 from ...lowering.symmetry import IDLE, Expanded, Symmetry
-from ...period import Steady, in_step
-from ...taskgraph import THREAD_PREFIX, Ints, TaskGraph
-from ...trace import DeviceMemory, Trace
+from ...nouns.taskgraph import THREAD_PREFIX, Ints, TaskGraph
+from ...nouns.trace import DeviceMemory, Trace
 from .hosts import HostUse, host_use
 from .spans import Bools, Window, shown_devices
 from .usage import DeviceUse, LinkUse, device_use, link_use

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...models.large.roles import PIPELINE, ROLES
+from ...nouns.models.large.roles import PIPELINE, ROLES
 from ..table import BYTES, CHANGE, TEXT, TIME, Table, change
 from .training import BUBBLE, TERMS, StageUse, Training
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...lowering.symmetry import Symmetry
-from ...memory import MemoryModel
-from ...taskgraph import OUTSIDE
-from ...trace import Trace
-from ...units import PS_PER_SECOND, format_bytes, format_seconds
+from ...nouns.memory import MemoryModel
+from ...nouns.taskgraph import OUTSIDE
+from ...nouns.trace import Trace
 from ..table import BYTES, NUMBER, TEXT, Table
 from .replay import AllocatorUse, allocator_use
 from .usage import DEVICES_SHOWN

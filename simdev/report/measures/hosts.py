@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...ground.units import PS_PER_SECOND, format_seconds
 from ...lowering.origins import HostOrigins
-from ...trace import Trace
-from ...units import PS_PER_SECOND, format_seconds
+from ...nouns.trace import Trace
 from ..table import BAR, COUNT, SHARE, TEXT, TIME, Table
 from .spans import Window, group, is_thread
 

@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...period import ready_ps
-from ...taskgraph import Ints, TaskGraph
-from ...trace import Trace
-from ...units import PS_PER_SECOND
+from ...execution.period import ready_ps
+from ...ground.units import PS_PER_SECOND
+from ...nouns.taskgraph import Ints, TaskGraph
+from ...nouns.trace import Trace
 from ..table import BAR, COUNT, SHARE, TEXT, TIME, Table
 from .spans import Window, computing_mask, transfer_mask
 

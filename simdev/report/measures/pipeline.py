@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ...period import Steady, steady_rounds
-from ...schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weight_versions
-from ...taskgraph import SYNC, Ints
-from ...trace import Trace
-from ...units import PS_PER_SECOND, format_seconds
+from ...execution.period import Steady, steady_rounds
+from ...ground.units import PS_PER_SECOND, format_seconds
+from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weight_versions
+from ...nouns.taskgraph import SYNC, Ints
+from ...nouns.trace import Trace
 from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, table_text
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...graph import PHASES
-from ...taskgraph import BUFFER_KINDS, DISPATCH, OUTSIDE, PERSISTENT, Ints, TaskGraph
-from ...trace import Trace
+from ...nouns.graph import PHASES
+from ...nouns.taskgraph import BUFFER_KINDS, DISPATCH, OUTSIDE, PERSISTENT, Ints, TaskGraph
+from ...nouns.trace import Trace
 from .allocator import Allocator
 
 MOST_STEPS = 8  # of a cache that does not settle

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...period import Steady
-from ...taskgraph import (
+from ...execution.period import Steady
+from ...nouns.taskgraph import (
     COLLECTIVE,
     DISPATCH,
     SYNC,
@@ -21,7 +21,7 @@ from ...taskgraph import (
     Resource,
     TaskGraph,
 )
-from ...trace import DeviceMemory, Trace
+from ...nouns.trace import DeviceMemory, Trace
 
 Bools = NDArray[np.bool_]
 

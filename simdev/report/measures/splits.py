@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...lowering.symmetry import Symmetry
-from ...semantics import traits_of
-from ...strategy import Origin
-from ...taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph, distinct
+from ...nouns.semantics import traits_of
+from ...nouns.strategy import Origin
+from ...nouns.taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph, distinct
 from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table
 from .spans import sent_mask
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ...graph import Graph
-from ...scenario import Scenario
-from ...semantics import traits_of
-from ...units import PS_PER_SECOND, format_number, parse_price
+from ...execution.scenario import Scenario
+from ...ground.units import PS_PER_SECOND, format_number, parse_price
+from ...nouns.graph import Graph
+from ...nouns.semantics import traits_of
 
 MILLION, HOUR = 10**6, 3600
 COSTS = ("cost_per_step", "cost_per_million_samples", "cost_per_million_tokens")

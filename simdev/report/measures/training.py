@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ...models.large import modules_again, uses_flash
-from ...models.large.roles import (
+from ...ground.units import PS_PER_SECOND, format_seconds
+from ...nouns.models.large import modules_again, uses_flash
+from ...nouns.models.large.roles import (
     COMPUTES,
     DATA,
     DISPATCH,
@@ -29,9 +30,8 @@ from ...models.large.roles import (
     TENSOR,
     LargeStep,
 )  # fmt: skip
-from ...taskgraph import Ints, distinct
-from ...trace import DeviceMemory, Trace
-from ...units import PS_PER_SECOND, format_seconds
+from ...nouns.taskgraph import Ints, distinct
+from ...nouns.trace import DeviceMemory, Trace
 from ..published import published_error
 from ..table import BYTES, LIMIT, TEXT, TIME, Table
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from ...taskgraph import COLLECTIVE, DISPATCH, Ints, Rows, TaskGraph, distinct
-from ...trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
-from ...units import PS_PER_SECOND, format_bytes, format_seconds
+from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, Rows, TaskGraph, distinct
+from ...nouns.trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
 from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Table, shorten
 from .spans import (
     Bools,

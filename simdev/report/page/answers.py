@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from ...errors import InputError
-from ...strategy import degrees_over_one
-from ...units import PS_PER_SECOND, format_bytes, format_seconds
+from ...ground.errors import InputError
+from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ...nouns.strategy import degrees_over_one
 from ..published import PublishedError
 from ..ranking import ONE_DEVICE, PRESENT, Ranking, ranking
 from ..results import in_seconds

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...units import format_bytes, format_seconds
+from ...ground.units import format_bytes, format_seconds
 from ..measures.alike import task_counts
 from ..measures.difference import difference, difference_tables
 from ..measures.spans import transfer_mask

@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import PurePath
 from typing import Any
 
-from ...graph import Graph
-from ...scenario import Scenario
-from ...strategy import Parallelism, degrees_over_one
-from ...units import format_seconds
+from ...execution.scenario import Scenario
+from ...ground.units import format_seconds
+from ...nouns.graph import Graph
+from ...nouns.strategy import Parallelism, degrees_over_one
 from ..report import Report
 
 MAKERS = ("NVIDIA ", "AMD ", "Intel ", "GeForce ", "Tesla ")

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...changes import kinds_of
-from ...check import check
-from ...errors import InputError
+from ...execution.changes import kinds_of
+from ...execution.check import check
+from ...execution.scenario import Outcome, Scenario, execute, load_scenario, prepare
 from ...files import read_run
 from ...files.paths import shown
 from ...files.reading import label, read_json
-from ...graph import Graph
+from ...ground.errors import InputError
+from ...ground.units import PS_PER_SECOND, Number, format_bytes, format_seconds
 from ...lowering import split
-from ...scenario import Outcome, Scenario, execute, load_scenario, prepare
-from ...units import PS_PER_SECOND, Number, format_bytes, format_seconds
+from ...nouns.graph import Graph
 from ..report import Report, analyze
 from ..table import SHARE, TEXT, TIME, Table
 from ..whatif import FACTOR, RESOURCE, WhatIf

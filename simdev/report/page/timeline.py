@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...taskgraph import Ints
-from ...trace import DeviceMemory, Trace
+from ...nouns.taskgraph import Ints
+from ...nouns.trace import DeviceMemory, Trace
 from ..figures.rows import LINK, GanttRow, merge_neighbours, together
 from ..figures.trace import trace_rows
 from ..measures.path import Segment

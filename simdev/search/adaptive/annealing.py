@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from ..cooling import Cooling, cool, cool_chains, mean_change, movable_groups
 from ..space import energy
 from ..trial import Trial, Walk, best_start

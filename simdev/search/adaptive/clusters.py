@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...nouns.taskgraph import Ints
 from ...oracle import Oracle
-from ...taskgraph import Ints
 from ..features import neighbours
 from ..kernels.clusters import Growth, grow
 from ..kernels.compiling import Columns

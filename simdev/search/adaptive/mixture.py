@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
-from ...taskgraph import Floats
+from ...nouns.taskgraph import Floats
 
 RATE = 0.03  # how far the logits go in an update
 UNIFORM = 0.4  # share of proposals of a kind that is drawn evenly: what pays changes on the way

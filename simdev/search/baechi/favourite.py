@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...taskgraph import Floats, Ints
+from ...nouns.taskgraph import Floats, Ints
 from ..instance import Instance
 from ..solver import attended, scipy
 

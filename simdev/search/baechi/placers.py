@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...taskgraph import Ints, Rows
+from ...nouns.taskgraph import Ints, Rows
 from ..fitting import place_and_fit
 from ..instance import Instance, held_of
 from ..kernels.clock import Clock, Lists, schedule

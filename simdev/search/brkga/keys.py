@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ...taskgraph import Floats, Ints
+from ...nouns.taskgraph import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

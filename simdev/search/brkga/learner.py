@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...errors import InputError
+from ...ground.errors import InputError
 from ..learning.beginning import by_group
 from ..sampling import PATIENCE
 from ..space import Rank, rank_of

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError
+from ...ground.errors import InputError
 from .curves import AXES, Curve, curve_of, places_of
 from .rows import COLUMNS, by_method, counted, plain_numbers, plans, reached_rows, row_of
 from .runs import References, Run

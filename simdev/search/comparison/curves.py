@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...taskgraph import Floats
+from ...nouns.taskgraph import Floats
 from ..result import Result
 
 EVALUATIONS, CPU_SECONDS = AXES = ("evaluations", "cpu_seconds")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...ground.units import PS_PER_SECOND, format_seconds
 from ...report.figures.style import DEVICES, new_figure, plain, time_unit
 from ...report.ranking import ONE_DEVICE, PRESENT
-from ...units import PS_PER_SECOND, format_seconds
 from .curves import AXES, Curve
 from .runs import References
 

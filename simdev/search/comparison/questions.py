@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from ...execution.scenario import Scenario, fingerprint
+from ...nouns.strategy import Strategy
 from ...oracle import Cost, Oracle
-from ...scenario import Scenario, fingerprint
-from ...strategy import Strategy
 from ..result import present_cost
 from ..run import oracle_and_strategy, search
 from ..space import rank_of

@@ -11,15 +11,15 @@ from hashlib import blake2b
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError, steered
-from ...jobs import Died, finished, is_serial
+from ...execution.scenario import Scenario
+from ...ground.errors import InputError, steered
+from ...ground.jobs import Died, finished, is_serial
+from ...ground.version import __version__
 from ...oracle import Oracle
-from ...scenario import Scenario
-from ...sweep import Journal
-from ...version import __version__
 from ..learners import LearnerOptions, requested
 from ..methods import METHODS
 from ..run import check_limits
+from ..sweep import Journal
 from .comparison import Comparison
 from .questions import Question, question_of
 from .runs import Entrant, References, Run, run_of
@@ -68,7 +68,8 @@ def run_comparison(
     settings, warm
         Options of ``search`` for the learners.
     n_jobs
-        So many runs at once (``simdev.jobs``), which changes no answer, but what ends in time.
+        So many runs at once (``simdev.ground.jobs``), which changes no answer, but what ends in
+        time.
     journal
         A file to which every finished run is appended at once. A comparison that finds runs there
         does not make them again, as long as neither the question nor simdev has changed.

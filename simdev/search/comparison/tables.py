@@ -6,10 +6,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from math import floor, isfinite, log10
 from typing import Any
 
+from ...ground.units import format_seconds
 from ...report.figures.style import time_unit
 from ...report.ranking import ONE_DEVICE
 from ...report.table import NUMBER, TEXT, Table
-from ...units import format_seconds
 from .comparison import Comparison
 from .rows import Mark, marks_of, reached, row_of
 from .runs import References

@@ -8,26 +8,23 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ...cluster import Cluster, Device
-from ...graph import Graph, Op, Tensor
+from ...execution.scenario import fingerprint
+from ...nouns.cluster import Cluster, Device
+from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.strategy import Strategy
 from ...oracle import Oracle
-from ...scenario import fingerprint
-from ...strategy import Strategy
-from ...sweep.answer import Memo, bug
-from ...sweep.point import sources_version
 from ..budget import Budget
 from ..learners import LearnerOptions, requested
 from ..methods import METHODS
 from ..run import search, search_oracle
+from ..sweep.answer import Memo, bug
+from ..sweep.point import sources_version
 from ..trial import REFUSED
 from .questions import references_of
 from .runs import Entrant, record_of
 
 # What takes no part in a search; sources that are not named here count.
-APART = (
-    "calibrate/", "check/", "cli/", "importers/", "measure/", "report/", "search/comparison/",
-    "search/env/", "serve/", "sweep/",
-)  # fmt: skip
+APART = r"(commands|formats|measure|report|execution/check|learn/env|search/(comparison|sweep))/"
 REHEARSED = 8  # evaluations of a rehearsal
 _memo = Memo(4)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from .compiling import kernel, opener, part
 
 NEVER = 1 << 62

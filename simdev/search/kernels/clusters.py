@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...taskgraph import Floats, Ints
+from ...nouns.taskgraph import Floats, Ints
 from .compiling import kernel, opener
 
 

@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T", bound=tuple[Any, ...])
 COMPILED = find_spec("numba") is not None
 if COMPILED:
-    from ... import jit
+    from ...ground import jit
 
 
 def kernel(function: F) -> F:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from ..sampling import sampled, uniform
 from ..space import mean_ps, rank_of
 from ..trial import SearchProblem, Trial, best_start

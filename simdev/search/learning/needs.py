@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ...errors import InputError, install_line
+from ...ground.errors import InputError, install_line
 
 
 def require_torch(method: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
+from ...ground.errors import InputError
 
 Settings = str | Mapping[str, Any]
 PUBLISHED = "published"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from ...errors import InputError
-from ...jobs import is_serial, require_joblib
+from ...ground.errors import InputError
+from ...ground.jobs import is_serial, require_joblib
 from ..budget import Budget
 
 KEPT = 4  # tasks that a process keeps
@@ -22,7 +22,7 @@ _tasks = OrderedDict[bytes, Any]()
 
 
 class Workers:
-    """Calls methods of a task, ``n_jobs`` at once (``simdev.jobs``; None: as an enclosing
+    """Calls methods of a task, ``n_jobs`` at once (``simdev.ground.jobs``; None: as an enclosing
     ``parallel_config`` says).
 
     The task is pickled once, and goes to a process once. What its methods answer may depend on

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import InputError
-from ...structure import before_of, components, topological
-from ...taskgraph import Floats, Ints
+from ...ground.errors import InputError
+from ...nouns.structure import before_of, components, topological
+from ...nouns.taskgraph import Floats, Ints
 from ..ideals import MOST, bits, chain, ideals, leaves, nested, packed, table, unhurried
 from ..kernels.compiling import Columns
 from ..kernels.pairs import Pairs, fill

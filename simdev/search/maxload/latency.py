@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, isfinite
 
-from ...structure import before_of, components, topological
+from ...nouns.structure import before_of, components, topological
 from .problem import MaxLoadProblem
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError, SimdevError
+from ...ground.errors import InputError, SimdevError
 from ..budget import SpentError
 from ..trial import Trial
 from .contiguous import blocks_of, splits

@@ -10,9 +10,9 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-from ...errors import InputError
+from ...ground.errors import InputError
+from ...nouns.structure import readers_of, unit_of
 from ...oracle import Oracle
-from ...structure import readers_of, unit_of
 from ..holding import held_bytes
 from ..instance import Instance
 from ..prepare import Grouped

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
-from ...taskgraph import Ints
+from ...ground.errors import InputError
+from ...nouns.taskgraph import Ints
 from ..solver import attended, scipy
 from .contiguous import nets_of
 from .latency import latency

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engine import simulate
+from ...execution.engine import simulate
+from ...ground.units import PS_PER_SECOND
 from ...lowering.pipeline import Site, pipeline_task_graph
+from ...nouns.schedules import Schedule, StageTimes, round_robin
+from ...nouns.structure import hands_out_parameters
+from ...nouns.taskgraph import Ints
+from ...nouns.trace import Trace
 from ...oracle import Oracle
 from ...report.measures.pipeline import PipelineUse, pipeline_use
-from ...schedules import Schedule, StageTimes, round_robin
-from ...structure import hands_out_parameters
-from ...taskgraph import Ints
-from ...trace import Trace
-from ...units import PS_PER_SECOND
 from ..ideals import unhurried
 from .plan import Stage
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import InputError
+from ...ground.errors import InputError
 from ...oracle import Oracle
 from ..fitting import repair
 from ..trial import Trial

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
-from ...structure import before_of, components, topological
-from ...taskgraph import Floats
+from ...ground.errors import InputError
+from ...nouns.structure import before_of, components, topological
+from ...nouns.taskgraph import Floats
 from ..ideals import bits, ideals, leaves, nested, packed, table, unhurried
 from .profile import Level, Profile
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from ...errors import InputError
+from ...ground.errors import InputError
+from ...nouns.structure import unit_of
 from ...oracle import Oracle
-from ...structure import unit_of
 from ..space import mean_ps
 
 

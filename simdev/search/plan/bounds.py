@@ -30,17 +30,9 @@ import numpy as np
 
 from ...lowering.hybrid.buffers import persistent_bytes
 from ...lowering.hybrid.program import Program
-from ...models.large import shard_of
-from ...schedules import (
-    BACKWARD,
-    FORWARD,
-    PAIRED,
-    SEARCHED,
-    SPLIT,
-    Schedule,
-    named_schedule,
-)
-from ...taskgraph import Ints
+from ...nouns.models.large import shard_of
+from ...nouns.schedules import BACKWARD, FORWARD, PAIRED, SEARCHED, SPLIT, Schedule, named_schedule
+from ...nouns.taskgraph import Ints
 from ..kernels.compiling import Columns
 from ..kernels.pipelines import Held, run_held
 from .ground import Division, Ground, flat_order

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from ...strategy.parallelism import DEGREES, RECOMPUTES
+from ...nouns.strategy.parallelism import DEGREES, RECOMPUTES
 from .space import Plan
 
 TIE_PERCENT = 1

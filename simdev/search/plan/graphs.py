@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError, SimdevError
+from ...execution.scenario import load_scenario
 from ...files.shape import VERSION
 from ...files.strategy import strategy_object
-from ...models import MODELS
-from ...models.large import LARGE
+from ...ground.errors import InputError, SimdevError
+from ...ground.units import PS_PER_SECOND, is_count
+from ...nouns.models import MODELS
+from ...nouns.models.large import LARGE
 from ...report import Report, run
-from ...scenario import load_scenario
-from ...units import PS_PER_SECOND, is_count
 from ..run import search
 from .planning import plans_of
 from .question import question_of
@@ -94,7 +94,8 @@ def plan_graph(
     """What each method makes of a model's graph, a row each: what fits first, of that what trains
     most by second.
 
-    ``model`` is a name of simdev.models, or an object like ``{"model": "gnmt-4", "length": 40}``;
+    ``model`` is a name of simdev.nouns.models, or an object like ``{"model": "gnmt-4", "length":
+    40}``;
     ``methods`` are of METHODS, each with so many ``seconds``; ``watch`` may show how far it is;
     ``parts`` are further ones of a scenario. ``scenario`` in a row is an object for
     ``load_scenario``; what a method could not do is a row with its reason as ``note``. Raises

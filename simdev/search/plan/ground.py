@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ...cluster import Cluster
-from ...collectives import collective_model
+from ...costs.collectives import collective_model
+from ...ground.units import parse_bytes
 from ...lowering.hybrid import Timings, even_layers
 from ...lowering.hybrid.durations import Durations
 from ...lowering.hybrid.program import Program
 from ...lowering.hybrid.templates import transfer_bytes
-from ...schedules import Order, order_of
-from ...taskgraph import Ints
-from ...units import parse_bytes
+from ...nouns.cluster import Cluster
+from ...nouns.schedules import Order, order_of
+from ...nouns.taskgraph import Ints
 from .pieces import Pieces
 from .question import Question
 from .space import Plan

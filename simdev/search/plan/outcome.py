@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ...ground.units import PS_PER_SECOND
+from ...nouns.strategy import DEGREES
 from ...report.measures.difference import Difference
 from ...report.measures.throughput import Throughput
 from ...report.published import PublishedError, published_error
-from ...strategy import DEGREES
-from ...units import PS_PER_SECOND
 from .folding import Answer, Scored, answers_of
 from .question import DEFAULTS, Question
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...lowering.hybrid.buffers import persistent_bytes
 from ...lowering.hybrid.program import Program
-from ...models.large.roles import NO_LAYER
-from ...schedules import BACKWARD, FORWARD, Schedule, named_schedule
-from ...taskgraph import Ints
+from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.schedules import BACKWARD, FORWARD, Schedule, named_schedule
+from ...nouns.taskgraph import Ints
 from .ground import Division
 from .pieces import CLASSIFIER, EMBEDDING, Pieces
 from .space import Plan, Setup

@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ...models.large import buckets_of
-from ...models.large.roles import NO_LAYER
-from ...schedules import BACKWARD, FORWARD, INPUT, SPLIT, WEIGHT
-from ...taskgraph import Ints
+from ...nouns.models.large import buckets_of
+from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.schedules import BACKWARD, FORWARD, INPUT, SPLIT, WEIGHT
+from ...nouns.taskgraph import Ints
 from ..kernels.compiling import Columns
 from ..kernels.pipelines import Pipeline, run_pipeline
 from .ground import Ground, flat_order

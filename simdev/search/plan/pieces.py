@@ -24,17 +24,17 @@ from ...lowering.hybrid.program import (
 )
 from ...lowering.hybrid.replicas import gather, reduce
 from ...lowering.hybrid.templates import end_template, exchanges_template, layer_template
-from ...models.large import Footprint, footprint, roles, update
-from ...models.large.likes import Loads
-from ...models.large.roles import NO_LAYER
-from ...models.large.shard import (
+from ...nouns.models.large import Footprint, footprint, roles, update
+from ...nouns.models.large.likes import Loads
+from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.shard import (
     classifier_kept,
     classifier_saved,
     classifier_workspace,
     embedding_saved,
 )
-from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
-from ...taskgraph import Ints
+from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
+from ...nouns.taskgraph import Ints
 
 REPLICA_QUEUES = DATA_QUEUE, EXPERT_DATA_QUEUE
 # Of a piece as a row.

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError, steered
-from ...scenario import fingerprint
-from ...sweep import Journal
-from ...sweep.point import engine_version
-from ...units import Number, is_count
+from ...execution.scenario import fingerprint
+from ...ground.errors import InputError, steered
+from ...ground.units import Number, is_count
+from ..sweep import Journal
+from ..sweep.point import engine_version
 from .bounds import Bounds
 from .folding import Scored
 from .outcome import Plans
@@ -76,7 +76,7 @@ def plan(
         Whether every plan is a row of its own: those of equal degrees (as they are where all have
         these), and those within 1 % of one another.
     n_jobs
-        So many plans are simulated at once (``simdev.jobs``), which changes no answer.
+        So many plans are simulated at once (``simdev.ground.jobs``), which changes no answer.
     journal
         A file to which every plan that is simulated is appended at once, and not simulated again.
     progress

@@ -9,15 +9,15 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
-from ...cluster import Cluster
 from ...costs import CostModel
-from ...errors import InputError
+from ...execution.scenario import Scenario, load_scenario
 from ...files.paths import shown
 from ...files.shape import VERSION
-from ...models.large import Transformer
-from ...scenario import Scenario, load_scenario
-from ...strategy.parallelism import Parallelism
-from ...units import Number, is_count, parse_price
+from ...ground.errors import InputError
+from ...ground.units import Number, is_count, parse_price
+from ...nouns.cluster import Cluster
+from ...nouns.models.large import Transformer
+from ...nouns.strategy.parallelism import Parallelism
 from .space import Plan
 
 DEFAULTS = {field.name: field.default for field in fields(Parallelism)}

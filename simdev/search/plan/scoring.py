@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from ...collectives import collective_model
-from ...engine import choose, simulate
-from ...errors import InputError, SimdevError
-from ...jobs import Died, finished, is_serial
+from ...costs.collectives import collective_model
+from ...execution.engine import choose, simulate
+from ...ground.errors import InputError, SimdevError
+from ...ground.jobs import Died, finished, is_serial
+from ...ground.units import PS_PER_SECOND
 from ...lowering.hybrid import Timings, lower_hybrid
-from ...models.large.roles import ROLES
+from ...nouns.models.large.roles import ROLES
 from ...report.assumptions import shares
 from ...report.measures.difference import critical_rank
 from ...report.measures.training import BUBBLE, EXPOSED, Training
-from ...sweep.answer import Memo, bug
-from ...units import PS_PER_SECOND
+from ..sweep.answer import Memo, bug
 from .question import Question
 from .space import Plan
 
@@ -113,8 +113,8 @@ def score_parcel(parcel: Parcel) -> dict[str, Any]:
 
 
 class Scores:
-    """Scores plans by ``n_jobs``, the rule of all verbs (``simdev.jobs``). Raises InputError where
-    ENGINE is missing.
+    """Scores plans by ``n_jobs``, the rule of all verbs (``simdev.ground.jobs``). Raises InputError
+    where ENGINE is missing.
     """
 
     def __init__(self, question: Question, n_jobs: int | None) -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...errors import InputError
+from ...ground.errors import InputError
 from .bounds import Bounds
 from .folding import TIE_PERCENT, Scored, answers_of
 from .outcome import Counts

@@ -16,10 +16,11 @@ from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
-from ...errors import InputError, refuse
 from ...files.paths import shown
-from ...models.large import Transformer, shard_of, uses_flash
-from ...schedules import (
+from ...ground.errors import InputError, refuse
+from ...ground.units import written
+from ...nouns.models.large import Transformer, shard_of, uses_flash
+from ...nouns.schedules import (
     BIDIRECTIONAL,
     CHUNKED,
     FOLDED,
@@ -31,9 +32,8 @@ from ...schedules import (
     order_of,
     round_of,
 )
-from ...schedules.sizes import check_sizes
-from ...strategy.parallelism import CONTEXTS, DEGREES, MODULES, MOST, RECOMPUTES, Parallelism
-from ...units import written
+from ...nouns.schedules.sizes import check_sizes
+from ...nouns.strategy.parallelism import CONTEXTS, DEGREES, MODULES, MOST, RECOMPUTES, Parallelism
 
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
 """Those that are tried where nobody names others."""

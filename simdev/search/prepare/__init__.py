@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ...errors import InputError
-from ...graph import Graph
+from ...ground.errors import InputError
+from ...nouns.graph import Graph
 from .colocation import RULES, Adjusted, adjust, colocate, coplace, forward, pair
 from .fusion import fuse
 from .grouped import Grouped

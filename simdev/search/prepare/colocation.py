@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...errors import InputError
-from ...graph import Graph, Op
+from ...ground.errors import InputError
 from ...lowering.collective import is_collective
-from ...semantics import traits_of
-from ...structure import Groups, declared, mates, regrouped
-from ...taskgraph import Floats, Ints
+from ...nouns.graph import Graph, Op
+from ...nouns.semantics import traits_of
+from ...nouns.structure import Groups, declared, mates, regrouped
+from ...nouns.taskgraph import Floats, Ints
 from ..holding import persistent_bytes
 from .grouped import Grouped
 

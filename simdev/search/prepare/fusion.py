@@ -8,8 +8,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ...graph import Graph, Op, Tensor
-from ...structure import order_of
+from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.structure import order_of
 from ..holding import inner_peak
 from .grouped import Grouped
 

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ...graph import Graph
-from ...taskgraph import Ints
+from ...nouns.graph import Graph
+from ...nouns.taskgraph import Ints
 
 
 @dataclass(frozen=True)

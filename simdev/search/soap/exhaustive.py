@@ -18,7 +18,7 @@ from math import prod
 
 import numpy as np
 
-from ...taskgraph import Ints
+from ...nouns.taskgraph import Ints
 from ..layers import Layers
 from ..trial import Trial
 from .flexflow import Space, SplitWalk, space_of, starts

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any
 
-from ...errors import InputError
+from ...ground.errors import InputError
 from ...lowering import expanded
+from ...nouns.strategy import Configuration, Strategy, resolve_partition
 from ...oracle import Cost
-from ...strategy import Configuration, Strategy, resolve_partition
 from ..chains import Chain, Round, begun, run_chains
 from ..layers import Layer, Layers
 from ..space import WORST, energy, rank_of

@@ -22,15 +22,15 @@ from time import process_time
 import numpy as np
 
 from ...costs import PHASE_CODES, profile_key
-from ...graph import Tensor
+from ...ground.units import PS_PER_SECOND
 from ...lowering import Prepared
 from ...lowering.collective import ALL_REDUCE
 from ...lowering.partition.geometry import Box, Reading, part
-from ...semantics import effects_of, operand_dtypes, shard_of
-from ...strategy import Strategy
-from ...structure import TensorOf, first_made, updates_of
-from ...taskgraph import Floats
-from ...units import PS_PER_SECOND
+from ...nouns.graph import Tensor
+from ...nouns.semantics import effects_of, operand_dtypes, shard_of
+from ...nouns.strategy import Strategy
+from ...nouns.structure import TensorOf, first_made, updates_of
+from ...nouns.taskgraph import Floats
 from ..elimination import Term, minimise
 from ..layers import Degrees, Layer, Layers
 from ..trial import Trial

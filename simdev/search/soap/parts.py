@@ -16,11 +16,11 @@ from math import prod
 import numpy as np
 
 from ...lowering import lower_prepared, split
+from ...nouns.semantics import effects_of, is_linear
+from ...nouns.strategy import Strategy, Sync
+from ...nouns.structure import TensorOf
+from ...nouns.taskgraph import Ints, TaskGraph
 from ...oracle import Oracle
-from ...semantics import effects_of, is_linear
-from ...strategy import Strategy, Sync
-from ...structure import TensorOf
-from ...taskgraph import Ints, TaskGraph
 from .flexflow import Space
 from .spread import PLAIN, entries
 

@@ -15,16 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...lowering.partition.geometry import Reading, followed_axis, stored
-from ...semantics import (
-    Interval,
-    Region,
-    input_region,
-    output_axes,
-    parts_of,
-    traits_of,
-)
-from ...strategy import Configuration, Strategy
-from ...structure import TensorOf
+from ...nouns.semantics import Interval, Region, input_region, output_axes, parts_of, traits_of
+from ...nouns.strategy import Configuration, Strategy
+from ...nouns.structure import TensorOf
 from ..layers import Degrees, Layer, Layers
 
 Spread = tuple[tuple[str, int, int], ...]

@@ -14,13 +14,13 @@ from functools import cached_property
 from itertools import chain
 from math import prod
 
-from ...cluster import Cluster
-from ...graph import Graph
 from ...lowering.partition.geometry import Reading
 from ...lowering.partition.problem import SplitProblem
-from ...semantics import traits_of
-from ...strategy import Strategy
-from ...structure import Groups, TensorOf, first_made, unrolled, updates_of
+from ...nouns.cluster import Cluster
+from ...nouns.graph import Graph
+from ...nouns.semantics import traits_of
+from ...nouns.strategy import Strategy
+from ...nouns.structure import Groups, TensorOf, first_made, unrolled, updates_of
 
 _Wires = tuple[tuple[int, int], ...]
 _Alike = tuple[str, Reading, _Wires, _Wires]

@@ -16,8 +16,8 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from ...errors import InputError
-from ...semantics import (
+from ...ground.errors import InputError
+from ...nouns.semantics import (
     Region,
     Semantics,
     effects_of,

@@ -10,9 +10,9 @@ from math import prod
 
 import numpy as np
 
-from ...semantics import Semantics, steps
-from ...structure import unrolled
-from ...taskgraph import Floats
+from ...nouns.semantics import Semantics, steps
+from ...nouns.structure import unrolled
+from ...nouns.taskgraph import Floats
 from ..elimination import Solved, Term, minimise, total
 from .coarse import Coarse, Unit
 from .costs import Cut, Sent, Side, cuts, read_step, write_step

@@ -9,10 +9,10 @@ from math import prod
 from time import process_time
 from typing import TypeVar
 
-from ...errors import InputError
-from ...semantics import is_linear, output_axes, traits_of
-from ...strategy import Configuration, Strategy
-from ...structure import TensorOf
+from ...ground.errors import InputError
+from ...nouns.semantics import is_linear, output_axes, traits_of
+from ...nouns.strategy import Configuration, Strategy
+from ...nouns.structure import TensorOf
 from ..space import workers
 from ..trial import Trial
 from .coarse import Coarse

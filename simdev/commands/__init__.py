@@ -1,0 +1,169 @@
+"""The command line: one verb a module.
+
+A module's HELP, DESCRIPTION, OPTIONS (and GROUPS of options, EPILOG) make the parser of its verb,
+``run`` runs it. Data goes to stdout, talk to stderr.
+
+Exit codes: 0 done; 1 ran, but the step does not fit; 2 bad input or usage; 3 a failed check; 130
+interrupted; 141 the reader of stdout went away. Modules import what they need when they run, so
+that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from typing import NoReturn, TextIO, cast
+
+from .. import __version__
+from ..ground.errors import OutOfMemoryError, SimdevError, printable, reason_of
+from . import (
+    calibrate,
+    check,
+    clusters,
+    compare,
+    completion,
+    doctor,
+    examples,
+    explore,
+    family,
+    import_,
+    pipeline,
+    plan,
+    profile,
+    report,
+    search,
+    serve,
+    simulate,
+    sweep,
+    train,
+)
+from .options import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED, add_options
+from .outputs import SafeStream
+
+VERBS = (
+    simulate, sweep, report, explore, compare, plan, search, train, family, pipeline, check,
+    import_, calibrate, profile, serve, clusters, examples, completion, doctor,
+)  # fmt: skip
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose problems are one line, whatever the arguments hold."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all verbs: ``args.run`` is the chosen verb, ``args.commands`` the parser."""
+    commands = _Parser(
+        prog="simdev",
+        description=(
+            "Simulate a training step spread over devices: how long does it take, and does it fit?"
+        ),
+        epilog="exit codes: 0 done, 1 the step does not fit, 2 bad input, 3 a failed check",
+        allow_abbrev=False,
+    )
+    commands.add_argument("--version", action="version", version=f"simdev {__version__}")
+    verbs = commands.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in VERBS:
+        epilog = getattr(verb, "EPILOG", None)
+        command = verbs.add_parser(
+            verb.__name__.rpartition(".")[2].rstrip("_"),
+            help=verb.HELP,
+            description=verb.DESCRIPTION,
+            epilog=epilog,
+            # An epilog is a table, whose line breaks must stay.
+            formatter_class=argparse.RawDescriptionHelpFormatter
+            if epilog
+            else argparse.HelpFormatter,
+            allow_abbrev=False,
+        )
+        add_options(command, verb.OPTIONS)
+        for title, options in getattr(verb, "GROUPS", {}).items():
+            add_options(command.add_argument_group(title), options)
+        command.set_defaults(run=verb.run, usage_error=command.error, commands=commands)
+    return commands
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    with _safe_streams():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        options, unknown = parser().parse_known_args(arguments)
+        if unknown:
+            options.usage_error(_unrecognized(unknown, options.usage_error.__self__))
+        code = int(options.run(options))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+        return BROKEN_PIPE
+    except KeyboardInterrupt as stop:
+        return _fail(str(stop) or "interrupted", INTERRUPTED)
+    except OutOfMemoryError as error:
+        return _fail(str(error), INFEASIBLE)
+    except SimdevError as error:
+        return _fail(str(error), BAD_INPUT)
+    except MemoryError:
+        return _fail("simdev itself ran out of memory", BAD_INPUT)
+    except OSError as error:
+        # What cannot be read is an InputError by now: this is a full disk, or a stdout that takes
+        # no more.
+        _drop_stdout()
+        return _fail(f"cannot write: {reason_of(error)}", BAD_INPUT)
+    except Exception:
+        traceback.print_exc()
+        return _fail("this is a bug in simdev, not in your files", INTERNAL)
+    return code
+
+
+def _unrecognized(arguments: Sequence[str], command: argparse.ArgumentParser) -> str:
+    """The message for arguments that a verb does not know, with the option written most alike."""
+    flags = [flag for action in command._actions for flag in action.option_strings]
+    hints = (
+        f"; did you mean {close[0]}?"
+        for name in arguments
+        if name.startswith("--") and (close := get_close_matches(name.partition("=")[0], flags, 1))
+    )
+    return f"unrecognized arguments: {' '.join(arguments)}{next(hints, '')}"
+
+
+@contextmanager
+def _safe_streams() -> Iterator[None]:
+    """Names may hold what steers a terminal, or what its encoding has no sign for, and a stream may
+    have been closed (``>&-``).
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", SafeStream(stream)) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _drop_stdout() -> None:
+    """Python flushes stdout once more at exit; where stdout takes no more, let that go nowhere."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(message: str, code: int) -> int:
+    print(message, file=sys.stderr)
+    return code

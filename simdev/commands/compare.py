@@ -1,0 +1,86 @@
+"""``simdev compare A B``: two steps side by side, as text, JSON or a page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..ground.errors import InputError, printable
+from .options import DONE, require_price
+from .outputs import output_files, printed_first, tell
+from .report import PAGE, page_inputs
+
+HELP = "tell two steps apart: scenarios or saved runs"
+DESCRIPTION = (
+    "Compares two steps, each a scenario or a saved run, part by part; parts are matched by name."
+)
+OPTIONS = (
+    (
+        "first",
+        "A",
+        "a scenario (or an example's name) or a saved run (JSON, may be gzipped; - is stdin)",
+    ),
+    ("second", "B", "another one"),
+    ("-o --output", "OUT", "write a page too, with both on one time axis (.html)"),
+    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
+    ("--json", "", "print the comparison as JSON (times in ps)"),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files import write_text
+    from ..files.examples import scenario_path
+    from ..report.page import compare_data, is_results, page
+
+    require_price(args.price)
+    files = [scenario_path(args.first), scenario_path(args.second)]
+    if files == ["-", "-"]:
+        raise InputError("A and B: only one of them can be stdin")
+    for file in filter(is_results, files):
+        raise InputError("is a table; compare takes scenarios and saved runs", file)
+    with output_files(args, {"output": PAGE}, page_inputs(files)) as out:
+        first, second = _subjects(files, args.price)
+        with printed_first(_json(first, second) if args.json else _text(first, second)):
+            if "output" in out:
+                write_text(out["output"], page(compare_data(first, second)))
+    if args.output is not None:
+        tell(f"page: {args.output}")
+    return DONE
+
+
+def _subjects(files: Sequence[str], price: str | None) -> tuple[Any, Any]:
+    from ..report.page import read_subject
+
+    first, second = (read_subject(file, price) for file in files)
+    # Files of the same name in two folders are told apart by their paths.
+    if first.name == second.name and files[0] != files[1]:
+        return replace(first, name=files[0]), replace(second, name=files[1])
+    return first, second
+
+
+def _text(first: Any, second: Any) -> str:
+    from ..report.page import compare_tables, reasons, verdict
+    from ..report.table import table_text
+
+    why = reasons(first.report, second.report)
+    lines = [f"A: {first.name}", f"B: {second.name}", verdict(first, second), *why]
+    parts = ["\n".join(map(printable, lines))]
+    tables = compare_tables(first.report, second.report)
+    return "\n\n".join([*parts, *(table_text(table) for table in tables if table.rows)])
+
+
+def _json(first: Any, second: Any) -> str:
+    from ..report.page import compare_tables, reasons, verdict
+
+    comparison = {
+        "a": first.name,
+        "b": second.name,
+        "verdict": verdict(first, second),
+        "reasons": list(reasons(first.report, second.report)),
+        "sheets": [table.to_json() for table in compare_tables(first.report, second.report)],
+    }
+    return json.dumps(comparison, indent=1, allow_nan=False)

@@ -1,0 +1,165 @@
+"""``simdev completion SHELL``: the script that lets a shell complete verbs, options, files and
+names.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .options import DONE
+
+SHELLS = ("bash", "zsh", "tcsh")
+HELP = "print a script that completes the command line"
+DESCRIPTION = (
+    "Prints the script that lets a shell complete verbs, options, files and the names of examples, "
+    "clusters, models, methods and families."
+)
+EPILOG = """where it goes:
+  bash  simdev completion bash > ~/.local/share/bash-completion/completions/simdev
+        (without the package bash-completion: source that file in ~/.bashrc)
+  zsh   simdev completion zsh > ~/.zfunc/_simdev, with fpath+=~/.zfunc before compinit in ~/.zshrc
+  tcsh  simdev completion tcsh > ~/.simdev.tcsh, with source ~/.simdev.tcsh in ~/.tcshrc
+"""
+OPTIONS = (("shell", "SHELL", ", ".join(SHELLS), {"choices": SHELLS}),)
+
+FILES = frozenset({"A", "B", "FILE", "GRID", "OUT", "RUN", "SCENARIO", "TRACE"})
+"""Metavars of what is a file."""
+Completer = dict[str, Any]  # what shtab takes as ``complete`` of an action
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names that an argument takes: what they are of, which they are now, and whether it takes the
+    path of a file too.
+    """
+
+    noun: str
+    of: Callable[[], Iterable[str]]
+    or_file: bool = False
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code."""
+    import shtab
+
+    commands: argparse.ArgumentParser = args.commands
+    for verb, action in _actions(commands):
+        completer = _completer(verb, action)
+        if completer is not None:
+            action.complete = completer  # type: ignore[attr-defined]
+    print(shtab.complete(commands, args.shell))
+    return DONE
+
+
+def _actions(commands: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
+    """The arguments of every verb that take a value."""
+    for action in commands._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb, command in action.choices.items():
+                yield from ((verb, each) for each in command._actions if each.nargs != 0)
+
+
+def _completer(verb: str, action: argparse.Action) -> Completer | None:
+    import shtab
+
+    metavar = str(action.metavar)
+    if metavar == "DIR":
+        return dict(shtab.DIRECTORY)
+    names = NAMES.get((verb, action.dest)) or NAMES.get(("", action.dest))
+    if names is None or metavar == "OUT":
+        return dict(shtab.FILE) if metavar in FILES else None
+    return _words(names)
+
+
+def _words(names: Names) -> Completer:
+    """Completes the names, and files where one may stand in their place."""
+    words = " ".join(names.of())
+    # By the ending the script of bash knows that some of the answers are files.
+    bash, zsh = f"_simdev_{names.noun}{'_file' * names.or_file}", f"_simdev_{names.noun}"
+    files = "compgen -f -- $1\n  " * names.or_file
+    return {
+        "bash": bash,
+        "zsh": zsh,
+        "tcsh": "f" if names.or_file else f"({words})",
+        "preamble": {
+            "bash": f'{bash}() {{\n  {files}compgen -W "{words}" -- $1\n}}',
+            "zsh": f"{zsh}() {{\n  {'_files' * names.or_file}\n  compadd -- {words}\n}}",
+        },
+    }
+
+
+def _scenarios() -> Iterable[str]:
+    from ..files.examples import scenario_names
+
+    return scenario_names()
+
+
+def _examples() -> Iterable[str]:
+    from .examples import example_paths
+
+    return example_paths()
+
+
+def _clusters() -> Iterable[str]:
+    from ..files import preset_names
+
+    return preset_names()
+
+
+def _methods() -> Iterable[str]:
+    from ..search.methods import METHODS
+
+    return METHODS
+
+
+def _large() -> Iterable[str]:
+    from ..nouns.models.large import LARGE
+
+    return LARGE
+
+
+def _schedules() -> Iterable[str]:
+    from ..nouns import schedules
+
+    return schedules.NAMES
+
+
+def _families() -> Iterable[str]:
+    from ..learn.families import FAMILIES
+
+    return FAMILIES
+
+
+SCENARIOS = Names("scenarios", _scenarios, True)
+CLUSTERS = Names("clusters", _clusters, True)
+METHODS = Names("methods", _methods)
+LARGE = Names("models", _large, True)
+FAMILIES = Names("families", _families, True)
+SCHEDULES = Names("schedules", _schedules)
+# Models that can be measured are left out: to list them takes PyTorch.
+NAMES = {
+    ("simulate", "file"): SCENARIOS,
+    ("search", "file"): SCENARIOS,
+    ("sweep", "files"): SCENARIOS,
+    ("report", "file"): SCENARIOS,
+    ("compare", "first"): SCENARIOS,
+    ("compare", "second"): SCENARIOS,
+    ("calibrate", "file"): SCENARIOS,
+    ("explore", "scenario"): SCENARIOS,
+    ("examples", "names"): Names("examples", _examples),
+    ("", "cluster"): CLUSTERS,
+    ("clusters", "name"): CLUSTERS,
+    ("search", "method"): METHODS,
+    ("search", "warm"): METHODS,
+    ("train", "method"): METHODS,
+    ("simulate", "model"): LARGE,
+    ("plan", "model"): LARGE,
+    ("train", "family"): FAMILIES,
+    ("simulate", "schedule"): SCHEDULES,
+    ("pipeline", "schedule"): SCHEDULES,
+    ("family", "name"): Names("family", _families),
+}
+"""What an argument of a verb ("": any verb) names."""

@@ -1,0 +1,85 @@
+"""An explorer behind the door of ``simdev serve``: HTTP on the loopback, with a token and limits.
+
+What is served to whoever asks is an empty page. The token stands behind the ``#`` of the address,
+which browsers send to nobody; the page asks with it for all that it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from html import escape
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from ...report.page import page
+from ..server import Limits, RequestError, ServerState, respond
+from ..server.http import Service, serve_with
+from .explorer import Explorer
+
+LIMITS = Limits(request_bytes=64 * 2**10)
+TITLE = "simdev explore"
+# A page of another site must neither show this one in a frame nor learn where it was.
+HEADERS = {
+    "content-security-policy": "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+class ExploreState(ServerState):
+    """The state of a server that answers for one explorer."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        super().__init__(LIMITS)
+        self.explorer = explorer
+
+
+def knobs(state: ExploreState) -> Any:
+    """What can be turned."""
+    return [knob.to_json() for knob in state.explorer.knobs]
+
+
+def ask(state: ExploreState, settings: Any, tables: Any = True, shape: Any = None) -> Any:
+    """The page under these settings. Raises RequestError, SimdevError."""
+    if not isinstance(settings, dict):
+        raise RequestError("params.settings: must be an object of numbers by the names of knobs")
+    if not isinstance(tables, bool):
+        raise RequestError("params.tables: must be true or false")
+    if shape is not None and type(shape) is not int:  # true is no number
+        raise RequestError("params.shape: must be a whole number or null")
+    return state.explorer.page(settings, tables, shape)
+
+
+METHODS: dict[str, Callable[..., Any]] = {"knobs": knobs, "ask": ask}
+
+
+def serve_explorer(explorer: Explorer, port: int, show: Callable[[str, str], None]) -> None:
+    """Answer until SIGTERM or SIGINT. ``show(url, file)`` is called when a browser may come:
+    ``file`` is a page that only its owner can read, and leads to the URL.
+
+    Raises InputError where the port is taken or the packages are not installed.
+    """
+    service = Service(
+        ExploreState(explorer),
+        partial(respond, methods=METHODS),
+        page({"page": "explore", "title": TITLE, "headline": ""}, asks=True).encode(),
+        HEADERS,
+    )
+
+    @contextmanager
+    def announce(url: str, token: str) -> Iterator[None]:
+        place = f"{url}#{token}"
+        # Other users of this machine see with what a browser was started, so that is a file which
+        # the system makes readable for its owner only (mode 0600).
+        with (
+            suppress(FileNotFoundError),
+            NamedTemporaryFile("w", prefix="simdev-explore-", suffix=".html") as leading,
+        ):
+            leading.write(f'<meta http-equiv="refresh" content="0; url={escape(place)}">\n')
+            leading.flush()
+            show(place, leading.name)
+            yield
+
+    serve_with(service, port, announce)

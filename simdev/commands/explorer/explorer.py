@@ -1,0 +1,152 @@
+"""The page of a scenario under other settings, simulated anew.
+
+Where only times change (``can_be_retimed``) the step is lowered once, and where only memories do it
+is not simulated again; else every setting is lowered anew, which takes as long as ``simdev
+simulate``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from importlib.util import find_spec
+from typing import Any
+
+from ...execution.period import follow_one_another, simulate_lowered
+from ...execution.scenario import Outcome, Scenario, execute, load_scenario, prepare
+from ...files.examples import scenario_path
+from ...files.reading import read_json
+from ...lowering import (
+    LoweredStep,
+    can_be_retimed,
+    capacities,
+    hangs_on_op_times,
+    lower_step,
+    retimed,
+    retimes_to_itself,
+)
+from ...nouns.graph import Graph
+from ...nouns.strategy import Strategy
+from ...report import analyze
+from ...report.page import Subject, run_data
+from .kept import Kept
+from .knobs import MEMORY, SPEED, checked, knobs_of, turned
+
+
+class Explorer:
+    """A scenario that is simulated under one setting after another; safe to ask from several
+    threads, which take turns.
+
+    ``name`` is what pages call it, ``strategy`` what its file says of its strategy. With ``anew``
+    the step is lowered for every setting, as ``simdev simulate`` does; answers are the same. Raises
+    SimdevError where the scenario itself cannot be simulated.
+    """
+
+    def __init__(
+        self, scenario: Scenario, name: str, strategy: Any = None, anew: bool = False
+    ) -> None:
+        if scenario.engine == "auto" and find_spec("numba") is not None:
+            # Worth its loading where many steps are simulated, however short.
+            scenario = replace(scenario, engine="compiled")
+        self.scenario, self.name, self.strategy = scenario, name, strategy
+        self.knobs = knobs_of(scenario)
+        self._lock, self._kept, self._anew = threading.Lock(), Kept(), anew
+        self._prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
+        self._latest = scenario.strategy, execute(scenario, self._prepared)
+        self._lowered: tuple[LoweredStep, Outcome] | None = None
+        if self._retimes(scenario.strategy):
+            self._lowered = self._lower(scenario.strategy), self._latest[1]
+        self._timed: tuple[Mapping[str, Fraction], Outcome] | None = None
+
+    def _retimes(self, strategy: Strategy, speed: Fraction = Fraction(1)) -> bool:
+        """Whether a step that is lowered once can be given other times."""
+        if self._prepared is None or self._anew:
+            return False
+        if speed != 1 and hangs_on_op_times(strategy):
+            return False
+        return can_be_retimed(self._prepared, strategy)
+
+    def _lower(self, strategy: Strategy) -> LoweredStep:
+        """The step to be given other times; where they would be wrong, each is lowered anew."""
+        assert self._prepared is not None
+        repeated = follow_one_another(strategy, self.scenario.steps)
+        step = lower_step(self._prepared, strategy, repeated)
+        self._anew |= not retimes_to_itself(step, self._prepared)
+        # Kinds as numbers, and names as texts: each answer would make them anew.
+        graph = step.task_graph
+        tasks = replace(graph.tasks, kind=graph.kinds, name=tuple(graph.tasks.name))
+        buffers = replace(graph.buffers, name=tuple(graph.buffers.name))
+        return replace(step, task_graph=replace(graph, tasks=tasks, buffers=buffers))
+
+    def page(
+        self, settings: Mapping[str, Any], tables: bool = True, shape: int | None = None
+    ) -> dict[str, Any]:
+        """What the page of the step shows under these settings, its tables too where they are
+        wanted: numbers by the names of knobs; what is left out is as the scenario has it.
+
+        ``shape`` is the ``timeline["shape"]`` of an answer that the asker has: what hangs on no
+        times is left out where it is as it was there (``Kept``). Raises SimdevError.
+        """
+        exact = checked(self.knobs, settings)
+        with self._lock:
+            outcome = self._outcome_of(exact)
+            scenario = outcome.scenario
+            report = analyze(outcome, replays=tables)
+            subject = Subject(self.name, report, scenario, strategy=self.strategy)
+            data = run_data(subject, tables=tables)
+            return data | {"timeline": self._kept.shortened(data["timeline"], shape)}
+
+    def _outcome_of(self, settings: Mapping[str, Fraction]) -> Outcome:
+        timing = {name: value for name, value in settings.items() if name != MEMORY}
+        scenario = turned(self.scenario, settings)
+        if self._anew:
+            return self._simulated(scenario, timing)
+        if self._timed is None or self._timed[0] != timing:
+            self._timed = timing, self._simulated(turned(self.scenario, timing), timing)
+        return _with_memories(self._timed[1], scenario)
+
+    def _simulated(self, scenario: Scenario, settings: Mapping[str, Fraction]) -> Outcome:
+        if self._prepared is None:
+            return execute(scenario)
+        strategy, speed = scenario.strategy, settings.get(SPEED, Fraction(1))
+        prepared = self._prepared.on(scenario.cluster).at(speed)
+        if not self._retimes(strategy, speed):
+            return execute(scenario, prepared)
+        if self._lowered is None or self._lowered[1].strategy != strategy:
+            # Other microbatches are other tasks. While their number changes each is lowered once.
+            if self._latest[0] != strategy:
+                self._latest = strategy, execute(scenario, prepared)
+                return self._latest[1]
+            self._lowered = self._lower(strategy), self._latest[1]
+            if self._anew:
+                return execute(scenario, prepared)
+        step, outcome = self._lowered
+        trace = simulate_lowered(retimed(step, prepared), strategy, scenario.engine, scenario.steps)
+        return replace(outcome, trace=trace, scenario=scenario)
+
+
+def _with_memories(outcome: Outcome, scenario: Scenario) -> Outcome:
+    """The outcome of a scenario that differs in the memories of its devices alone: these never
+    change times (execution contract).
+    """
+    graph, cluster = outcome.trace.task_graph, scenario.cluster
+    devices = [cluster.devices[cluster.index[name]] for name in graph.devices]
+    held = replace(graph, capacity=capacities(devices))
+    return replace(outcome, trace=replace(outcome.trace, task_graph=held), scenario=scenario)
+
+
+def explorer_of(
+    scenario: Scenario | str | os.PathLike[str], name: str = "", anew: bool = False
+) -> Explorer:
+    """The explorer of a scenario, of its file, or of an example by its name; ``name`` is what pages
+    call it, ``anew`` lowers every setting. Raises SimdevError.
+    """
+    if isinstance(scenario, Scenario):
+        return Explorer(scenario, name or scenario.graph.name, anew=anew)
+    path = scenario_path(os.fspath(scenario))
+    document = read_json(path)
+    strategy = document.get("strategy") if isinstance(document, Mapping) else None
+    return Explorer(load_scenario(path), name or os.path.basename(path), strategy, anew)

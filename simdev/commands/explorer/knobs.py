@@ -1,0 +1,109 @@
+"""What of a scenario can be turned, and the scenario with it turned: bandwidth, latency, memory and
+speed of its machines by a factor, microbatches by their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from ...execution.changes import with_links, with_memories, with_microbatches
+from ...execution.scenario import Scenario
+from ...files.paths import shown
+from ...ground.errors import InputError
+from ...nouns.graph import Graph
+
+BANDWIDTH, LATENCY, MEMORY, SPEED, MICROBATCHES = (
+    "bandwidth", "latency", "memory", "speed", "microbatches",
+)  # fmt: skip
+NUMBERS = (int, float, Decimal)  # files and requests are read exactly
+RANGE = 8  # a factor goes from 1 / RANGE to RANGE
+MOST_MICROBATCHES = 256
+
+Settings = Mapping[str, float]
+"""The value of each knob that is turned, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A slider: from ``least`` to ``most``, at ``value`` where the scenario is as it was given.
+
+    A ``factor`` is told as "x 2", any number between; the other kind counts in whole numbers.
+    """
+
+    name: str
+    label: str
+    least: float
+    most: float
+    value: float = 1
+    factor: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields for JSON."""
+        return asdict(self)
+
+
+def knobs_of(scenario: Scenario) -> tuple[Knob, ...]:
+    """What of a scenario can be turned."""
+    return tuple(_knobs(scenario))
+
+
+def _knobs(scenario: Scenario) -> Iterator[Knob]:
+    cluster, pipeline = scenario.cluster, scenario.strategy.pipeline
+    if cluster.links:
+        yield _factor(BANDWIDTH, "Bandwidth of all links")
+    if any(link.latency for link in cluster.links):
+        yield _factor(LATENCY, "Latency of all links")
+    if any(device.memory is not None for device in cluster.devices):
+        yield _factor(MEMORY, "Memory of every device")
+    # The times of parts of ops, and of a large model's kernels, are not those of whole ops.
+    if isinstance(scenario.graph, Graph) and not scenario.strategy.splits:
+        yield _factor(SPEED, "Speed of every device")
+    if pipeline is not None and pipeline.table is None:
+        most = max(MOST_MICROBATCHES, pipeline.microbatches)
+        yield Knob(MICROBATCHES, "Microbatches", 1, most, pipeline.microbatches, factor=False)
+
+
+def _factor(name: str, label: str) -> Knob:
+    return Knob(name, label, 1 / RANGE, RANGE)
+
+
+def checked(knobs: tuple[Knob, ...], settings: Mapping[str, Any]) -> dict[str, Fraction]:
+    """The settings, each of a knob and within its range, exactly as written.
+
+    Raises InputError.
+    """
+    by_name = {knob.name: knob for knob in knobs}
+    problems, exact = [], dict[str, Fraction]()
+    for name, value in settings.items():
+        knob = by_name.get(name)
+        if knob is None:
+            problems.append(f"settings.{shown(name)}: there are {', '.join(by_name) or 'none'}")
+        elif type(value) not in (NUMBERS if knob.factor else (int,)):
+            noun = "a number" if knob.factor else "a whole number"
+            problems.append(f"settings.{name}: must be {noun}, got {shown(value)}")
+        elif not knob.least <= value <= knob.most:  # NaN is in no range
+            problems.append(
+                f"settings.{name}: must be from {knob.least:g} to {knob.most:g}, got {shown(value)}"
+            )
+        else:
+            exact[name] = Fraction(value)
+    if problems:
+        raise InputError(problems)
+    return exact
+
+
+def turned(scenario: Scenario, settings: Mapping[str, Fraction]) -> Scenario:
+    """The scenario with other machines and microbatches; what ``speed`` does to op times is told
+    where they are prepared (Explorer). Raises InputError.
+    """
+    wider, later, larger = (
+        settings.get(name, Fraction(1)) for name in (BANDWIDTH, LATENCY, MEMORY)
+    )
+    cluster = with_memories(with_links(scenario.cluster, wider, later), larger)
+    changed = scenario if cluster is scenario.cluster else replace(scenario, cluster=cluster)
+    count = settings.get(MICROBATCHES)
+    return changed if count is None else with_microbatches(changed, int(count))

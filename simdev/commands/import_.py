@@ -1,0 +1,215 @@
+"""``simdev import FILE -o scenario.json``: a scenario, a profile, a cluster or tables from a
+foreign format.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..ground.errors import InputError, printable, within
+from .options import DONE
+from .outputs import JSON, output_files, progress_bar, tell
+
+if TYPE_CHECKING:
+    from ..formats import Source
+    from ..nouns.cluster import Cluster, Host
+
+LINES = (".jsonl", ".jsonl.gz")
+HELP = "make a scenario, a profile, a cluster or tables of collectives of a foreign file"
+DESCRIPTION = (
+    "Make a scenario (or a part of one) of a foreign file. What was left out, changed or assumed "
+    "is told on stderr and kept in the provenance, with the file's name and SHA-256."
+)
+OPTIONS = (
+    (
+        "files",
+        "FILE",
+        "the file (may be gzipped; - is stdin); of a Chakra trace one a rank",
+        {"nargs": "+"},
+    ),
+    ("-o --output", "OUT", "what to write (.json, .json.gz, .jsonl)", {"required": True}),
+    ("--format", "NAME", "one of those below (default: told from the file)"),
+    ("--name", "NAME", "of the graph (default: of the file)"),
+)
+GROUPS = {
+    "the machine, of formats that tell none": (
+        ("--cluster", "NAME", "a preset (simdev clusters) or a file"),
+        ("--device", "KIND", "kind of the devices (v100, h100-sxm, epyc-1core, ..)"),
+        ("--devices", "N", "how many (default 1; of a PipeDream profile 4)"),
+        ("--bandwidth", "RATE", "between any two (PipeDream: 1 GB/s); PCIe of a topology"),
+        ("--memory", "SIZE", "of each, or unlimited (default: of the kind's datasheet)"),
+    ),
+    "more": (
+        ("--profile", "FILE", "a profile for the scenario (again for more)", {"action": "append"}),
+        ("--dim", "NAME=N", "size of a symbolic dimension of an ONNX model", {"action": "append"}),
+        ("--optimizer", "NAME", "sgd-momentum or adam: the whole step of a .pt2 with a loss"),
+        ("--warm-up", "N", "steps of a trace left out (default 1 of three or more)"),
+    ),
+}
+EPILOG = """formats, told from what the file holds, and what they become:
+  pipedream         PipeDream's profiles (graph.txt)                    scenario
+  dnn-partitioning  workloads of dnn-partitioning (JSON)                scenario
+  onnx              ONNX models (.onnx)                                 scenario
+  torch-export      programs of torch.export (.pt2)                     scenario
+  networkx          node-link JSON, GraphML                             scenario
+  chakra            MLCommons Chakra traces, one file a rank (.et)      scenario
+  kineto            traces of torch.profiler (record_shapes=True)       profile (.jsonl) or
+                                                                        scenario (.json)
+  nvidia-smi-topo   output of nvidia-smi topo -m                        cluster
+  nccl-tests        output of nccl-tests                                tables of collectives
+
+docs/how-to/importers.md tells how each is read."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises InputError."""
+    from ..files import write_text
+
+    inputs = [(file, "the file to import") for file in args.files if file != "-"]
+    with output_files(args, {"output": (*JSON, *LINES)}, inputs) as out:
+        with progress_bar("import", bar_format="{desc} {elapsed}"):
+            imported, format_, text = _imported(args)
+        write_text(out["output"], text)
+    tell(*imported.notes)
+    print(printable(f"{args.output}: {imported.summary}, {format_}"))
+    return DONE
+
+
+def _imported(args: argparse.Namespace) -> tuple[Any, str, str]:
+    """(what was made of the files, their format, the text to write). Raises InputError."""
+    from ..files.reading import label
+    from ..formats import TORCH_FORMATS, import_file, imported_text, open_source, recognise
+
+    sources = [open_source(path) for path in args.files]
+    source, first = sources[0], label(args.files[0])
+    name = args.name or ("stdin" if args.files[0] == "-" else _title(args.files[0]))
+    # The format decides which options and which ending fit, so it is told before anything is read.
+    with within(first):
+        format_ = args.format or recognise(source)
+    _check_options(args, format_)
+    if format_ in TORCH_FORMATS and len(sources) == 1:
+        with within(first):
+            if format_ == "kineto" and args.output.lower().endswith(LINES):
+                trace = _trace(args, source)
+                return trace, format_, trace.text
+            program = format_ == "torch-export"
+            imported = _program(args, source, name) if program else _step(args, source, name)
+    else:
+        imported = import_file(
+            sources, format_, name, args.devices, args.bandwidth, args.memory,
+            cluster=args.cluster, device=args.device, dims=_dims(args.dim or ()),
+        )  # fmt: skip
+    if args.profile:
+        imported = _with_profiles(imported, args.profile)
+    # A scenario names its profiles as seen from its own folder.
+    return imported, format_, imported_text(imported, os.path.dirname(args.output))
+
+
+def _program(args: argparse.Namespace, source: Source, name: str) -> Any:
+    """A program of PyTorch as a scenario."""
+    from ..formats import Machine, graph_scenario, provenance_of
+    from ..measure import import_program
+
+    machine = Machine(args.cluster, args.device, args.devices, args.bandwidth, args.memory)
+    file = source.path if source.data is None else io.BytesIO(source.data)
+    program = import_program(file, optimizer=args.optimizer, name=name)
+    scenario = graph_scenario(
+        program.graph, machine, "torch-export", program.notes, timed=bool(args.profile)
+    )
+    return replace(scenario, provenance=provenance_of([source], "torch-export"))
+
+
+def _step(args: argparse.Namespace, source: Source, name: str) -> Any:
+    """A step of a trace of PyTorch as a scenario, with the host that dispatched it."""
+    from ..formats import Machine, graph_scenario, provenance_of
+    from ..measure import trace_step
+
+    step = trace_step(source.text(), args.device, args.warm_up, name)
+    kind = step.kind if args.cluster is None else None
+    machine = Machine(args.cluster, kind, args.devices, args.bandwidth, args.memory)
+    scenario = graph_scenario(step.graph, machine, "kineto", step.notes, timed=True)
+    scenario = replace(scenario, cluster=_hosted(scenario.cluster, step.host))
+    figures = {"step": dict(step.figures)}
+    return replace(scenario, provenance=provenance_of([source], "kineto") | figures)
+
+
+def _hosted(cluster: Cluster, host: Host) -> Cluster:
+    """A cluster that says nothing of hosts, with this one; a CPU has a host by its own entry
+    alone.
+    """
+    if cluster.host is not None or any(device.host is not None for device in cluster.devices):
+        return cluster
+    if not all(device.is_host for device in cluster.devices if device.runs_ops):
+        return replace(cluster, host=host)
+    devices = tuple(
+        replace(device, host=host) if device.runs_ops else device for device in cluster.devices
+    )
+    return replace(cluster, devices=devices)
+
+
+def _trace(args: argparse.Namespace, source: Source) -> Any:
+    """A trace of PyTorch as a profile."""
+    from ..formats import provenance_of
+    from ..measure import trace_profile
+
+    wrong = [
+        f"--{name}: a trace becomes a profile, which knows no machine (a .json holds its step)"
+        for name in ("cluster", "devices", "bandwidth", "memory")
+        if getattr(args, name) is not None
+    ]
+    if wrong:
+        raise InputError(wrong)
+    provenance = provenance_of([source], "kineto")
+    return trace_profile(source.text(), args.device, args.warm_up, provenance)
+
+
+def _check_options(args: argparse.Namespace, format_: str) -> None:
+    """Raises InputError for options that mean nothing to the format."""
+    owners = {"optimizer": "torch-export", "warm_up": "kineto", "dim": "onnx"}
+    wrong = [
+        f"--{name.replace('_', '-')}: is for files of {owner}"
+        for name, owner in owners.items()
+        if getattr(args, name) is not None and owner != format_
+    ]
+    if wrong:
+        raise InputError(wrong)
+    endings = (*JSON, *LINES) if format_ == "kineto" else JSON
+    if not args.output.lower().endswith(endings) and not args.output.startswith("/dev/"):
+        raise InputError(f"--output: {args.output}: the name must end in {' or '.join(endings)}")
+
+
+def _with_profiles(imported: Any, paths: Sequence[str]) -> Any:
+    """The scenario with the profiles that know its ops' times. Raises InputError."""
+    from ..files import read_profile
+    from ..formats import Imported
+
+    if not isinstance(imported, Imported):
+        raise InputError(f"--profile: a file of {imported.source} is no scenario that could use it")
+    # Each is read once, so that a scenario never names a profile that cannot be read.
+    for path in paths:
+        read_profile(path)
+    return replace(imported, profiles=tuple(paths))
+
+
+def _dims(texts: Sequence[str]) -> dict[str, int]:
+    """Sizes of dimensions from ``NAME=N``. Raises InputError."""
+    sizes = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if not name or not value.isdigit():
+            raise InputError(f'--dim: must be NAME=N ("batch=8"), got "{text}"')
+        sizes[name] = int(value)
+    return sizes
+
+
+def _title(path: str) -> str:
+    """The name of a file without endings."""
+    name = os.path.basename(path).partition(".")[0]
+    folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
+    # All of PipeDream's profiles are called graph.txt; their folders have the models' names.
+    return folder if name == "graph" and folder else name

@@ -1,0 +1,262 @@
+"""``simdev plan MODEL --cluster NAME --global-batch N``: the best ways to spread its step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..ground.errors import InputError, printable, refuse
+from ..ground.units import format_bytes, format_capacity, format_seconds, parse_bytes
+from . import planned
+from .options import DATASHEET_HELP, DONE, INFEASIBLE, require_price
+from .outputs import printed_first, tell
+from .plan_folder import answer_text, require_plan_folder, write_plans
+from .planned import plans_graph
+
+if TYPE_CHECKING:
+    from ..search.plan import Plans
+
+HELP = "the best ways to spread a large model over a cluster, at a fixed global batch"
+DESCRIPTION = (
+    "Tries every legal combination of dp, cp, tp, pp, ep, microbatch, schedule, chunks, ZeRO and "
+    "recomputation: the plans that fit, the fastest first. Exits 1 where none fits."
+)
+OPTIONS = (
+    ("model", "MODEL", "like llama3-70b, or the config.json of a release; or a graph, like gnmt"),
+    ("--cluster", "NAME", "a preset or a file", {"required": True}),
+    ("--nodes", "N,N", "machines, of a preset; each count is tried", {"default": None}),
+    ("--global-batch", "N", "samples of a step", {"required": True}),
+    ("--length", "N", "tokens of a sample (default: the model's)"),
+    (
+        "--set",
+        "FIELD=V,V",
+        "values of a field of the pipeline, like tp=4,8 or schedule=1F1B,ZB-H1 or flash=true; what "
+        "is not set is tried in every legal way",
+        {"action": "append", "default": []},
+    ),
+    ("--top", "N", "so many answers, of other degrees each (default 10)", {"default": 10}),
+    ("--price", "$", "of an hour of each device: adds what a million tokens cost"),
+    ("--front", "", "the whole front of step time, memory and devices, too; takes longer"),
+    ("--alike", "", "every plan is a row: those of equal degrees, and within 1 %% of another"),
+    ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
+    ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
+    (
+        "-o --output",
+        "DIR",
+        "a folder for a scenario of each plan, and plans.html, a page of all",
+    ),
+    ("--check", "", "simulate the best plan on all devices, too"),
+    ("--datasheet", "", DATASHEET_HELP),
+    ("--graph", "", "the planners of the papers over the model's graph of ops, too"),
+    ("--seconds", "S", "of each of these planners (default 30)"),
+    ("--json", "", "print the plans as JSON"),
+)
+REASONS_SHOWN = 6
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises InputError."""
+    from ..search.plan import choices_of, confirm, plans_of, question_of
+
+    if args.output is not None:
+        require_plan_folder(args.output)
+    if plans_graph(args):
+        return _run_graph(args)
+    if args.seconds is not None:
+        raise InputError("--seconds: goes with a graph (--graph); of sizes all plans are tried")
+    require_price(args.price)
+    parts = args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.length
+    rows: dict[str, Any] = {"profile": []} if args.datasheet else {}
+    question = question_of(*parts, rows, args.price)
+    options = args.front, args.alike, args.jobs, args.journal
+    plans = plans_of(question, choices_of(_choices(args.set)), args.top, *options)
+    answer = _answer(plans)
+    with printed_first(answer_text(answer) if args.json else "\n".join(_lines(plans))):
+        if args.output is not None:
+            write_plans(answer, args.output)
+    if args.check and plans.best:
+        first = plans.answers[0].shown
+        tell(confirm(question, first.plan, first.row))
+    return DONE if plans.best else INFEASIBLE
+
+
+def _run_graph(args: argparse.Namespace) -> int:
+    by_sizes = {"--front": args.front, "--alike": args.alike, "--check": args.check}
+    by_sizes["--datasheet"] = args.datasheet
+    by_sizes["--journal"] = args.journal is not None
+    refuse(
+        f"{name}: goes with a model by its sizes; {printable(args.model)} is a graph here"
+        for name, is_set in by_sizes.items()
+        if is_set
+    )
+    frame = planned.run(args, _nodes(args.nodes))
+    answer = planned.answer_of(frame)
+    with printed_first(answer_text(answer) if args.json else "\n".join(planned.lines(frame))):
+        if args.output is not None:
+            write_plans(answer, args.output)
+    return planned.code_of(frame)
+
+
+def _nodes(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f'--nodes: must be whole numbers, got "{text}"') from None
+
+
+def _choices(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Values by field. A value is JSON where it reads as such, else text. Raises InputError."""
+    choices: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise InputError(f"--set {text}: must be FIELD=VALUE,VALUE,...")
+        if name in choices:
+            raise InputError(f"--set {name}: is set twice")
+        choices[name] = [_value(name, value.strip()) for value in values.split(",")]
+    return choices
+
+
+def _value(name: str, text: str) -> Any:
+    if name in ("offload", "recompute_modules"):  # commas stand between plans here
+        return [part for part in text.split("+") if part]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _answer(plans: Plans) -> dict[str, Any]:
+    """The object that ``--json`` prints."""
+    rows = [
+        {name: _plain(value) for name, value in row.items()}
+        for row in plans.frame.to_dict("records")
+    ]
+    return {"counts": plans.summary, "plans": rows}
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN, and pandas has a value of its own for what is missing."""
+    return None if value != value or type(value).__name__ == "NAType" else value
+
+
+def _lines(plans: Plans) -> Iterator[str]:
+    yield from _head(plans)
+    if plans.best:
+        from ..report.table import table_text
+
+        yield table_text(_table(plans), width=None)
+
+
+def _head(plans: Plans) -> Iterator[str]:
+    """The size of the space, and what became of it."""
+    counts = plans.counts
+    question = plans.question
+    tokens = question.global_batch * question.model.length
+    yield (
+        f"{printable(question.model.name)}: {question.global_batch:,} samples of "
+        f"{question.model.length:,} tokens a step ({tokens:,} in all)"
+    )
+    proved = counts.unfit + counts.slower
+    yield (
+        f"{counts.legal:,} plans: {counts.unfit:,} proved not to fit, {counts.slower:,} proved "
+        f"slower, {counts.simulated:,} simulated ({counts.overflowing:,} of them do not fit); "
+        f"{plans.seconds:.1f} s, {(proved + counts.simulated) / plans.seconds:,.0f} plans/s"
+    )
+    yield from _reasons("illegal", counts.illegal)
+    yield from _reasons("refused", counts.refused or {})
+    if plans.proved:
+        assert plans.least_s is not None
+        yield (
+            f"no plan of these that fits takes less than {format_seconds(plans.least_s)}: proved "
+            "by simulation and bounds, under this model of the machine"
+        )
+    yield str(plans.published)
+    if plans.best and counts.refused:
+        yield "  what is refused could be faster than the plans below"
+    if plans.best:
+        yield f"op times of the best: {plans.frame['op_times'][0]}"
+    else:
+        if counts.unfit + counts.simulated:
+            yield f"No plan fits; each needs {format_bytes(counts.least_bytes or 0)} or more."
+        else:
+            yield "No plan could be simulated."
+
+
+def _reasons(title: str, counts: Mapping[str, int]) -> Iterator[str]:
+    if not counts:
+        return
+    yield f"{sum(counts.values()):,} combinations are {title}:"
+    most = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    for reason, number in most[:REASONS_SHOWN]:
+        yield f"  {printable(reason)}: {number:,}"
+    if len(most) > REASONS_SHOWN:
+        rest = sum(number for _, number in most[REASONS_SHOWN:])
+        yield f"  {len(most) - REASONS_SHOWN:,} more reasons: {rest:,}"
+
+
+def _shown(plans: Plans) -> Iterator[str]:
+    """The fields that tell a plan: all degrees above 1, and whatever not all plans have alike."""
+    frame = plans.frame
+    if len(plans.question.clusters) > 1:
+        yield "devices"
+    yield from (name for name in ("cp", "ep") if frame[name].max() > 1)
+    yield from ("dp", "tp", "pp", "microbatch", "microbatches", "schedule", "zero", "recompute")
+    if frame["cp"].max() > 1:
+        yield "context"
+    others = dict.fromkeys(name for s in plans.best for name, _ in s.plan.setup.others)
+    yield from (name for name in others if frame[name].map(str).nunique() > 1)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value)) or "-"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _capacity(plans: Plans) -> str:
+    """What devices have, beside which peaks are read; "" where some have no limit."""
+    devices = [device for c in plans.question.clusters for device in c.devices if device.runs_ops]
+    sizes = {parse_bytes(d.memory) for d in devices if d.memory is not None}
+    is_limited = all(device.memory is not None for device in devices)
+    names = " or ".join(map(format_capacity, sorted(sizes)))
+    return f"; a device has {names}" if is_limited else ""
+
+
+def _table(plans: Plans) -> Any:
+    """What people want to see of the plans."""
+    from ..report.table import BYTES, NUMBER, SHARE, TEXT, TIME, Table
+
+    names, has_price = list(_shown(plans)), plans.question.price is not None
+    columns = {"#": NUMBER} | dict.fromkeys(names, TEXT)
+    columns |= {"step": TIME, "tokens/s": TEXT, "MFU": SHARE, "memory": BYTES}
+    columns |= {"bubble": SHARE, "exposed": SHARE}
+    columns |= dict.fromkeys(["within 1 %"] * plans.folds + ["$/M tokens"] * has_price, TEXT)
+    columns["why slower"] = TEXT
+    rows = []
+    for number, row in enumerate(plans.frame.to_dict("records"), 1):
+        row["schedule"] += f" x {row['chunks']}" * (row["chunks"] > 1)
+        cells = [_cell(row[name]) for name in names]
+        figures = row["step_time_ps"], f"{row['tokens_per_s']:,.0f}", row["mfu"], row["peak_bytes"]
+        shares = row["bubble"], row["exposed_communication"]
+        folded = [f"+{row['folded']}"] * plans.folds
+        price = [f"{row['cost_per_million_tokens']:.4g}"] if has_price else []
+        rows.append((number, *cells, *figures, *shares, *folded, *price, row["why"]))
+    return Table(_title(plans), columns, tuple(rows), shown=len(rows))
+
+
+def _title(plans: Plans) -> str:
+    from ..search.plan.searching import degrees
+
+    title = "The best plans"
+    if len({degrees(scored.plan.setup) for scored in plans.best}) == len(plans.best) > 1:
+        title += ", each the best of its degrees"
+    if plans.folds:
+        title += ", of those within 1 % of one another the simplest"
+    peaks = " or ".join(dict.fromkeys(plans.frame["peak_dtype"]))
+    title += f"; MFU is of the {peaks} peak{_capacity(plans)}"
+    return title + ", and the front of step time, memory and devices" * bool(plans.front)

@@ -1,0 +1,231 @@
+"""``simdev search SCENARIO --method NAME``: look for a better placement; ``--compare LIST``: by
+several methods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..ground.errors import InputError
+from . import comparison as several
+from .options import DONE, FAILED_CHECK, INFEASIBLE, INTERRUPTED, SCENARIO_HELP
+from .outputs import JSON, PICTURES, files_of, output_files, printed_first, progress_bar, tell
+from .searched import Marks, text_of
+
+if TYPE_CHECKING:
+    from ..execution.check import Violation
+    from ..execution.scenario import Scenario
+    from ..search import Result
+
+HELP = "look for a better placement by the placers and partitioners of the papers"
+DESCRIPTION = (
+    "Run one method on a scenario, or several to compare them. The best strategy is run once more "
+    "by the reference engine and judged by the checker. Exits 1 where nothing was found that fits "
+    "into memory."
+)
+OPTIONS = (
+    ("file", "SCENARIO", SCENARIO_HELP),
+    ("--method", "NAME", "see docs/reference/methods.md; a wrong name lists them"),
+    ("--budget", "N", "placements to evaluate at most (default: the method's)"),
+    ("--seconds", "S", "time to search at most"),
+    ("--seed", "N", "of what is random (default 0)", {"default": 0}),
+    (
+        "--prepare",
+        "LIST",
+        "of colocate, coplace, pair, fuse, forward, adjust (comma-separated), or none; "
+        "adjust:RULE chooses by first, frequent, memory, memory-sum, time or time-sum",
+    ),
+    ("-o --output", "OUT", "write the best strategy (.json, .json.gz)"),
+    ("--json", "", "print objectives, provenance and curves as JSON"),
+    ("--chains", "N", "walks side by side, of local search (default 1); they exchange, see -j"),
+    ("--settings", "LIST", "of a learner: published, NAME=VALUE (comma-separated)"),
+    (
+        "--warm",
+        "NAME",
+        "what a learner imitates first: auto (default), random for nothing, or a method, as in "
+        "annealing or annealing:0.2 with a share of the budget",
+    ),
+    ("--policy", "FILE", "a saved policy that a learner begins with"),
+    ("--no-train", "", "evaluate the policy without learning"),
+    ("--save-policy", "OUT", "write what a learner learned (.safetensors)"),
+    (
+        "-j --jobs",
+        "N",
+        "processes at once, of chains, a learner or a comparison, -1 on all cores (default 1)",
+    ),
+    *several.OPTIONS,
+)
+# Arguments of ``search``, which are the first words of its problems, and the options that they are
+# here.
+FLAGS = {name: f"--{name}" for name in ("method", "budget", "seconds", "seed", "prepare", "chains")}
+FLAGS |= {name: f"--{name}" for name in ("settings", "warm", "policy")}
+FLAGS |= {"train": "--no-train", "n_jobs": "--jobs", "seeds": "--seeds", "plot": "--plot"}
+UNJUDGED = "interrupted before the answer was confirmed by the reference engine and the checker"
+EARLY = "interrupted before there was an answer: nothing is written"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files.examples import scenario_path
+
+    several.check_options(args)
+    args.file = scenario_path(args.file)
+    outputs = {"output": JSON, "save_policy": (".safetensors",), "plot": PICTURES}
+    with ExitStack() as stack:
+        with _unanswered():
+            out = stack.enter_context(output_files(args, outputs, _inputs(args)))
+            from ..execution.scenario import load_scenario
+
+            _check_learns(args)
+            scenario = load_scenario(args.file)
+        try:
+            return (_search if args.compare is None else _compare)(args, scenario, out)
+        except InputError as error:
+            if error.problems[0].partition(":")[0] in FLAGS:
+                raise InputError([_flagged(problem) for problem in error.problems]) from None
+            raise error.within("<stdin>" if args.file == "-" else args.file) from None
+
+
+@contextmanager
+def _unanswered() -> Iterator[None]:
+    """Ctrl-C here comes before anything was evaluated, and the message says what that means."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(EARLY) from None
+
+
+def _judged(
+    scenario: Scenario, result: Result, beside: bool = False
+) -> tuple[tuple[Violation, ...] | None, Marks]:
+    """What the reference engine and the checker have against an answer, and what stands ``beside``
+    it, where that is told. Ctrl-C costs the judgement (None), and not the answer.
+    """
+    from ..oracle import oracle_of
+    from ..search import confirm
+    from ..search.comparison.questions import references_of
+    from ..search.space import least_ps, rank_of
+
+    marks = Marks()
+    try:
+        oracle = oracle_of(scenario)
+        if beside:
+            # Parts of an op may take less in all than the op, so no bound holds for splits.
+            least = None if result.provenance["groups"] is None else least_ps(oracle)
+            references = references_of(oracle, scenario.strategy)
+            marks = Marks(references, least, rank_of(oracle, result.cost))
+        return confirm(oracle, result), marks
+    except KeyboardInterrupt:
+        tell(UNJUDGED)
+        return None, marks
+
+
+def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
+    """Run one method, write and print what it found; the exit code."""
+    with _unanswered():
+        from ..execution.scenario import graph_of
+
+        result = _searched(args, scenario)
+    faults, marks = _judged(scenario, result, beside=True)
+    tell(*map(str, faults or ()), *result.obstacles)
+    if args.json:
+        answer = json.dumps(result.to_json() | marks.to_json(), indent=1, allow_nan=False)
+    else:
+        answer = text_of(result, len(graph_of(scenario).ops), marks, faults == ())
+    with printed_first(answer):
+        _write(result, out)
+        if "save_policy" in out:
+            _save_policy(result, args.save_policy, out["save_policy"])
+    if faults is None:
+        return INTERRUPTED
+    if faults:
+        return FAILED_CHECK
+    return DONE if result.cost.feasible else INFEASIBLE
+
+
+def _compare(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
+    """Run several methods, write the best of all, draw and print them; the exit code."""
+    with _unanswered():
+        comparison, best = several.compared(args, scenario, _prepare(args))
+    result = None if best is None else best.result
+    faults: tuple[Violation, ...] | None = None
+    if result is not None:
+        faults, _ = _judged(scenario, result)
+        tell(*map(str, faults or ()), *result.obstacles)
+    with printed_first(several.text_of(args, comparison, best, faults == ())):
+        if result is not None:
+            _write(result, out)
+            if "plot" in out:
+                several.draw(args, comparison, out["plot"])
+    if result is not None and faults is None:
+        return INTERRUPTED
+    return several.exit_code(result, not faults)
+
+
+def _write(result: Result, out: Mapping[str, str]) -> None:
+    """Write the strategy, also where the checker finds faults: the exit code tells of them."""
+    if "output" in out:
+        from ..files import write_strategy
+
+        write_strategy(result.strategy, out["output"])
+
+
+def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    file = args.file
+    yield file, f"the scenario {file}"
+    yield from ((path, f"a file of {file}") for path in files_of(file))
+    if args.policy is not None:
+        yield args.policy, "the policy of --policy"
+    if args.journal is not None:
+        yield args.journal, "the journal of --journal"
+
+
+def _check_learns(args: argparse.Namespace) -> None:
+    """Raises InputError for ``--save-policy`` with a method that learns no policy."""
+    from ..search import METHODS
+    from ..search.learners import keeps_none, of_learners_alone
+
+    method = METHODS.get(args.method)
+    if args.save_policy is None or method is None:
+        return
+    if method.learner is None:
+        raise InputError(of_learners_alone("--save-policy", args.method))
+    if not method.keeps:
+        raise InputError(keeps_none("--save-policy", args.method))
+
+
+def _flagged(problem: str) -> str:
+    """A problem of an argument of ``search`` as one of the option."""
+    name, colon, reason = problem.partition(":")
+    return f"{FLAGS.get(name, name)}{colon}{reason}"
+
+
+def _save_policy(result: Result, path: str, place: str) -> None:
+    if result.policy is not None:
+        result.policy.save(place)
+        return
+    Path(place).unlink(missing_ok=True)  # so that what is at ``path`` stays
+    tell(f"--save-policy: nothing was learned yet; {path} is not written")
+
+
+def _prepare(args: argparse.Namespace) -> list[str] | None:
+    """The preparations: "none" is none at all, where None leaves it to the method."""
+    if args.prepare == "none":
+        return []
+    return None if args.prepare is None else args.prepare.split(",")
+
+
+def _searched(args: argparse.Namespace, scenario: Scenario) -> Result:
+    from ..search import search
+
+    with progress_bar("search", total=args.budget, unit="ev") as bar:
+        return search(
+            scenario, args.method, args.budget, args.seed, args.seconds, _prepare(args),
+            lambda count: bar.update(count - bar.n), args.settings, args.warm, args.policy,
+            not args.no_train, args.jobs, args.chains,
+        )  # fmt: skip

@@ -1,0 +1,72 @@
+"""``simdev serve``: the oracle as a process, on stdin and stdout or by HTTP on the loopback."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from ..ground.errors import InputError
+from .options import DONE
+
+HELP = "answer requests for step times: JSON lines on stdin and stdout, or HTTP"
+DESCRIPTION = (
+    "Answers one JSON request a line, until stdin ends: load, score, batch, trace, session, "
+    "propose, accept, reject, stats, ping, shutdown (docs/how-to/serve.md)."
+)
+OPTIONS = (
+    ("--http", "", "serve POST requests on 127.0.0.1 instead; prints the URL"),
+    ("--port", "N", "with --http (default: any that is free)", {"default": 0}),
+    ("--root", "DIR", "load files of this folder only (with --http by default: this one)"),
+    ("--max-bytes", "N", "of a request (default 8 MiB)", {"default": 8 * 2**20}),
+    ("--max-batch", "N", "strategies at once (default 10000)", {"default": 10_000}),
+    ("--max-scenarios", "N", "loaded at once (default 8)", {"default": 8}),
+    ("--max-sessions", "N", "open at once (default 64)", {"default": 64}),
+)
+LARGEST = {
+    "max_bytes": 256 * 2**20,
+    "max_batch": 10**6,
+    "max_scenarios": 10**4,
+    "max_sessions": 10**5,
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises InputError."""
+    problems = list(_problems(args))
+    if problems:
+        raise InputError(problems)
+    from contextlib import redirect_stdout
+
+    from .server import Limits, ServerState
+
+    limits = Limits(
+        request_bytes=args.max_bytes,
+        batch=args.max_batch,
+        scenarios=args.max_scenarios,
+        sessions=args.max_sessions,
+    )
+    root = "." if args.http and args.root is None else args.root
+    state, out = ServerState(limits, root), sys.stdout
+    # stdout is the protocol's: whatever a library prints must not get between two replies.
+    with redirect_stdout(sys.stderr):
+        if args.http:
+            from .server.http import serve as serve_http
+
+            serve_http(state, args.port, out)
+        elif sys.stdin is not None:
+            from .server.stdio import serve
+
+            serve(state, sys.stdin.buffer, out.buffer)
+    return DONE
+
+
+def _problems(args: argparse.Namespace) -> Iterator[str]:
+    for name, most in LARGEST.items():
+        value = getattr(args, name)
+        if not 1 <= value <= most:
+            yield f"--{name.replace('_', '-')}: must be from 1 to {most}, got {value}"
+    if not 0 <= args.port < 2**16:
+        yield f"--port: must be from 0 to 65535, got {args.port}"
+    if args.port and not args.http:
+        yield "--port: goes with --http"

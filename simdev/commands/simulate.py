@@ -1,0 +1,265 @@
+"""``simdev simulate SCENARIO``: the step time of a scenario, and whether it fits; ``--model NAME
+--cluster NAME --dp 4 --tp 8 ...``: the scenario of a large model, in one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..ground.errors import DeadlockError, InputError
+from .options import DATASHEET_HELP, DONE, FAILED_CHECK, INFEASIBLE, SCENARIO_HELP, require_limit
+from .outputs import (
+    JSON,
+    PICTURES,
+    files_of,
+    is_faulty,
+    output_files,
+    printed_first,
+    progress_bar,
+    write_trace,
+)
+
+if TYPE_CHECKING:
+    from ..execution.scenario import Scenario
+
+# In the order in which they are checked and written.
+OUTPUTS = {"gantt": PICTURES, "trace": JSON, "save": JSON}
+HELP = "simulate a scenario: step time, utilization, memory, critical path"
+DESCRIPTION = "Simulate one training step. Exits 1 where the step does not fit into memory."
+OPTIONS = (
+    ("file", "SCENARIO", SCENARIO_HELP, {"nargs": "?"}),
+    (
+        "--engine",
+        "",
+        "default: what the scenario says",
+        {"action": "store", "choices": ("auto", "simpy", "compiled")},
+    ),
+    ("--gantt", "OUT", "draw the timeline (.png, .svg or .pdf)"),
+    ("--trace", "OUT", "write a trace for Perfetto (.json or .json.gz)"),
+    ("--save", "OUT", "save the run, for simdev check (.json or .json.gz)"),
+    ("--json", "", "print the report as JSON"),
+    ("--check", "", "judge the result by the independent checker too"),
+    ("--strict", "", "refuse op times that are estimates and name the ops"),
+    ("--no-symmetry", "", "simulate all devices, alike or not"),
+    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
+    ("--limit", "TIME", "refuse what takes longer by a guess (default 60 s; none: nothing)"),
+)
+
+# Options that are fields of ``strategy.pipeline`` in a scenario, by what they are given.
+COUNTS = {
+    "dp": "replicas (data parallelism)",
+    "tp": "parts of every matrix (tensor parallelism)",
+    "pp": "ranks of the pipeline",
+    "ep": "parts of the experts, within the replicas",
+    "cp": "parts of every sample's tokens (context parallelism)",
+    "microbatches": "microbatches of a replica and step",
+    "microbatch": "samples of a microbatch",
+    "global_batch": "samples of a step, instead of microbatches, which follow from it",
+    "chunks": "stages a rank, of interleaved schedules",
+    "zero": "0 to 3: what the replicas share out (default 1, the optimizer state)",
+    "prefetch": "layers whose parameters or activations are fetched ahead (default 1)",
+    "in_flight": "buckets that ZeRO 2 and 3 reduce beside the backward (default 1)",
+    "bucket": "most parameters of such a bucket (default 500,000,000; else a layer)",
+    "reduce_bytes": "of a gradient between replicas (default: 2 with ZeRO 2 and 3, else 4)",
+}
+TEXTS = {
+    "schedule": "of the pipeline (default 1F1B)",
+    "context": "how parts exchange keys and values: all_gather or ring",
+    "recompute": "none, selective or full",
+    "recompute_modules": "what selective makes again, with commas (default core_attn)",
+    "offload": "activations, optimizer or both, with a comma, to host memory",
+    "host_bandwidth": 'of PCIe to host memory, like "51 GB/s"',
+    "message_latency": 'of every collective and transfer beside the cluster\'s, like "10 us"',
+}
+# Fields that are true by default (flash by the model); each text is the help of its ``--no-``
+# option.
+SWITCHES = {
+    "overlap": "reduce gradients after the backward, not beside it",
+    "flash": "attention keeps its scores (default of models published before 2023)",
+    "sequence_parallel": "do not split the sequence among the parts of tp",
+    "tensor_overlap": "gather inputs again before the gradients of products, not beside them",
+}
+OFF_SWITCHES = {
+    "scatter_gather": "parts of tp send their share to the next rank, which gathers it",
+}
+PIPELINE = (*COUNTS, *TEXTS, *SWITCHES, *OFF_SWITCHES)
+ONLY_WITH_MODEL = (*PIPELINE, "cluster", "nodes", "length", "csv", "datasheet")
+
+
+def _option(name: str) -> str:
+    return "--" + ("no_" * (name in SWITCHES) + name).replace("_", "-")
+
+
+GROUPS = {
+    "a large model instead of a scenario file": (
+        ("--model", "NAME", "like llama3-70b, or the config.json of a release"),
+        ("--cluster", "NAME", "a preset or a file"),
+        ("--nodes", "N", "machines, of a preset"),
+        ("--length", "N", "tokens of a sample (default: the model's)"),
+        *((_option(name), "N", text) for name, text in COUNTS.items()),
+        *((_option(name), "TEXT", text) for name, text in TEXTS.items()),
+        ("--csv", "FILE", "a schedule of your own, a line a rank, as PyTorch writes it"),
+        ("--datasheet", "", DATASHEET_HELP, {"action": "store_true", "default": None}),
+        *(
+            (_option(name), "", text, {"dest": name, "action": "store_false", "default": None})
+            for name, text in SWITCHES.items()
+        ),
+        (
+            "--flash",
+            "",
+            "attention is one op that keeps no scores (default of later models)",
+            {"action": "store_true", "default": None},
+        ),
+        *(
+            (_option(name), "", text, {"action": "store_true", "default": None})
+            for name, text in OFF_SWITCHES.items()
+        ),
+    )
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files.examples import scenario_path
+
+    if args.file is not None:
+        args.file = scenario_path(args.file)
+    with output_files(args, OUTPUTS, _inputs(args)) as out:
+        from ..execution.scenario import execute
+        from ..report import analyze
+        from ..report.figures import report_figure
+        from ..report.measures.alike import symmetry_notes
+
+        with progress_bar("load", total=4) as bar:
+
+            def begin(part: str) -> None:
+                bar.set_description(part, refresh=False)
+                bar.update()
+
+            scenario = _scenario(args)
+            begin("simulate")
+            try:
+                outcome = execute(scenario)
+            except (DeadlockError, InputError) as error:
+                raise _by_options(args, error) from None
+            begin("analyze")
+            report = analyze(outcome)
+            code = DONE if report.feasible else INFEASIBLE
+            if args.check:
+                begin("check")
+                code = FAILED_CHECK if is_faulty(report.trace) else code
+        alike = tuple(symmetry_notes(report.symmetry, report.trace.task_graph))
+        answer = json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report
+        with printed_first(answer):
+            write_trace(report.trace, out, lambda: report_figure(report), alike)
+    return code
+
+
+def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """(path, description) of the files that no output may replace."""
+    source = args.file or ""
+    yield source, f"the scenario {source}"
+    for path in filter(os.path.isfile, filter(None, (args.model, args.cluster, args.csv))):
+        yield path, f"the input {path}"
+    yield from ((path, f"a file of the scenario {source}") for path in files_of(source))
+
+
+def _scenario(args: argparse.Namespace) -> Scenario:
+    """The scenario of the file or of the options. Raises InputError."""
+    from dataclasses import replace
+
+    from ..execution.scenario import load_scenario, of_every_device
+
+    require_limit(args.limit)
+    try:
+        document = _document(args) or (_stdin() if args.file == "-" else args.file)
+        scenario = load_scenario(document, args.limit)
+    except InputError as error:
+        # A file is named by its reader.
+        if args.model is None and args.file != "-":
+            raise
+        raise _by_options(args, error) from None
+    # The field of the scenario that an option sets -> (the option, its value).
+    changes: dict[str, tuple[str, Any]] = {}
+    if args.engine is not None:
+        changes["engine"] = "--engine", args.engine
+    if args.strict:
+        changes["costs"] = "--strict", replace(scenario.costs, strict=True)
+    if args.price is not None:
+        changes["price"] = "--price", args.price
+    if args.no_symmetry:
+        changes["symmetry"] = "--no-symmetry", False
+    try:
+        scenario = replace(scenario, **{name: value for name, (_, value) in changes.items()})
+    except InputError as error:
+        parts = [problem.partition(":") for problem in error.problems]
+        raise InputError(
+            [f"{changes.get(name, (name,))[0]}:{reason}" for name, _, reason in parts]
+        ) from None
+    return of_every_device(scenario) if args.check or args.save else scenario
+
+
+def _stdin() -> dict[str, Any]:
+    """The scenario on stdin as an object, read here once: ``load_scenario`` takes a path or an
+    object.
+    """
+    from ..files.paths import shown
+    from ..files.reading import label, read_json
+
+    value = read_json("-")
+    if not isinstance(value, dict):
+        raise InputError(f"must be an object (a scenario), got {shown(value)}", label("-"))
+    return value
+
+
+def _document(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The scenario that the options describe, None where a file does.
+
+    Exits with the usage where there is neither. Raises InputError where options contradict one
+    another.
+    """
+    if args.model is None:
+        if args.file is None:
+            args.usage_error("SCENARIO is needed, or --model with --cluster")
+        given = [_option(name) for name in ONLY_WITH_MODEL if getattr(args, name) is not None]
+        if given:
+            reason = "a scenario file tells it itself, and `simdev sweep --set` changes it"
+            raise InputError(f"{given[0]}: goes with --model; {reason}")
+        return None
+    if args.file is not None:
+        raise InputError(f"--model: {args.file} is the scenario; give one of them")
+    if args.cluster is None:
+        raise InputError("--cluster: is needed with --model; `simdev clusters` lists the presets")
+    pipeline = {name: getattr(args, name) for name in PIPELINE if getattr(args, name) is not None}
+    for name in {"offload", "recompute_modules"} & pipeline.keys():
+        pipeline[name] = [part.strip() for part in pipeline[name].split(",")]
+    if args.csv is not None:
+        pipeline["table"] = args.csv
+    cluster = args.cluster if args.nodes is None else {"preset": args.cluster, "nodes": args.nodes}
+    graph = {"model": args.model} | ({} if args.length is None else {"length": args.length})
+    rows: dict[str, Any] = {"profile": []} if args.datasheet else {}
+    return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}} | rows
+
+
+def _by_options(
+    args: argparse.Namespace, error: InputError | DeadlockError
+) -> InputError | DeadlockError:
+    """The error with its problems told of the options or of the file that describe the scenario."""
+    if args.model is None or not isinstance(error, InputError):
+        return error.within("<stdin>" if args.file == "-" else args.file or "")
+    return type(error)([_as_option(problem) for problem in error.problems], error.file)
+
+
+def _as_option(problem: str) -> str:
+    """``strategy.pipeline.tp: ...`` as ``--tp: ...``."""
+    path, _, reason = problem.partition(":")
+    name = path
+    for prefix in ("strategy.pipeline.", "graph.", "cluster."):
+        name = name.removeprefix(prefix)
+    name = name.partition("[")[0]
+    name = {"table": "csv", "preset": "cluster"}.get(name, name)
+    return f"{_option(name)}:{reason}" if name in (*ONLY_WITH_MODEL, "model") else problem

@@ -1,0 +1,199 @@
+"""``simdev sweep SCENARIO ...``: many scenarios, one table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..ground.errors import InputError, prefixed, printable, within
+from .options import BAD_INPUT, DONE
+from .outputs import printed_first, real_path, tell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..report.ranking import Ranking
+
+HELP = "simulate many scenarios, or one with many settings, into one table"
+DESCRIPTION = (
+    "Simulates every scenario at every combination of settings: a row each. What does not fit is a "
+    "row too; exits 2 where a scenario failed. A value with which none can be is refused before "
+    "anything runs. Prints the table and the best row. Killed and started again, it goes on where "
+    "it was."
+)
+OPTIONS = (
+    (
+        "files",
+        "SCENARIO",
+        "scenarios (JSON, may be gzipped; - is stdin), or examples' names",
+        {"nargs": "+"},
+    ),
+    (
+        "--set",
+        "PATH=V,V",
+        "values of a field, like cluster.bandwidth=1,2,4,8Gbit/s or graph.batch=16,32; every "
+        "combination is run",
+        {"action": "append", "default": []},
+    ),
+    ("--grid", "GRID", "more fields and values, from a file (JSON)"),
+    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
+    ("-j --jobs", "N", "so many at once, -1 on all cores (default 1)", {"default": 1}),
+    ("-o --output", "OUT", "write the table (.csv or .parquet; - is CSV on stdout)"),
+    ("--journal", "FILE", "where finished rows are kept for the next run (default: OUT.journal)"),
+)
+
+RATES = {
+    "microbatches": "microbatches",
+    "samples_per_s": "samples/s",
+    "tokens_per_s": "tokens/s",
+    "cost_per_million_tokens": "$ a million tokens",
+}
+"""Figures that stand in the table on a terminal where any row has them."""
+SHOWN = 40  # rows of a table on a terminal
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises InputError."""
+    from ..report.results import results_ranking
+    from ..search.sweep import sweep
+    from ..search.sweep.frame import check_output, counts, csv_text
+
+    file = None if args.output == "-" else args.output
+    journal = args.journal
+    if file is not None:
+        check_output(file)
+        journal = f"{file}.journal" if journal is None else journal
+        if real_path(journal) == real_path(file):
+            raise InputError(f"--journal: {journal} is the output of --output too")
+    grid = _grid(args)
+    before = _version(file)
+    results = sweep(args.files, grid, args.jobs, journal)
+    fields = {field for point in grid for field in point}
+    ranks = results_ranking(results)
+    best = _best(results, fields, ranks)
+    if args.output == "-":
+        print(csv_text(results), end="")
+        tell(best)
+    else:
+        with printed_first(f"{_table(results, fields, ranks)}\n{best}"):
+            if file is not None:
+                _write(results, file, before, journal)
+    by_status = counts(results)
+    parts = ", ".join(f"{count:,} {status}" for status, count in by_status.items())
+    rows = f"{len(results):,} scenario{'s' * (len(results) > 1)}: {parts}"
+    tell(rows + (f"; {file}" if file else ""))
+    if not by_status.get("failed"):
+        return DONE
+    # The table on stdout tells the reasons itself, where it shows all rows.
+    if file is not None:
+        tell(f"the first that failed: {_first_reason(results)}")
+    return BAD_INPUT
+
+
+def _write(
+    results: pd.DataFrame, path: str, before: tuple[int, int] | None, journal: str | None
+) -> None:
+    from ..search.sweep.frame import write_results
+
+    # Two sweeps into one file hold different journals where these have names of their own.
+    if _version(path) != before:
+        raise InputError(
+            f"--output: another has written {path} meanwhile; the rows are kept in {journal}: "
+            "start again with another --output, or to replace it"
+        )
+    write_results(results, path)
+
+
+def _version(path: str | None) -> tuple[int, int] | None:
+    """What tells one version of a file from the next: its inode and time; None where there is
+    none.
+    """
+    if path is None or not os.path.exists(path):
+        return None
+    status = os.stat(path)
+    return status.st_ino, status.st_mtime_ns
+
+
+def _first_reason(results: pd.DataFrame) -> str:
+    failed = results[results["status"] == "failed"].iloc[0]
+    return printable(f"{failed['scenario']}: {failed['reason']}".replace("\n", "; "))
+
+
+def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
+    from ..files import read_grid
+    from ..search.sweep.grid import crossed, parse_settings, points, slow_bandwidths
+
+    with prefixed("--set "):
+        price = [] if args.price is None else [f"options.price={args.price}"]
+        settings = parse_settings([*args.set, *price])
+        points(settings)
+    for note in slow_bandwidths(settings):
+        tell(f"--set {note}")
+    if args.grid is None:
+        return [settings]
+    with within(args.grid):
+        grid = crossed(read_grid(args.grid), settings)
+        points(grid)
+    return grid
+
+
+def _best(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
+    """The best row with what was set in it."""
+    from ..ground.units import format_seconds
+
+    if not ranks.order or not ranks.goals:
+        return "no scenario fits" if len(results) else "no scenario"
+    row, goal = results.iloc[ranks.order[0]], ranks.goals[0]
+    names = [name for name in map(str, results) if name in fields and _cell(row[name])]
+    parts = [f"{name} {row[name]}" for name in names]
+    figures = [format_seconds(row["step_time_s"])]
+    figures += [f"{_rate(row[name])} {RATES[name]}" for name in RATES if _cell(row[name])]
+    what = ", ".join([str(row["scenario"]), *parts])
+    return printable(f"best ({goal.words}): {what}: {', '.join(figures)}")
+
+
+def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
+    """The results as a table for a terminal, with the ``fields`` that were set; of many rows the
+    best are shown.
+    """
+    from ..ground.units import format_seconds
+    from ..report.table import NUMBER, TEXT, Table, shorten, table_text
+
+    names = [str(name) for name in results]
+    settings = [name for name in names[1 : names.index("status")] if name in fields]
+    rates = [name for name in RATES if results[name].notna().any()]
+    head = ("scenario", *settings, "step time", *(RATES[name] for name in rates), "fits", "reason")
+    is_long = len(results) > SHOWN
+    rows = results.iloc[[*ranks.order, *ranks.apart][:SHOWN]] if is_long else results
+    body = []
+    for row in rows.to_dict("records"):
+        seconds = row["step_time_s"]
+        cells = (
+            shorten(row["scenario"], 48),
+            *(_cell(row[name]) for name in settings),
+            # A failed row has no step time: NaN, which alone is unequal to itself.
+            "-" if seconds != seconds else format_seconds(seconds),
+            *(_rate(row[name]) for name in rates),
+            {"ok": "yes", "infeasible": "NO"}.get(row["status"], "-"),
+            _cell(row["reason"]).replace("\n", "; "),
+        )
+        body.append(cells)
+    numbers = "step time", *RATES.values()
+    columns = {printable(name): NUMBER if name in numbers else TEXT for name in head}
+    more = f"... and {len(results) - SHOWN:,} more; -o writes all" if is_long else ""
+    title = f"the best {SHOWN} of {len(results):,}" if is_long else "sweep"
+    return table_text(Table(title, columns, tuple(body), more, len(body)), width=None)
+
+
+def _rate(value: Any) -> str:
+    import pandas as pd
+
+    return "-" if pd.isna(value) else f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
+
+
+def _cell(value: Any) -> str:
+    import pandas as pd
+
+    return "" if pd.isna(value) else str(value)

@@ -1,0 +1,96 @@
+"""``simdev train METHOD --family NAME -o OUT``: one policy for many graphs, of a family or of a
+folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from ..ground.errors import InputError, printable
+from .options import DONE
+from .outputs import output_files, printed_first, progress_bar
+
+if TYPE_CHECKING:
+    from ..learn import Trained
+
+HELP = "train a learner on a family of graphs, for a policy that places others"
+DESCRIPTION = (
+    "Train one policy of a learner on the graphs of a family, or on those of a folder, in turn. "
+    "simdev search SCENARIO --method METHOD --policy OUT then begins with it. Ctrl-C ends with the "
+    "policy as it is."
+)
+OPTIONS = (
+    ("method", "METHOD", "see docs/how-to/learning.md; a wrong name lists them"),
+    (
+        "--family",
+        "NAME",
+        "the graphs to train on: a family (a wrong name lists them), or a folder of scenarios",
+        {"required": True},
+    ),
+    ("-o --output", "OUT", "write the policy (.safetensors)", {"required": True}),
+    (
+        "--budget",
+        "N",
+        "placements to evaluate at most, of all graphs (default 1,000 each)",
+    ),
+    ("--seconds", "S", "time to train at most"),
+    ("--seed", "N", "of what is random (default 0)", {"default": 0}),
+    ("--settings", "LIST", "published, NAME=VALUE (comma-separated)"),
+    ("--policy", "FILE", "a saved policy to begin with"),
+    ("-j --jobs", "N", "processes at once, -1 on all cores (default 1)"),
+    ("--json", "", "print provenance and graphs as JSON"),
+)
+FLAGS = {name: f"--{name}" for name in ("family", "budget", "seconds", "seed", "settings")}
+FLAGS |= {"policy": "--policy", "n_jobs": "--jobs", "questions": "--family"}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises SimdevError."""
+    inputs = () if args.policy is None else ((args.policy, "the policy of --policy"),)
+    with output_files(args, {"output": (".safetensors",)}, inputs) as out:
+        try:
+            trained = _trained(args)
+        except InputError as error:
+            problems = [_flagged(problem) for problem in error.problems]
+            raise InputError(problems, error.file) from None
+        with printed_first(_json(trained) if args.json else _text(trained, args.output)):
+            trained.policy.save(out["output"])
+    return DONE
+
+
+def _json(trained: Trained) -> str:
+    graphs = [{name: getattr(graph, name) for name in graph.__slots__} for graph in trained.graphs]
+    return json.dumps({**trained.provenance, "graphs": graphs}, indent=1, allow_nan=False)
+
+
+def _trained(args: argparse.Namespace) -> Trained:
+    from ..learn import train
+
+    with progress_bar("train", total=args.budget, unit="ev") as bar:
+        return train(
+            args.method, args.family, args.budget, args.seed, args.seconds, None,
+            lambda count: bar.update(count - bar.n), args.settings, args.policy, args.jobs,
+        )  # fmt: skip
+
+
+def _flagged(problem: str) -> str:
+    """A problem of an argument of ``train`` as one of the option."""
+    name, colon, reason = problem.partition(":")
+    return f"{FLAGS.get(name, name)}{colon}{reason}"
+
+
+def _text(trained: Trained, path: str) -> str:
+    from .searched import ENDS
+
+    run, policy = trained.provenance, trained.policy
+    sizes = [graph.groups for graph in trained.graphs]
+    return "\n".join(
+        [
+            f"{run['method']}: {len(sizes)} graphs of {min(sizes)} to {max(sizes)} groups",
+            f"{run['evaluations']:,} evaluations, {run['cpu_seconds']:.2f} CPU seconds; "
+            f"{ENDS[run['ended']]}; seed {run['seed']}",
+            f"{printable(path)} places any graph on {policy.devices} devices",
+        ]
+    )

@@ -1,0 +1,394 @@
+"""The one model of collectives: which messages they are, how long they take, and what they hold.
+
+Collective ops, gradients of split models, synchronisation policies and large models all ask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+
+from ...ground.errors import InputError, refuse
+from ...ground.units import PS_PER_SECOND, is_count, picoseconds
+from ...nouns.cluster import UNLIMITED, Cluster
+from ...nouns.fabric import Fabric, fabric_of
+from .kinds import COLLECTIVES, ROOTED, unknown_collective
+from .legs import legs
+from .phases import Groups, Level, Messages, Phase, levels, phases
+from .rings import Rings, lane_rings
+from .rounds import ClosedForms, best_chunks, flows_wire
+from .table import CollectiveTable, Crossing
+
+ALGORITHMS = ("auto", "ring", "tree")
+RINGS = ("ring", "hierarchical")
+FASTEST = {"auto": (*RINGS, "tree"), "ring": RINGS, "tree": ("tree",)}
+"""Candidates of "auto", by the algorithm of the model; of equal times the first counts."""
+AS_LIBRARIES = {
+    "all_to_all": ("direct", "hierarchical"),
+    "all_gather": RINGS,
+    "reduce_scatter": RINGS,
+}
+"""What "auto" chooses from of these: an all_to_all sends all at once, gather and scatter use rings
+(NCCL).
+"""
+# Expanded, each chunk is a message on every hop; more would hardly be faster.
+MAX_CHUNKS = 256
+UNKNOWN = -1
+Way = tuple[str, tuple[Rings, ...]]  # an algorithm, and its rings (none: in the order of the ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCost:
+    """The time of a collective, in seconds, and where it comes from.
+
+    ``algorithm`` is "table", or the closed form (ring, tree, direct, hierarchical, p2p; "none"
+    where nothing is sent). ``rung`` is as in op costs: measured, interpolated (between tables of
+    other ranks), fitted, or roofline (closed). ``rings`` is how many a node's ranks share the bytes
+    over; a single ring goes in their order, over whatever its routes are.
+    """
+
+    seconds: Fraction
+    algorithm: str
+    rung: str
+    rings: int = 1
+
+    @property
+    def ps(self) -> int:
+        """Whole picoseconds, rounded up."""
+        return picoseconds(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """A collective among ``ranks`` (device indices, in the order of ranks).
+
+    Bytes are counted as by nccl-tests. ``chunks`` is into how many a broadcast or reduce along a
+    chain is cut (None: the number of least closed form).
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    size: int
+    algorithm: str
+    chunks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An algorithm with its messages, over how many rings; of two levels these are told apart."""
+
+    algorithm: str
+    phases: tuple[Phase, ...]
+    levels: tuple[Level, ...] = ()
+    rings: int = 1
+
+
+class CollectiveModel:
+    """Collectives on a cluster; messages once followed over their routes are kept.
+
+    ``tables`` are those measured inside one of its nodes; where links have changed since, their
+    times change as these (``Crossing``). ``algorithm`` says which closed form stands in where there
+    is no table: the fastest ("auto"), or that of rings or of trees.
+    """
+
+    def __init__(
+        self, cluster: Cluster, tables: Sequence[CollectiveTable] = (), algorithm: str = "auto"
+    ) -> None:
+        if algorithm not in ALGORITHMS:
+            raise InputError(
+                f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"'
+            )
+        self.cluster, self.tables, self.algorithm = cluster, tuple(tables), algorithm
+        self.fabric = fabric_of(cluster)
+        self.forms = ClosedForms(self.fabric)
+        self._private: dict[tuple[tuple[int, ...], tuple[Messages, ...]], bool] = {}
+        self._crossings: dict[tuple[int, ...], Crossing] = {}
+
+    def form(self, call: CollectiveCall) -> Form:
+        """The messages of a collective; where there are several ways, those of least closed form.
+
+        Rings are one in the order of the ranks, or several over lanes of their own where these take
+        less. Raises InputError where a route is missing or an algorithm has no such form.
+        """
+        ways = self._ways(call, self._names(call))
+        if len(ways) == 1:
+            return self._form(call, *ways[0])
+        return self._least(call, ways, lambda form: self._seconds(form.phases))[1]
+
+    def timed(self, call: CollectiveCall) -> tuple[CollectiveCost, Form]:
+        """The time of a collective, as measured inside a node, else of its fastest form; and that
+        form, whose parts inside nodes count as measured.
+
+        Raises InputError, as ``form`` does.
+        """
+        ways = self._ways(call, self._names(call))
+        seconds, form = self._least(call, ways, lambda form: self._partly_measured(form, call))
+        algorithm = "p2p" if call.kind == "p2p" else form.algorithm
+        closed = CollectiveCost(seconds, algorithm, "roofline", form.rings)
+        return self._inside(call) or closed, form
+
+    def _inside(self, call: CollectiveCall) -> CollectiveCost | None:
+        """The time of a collective inside one node as measured; None where no table tells."""
+        groups = self._nodes(call.ranks)
+        return self._measured(call.kind, groups, call.size) if len(groups) == 1 else None
+
+    def _names(self, call: CollectiveCall) -> tuple[str, ...]:
+        """The algorithms that a collective may take."""
+        if call.algorithm != "auto":
+            return (call.algorithm,)
+        names = FASTEST[self.algorithm]
+        # Whatever the model: all at once.
+        if self.algorithm == "auto" or call.kind == "all_to_all":
+            names = AS_LIBRARIES.get(call.kind, names)
+        return names
+
+    def cost(
+        self,
+        collective: str,
+        devices: Sequence[int | str],
+        size: int,
+        beside: Sequence[tuple[int, ...]] = (),
+    ) -> CollectiveCost:
+        """The time of a collective among these devices (names or indices), in the order of ranks.
+
+        As measured inside a node, else by the fastest form. ``size`` is in bytes, as nccl-tests
+        counts them. The root of broadcast and reduce is the first device; p2p goes from the first
+        to the second. While the groups ``beside`` (device indices) run the same collective, what it
+        holds is busy for all of them: it takes longer by so much as the busiest of that is busier.
+        Raises InputError.
+        """
+        index = self.cluster.index
+        ranks = tuple(index.get(d, UNKNOWN) if isinstance(d, str) else d for d in devices)
+        refuse(self._problems(collective, devices, ranks, size))
+        if len(ranks) == 1:
+            return CollectiveCost(Fraction(0), "none", "roofline")
+        call = CollectiveCall(collective, ranks, size, "auto")
+        # A table knows a group alone; beside others the closed form says how much they add.
+        if not beside and (measured := self._inside(call)) is not None:
+            return measured
+        cost, form = self.timed(call)
+        if not beside or self._is_private(ranks, form):
+            return cost
+        others = [CollectiveCall(collective, group, size, form.algorithm) for group in beside]
+        return replace(cost, seconds=cost.seconds + self._delay(form, others))
+
+    def _delay(self, form: Form, others: Sequence[CollectiveCall]) -> Fraction:
+        """Seconds by which the busiest of what a form holds is busier for all together."""
+        alone = self.forms.busy(form.phases)
+        together = alone.copy()
+        for call in others:
+            if not self._fits(call, form.algorithm):  # their nodes hold unequally many of them
+                call = replace(call, algorithm="ring")
+            together += self.forms.busy(self.form(call).phases)
+        ps = int(together[alone > 0].max(initial=0) - alone.max(initial=0))
+        return Fraction(ps, PS_PER_SECOND)
+
+    def _is_private(self, ranks: tuple[int, ...], form: Form) -> bool:
+        """Whether nobody else can hold what a form holds.
+
+        Its links end at its ranks, or at adapters of these alone. It needs devices through which no
+        route passes.
+        """
+        key = ranks, tuple(phase.messages for phase in form.phases)
+        if key not in self._private:  # whatever the size
+            self._private[key] = not self.fabric.links_serve or self._meets_nobody(ranks, form)
+        return self._private[key]
+
+    def _meets_nobody(self, ranks: tuple[int, ...], form: Form) -> bool:
+        devices, neighbours = self.cluster.devices, self.cluster.neighbours
+        if any(devices[rank].transit for rank in ranks):
+            return False
+        # Adapters count as the ranks' where a single working device hangs on them.
+        private = set(ranks)
+        for other in (other for rank in ranks for other in neighbours[rank]):
+            works = sum(devices[d].runs_ops for d in neighbours[other])
+            if works == 1 and not devices[other].runs_ops:
+                private.add(other)
+        pairs = dict.fromkeys((a, b) for phase in form.phases for a, b, _ in phase.messages)
+        crossed = {
+            half_link
+            for _, pieces in legs(self.fabric, list(pairs))
+            for piece in pieces
+            for half_link in piece.half_links
+        }
+        return not any(private.isdisjoint(self._ends[half_link]) for half_link in crossed)
+
+    @cached_property
+    def _ends(self) -> dict[int, tuple[int, int]]:
+        """By half-link the devices at its ends."""
+        around = enumerate(self.cluster.neighbours)
+        return {half: (a, b) for a, others in around for b, half in others.items()}
+
+    def _least(
+        self, call: CollectiveCall, ways: Sequence[Way], seconds: Callable[[Form], Fraction]
+    ) -> tuple[Fraction, Form]:
+        """The form of least time, the first of equals; those count for which there are routes.
+
+        Forms that even the fastest link would not carry in less are not looked at.
+        """
+        best: tuple[Fraction, Form] | None = None
+        refused: InputError | None = None
+        for way in ways:
+            try:
+                form = self._form(call, *way)
+                if best is None or self._at_least(form) < best[0]:
+                    timed = seconds(form), form
+                    best = timed if best is None or timed[0] < best[0] else best
+            except InputError as error:
+                refused = refused or error
+        if best is None:
+            assert refused is not None
+            raise refused
+        return best
+
+    def _at_least(self, form: Form) -> Fraction:
+        """Seconds that the messages of all rounds, one of each, take over the fastest link."""
+        if form.levels and self.tables:
+            return Fraction(0)  # what was measured inside nodes may beat this bound
+        size = sum(phase.size * phase.round_count() for phase in form.phases)
+        return size / self._fastest_link
+
+    @cached_property
+    def _fastest_link(self) -> Fraction:
+        # One of each kind: Fractions of thousands of links compare slowly.
+        alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True)).values()
+        return max((Fraction(half.link.bandwidth) for half in alike), default=UNLIMITED)
+
+    def _partly_measured(self, form: Form, call: CollectiveCall) -> Fraction:
+        """Seconds of a form, its levels inside nodes by table where there is one."""
+        groups = self._nodes(call.ranks)
+        costs = [
+            self._measured(level.collective, groups, level.size) if level.inside else None
+            for level in form.levels
+        ]
+        if not any(costs):
+            return self._seconds(form.phases)
+        total = Fraction(0)
+        for cost, level in zip(costs, form.levels, strict=True):
+            total += cost.seconds if cost else self._seconds(level.phases)
+        return total
+
+    def _seconds(self, messages: Sequence[Phase]) -> Fraction:
+        return Fraction(self.forms.closed(messages).ps, PS_PER_SECOND)
+
+    def _ways(self, call: CollectiveCall, names: Sequence[str]) -> list[Way]:
+        """These algorithms, of several those that fit, with the rings that they may take."""
+        fitting = [name for name in names if len(names) == 1 or self._fits(call, name)]
+        return [(name, rings) for name in fitting for rings in self._rings(call, name)]
+
+    def _fits(self, call: CollectiveCall, name: str) -> bool:
+        """Whether an algorithm has a form of its own for these ranks."""
+        if name == "hierarchical":
+            groups = self._nodes(call.ranks)
+            sizes = {len(group) for group in groups}
+            return len(groups) > 1 and len(sizes) == 1 and sizes != {1}
+        return name != "tree" or call.kind != "all_to_all"
+
+    def _form(self, call: CollectiveCall, name: str, rings: tuple[Rings, ...]) -> Form:
+        chunks, count = self._chunks(call, name, rings), len(rings[0]) if rings else 1
+        if name == "hierarchical":
+            parts = levels(call.kind, self._nodes(call.ranks), call.size, chunks, rings)
+            return Form(name, tuple(phase for part in parts for phase in part.phases), parts, count)
+        messages = phases(call.kind, name, (call.ranks,), call.size, chunks, rings)
+        return Form(name, messages, (), count)
+
+    def _rings(self, call: CollectiveCall, name: str) -> list[tuple[Rings, ...]]:
+        """None (one ring in the order of the ranks), and those over lanes, equally many a node.
+
+        Only where transfers wait for links: elsewhere several rings at once cost as much as one.
+        """
+        if name not in RINGS or call.kind in ("all_to_all", "p2p") or not self.fabric.links_serve:
+            return [()]
+        groups = self._nodes(call.ranks) if name == "hierarchical" else (call.ranks,)
+        lanes = tuple(lane_rings(self.cluster, group) for group in groups)
+        return [(), lanes] if lanes[0] and len({len(rings) for rings in lanes}) == 1 else [()]
+
+    def _chunks(self, call: CollectiveCall, name: str, rings: tuple[Rings, ...]) -> int:
+        """Into how many chunks a chain is cut: as given, else so that its closed form is least."""
+        if call.kind not in ROOTED or name not in RINGS:
+            return 1
+        if call.chunks is not None:
+            return min(call.chunks, max(1, call.size))
+        chains = rings[0] if rings and name == "ring" else (call.ranks,)
+        wire = flows_wire(self.fabric, [pair for chain in chains for pair in pairwise(chain)])
+        best = best_chunks(len(call.ranks) - 1, Fraction(call.size, len(chains)), wire)
+        return min(MAX_CHUNKS, best)
+
+    def _nodes(self, ranks: tuple[int, ...]) -> Groups:
+        """The ranks by their nodes, nodes and ranks in the order given."""
+        nodes: dict[int, list[int]] = {}
+        for rank in ranks:
+            nodes.setdefault(self.cluster.devices[rank].node, []).append(rank)
+        return tuple(map(tuple, nodes.values()))
+
+    def _measured(self, collective: str, groups: Groups, size: int) -> CollectiveCost | None:
+        """By table within nodes, or between the tables of fewer and more ranks; None without.
+
+        The groups, each of as many ranks in one node, run at once: the slowest counts.
+        """
+        tables, ranks = self._tables.get(collective, {}), len(groups[0])
+        if ranks in tables:
+            seconds = self._slowest(tables[ranks], groups, size)
+            return CollectiveCost(seconds, "table", tables[ranks].source)
+        fewer = max((n for n in tables if n < ranks), default=None)
+        more = min((n for n in tables if n > ranks), default=None)
+        if fewer is None or more is None:
+            return None
+        low, high = (self._slowest(tables[n], groups, size) for n in (fewer, more))
+        seconds = low + (high - low) * (ranks - fewer) / (more - fewer)
+        return CollectiveCost(seconds, "table", "interpolated")
+
+    def _slowest(self, table: CollectiveTable, groups: Groups, size: int) -> Fraction:
+        if self.cluster.as_measured is self.cluster:
+            return table.seconds_over(None, size)
+        crossings = {self._crossing(group) for group in groups}
+        return max(table.seconds_over(crossing, size) for crossing in crossings)
+
+    def _crossing(self, ranks: tuple[int, ...]) -> Crossing:
+        """The slowest link quantities that a ring of the ranks crosses, as measured and now."""
+        if ranks not in self._crossings:
+            then = _slowest_of(fabric_of(self.cluster.as_measured), ranks)
+            now = _slowest_of(self.fabric, ranks)
+            self._crossings[ranks] = Crossing(then[0], now[0], then[1], now[1])
+        return self._crossings[ranks]
+
+    @cached_property
+    def _tables(self) -> dict[str, dict[int, CollectiveTable]]:
+        tables: dict[str, dict[int, CollectiveTable]] = {}
+        for table in self.tables:
+            by_ranks = tables.setdefault(table.collective, {})
+            if table.ranks in by_ranks:
+                raise InputError(f"tables: two of {table.collective} over {table.ranks} ranks")
+            by_ranks[table.ranks] = table
+        return tables
+
+    def _problems(
+        self, collective: str, devices: Sequence[int | str], ranks: tuple[int, ...], size: int
+    ) -> Iterator[str]:
+        count = len(self.cluster.devices)
+        if collective not in COLLECTIVES:
+            yield unknown_collective(collective)
+        if not ranks or len(set(ranks)) < len(ranks) or any(not 0 <= d < count for d in ranks):
+            shown = list(devices)[:20]
+            yield f"devices: must be names or indices below {count}, each once, got {shown}"
+        else:
+            named = [self.cluster.devices[d] for d in ranks]
+            for name in (device.name for device in named if not device.runs_ops):
+                yield f'devices: "{name}" is a switch and takes no part; name the devices'
+        if collective == "p2p" and len(devices) != 2:
+            yield f"devices: p2p joins two, got {len(devices)}"
+        if not is_count(size):
+            yield f"size: must be a whole number of bytes from 0 to 2^60, got {size!r}"
+
+
+def _slowest_of(fabric: Fabric, ranks: tuple[int, ...]) -> tuple[Fraction, Fraction]:
+    """The least bandwidth and the largest latency of the routes of a ring."""
+    pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
+    routes = [route for pair in pairs if (route := fabric.routes.route(*pair))]
+    return (
+        min((route.bandwidth for route in routes), default=UNLIMITED),
+        max((route.held + route.lag for route in routes), default=Fraction(0)),
+    )

@@ -1,0 +1,289 @@
+"""Algorithms of collectives as messages: what closed forms add up, and expansion sends.
+
+Every message of a phase has equally many bytes; what does not divide evenly is padded, as NCCL
+does. Rings as in Patarasuk and Yuan (JPDC 2009); binomial trees, recursive doubling and halving for
+any number of ranks as in Thakur, Rabenseifner and Gropp (IJHPCA 2005) and Bruck et al. (TPDS 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+
+from ...ground.errors import InputError
+from .kinds import COLLECTIVES, ROOTED, unknown_collective
+from .rings import Rings
+
+ALGORITHMS = ("ring", "tree", "hierarchical", "direct")
+Groups = tuple[tuple[int, ...], ...]
+KEPT = 512  # messages of a group that are the same at every size
+
+
+class Messages(tuple[tuple[int, int, int], ...]):
+    """Messages (source, destination, round in which it is first sent).
+
+    They are keys of what is known of them, and may be a million: they are gone through once.
+    """
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    @cached_property
+    def last(self) -> int:
+        """The last round in which one is first sent."""
+        return max(first for _, _, first in self)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Messages of ``size`` bytes: (source, destination, round in which it is first sent).
+
+    Each is sent ``repeats`` times. With ``relays`` a rank sends what it received: its message waits
+    for what arrived in the rounds before. Without, it sends what it had when the phase began.
+    Either way a rank begins a round when its messages of the last one have arrived.
+    """
+
+    messages: Messages
+    size: int
+    repeats: int = 1
+    relays: bool = True
+
+    def rounds(self) -> Iterator[list[tuple[int, int]]]:
+        """The messages (source, destination) of each round."""
+        by_first = self.by_first()
+        for number in range(self.round_count()):
+            begin = max(0, number - self.repeats + 1)
+            yield [flow for first in by_first[begin : number + 1] for flow in first]
+
+    def by_first(self) -> list[list[tuple[int, int]]]:
+        """The messages (source, destination) by the round in which they are first sent."""
+        by_first: list[list[tuple[int, int]]] = [
+            [] for _ in range(self.round_count() - self.repeats + 1)
+        ]
+        for source, destination, first in self.messages:
+            by_first[first].append((source, destination))
+        return by_first
+
+    def round_count(self) -> int:
+        """How many rounds there are."""
+        return self.messages.last + self.repeats
+
+    def count(self) -> int:
+        """How many messages are sent."""
+        return len(self.messages) * self.repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A part of a two-level form: a collective of ``size`` bytes in every node, or between them."""
+
+    inside: bool
+    collective: str
+    size: int
+    phases: tuple[Phase, ...]
+
+
+def phases(
+    collective: str,
+    algorithm: str,
+    groups: Groups,
+    size: int,
+    chunks: int = 1,
+    rings: Sequence[Rings] = (),
+) -> tuple[Phase, ...]:
+    """The messages of a collective of ``size`` bytes (as by nccl-tests), phase after phase.
+
+    ``groups`` are the ranks by node; only "hierarchical" tells them apart, and it needs equally
+    many ranks on each. Their order is that of rings and of chains, the first rank is the root.
+    ``chunks`` is into how many a broadcast or reduce along a chain is cut. ``rings`` are, for all
+    ranks ("ring") or for each node ("hierarchical"), the rings that share the bytes evenly;
+    without, there is one in the order of the ranks. Raises InputError where the algorithm has no
+    such form.
+    """
+    if collective not in COLLECTIVES:
+        raise InputError(unknown_collective(collective))
+    if algorithm not in ALGORITHMS:
+        raise InputError(f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"')
+    ranks = tuple(rank for group in groups for rank in group)
+    if len(ranks) == 1:
+        return ()
+    if collective == "p2p":
+        return (Phase(Messages([(ranks[0], ranks[1], 0)]), size),)
+    if algorithm == "hierarchical":
+        parts = levels(collective, groups, size, chunks, rings)
+        return tuple(phase for level in parts for phase in level.phases)
+    if algorithm == "ring":
+        return _ring(collective, ranks, size, chunks, rings[0] if rings else ())
+    return (_tree if algorithm == "tree" else _direct)(collective, ranks, size)
+
+
+def bytes_sent(phases: Sequence[Phase]) -> int:
+    """The bytes of all messages together."""
+    return sum(phase.size * phase.count() for phase in phases)
+
+
+def _ring(
+    collective: str, ranks: Sequence[int], size: int, chunks: int, rings: Rings = ()
+) -> tuple[Phase, ...]:
+    """Every rank to the next, n - 1 times.
+
+    In an all_to_all first to the next, then to the one after it, and so on. Several ``rings`` take
+    equal shares, and run at once.
+    """
+    # Each ring has the whole group in it and takes an equal share of every part.
+    rings = rings or (tuple(ranks),)
+    steps, part = len(ranks) - 1, -(-size // len(ranks))
+    match collective:
+        case "all_reduce" | "all_gather" | "reduce_scatter":
+            around = _joined(tuple(map(_around, rings)))
+            # An all_reduce is a reduce_scatter and then an all_gather.
+            repeats = 2 * steps if collective == "all_reduce" else steps
+            return (Phase(around, -(-part // len(rings)), repeats),)
+        case "all_to_all":
+            return (Phase(_pairs(ranks, apart=True), part, relays=False),)
+    chains = [_chain(ring, ranks[0], collective) for ring in rings]
+    messages = Messages((*hop, i) for chain in chains for i, hop in enumerate(pairwise(chain)))
+    return (Phase(messages, -(-size // (chunks * len(rings))), chunks),)
+
+
+def _chain(ring: Sequence[int], root: int, collective: str) -> tuple[int, ...]:
+    """A ring cut open at the root, where a broadcast begins and a reduce ends."""
+    at = ring.index(root)
+    broadcast = (*ring[at:], *ring[:at])
+    return broadcast if collective == "broadcast" else broadcast[::-1]
+
+
+@lru_cache(KEPT)
+def _around(ranks: tuple[int, ...], by: int = 1) -> Messages:
+    return Messages((rank, ranks[(i + by) % len(ranks)], 0) for i, rank in enumerate(ranks))
+
+
+@lru_cache(KEPT)
+def _joined(parts: tuple[Messages, ...]) -> Messages:
+    return parts[0] if len(parts) == 1 else Messages(m for messages in parts for m in messages)
+
+
+@lru_cache(KEPT)
+def _pairs(ranks: tuple[int, ...], apart: bool) -> Messages:
+    """Every rank to every other, first all to the next; in rounds of their own, or at once."""
+    shifts = range(1, len(ranks))
+    return Messages(
+        (a, b, shift - 1 if apart else 0) for shift in shifts for a, b, _ in _around(ranks, shift)
+    )
+
+
+def _tree(collective: str, ranks: tuple[int, ...], size: int) -> tuple[Phase, ...]:
+    """Binomial trees for rooted collectives and all_reduce; doubling distances (Bruck) else."""
+    match collective:
+        case "all_reduce":
+            return (*_tree("reduce", ranks, size), *_tree("broadcast", ranks, size))
+        case "broadcast":
+            return tuple(Phase(messages, size) for messages in _levels(ranks))
+        case "reduce":
+            return tuple(
+                Phase(Messages((b, a, 0) for a, b, _ in messages), size)
+                for messages in reversed(list(_levels(ranks)))
+            )
+        case "all_gather" | "reduce_scatter":
+            return _doubling(collective, ranks, size)
+    raise InputError(f"algorithm: {collective} has no tree algorithm")
+
+
+def _levels(ranks: Sequence[int]) -> Iterator[Messages]:
+    """The edges of a binomial tree from the first rank: in each level all that have it send it."""
+    reach = 1
+    while reach < len(ranks):
+        yield Messages(
+            (a, b, 0) for a, b in zip(ranks[:reach], ranks[reach : 2 * reach], strict=False)
+        )
+        reach *= 2
+
+
+def _doubling(collective: str, ranks: tuple[int, ...], size: int) -> tuple[Phase, ...]:
+    count = len(ranks)
+    piece, gathering, distance = -(-size // count), collective == "all_gather", 1
+    steps: list[Phase] = []
+    while distance < count:
+        by = -distance if gathering else distance
+        # The last step sends only the blocks that are still missing.
+        steps.append(Phase(_around(ranks, by), min(distance, count - distance) * piece))
+        distance *= 2
+    return tuple(steps if gathering else reversed(steps))
+
+
+def _direct(collective: str, ranks: tuple[int, ...], size: int) -> tuple[Phase, ...]:
+    """Everything at once: one message from each rank to each that needs it."""
+    root, piece = ranks[0], -(-size // len(ranks))
+    match collective:
+        case "broadcast":
+            return (Phase(Messages((root, rank, 0) for rank in ranks[1:]), size),)
+        case "reduce":
+            return (Phase(Messages((rank, root, 0) for rank in ranks[1:]), size),)
+        case "all_reduce":
+            return (Phase(_pairs(ranks, apart=False), piece),) * 2
+    return (Phase(_pairs(ranks, apart=False), piece, relays=False),)
+
+
+def levels(
+    collective: str, groups: Groups, size: int, chunks: int = 1, rings: Sequence[Rings] = ()
+) -> tuple[Level, ...]:
+    """Rings within the nodes, and between them among the ranks of one place in every node.
+
+    All places run at once. Within one node, or with one rank a node, that is the ring. Arguments
+    are those of ``phases``. Raises InputError unless all nodes have equally many ranks.
+    """
+    local, nodes = len(groups[0]), len(groups)
+    if any(len(group) != local for group in groups):
+        counts = ", ".join(map(str, [len(group) for group in groups][:8]))
+        raise InputError(
+            f"algorithm: hierarchical needs equally many ranks on each node; there are {counts}"
+        )
+    if local == 1 or nodes == 1:
+        ranks = tuple(rank for group in groups for rank in group)
+        laid = rings[0] if rings and nodes == 1 else ()
+        return (Level(nodes == 1, collective, size, _ring(collective, ranks, size, chunks, laid)),)
+    share = -(-size // local)
+    whole = local * share
+    # What one node gathers for, or scatters of, all nodes: as many bytes for each of them.
+    padded = nodes * local * -(-share // nodes)
+    inside, between = True, False
+    parts: dict[str, list[tuple[bool, str, int]]] = {
+        "all_reduce": [
+            (inside, "reduce_scatter", whole),
+            (between, "all_reduce", share),
+            (inside, "all_gather", whole),
+        ],
+        "all_gather": [(between, "all_gather", share), (inside, "all_gather", padded)],
+        "reduce_scatter": [(inside, "reduce_scatter", padded), (between, "reduce_scatter", share)],
+        "broadcast": [(between, "broadcast", size), (inside, "broadcast", size)],
+    }
+    default = [(inside, collective, size), (between, collective, size)]
+    return tuple(_level(*part, groups, chunks, rings) for part in parts.get(collective, default))
+
+
+def _level(
+    inside: bool, part: str, size: int, groups: Groups, chunks: int, rings: Sequence[Rings]
+) -> Level:
+    if inside:
+        laid = list(zip(groups, rings or [()] * len(groups), strict=True))
+    else:
+        laid = [(place, ()) for place in zip(*groups, strict=True)]
+        # The root's place alone crosses the network: the others of its node have theirs inside.
+        laid = laid[:1] if part in ROOTED else laid
+    return Level(
+        inside, part, size, _together([_ring(part, of, size, chunks, ring) for of, ring in laid])
+    )
+
+
+def _together(groups: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:
+    """Equal phases of several groups of ranks as phases of all of them."""
+    return tuple(
+        replace(alike[0], messages=_joined(tuple(phase.messages for phase in alike)))
+        for alike in zip(*groups, strict=True)
+    )

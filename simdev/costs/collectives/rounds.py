@@ -1,0 +1,313 @@
+"""Rounds of a collective: how long each takes and holds each carrier, at any size of messages.
+
+Every message goes its route, and every carrier (a queue of transfers, or a half-link) serves those
+that cross it one after the other: so no round sends more bytes over a link than it carries, and no
+cut of the links is ever exceeded. A closed form is the sum of the rounds.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from math import isqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ground.errors import InputError
+from ...ground.units import MAX_PS, PS_PER_SECOND, picoseconds, transmission_ps
+from ...nouns.cluster import UNLIMITED
+from ...nouns.fabric import Fabric
+from .legs import Flow, Leg, legs
+from .phases import Phase
+
+Ints = NDArray[np.int64]
+LEAST_CHUNK = 4096  # bytes: no message is cut into smaller ones
+
+
+class RoundTime(NamedTuple):
+    """In ps how long a round takes: until all has arrived, until the next round can begin.
+
+    ``latency`` is the part that does not grow with the bytes.
+    """
+
+    arrival: int
+    next: int
+    latency: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageKind:
+    """Messages alike: the numbers of their pieces' rates; in ps their latency and gaps.
+
+    ``wait`` is what a gap adds before the next message can begin. With ``chunked`` chunks keep all
+    pieces of the route busy at once.
+    """
+
+    rates: tuple[int, ...]
+    chunked: bool
+    latency: int
+    gap: int
+    wait: int
+
+    def sending(self, times: Sequence[int] | Sequence[Fraction]) -> int | Fraction:
+        """How long a message is sent that shares nothing, where a rate takes so long."""
+        pieces = [times[rate] for rate in self.rates]
+        return max(pieces) if self.chunked else sum(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """The latency of a round in seconds, and each flow's bytes per second while all run."""
+
+    latency: Fraction
+    bandwidth: Fraction
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds in each of which every flow sends as many bytes; whatever their number.
+
+    ``seen`` has the kinds of messages of each round. The messages on each carrier of the fabric in
+    each round are *crossings*, in rows by round and carrier: how many there are at which rate;
+    those of one carrier in one round begin at ``first``.
+    """
+
+    count: int
+    rates: tuple[Fraction, ...]
+    kinds: tuple[MessageKind, ...]
+    seen: Ints  # (round, kind)
+    crossings: Ints  # (number of messages, number of the rate)
+    first: Ints
+    held: Ints  # by round and carrier: (round, carrier, messages, latency, wait)
+
+    def at(self, size: int) -> tuple[list[RoundTime], Ints]:
+        """The rounds with messages of so many bytes; how long (ps) each row of ``held`` is busy.
+
+        Raises InputError where a time is absurd.
+        """
+        sending = [_sending_ps(size, rate) for rate in self.rates]
+        arrivals = [kind.latency + kind.sending(sending) for kind in self.kinds]
+        ends = zip(arrivals, self.kinds, strict=True)
+        times = np.array([(end, end + kind.wait, kind.latency) for end, kind in ends], np.int64)
+        rounds = np.zeros((self.count, 3), np.int64)
+        np.maximum.at(rounds, self.seen[:, 0], times.reshape(-1, 3)[self.seen[:, 1]])
+        busy = np.zeros(0, np.int64)
+        if len(self.first):
+            messages, each = self.crossings[:, 0], np.array(sending, np.int64)
+            each = each[self.crossings[:, 1]]
+            # In floats first, for the products and sums may leave 63 bits.
+            if np.add.reduceat(messages * each.astype(np.float64), self.first).max() > MAX_PS:
+                raise InputError("a step of a collective takes more than 53 days")
+            busy = np.add.reduceat(messages * each, self.first)
+            number, latency, wait = self.held[:, 0], self.held[:, 3], self.held[:, 4]
+            np.maximum.at(rounds[:, 0], number, busy + latency)
+            np.maximum.at(rounds[:, 1], number, busy + latency + wait)
+        return [RoundTime(*row) for row in rounds.tolist()], busy
+
+    def crossed(self) -> Mapping[int, int]:
+        """How many messages cross each carrier, in all rounds."""
+        crossed = Counter[int]()
+        for carrier, messages in self.held[:, 1:3].tolist():
+            crossed[carrier] += messages
+        return crossed
+
+    def wire(self) -> Wire:
+        """What one flow gets while all flows run; the slowest counts, for all wait for it."""
+        per_byte = [1 / rate for rate in self.rates]
+        # A flow can be slower than any carrier on it: staged without chunks, its pieces add up.
+        slowest = max(Fraction(kind.sending(per_byte)) for kind in self.kinds)
+        rows, borders = self.crossings.tolist(), [*self.first.tolist(), len(self.crossings)]
+        # Most carriers are crossed alike, and sums of Fractions are slow.
+        mixes = {tuple(map(tuple, rows[a:b])) for a, b in pairwise(borders)}
+        loads = (sum(count * per_byte[rate] for count, rate in mix) for mix in mixes)
+        latency = max(kind.latency + kind.gap for kind in self.kinds)
+        return Wire(Fraction(latency, PS_PER_SECOND), 1 / max(slowest, 1 / UNLIMITED, *loads))
+
+
+def flows_wire(fabric: Fabric, flows: Sequence[Flow]) -> Wire:
+    """The wire of flows (source, destination: device indices) of equal size that run at once.
+
+    What they share is what transfers queue for or share on the fabric: a link that two flows cross
+    gives each half. Raises InputError where a flow has no route.
+    """
+    return rounds_of(fabric, [flows]).wire()
+
+
+def best_chunks(stations: int, size: Fraction | int, wire: Wire) -> int:
+    """Into how many chunks a message is best cut that passes so many stations one after the other.
+
+    The k that makes (stations + k - 1) (alpha + S / (k B)) least is the root of (stations - 1) S /
+    (alpha B).
+    """
+    most = max(1, int(size) // LEAST_CHUNK)
+    if wire.latency == 0:
+        return most
+    best = isqrt(int((stations - 1) * Fraction(size) / (wire.latency * wire.bandwidth)))
+    return min(most, max(1, best))
+
+
+def rounds_of(fabric: Fabric, rounds: Sequence[Sequence[Flow]]) -> Rounds:
+    """The rounds in each of which these flows (source, destination: device indices) send.
+
+    Times are rounded up as those of transfers are. Raises InputError where a flow has no route.
+    """
+    # By message and carrier: round x count + carrier, and which piece of which kind it is. Arrays,
+    # for an all-to-all of 1,000 ranks has a million messages.
+    keys, rows = array("q"), array("q")
+    number_of = [number for number, flows in enumerate(rounds) for _ in flows]
+    alike: dict[tuple[int, ...], tuple[int, int]] = {}  # number of a kind and of its first piece
+    pieces_like: list[Leg] = []
+    kinds: list[tuple[Leg, ...]] = []
+    seen: set[tuple[int, int]] = set()
+    count = fabric.carrier_count
+    for flow, pieces in legs(fabric, [flow for flows in rounds for flow in flows]):
+        like = tuple([id(piece.like) for piece in pieces])
+        kind, row = alike.setdefault(like, (len(kinds), len(pieces_like)))
+        if kind == len(kinds):
+            kinds.append(pieces)
+            pieces_like += pieces
+        seen.add((number_of[flow], kind))
+        base = number_of[flow] * count
+        for j, piece in enumerate(pieces):
+            carriers = fabric.carriers(*piece[:3])
+            keys.extend([base + carrier for carrier in carriers])
+            rows.extend([row + j] * len(carriers))
+    rates: dict[Fraction, int] = {}
+    message_kinds = tuple(_kind(fabric, pieces, rates) for pieces in kinds)
+    owner = [kind for kind, pieces in zip(message_kinds, kinds, strict=True) for _ in pieces]
+    crossings, first, held = _crossings(
+        fabric, np.array(keys), np.array(rows), (pieces_like, owner, rates), count
+    )
+    table = np.array(sorted(seen), np.int64).reshape(-1, 2)
+    return Rounds(len(rounds), tuple(rates), message_kinds, table, crossings, first, held)
+
+
+def _crossings(
+    fabric: Fabric,
+    keys: Ints,
+    rows: Ints,
+    pieces: tuple[list[Leg], list[MessageKind], dict[Fraction, int]],
+    count: int,
+) -> tuple[Ints, Ints, Ints]:
+    """``crossings``, ``first`` and ``held`` of Rounds."""
+    if not len(keys):
+        return np.zeros((0, 2), np.int64), np.zeros(0, np.int64), np.zeros((0, 5), np.int64)
+    legs_like, kinds, rates = pieces
+    pairs, messages = np.unique(keys * len(legs_like) + rows, return_counts=True)
+    keys, rows = np.divmod(pairs, len(legs_like))
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    numbers = list(_rate_numbers(fabric, keys % count, rows, legs_like, rates))
+    waits = np.array([(kind.latency, kind.wait) for kind in kinds], np.int64)[rows]
+    held = np.column_stack(
+        (
+            *np.divmod(keys[first], count),
+            np.add.reduceat(messages, first),
+            np.maximum.reduceat(waits, first),
+        )
+    )
+    return np.column_stack((messages, np.array(numbers, np.int64))), first, held
+
+
+def _rate_numbers(
+    fabric: Fabric, carriers: Ints, rows: Ints, like: Sequence[Leg], rates: dict[Fraction, int]
+) -> Iterator[int]:
+    """The number of the rate at which messages of a row take a carrier; new rates get numbers."""
+    numbers: dict[tuple[int, int], int] = {}
+    for key in zip(carriers.tolist(), rows.tolist(), strict=True):
+        if key not in numbers:
+            rate = fabric.rate(key[0], like[key[1]].like)
+            numbers[key] = rates.setdefault(rate, len(rates))
+        yield numbers[key]
+
+
+def _kind(fabric: Fabric, pieces: Sequence[Leg], rates: dict[Fraction, int]) -> MessageKind:
+    routes, devices = [piece.like for piece in pieces], fabric.cluster.devices
+    gap = sum(picoseconds(route.gap) for route in routes)
+    # A later piece of a staged route hides the gap of the one before it.
+    queued = fabric.has_queues and len(routes) == 1
+    return MessageKind(
+        tuple(rates.setdefault(route.bandwidth, len(rates)) for route in routes),
+        all(devices[piece.destination].chunk is not None for piece in pieces[:-1]),
+        sum(picoseconds(route.held) + picoseconds(route.lag) for route in routes),
+        gap,
+        max(0, gap - picoseconds(routes[0].lag)) if queued else 0,
+    )
+
+
+def _sending_ps(size: int, rate: Fraction) -> int:
+    ps = transmission_ps(size, rate)
+    if ps > MAX_PS:
+        raise InputError(f"a message of {size} bytes takes more than 53 days")
+    return ps
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A closed form in ps, of which latency, over so many rounds."""
+
+    ps: int
+    latency: int
+    rounds: int
+
+
+class ClosedForms:
+    """Closed forms on a fabric; keeps the ways of messages once walked, whatever their size."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self._rounds: dict[tuple[tuple[tuple[int, int, int], ...], bool], Rounds] = {}
+
+    def closed(self, phases: Sequence[Phase]) -> Closed:
+        """The sum over the rounds of all phases.
+
+        What a link's gap adds to the last round is left out: nothing waits for it. Raises
+        InputError where a route is missing or a time absurd.
+        """
+        total = latency = count = trailing = 0
+        for phase in phases:
+            rounds, together = self._of(phase)
+            times, _ = rounds.at(phase.size)
+            # The last comes again as the phase repeats it: counted, there may be millions.
+            last, again = times[-1], phase.repeats - 1 - together
+            total += sum(time.next for time in times) + again * last.next
+            latency += sum(time.latency for time in times) + again * last.latency
+            count += len(times) + again
+            trailing = last.next - last.arrival
+        return Closed(total - trailing, latency, count)
+
+    def crossed(self, phases: Sequence[Phase]) -> Mapping[int, int]:
+        """The bytes that cross each carrier, in the order in which these are first crossed."""
+        crossed = Counter[int]()
+        for phase in phases:
+            rounds, together = self._of(phase)
+            for carrier, messages in sorted(rounds.crossed().items()):
+                crossed[carrier] += messages // (1 + together) * phase.size * phase.repeats
+        return crossed
+
+    def busy(self, phases: Sequence[Phase]) -> Ints:
+        """For how long (ps) the messages hold each carrier, in all; latencies apart."""
+        total = np.zeros(self.fabric.carrier_count, np.int64)
+        for phase in phases:
+            rounds, together = self._of(phase)
+            _, busy = rounds.at(phase.size)
+            np.add.at(total, rounds.held[:, 1], busy // (1 + together) * phase.repeats)
+        return total
+
+    def _of(self, phase: Phase) -> tuple[Rounds, bool]:
+        """The first rounds of a phase, and whether behind them they come once more, together.
+
+        That is so where several are repeated: in the end all of them run at once.
+        """
+        together = phase.repeats > 1 and any(first for _, _, first in phase.messages)
+        key = phase.messages, together
+        if key not in self._rounds:
+            firsts = phase.by_first()
+            every = [[flow for flows in firsts for flow in flows]] if together else []
+            self._rounds[key] = rounds_of(self.fabric, [*firsts, *every])
+        return self._rounds[key], together

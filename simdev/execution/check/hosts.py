@@ -1,0 +1,277 @@
+"""Whether hosts dispatch as the execution contract says (rule 9), judged from the question: the
+graph as it runs, its cluster and its costs.
+
+What lowering wrote tells only which task is which: the order of threads, how far hosts are ahead,
+and what they wait for are worked out here once more, from the times of the trace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from ...costs import CostModel
+from ...ground.units import picoseconds
+from ...nouns.cluster import Cluster, Host
+from ...nouns.graph import Graph
+from ...nouns.strategy import Order
+from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER
+from ...nouns.trace import Trace
+from .violation import Violation
+
+Instance = tuple[int, int]  # the op, and how often it ran before
+Key = tuple[int, int, int]  # the op (REPLAYED: a whole step), as above, and the device
+REPLAYED = -1
+ELSEWHERE = (TRANSFER, SYNC, DISPATCH)
+
+
+class _Run(NamedTuple):
+    """When an op starts and ends (ps), and on which devices."""
+
+    start: int
+    finish: int
+    devices: tuple[int, ...]
+
+
+class _Dispatch(NamedTuple):
+    """A dispatch of the trace; times in ps."""
+
+    task: int
+    op: int
+    number: int
+    device: int
+    start: int
+    finish: int
+
+
+def host_faults(
+    graph: Graph, cluster: Cluster, costs: CostModel, trace: Trace, order: Order | None = None
+) -> tuple[Violation, ...]:
+    """Every breach of rule 9 by a trace of ``graph`` (split already, where ops are).
+
+    ``order`` is that of the strategy; None where it is told elsewhere (a pipeline, microbatches,
+    pieces of ops): then threads and devices are held against each other alone.
+    """
+    judge = _Judge(graph, cluster, costs, trace, order)
+    faults = list(judge.missing())
+    return tuple(faults or judge.faults())
+
+
+@dataclass(frozen=True, eq=False)
+class _Judge:
+    """Rules ``dispatch``, ``thread``, ``ahead`` and ``blocks``."""
+
+    graph: Graph
+    cluster: Cluster
+    costs: CostModel
+    trace: Trace
+    order: Order | None
+
+    # What the trace holds
+
+    @cached_property
+    def runs(self) -> Mapping[Instance, _Run]:
+        """Every time that an op runs."""
+        tasks, runs = self.trace.task_graph.tasks, dict[Instance, _Run]()
+        counts, messages = Counter[int](), dict[int, list[int]]()
+        rows = list(zip(tasks.op.tolist(), tasks.kind, tasks.source.tolist(), strict=True))
+        ranks = {i: op.attrs["ranks"] for i, op in enumerate(self.graph.ops) if "ranks" in op.attrs}
+        # What runs as its messages has a task of its own beside them, of another kind.
+        cut = {op for op, kind, _ in rows if op in ranks and kind not in (COLLECTIVE, *ELSEWHERE)}
+        for row, (op, kind, source) in enumerate(rows):
+            if kind == COLLECTIVE and op in cut:
+                messages.setdefault(op, []).append(row)
+            elif op >= 0 and kind not in ELSEWHERE and (kind != COLLECTIVE or op in ranks):
+                there = sorted(self.cluster.index[name] for name in ranks.get(op, ()))
+                times = int(self.trace.start[row]), int(self.trace.finish[row])
+                runs[op, counts[op]] = _Run(*times, tuple(there) or (source,))
+                counts[op] += 1
+        for op, sent in messages.items():
+            # As many messages each time, those of the first time first.
+            arrivals = (self.trace.finish + tasks.lag)[sent].reshape(counts[op], -1).max(axis=1)
+            for number, arrival in enumerate(arrivals.tolist()):
+                run = runs[op, number]
+                runs[op, number] = run._replace(finish=max(run.finish, arrival))
+        return runs
+
+    @cached_property
+    def dispatches(self) -> tuple[_Dispatch, ...]:
+        """The dispatches, in the order of their rows."""
+        tasks, counts = self.trace.task_graph.tasks, dict[tuple[int, int], int]()
+        dispatches = []
+        for task, kind in enumerate(tasks.kind):
+            if kind == DISPATCH:
+                op, device = int(tasks.op[task]), int(tasks.source[task])
+                number = counts[op, device] = counts.get((op, device), -1) + 1
+                times = int(self.trace.start[task]), int(self.trace.finish[task])
+                dispatches.append(_Dispatch(task, op, number, device, *times))
+        return tuple(dispatches)
+
+    def host(self, device: int) -> Host:
+        """The host of a device that has one."""
+        host = self.cluster.host_of(device)
+        assert host is not None
+        return host
+
+    def _name(self, dispatch: _Dispatch) -> str:
+        return self.trace.task_graph.tasks.name[dispatch.task]
+
+    # Rules
+
+    def missing(self) -> Iterator[Violation]:
+        """Every op has its dispatches, of the right length, and nothing else has any."""
+        given, wanted, steps = set[Key](), set[Key](), range(self.trace.task_graph.steps)
+        for dispatch in self.dispatches:
+            host = self.cluster.host_of(dispatch.device)
+            op = REPLAYED if host is not None and host.mode == "graph" else dispatch.op
+            given.add((op, dispatch.number, dispatch.device))
+            yield from self._length_faults(dispatch, host)
+        for (op, number), run in self.runs.items():
+            for device in run.devices:
+                host = self.cluster.host_of(device)
+                if host is not None and host.mode == "graph":
+                    wanted.update((REPLAYED, step, device) for step in steps)
+                elif host is not None:
+                    wanted.add((op, number, device))
+        for op, number, device in sorted(wanted ^ given):
+            name = "its graph" if op == REPLAYED else self.graph.ops[op].name
+            where = self.cluster.devices[device].name
+            verb = "lacks" if (op, number, device) in wanted else "has too many"
+            text = f'"{where}" {verb} dispatches of "{name}": number {number}'
+            yield Violation("dispatch", (name, where), text)
+
+    def _length_faults(self, dispatch: _Dispatch, host: Host | None) -> Iterator[Violation]:
+        name, took = self._name(dispatch), dispatch.finish - dispatch.start
+        length = 0 if host is None else self._length(dispatch, host)
+        if took != length:
+            text = f'"{name}" takes {took} ps; it should take {length}'
+            yield Violation("dispatch", (name,), text)
+
+    def _length(self, dispatch: _Dispatch, host: Host) -> int:
+        if host.mode == "graph":
+            return picoseconds(host.launch)  # type: ignore[arg-type]
+        kind = self.cluster.devices[dispatch.device].kind
+        cost = self.costs.host_cost(self.graph, dispatch.op, kind)
+        return 0 if cost is None else picoseconds(cost.seconds)
+
+    def faults(self) -> Iterator[Violation]:
+        """What is out of order, too early or too late; every dispatch is there."""
+        yield from self._begin_after_dispatch()
+        threads: dict[tuple[str, int], list[_Dispatch]] = defaultdict(list)
+        for dispatch in self.dispatches:
+            device = self.cluster.devices[dispatch.device]
+            shared = self.host(dispatch.device).threads == "node"
+            key = ("node", device.node) if shared else ("device", dispatch.device)
+            threads[key].append(dispatch)
+        for thread in threads.values():
+            yield from self._thread(thread)
+
+    def _begin_after_dispatch(self) -> Iterator[Violation]:
+        """No op starts before all of its dispatches have ended."""
+        given, replays = dict[Instance, int](), defaultdict[int, list[int]](list)
+        for dispatch in self.dispatches:
+            if self.host(dispatch.device).mode == "graph":
+                replays[dispatch.device].append(dispatch.finish)
+            else:
+                key = dispatch.op, dispatch.number
+                given[key] = max(given.get(key, 0), dispatch.finish)
+        times = Counter(op for op, _ in self.runs)
+        for (op, number), run in self.runs.items():
+            step = number * self.trace.task_graph.steps // times[op]
+            replayed = (replays[device][step] for device in run.devices if device in replays)
+            least = max(given.get((op, number), 0), *replayed, 0)
+            if run.start < least:
+                name = self.graph.ops[op].name
+                text = f'"{name}" starts at {run.start}, but its dispatch ends at {least}'
+                yield Violation("dispatch", (name,), text)
+
+    def _thread(self, thread: Sequence[_Dispatch]) -> Iterator[Violation]:
+        """One thread: its order, and of each dispatch what it has to wait for, and nothing else."""
+        for before, after in self._out_of_order(thread):
+            text = f'"{self._name(after)}" stands behind "{self._name(before)}" on its thread'
+            yield Violation("thread", (self._name(after), self._name(before)), text)
+        ran: dict[int, list[_Dispatch]] = defaultdict(list)
+        idle, blocked, last = 0, 0, (-1, -1)
+        for dispatch in thread:
+            key = dispatch.op, dispatch.number
+            eager = self.host(dispatch.device).mode == "eager"
+            if last != key and last in self.runs and self.graph.ops[last[0]].blocks_host:
+                blocked = max(blocked, self.runs[last].finish)
+            held = 0
+            if eager:
+                ran[dispatch.device].append(dispatch)
+                held = self._held(ran[dispatch.device])
+            for rule, least in (("thread", idle), ("blocks", blocked), ("ahead", held)):
+                if dispatch.start < least:
+                    name = self._name(dispatch)
+                    text = f'"{name}" starts at {dispatch.start}, but has to wait until {least}'
+                    yield Violation(rule, (name,), text)
+            if dispatch.start > max(idle, blocked, held):
+                name, could = self._name(dispatch), max(idle, blocked, held)
+                text = f'"{name}" could start at {could}, but starts at {dispatch.start}'
+                yield Violation("thread", (name,), text)
+            idle, last = dispatch.finish, key if eager else (-1, -1)
+
+    def _held(self, ran: Sequence[_Dispatch]) -> int:
+        """When the latest earlier op has ended from which on too many kernels are launched."""
+        launches, ahead = 0, self.host(ran[-1].device).ahead
+        kind = self.cluster.devices[ran[-1].device].kind
+        for number, dispatch in enumerate(reversed(ran)):
+            launches += self.costs.launches(self.graph, dispatch.op, kind)
+            if number and launches > ahead:
+                return self.runs[dispatch.op, dispatch.number].finish
+        return 0
+
+    # Orders
+
+    def _out_of_order(self, thread: Sequence[_Dispatch]) -> Iterator[tuple[_Dispatch, _Dispatch]]:
+        """Neighbours of a thread in a wrong order."""
+        place = self._places()
+        if place is None:
+            return
+        keys = [(d.number, place[d.op, d.device], d.device) for d in thread]
+        for k in range(1, len(thread)):
+            if keys[k] < keys[k - 1] or thread[k].start < thread[k - 1].start:
+                yield thread[k - 1], thread[k]
+
+    def _places(self) -> Mapping[tuple[int, int], int] | None:
+        """The place of each op on each device, where the order tells it."""
+        if self.order is None:
+            return None
+        number = {op: op for op in range(len(self.graph.ops))}
+        if self.order.policy == "priority":
+            number = self._topological(self.order.priority)
+        first = ((op, run.devices) for (op, before), run in self.runs.items() if not before)
+        places = {(op, device): number[op] for op, devices in first for device in devices}
+        for device, names in self.order.sequence.items():
+            # Of the heads the smallest place goes first: what stands behind has at least its.
+            least = -1
+            for name in names if device in self.cluster.index else ():
+                op = self.graph.index[name]
+                least = max(least, op)
+                places[op, self.cluster.index[device]] = least
+        return places
+
+    def _topological(self, priority: Mapping[str, int]) -> dict[int, int]:
+        """The order that takes the smallest (priority, place) of those whose inputs are there."""
+        ranks = [(priority.get(op.name, 0), i) for i, op in enumerate(self.graph.ops)]
+        needs = [{producer for producer, _ in reads} for reads in self.graph.reads]
+        readers: dict[int, list[int]] = defaultdict(list)
+        for i, producers in enumerate(needs):
+            for producer in producers:
+                readers[producer].append(i)
+        able = [rank for rank, producers in zip(ranks, needs, strict=True) if not producers]
+        heapify(able)
+        number: dict[int, int] = {}
+        while able:
+            _, op = heappop(able)
+            number[op] = len(number)
+            for reader in readers[op]:
+                needs[reader].discard(op)
+                if not needs[reader]:
+                    heappush(able, ranks[reader])
+        return number

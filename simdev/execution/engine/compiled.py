@@ -1,0 +1,400 @@
+"""The compiled engine: the execution contract as Numba kernels, the reference engine's integers.
+
+An agenda holds what is due, and each round takes the two steps of the contract. The agenda is
+ordered by instant alone: what is due within one instant needs no order, since the settle that
+follows numbers the ready tasks by id.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ground.jit import Table, jit, jitable, opener
+from ...nouns.taskgraph import Ints, TaskGraph
+from . import fair
+
+POLICIES = "fifo", "priority", "fixed"
+FIFO, PRIORITY, FIXED = range(3)
+FINISH, RELEASE, FREE, ENTER = range(4)
+# Cells of EngineState: entries of the agenda; tasks that became ready, resources freed and tasks of
+# no length in this round; ready numbers given; flows in their links, since when their rates hold,
+# whether their set changed, when the first of them ends.
+DUE, ARRIVED, TOUCHED, ZERO, NUMBER, ACTIVE, SINCE, CHANGED, FLOWS_END, CELLS = range(10)
+NEVER = 2**62
+Floats = NDArray[np.float64]
+
+
+class Program(NamedTuple):
+    """The columns of a TaskGraph that an execution reads."""
+
+    tasks: int
+    number_bits: int  # of a ready number
+    duration: Ints
+    lag: Ints
+    gap: Ints
+    rank: Ints  # priorities, numbered from 0 on (where some queue looks at them)
+    flow: Ints
+    bytes: Ints
+    held_ptr: Ints
+    held: Ints
+    successor_ptr: Ints
+    successor: Ints
+    link_ptr: Ints
+    link: Ints
+    capacity: Floats
+    policy: Ints
+    queue_ptr: Ints  # where the waiting tasks of each resource are kept, or its sequence
+    queue: Ints
+
+
+class EngineState(NamedTuple):
+    """What changes while it runs; ``cell`` holds the scalars."""
+
+    cell: Ints
+    start: Ints
+    finish: Ints
+    missing: Ints
+    ready: Ints
+    number: Ints
+    zero: Ints
+    arrived: Ints  # a heap of ids
+    due_time: Ints  # the agenda, a heap by time
+    due_code: Ints
+    touched: Ints
+    key: Ints  # by place in ``queue``: what orders a priority queue
+    idle: Ints
+    head: Ints
+    tail: Ints
+    active: Ints
+    end: Ints
+    waiting: Ints
+    used: Ints
+    remaining: Floats
+    rate: Floats
+    left: Floats
+
+
+_open_program, _open_state = opener(Program), opener(EngineState)
+
+_max_min_rates = jitable(fair.max_min_rates, fair.smallest_share, fair.crosses)
+_advance, _time_left = jitable(fair.advance), jitable(fair.time_left)
+
+
+def program_of(task_graph: TaskGraph) -> Program:
+    """The columns, with the storage of each queue."""
+    tasks, resources = task_graph.tasks, task_graph.resources
+    policy = np.array([POLICIES.index(resource.policy) for resource in resources], np.int64)
+    rank = tasks.priority
+    if (policy == PRIORITY).any():
+        rank = np.unique(rank, return_inverse=True)[1].astype(np.int64)
+    sizes = np.bincount(tasks.resources.ids, minlength=len(resources)).astype(np.int64)
+    fixed = np.flatnonzero(policy == FIXED).tolist()
+    for row in fixed:
+        sizes[row] = len(resources[row].sequence)
+    queue_ptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+    queue = np.zeros(int(queue_ptr[-1]), np.int64)
+    for row in fixed:
+        queue[queue_ptr[row] : queue_ptr[row + 1]] = resources[row].sequence
+    return Program(
+        len(tasks),
+        len(tasks).bit_length(),
+        tasks.duration,
+        tasks.lag,
+        tasks.gap,
+        rank,
+        tasks.flow.astype(np.int64),
+        tasks.bytes,
+        tasks.resources.ptr,
+        tasks.resources.ids,
+        tasks.successors.ptr,
+        tasks.successors.ids,
+        tasks.links.ptr,
+        tasks.links.ids,
+        task_graph.bandwidth / fair.RATE_UNIT,
+        policy,
+        queue_ptr,
+        queue,
+    )
+
+
+def state_for(program: Program, missing: Ints) -> EngineState:
+    """A state in which nothing has happened yet."""
+    tasks, queues, links = program.tasks, len(program.policy), len(program.capacity)
+    flows, held = tasks if program.flow.any() else 0, len(program.held)
+    # Of each task one finish or entry, one release and one end of a gap may be due at a time.
+    ints = (CELLS, *[tasks] * 7, *[3 * tasks + 1] * 2, 2 * held + 1, len(program.queue))
+    sizes = (*ints, *[queues] * 3, flows, flows, links, links)
+    floats = (np.zeros(size) for size in (flows, flows, links))
+    state = EngineState._make((*(np.zeros(size, np.int64) for size in sizes), *floats))
+    state.cell[FLOWS_END] = NEVER
+    state.start[:], state.finish[:], state.idle[:], state.missing[:] = -1, -1, 1, missing
+    return state
+
+
+def execute(task_graph: TaskGraph) -> tuple[Ints, Ints]:
+    """Start and finish of every task in ps; -1 of those that never started."""
+    program = program_of(task_graph)
+    state = state_for(program, task_graph.predecessor_count)
+    _run(Table.of(program).words, Table.of(state).words)
+    return state.start, state.finish
+
+
+# One heap for all: entries of two columns, keys and values (of arrived tasks both are the ids).
+
+
+@jitable
+def _push(keys: Ints, values: Ints, base: int, size: int, key: int, value: int) -> None:
+    """Put an entry on a heap of so many."""
+    at = size
+    while at > 0 and keys[base + ((at - 1) >> 1)] > key:
+        parent = (at - 1) >> 1
+        keys[base + at], values[base + at] = keys[base + parent], values[base + parent]
+        at = parent
+    keys[base + at], values[base + at] = key, value
+
+
+@jitable
+def _pop(keys: Ints, values: Ints, base: int, size: int) -> int:
+    """Take the entry of the smallest key off a heap that holds so many afterwards: its value."""
+    first, key, value = values[base], keys[base + size], values[base + size]
+    at, child = 0, 1
+    while child < size:
+        if child + 1 < size and keys[base + child + 1] < keys[base + child]:
+            child += 1
+        if keys[base + child] >= key:
+            break
+        keys[base + at], values[base + at] = keys[base + child], values[base + child]
+        at, child = child, 2 * child + 1
+    keys[base + at], values[base + at] = key, value
+    return first
+
+
+@jitable
+def _post(s: EngineState, time: int, code: int) -> None:
+    """Put something on the agenda."""
+    _push(s.due_time, s.due_code, 0, s.cell[DUE], time, code)
+    s.cell[DUE] += 1
+
+
+@jitable
+def _arrive(s: EngineState, task: int) -> None:
+    """A task waits for nothing any more."""
+    _push(s.arrived, s.arrived, 0, s.cell[ARRIVED], task, task)
+    s.cell[ARRIVED] += 1
+
+
+# The serial queues: who joins, whose turn it is, who leaves.
+
+
+@jitable
+def _join(p: Program, s: EngineState, resource: int, task: int) -> None:
+    """A ready task joins a queue (a fixed queue knows its tasks already)."""
+    if p.policy[resource] == FIXED:
+        return
+    base, size = p.queue_ptr[resource], s.tail[resource]
+    s.tail[resource] = size + 1
+    if p.policy[resource] == PRIORITY:
+        key = p.rank[task] << p.number_bits | s.number[task]
+        _push(s.key, p.queue, base, size, key, task)
+    else:
+        p.queue[base + size] = task
+
+
+@jitable
+def _turn(p: Program, s: EngineState, resource: int) -> int:
+    """The task whose turn it is, or -1."""
+    base, at = p.queue_ptr[resource], s.head[resource]
+    if p.policy[resource] == FIXED:
+        if base + at == p.queue_ptr[resource + 1] or not s.ready[p.queue[base + at]]:
+            return -1
+    elif at == s.tail[resource]:
+        return -1
+    return p.queue[base + at]
+
+
+@jitable
+def _leave(p: Program, s: EngineState, resource: int) -> None:
+    """The head of a queue leaves it."""
+    if p.policy[resource] != PRIORITY:
+        s.head[resource] += 1
+        return
+    s.tail[resource] -= 1
+    _pop(s.key, p.queue, p.queue_ptr[resource], s.tail[resource])
+
+
+@jitable
+def _may_start(p: Program, s: EngineState, task: int) -> bool:
+    """Every resource idle, and no waiting task before it on any."""
+    for e in range(p.held_ptr[task], p.held_ptr[task + 1]):
+        if not s.idle[p.held[e]] or _turn(p, s, p.held[e]) != task:
+            return False
+    return True
+
+
+# What happens
+
+
+@jitable
+def _release(p: Program, s: EngineState, task: int) -> None:
+    """One predecessor less for each successor."""
+    for e in range(p.successor_ptr[task], p.successor_ptr[task + 1]):
+        successor = p.successor[e]
+        s.missing[successor] -= 1
+        if s.missing[successor] == 0:
+            _arrive(s, successor)
+
+
+@jitable
+def _free(p: Program, s: EngineState, task: int) -> None:
+    """All resources of a task become idle."""
+    for e in range(p.held_ptr[task], p.held_ptr[task + 1]):
+        s.idle[p.held[e]] = 1
+        s.touched[s.cell[TOUCHED]] = p.held[e]
+        s.cell[TOUCHED] += 1
+
+
+@jitable
+def _finish(p: Program, s: EngineState, task: int, now: int) -> None:
+    """A finish, with the release and the end of the gap where these fall on the same instant."""
+    s.finish[task] = now
+    if p.lag[task] > 0:
+        _post(s, now + p.lag[task], task * 4 + RELEASE)
+    else:
+        _release(p, s, task)
+    if p.gap[task] > 0 and p.held_ptr[task + 1] > p.held_ptr[task]:
+        _post(s, now + p.gap[task], task * 4 + FREE)
+    else:
+        _free(p, s, task)
+
+
+@jitable
+def _begin(p: Program, s: EngineState, task: int, now: int) -> None:
+    """The task starts; one of no length is finished in the next round."""
+    s.start[task] = now
+    length = p.duration[task]
+    if p.flow[task] and p.bytes[task] > 0:
+        if length > 0:
+            _post(s, now + length, task * 4 + ENTER)
+        else:
+            _enter(p, s, task)
+    elif length > 0:
+        _post(s, now + length, task * 4 + FINISH)
+    else:
+        s.zero[s.cell[ZERO]] = task
+        s.cell[ZERO] += 1
+
+
+@jitable
+def _enter(p: Program, s: EngineState, task: int) -> None:
+    """A flow joins those that share its links, which are kept in the order of their ids."""
+    at = s.cell[ACTIVE]
+    while at > 0 and s.active[at - 1] > task:
+        s.active[at] = s.active[at - 1]
+        at -= 1
+    s.active[at] = task
+    s.cell[ACTIVE] += 1
+    s.remaining[task] = p.bytes[task]
+    s.cell[CHANGED] = 1
+
+
+@jitable
+def _share(p: Program, s: EngineState, now: int) -> None:
+    """New rates for the flows, and the instant at which the first of them ends."""
+    elapsed, active = now - s.cell[SINCE], s.cell[ACTIVE]
+    s.cell[SINCE], s.cell[CHANGED], s.cell[FLOWS_END] = now, 0, NEVER
+    for k in range(active):
+        flow = s.active[k]
+        s.remaining[flow] = _advance(s.remaining[flow], s.rate[flow], elapsed)
+    _max_min_rates(
+        s.active, active, p.link_ptr, p.link, p.capacity, s.rate, s.left, s.waiting, s.used
+    )
+    for k in range(active):
+        flow = s.active[k]
+        s.end[flow] = now + _time_left(s.remaining[flow], s.rate[flow])
+        s.cell[FLOWS_END] = min(s.cell[FLOWS_END], s.end[flow])
+
+
+@jitable
+def _end_flows(p: Program, s: EngineState, now: int) -> None:
+    """Every flow that ends now leaves its links."""
+    kept = 0
+    for k in range(s.cell[ACTIVE]):
+        flow = s.active[k]
+        if s.end[flow] == now:
+            _finish(p, s, flow, now)
+        else:
+            s.active[kept] = flow
+            kept += 1
+    s.cell[ACTIVE], s.cell[CHANGED], s.cell[FLOWS_END] = kept, 1, NEVER
+
+
+@jitable
+def _settle(p: Program, s: EngineState, now: int) -> None:
+    """Ready numbers in the order of ids, then starts."""
+    while s.cell[ARRIVED]:
+        s.cell[ARRIVED] -= 1
+        task = _pop(s.arrived, s.arrived, 0, s.cell[ARRIVED])
+        s.ready[task], s.number[task] = 1, s.cell[NUMBER]
+        s.cell[NUMBER] += 1
+        for e in range(p.held_ptr[task], p.held_ptr[task + 1]):
+            _join(p, s, p.held[e], task)
+            s.touched[s.cell[TOUCHED]] = p.held[e]
+            s.cell[TOUCHED] += 1
+        if p.held_ptr[task] == p.held_ptr[task + 1]:
+            _begin(p, s, task, now)
+    for k in range(s.cell[TOUCHED]):
+        head = _turn(p, s, s.touched[k]) if s.idle[s.touched[k]] else -1
+        if head >= 0 and _may_start(p, s, head):
+            for e in range(p.held_ptr[head], p.held_ptr[head + 1]):
+                s.idle[p.held[e]] = 0
+                _leave(p, s, p.held[e])
+            _begin(p, s, head, now)
+    s.cell[TOUCHED] = 0
+    if s.cell[CHANGED]:
+        _share(p, s, now)
+
+
+@jitable
+def _apply(p: Program, s: EngineState, code: int, now: int) -> None:
+    """What was due: a finish, a release, the end of a gap, or a flow that enters its links."""
+    task, event = code >> 2, code & 3
+    if event == FINISH:
+        _finish(p, s, task, now)
+    elif event == RELEASE:
+        _release(p, s, task)
+    elif event == FREE:
+        _free(p, s, task)
+    else:
+        _enter(p, s, task)
+
+
+@jit
+def _run(program: Ints, state: Ints) -> None:
+    """Rounds until nothing more happens."""
+    p, s = _open_program(program), _open_state(state)
+    for task in range(p.tasks):
+        if s.missing[task] == 0:
+            _arrive(s, task)
+    now = 0
+    _settle(p, s, now)
+    while True:
+        zero = s.cell[ZERO]
+        if zero:  # the next round of this instant
+            s.cell[ZERO] = 0
+            for k in range(zero):
+                _finish(p, s, s.zero[k], now)
+        else:
+            now = s.cell[FLOWS_END]
+            if s.cell[DUE]:
+                now = min(now, s.due_time[0])
+            if now == NEVER:
+                return
+            while s.cell[DUE] and s.due_time[0] == now:
+                s.cell[DUE] -= 1
+                _apply(p, s, _pop(s.due_time, s.due_code, 0, s.cell[DUE]), now)
+            if s.cell[FLOWS_END] == now:
+                _end_flows(p, s, now)
+        _settle(p, s, now)

@@ -1,0 +1,558 @@
+"""Steps that follow one another: simulate them until they repeat, and tell their period.
+
+Execution contract, rule 10: E(k) is the last finish or release of step k. Where every start repeats
+q steps later, up to one shift, the period is (E(k + q) - E(k)) / q. Two equal periods prove
+nothing: what is proved is that the last steps, said again and again, each time as much later, obey
+every rule of the contract. Then they are what follows, for the rules leave no choice. So each task
+has a pace, by how much later it comes q steps later. Where tasks meet (in a queue, on a link) their
+paces are equal, and who is under way or waits when the first task comes that was not simulated is
+the like of who was q steps before. What a task waits for keeps its pace, or comes ever earlier and
+already makes no difference: so a device that waits for nobody may run ever further ahead, as the
+loaders and hosts of endless steps do. The steps take the largest pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import chain
+from math import ceil
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ground.units import PS_PER_SECOND, format_seconds
+from ..lowering import LoweredStep, Prepared, credited, iterated, lower_step, most_steps
+from ..nouns.strategy import Strategy, Sync
+from ..nouns.taskgraph import Ints, TaskGraph
+from ..nouns.trace import Trace
+from .engine import simulate
+
+STEPS = ("once", "repeated")
+"""What a scenario may ask for: one step, or steps that follow one another."""
+
+COUNTS = (4, 8, 16, 32, 52)
+"""How many steps to simulate, until they repeat; the last leaves 50 periods."""
+
+# Steps whose hosts get further ahead are followed to so many, or so many tasks: for seconds.
+MOST_AHEAD, WORTH_FOLLOWING = 1664, 200_000
+
+SLACK = 1e-9  # relative, of starts under fair links, whose rates are rounded
+PERIODS_SHOWN = 8
+
+
+def follow_one_another(strategy: Strategy, steps: str) -> bool:
+    """Whether steps are simulated one after another; a policy of synchronisation always does so."""
+    return steps == "repeated" or isinstance(strategy.sync, Sync)
+
+
+def simulate_strategy(
+    prepared: Prepared, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]
+) -> tuple[Trace, LoweredStep]:
+    """The trace of a strategy, and the step that it executes, once or several times (STEPS).
+
+    Raises InputError, MissingCostError, DeadlockError.
+    """
+    step = lower_step(prepared, strategy, follow_one_another(strategy, steps))
+    return simulate_lowered(step, strategy, engine, steps), step
+
+
+def simulate_lowered(
+    step: LoweredStep, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]
+) -> Trace:
+    """The trace of a step as a strategy lowers to it.
+
+    Where steps follow one another, as many are simulated as it takes until they repeat, or as there
+    may be (COUNTS). Raises InputError, DeadlockError.
+    """
+    if not follow_one_another(strategy, steps):
+        return simulate(iterated(step, 1), engine)
+    sync = strategy.sync if isinstance(strategy.sync, Sync) else None
+    # Doubling: what repeats early costs little, and of the rest at most half was in vain.
+    for count in _counts(step):
+        graph = iterated(step, count)
+        if step.pushes and sync:
+            trace = _under_credit(step, graph, sync, engine)
+        else:
+            trace = simulate(graph, engine)
+        steady = steady_state(trace)
+        if steady is not None and steady.repeats:
+            break
+    return trace
+
+
+def _counts(step: LoweredStep) -> Iterator[int]:
+    """How many steps to simulate, one number after the other, until they repeat."""
+    yield from [count for count in COUNTS if count <= most_steps(step)] or COUNTS[:1]
+    if step.dispatches is None:
+        return
+    # A host that is faster than its device is further ahead with every step, until it may not be.
+    each, count = len(step.task_graph.tasks) + len(step.dispatches.task), 2 * COUNTS[-1]
+    while count <= MOST_AHEAD and count * each <= WORTH_FOLLOWING:
+        yield count
+        count *= 2
+
+
+def _under_credit(step: LoweredStep, graph: TaskGraph, sync: Sync, engine: str) -> Trace:
+    """The trace of several steps whose workers have a credit."""
+    # Loaded where there is a credit: an oracle of placements starts sooner without.
+    from .engine.credit import Sent, decisions
+
+    limit, skip = int(sync.credit or 0), sync.credit_rule == "skip"
+    return credited(
+        step,
+        graph,
+        sync,
+        lambda changed: simulate(changed, engine),
+        lambda free, sent: decisions(free, (Sent(*message) for message in sent), limit, skip),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """How ``steps`` that were simulated follow one another; times in ps.
+
+    ``first_ps`` is the time of the first step, ``periods_ps`` are from the end of each to the end
+    of the next (fewer than ``steps`` - 1: only of steps that none which was not simulated could
+    disturb), ``trace_ps`` is the end of all. The state repeats every ``cycle`` steps, which was
+    proved by comparing it; then the period is exact, a mean over the cycle. With a ``cycle`` of 0
+    no repetition was seen; the period is the mean over the later half of ``periods_ps``.
+    """
+
+    first_ps: int
+    periods_ps: tuple[int, ...]
+    steps: int
+    cycle: int
+    trace_ps: int
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the steps were proved to repeat."""
+        return self.cycle > 0
+
+    @property
+    def later_ps(self) -> tuple[int, ...]:
+        """The periods that count: those of the last cycle, else the later half."""
+        return self.periods_ps[-self.cycle if self.repeats else len(self.periods_ps) // 2 :]
+
+    @property
+    def period_ps(self) -> Fraction:
+        """The period in ps; exact where the steps repeat."""
+        return Fraction(sum(self.later_ps), len(self.later_ps))
+
+    @property
+    def step_ps(self) -> int:
+        """The step time: the period, rounded up to a picosecond."""
+        return ceil(self.period_ps)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``simdev simulate --json`` adds where steps repeat."""
+        return {
+            "first_step_s": self.first_ps / PS_PER_SECOND,
+            "trace_s": self.trace_ps / PS_PER_SECOND,
+            "cycle": self.cycle,
+            "steps": self.steps,
+            "periods_s": [period / PS_PER_SECOND for period in self.periods_ps],
+            "period_min_s": min(self.later_ps) / PS_PER_SECOND,
+            "period_max_s": max(self.later_ps) / PS_PER_SECOND,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """What a person should know of the step time."""
+        times = self.first_ps, self.trace_ps, min(self.later_ps), max(self.later_ps)
+        first, whole, least, most = map(_time, times)
+        yield (
+            "Steps follow one another: this is their period. "
+            f"First step {first}, all {self.steps} steps {whole}."
+        )
+        if self.cycle == 1:
+            yield "The last steps repeat each other in every task."
+        elif self.repeats:
+            yield (
+                f"Every {self.cycle} steps the same comes again in every task: "
+                f"periods from {least} to {most}."
+            )
+        else:
+            yield (
+                f"NOT STEADY after {self.steps} steps: "
+                f"periods from {least} to {most}, the mean is given."
+            )
+        more = ", .." if len(self.periods_ps) > PERIODS_SHOWN else ""
+        yield f"From end to end: {', '.join(map(_time, self.periods_ps[:PERIODS_SHOWN]))}{more}."
+
+
+def _time(ps: int) -> str:
+    return format_seconds(ps / PS_PER_SECOND)
+
+
+def steady_state(trace: Trace) -> Steady | None:
+    """How the steps of a trace repeat; None for fewer than three, which have no period.
+
+    Remembered for the trace: it is asked for where steps are simulated, and by whoever tells them.
+    """
+    if trace.task_graph.steps < 3:
+        return None
+    if trace not in _STEADY:
+        _STEADY[trace] = _steady(trace)
+    return _STEADY[trace]
+
+
+_STEADY: WeakKeyDictionary[Trace, Steady] = WeakKeyDictionary()
+
+
+def _steady(trace: Trace) -> Steady:
+    steps = trace.task_graph.steps
+    times = _StepTimes.of(trace)
+    cycle = next((q for q in range(1, (steps - 2) // 2 + 1) if times.repeat(q)), 0)
+    counted = times.ends[: (times.last_undisturbed(cycle) if cycle else steps - 2) + 1]
+    return Steady(int(counted[0]), tuple(np.diff(counted).tolist()), steps, cycle, trace.end_ps)
+
+
+def in_step(trace: Trace, steady: Steady | None) -> Trace:
+    """The trace, its tasks that run ahead of their steps at a pace of their own as much later as
+    lets them end with their step: what a step takes of a device is then seen in any period.
+    """
+    if steady is None or not steady.repeats:
+        return trace
+    leads = (times := _StepTimes.of(trace)).leads(steady.cycle)
+    if not leads.any():
+        return trace
+    later = np.zeros(len(trace.start), np.int64)
+    later[times.number] = leads
+    return replace(trace, start=trace.start + later, finish=trace.finish + later)
+
+
+def step_time_ps(trace: Trace) -> int:
+    """The step time in ps: of steps that follow one another their period, rounded up (rule 10).
+
+    Fewer than three steps have no period: the end of the trace over their number.
+    """
+    steady = steady_state(trace)
+    return -(-trace.end_ps // trace.task_graph.steps) if steady is None else steady.step_ps
+
+
+def ready_ps(task_graph: TaskGraph, release: Ints) -> Ints:
+    """When each task became ready: the last release (finish + lag) of its predecessors, else 0."""
+    successors = task_graph.tasks.successors
+    ready = np.zeros(len(task_graph.tasks), np.int64)
+    np.maximum.at(ready, successors.ids, release[successors.owners()])
+    return ready
+
+
+@dataclass(frozen=True, eq=False)
+class _StepTimes:
+    """A trace with a row a step and a column a task of the step: when it was ready, started,
+    finished, released others, and left its queues too, in ps.
+
+    ``number`` is by row and column the task. ``ends`` are by step the last release; ``slack`` is
+    the part of a shift that may be rounding.
+    """
+
+    graph: TaskGraph
+    number: Ints
+    ready: Ints
+    start: Ints
+    finish: Ints
+    release: Ints
+    free: Ints
+    ends: Ints
+    slack: float
+
+    @classmethod
+    def of(cls, trace: Trace) -> _StepTimes:
+        """The times of a trace of several steps."""
+        graph, tasks = trace.task_graph, trace.task_graph.tasks
+        release = trace.finish + tasks.lag
+        free = np.maximum(release, trace.finish + tasks.gap)
+        ready = _in_turn(graph, ready_ps(graph, release), trace.start)
+        times = np.arange(len(tasks)), ready, trace.start, trace.finish, release, free
+        number, ready, start, finish, release, free = map(graph.by_step, times)
+        ends = release.max(axis=1, initial=0)
+        slack = SLACK if tasks.flow.any() else 0.0
+        return cls(graph, number, ready, start, finish, release, free, ends, slack)
+
+    @property
+    def last(self) -> int:
+        """The last step that counts; behind it one more was simulated."""
+        return len(self.ends) - 2
+
+    def shift(self, cycle: int) -> int:
+        """How much later the last step ends than the one ``cycle`` steps before."""
+        return int(self.ends[self.last] - self.ends[self.last - cycle])
+
+    def tolerance(self, cycle: int) -> float:
+        """By how much a shift may be wrong, in ps."""
+        return self.slack * self.shift(cycle)
+
+    def paces(self, cycle: int) -> Ints:
+        """By task of a step how much later it starts in the last than ``cycle`` steps before;
+        equal where the difference may be rounding.
+        """
+        shifts = self.start[self.last] - self.start[self.last - cycle]
+        values, place = np.unique(shifts, return_inverse=True)
+        differ = np.diff(values) > self.tolerance(cycle)
+        largest = values[np.append(differ, np.ones(len(values[:1]), np.bool_))]
+        paces: Ints = largest[np.append(0, np.cumsum(differ))[place]]
+        return paces
+
+    def repeat(self, cycle: int) -> bool:
+        """Whether every step from the last on is the one ``cycle`` steps before it, each task later
+        by its pace (see the top of the module).
+        """
+        last, paces = self.last, self.paces(cycle)
+        # Most numbers of steps fail here, which costs little.
+        if not (self._later(self.finish, paces, last, cycle) and self._meet_in_step(paces)):
+            return False
+        first = self._first_under_way(paces, cycle)
+        if first < cycle:
+            return False
+        ready = self.ready[last] - self.ready[last - cycle]
+        times = (self.start, paces), (self.finish, paces), (self.ready, ready)
+        return (
+            all(self._later(column, by, first, cycle) for column, by in times)
+            and self._ends_at(paces, cycle)
+            and self._queues_keep_order(paces, ready, cycle)
+            and self._inputs_keep_away(paces, ready, first, cycle)
+            and self.last_undisturbed(cycle) >= 0
+        )
+
+    def _later(self, times: Ints, by: Ints | int, first: int, cycle: int) -> bool:
+        """Whether the times from this step to the last are so much later than those before."""
+        before, after = times[first - cycle : self.last + 1 - cycle], times[first : self.last + 1]
+        return bool((np.abs(after - before - by) <= self.tolerance(cycle)).all())
+
+    def _ends_at(self, paces: Ints, cycle: int) -> bool:
+        """Whether steps end with tasks of the largest pace, and go on to do so."""
+        behind = slice(self.last - cycle, self.last + 1)
+        ends = self.release[behind, paces == paces.max(initial=0)].max(axis=1, initial=0)
+        return bool((ends == self.ends[behind]).all())
+
+    def _first_under_way(self, paces: Ints, cycle: int) -> int:
+        """The first step that, at some place, has not left when the first task comes that was not
+        simulated, or had not as much earlier (else the last). -1 where what was simulated behind
+        the last comes before, in the way of others.
+        """
+        places, last, behind = self._places, self.last, slice(self.last + 1 - cycle, self.last + 1)
+        left = places.reduced(np.maximum, self.free[: last + 1])
+        comes = places.reduced(np.minimum, self.start[behind] + paces).min(axis=0)
+        came = places.reduced(np.minimum, self.start[last + 1 :])[0]
+        if (came < np.minimum(comes - self.tolerance(cycle), left.max(axis=0))).any():
+            return -1
+        pace = places.reduced(np.maximum, paces[None])[0]
+        # What takes no time at all is nowhere under way.
+        left[:, pace == 0] = -1
+        now = np.flatnonzero((left >= comes).any(axis=1))
+        then = np.flatnonzero((left[: last + 1 - cycle] >= comes - pace).any(axis=1)) + cycle
+        firsts: list[int] = [last, *now[:1].tolist(), *then[:1].tolist()]
+        return min(firsts)
+
+    def _meet_in_step(self, paces: Ints) -> bool:
+        """Whether all that meets at a place keeps one pace."""
+        slowest, fastest = (self._places.reduced(f, paces[None]) for f in (np.minimum, np.maximum))
+        return bool((slowest == fastest).all())
+
+    @cached_property
+    def _places(self) -> _Places:
+        return _Places.of(self.graph, self.number[0])
+
+    def _queues_keep_order(self, paces: Ints, ready: Ints, cycle: int) -> bool:
+        """Whether all in a queue becomes ready at one pace: in step with the pace of the queue, or
+        in a first-in-first-out queue ever earlier.
+        """
+        places, close = self._places, self.tolerance(cycle)
+
+        def ends(of_task: Ints) -> tuple[Ints, Ints]:
+            return places.reduced(np.minimum, of_task), places.reduced(np.maximum, of_task)
+
+        (pace, _), (low, high) = ends(paces[None]), ends(ready[None])
+        # Of priorities the later may come before the earlier, and would do so ever more often.
+        ranks = ends(self.graph.by_step(self.graph.tasks.priority)[:2])
+        ranked = (ranks[0] < ranks[1]).any(axis=0) & (places.policy == "priority")
+        in_step = (low >= pace - close) & (high <= pace + close)
+        kept = (high - low <= close) & (in_step | ~ranked) | np.isin(places.policy, ("", "fixed"))
+        return bool(kept.all())
+
+    def _inputs_keep_away(self, paces: Ints, ready: Ints, first: int, cycle: int) -> bool:
+        """Whether what comes ever earlier than a task becomes ready, and what is ready ever earlier
+        than it starts, already does so; nothing comes ever later.
+        """
+        close, steps = self.tolerance(cycle), slice(first, self.last + 1)
+        early = ready < paces - close
+        if (ready > paces + close).any() or (self.ready >= self.start)[steps, early].any():
+            return False
+        successors, task = self.graph.tasks.successors, self.number.ravel()
+        row, column, release, since = (np.zeros(len(task), np.int64) for _ in range(4))
+        row[task], column[task] = np.divmod(np.arange(len(task)), self.number.shape[1])
+        release[task], since[task] = self.release.ravel(), self.ready.ravel()
+        before, after = successors.owners(), successors.ids
+        counted = (row[after] >= first) & (row[after] <= self.last)
+        before, after = before[counted], after[counted]
+        lead = ready[column[after]] - paces[column[before]]
+        comes_later = (lead > close) & (release[before] >= since[after])
+        return not bool(((lead < -close) | comes_later).any())
+
+    def leads(self, cycle: int) -> Ints:
+        """By step and task how much earlier than the step all tasks of its pace end; 0 of those
+        that keep the pace of the steps.
+        """
+        leads, paces, last = np.zeros_like(self.start), self.paces(cycle), self.last
+        for pace in set(paces.tolist()) - {paces.max(initial=0)}:
+            lead = self.ends - self.release[:, paces == pace].max(axis=1)
+            # The end of what was simulated is no end of a step.
+            lead[last + 1] = lead[last + 1 - cycle] + self.shift(cycle) - pace
+            leads[:, paces == pace] = lead[:, None]
+        return leads
+
+    def last_undisturbed(self, cycle: int) -> int:
+        """The last step that ends before one begins that was not simulated, one shift later than
+        its like; -1 where there is none.
+        """
+        last, shift = self.last, self.shift(cycle)
+        # A host that is far ahead disturbs nothing: its dispatches hold no queue but its thread.
+        works = (self.start + self.leads(cycle))[
+            last + 2 - cycle, : self.graph.first_dispatch // self.graph.steps
+        ].min(initial=self.ends[-1])
+        whole = self.ends[cycle : last + 1] <= works + shift
+        later = self.ends[cycle : last + 1] - self.ends[: last + 1 - cycle]
+        whole &= np.abs(later - shift) <= self.tolerance(cycle)
+        return cycle + int(np.flatnonzero(whole)[-1]) if whole.any() else -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """Where tasks of a step meet: queues, links, what slows them, and devices with what dispatches
+    their ops one by one: how far a host may be ahead need not show.
+
+    ``task`` are columns (``_StepTimes``), those of each place in a row, from ``begins`` on;
+    ``policy`` is that of a queue, and "" elsewhere.
+    """
+
+    policy: NDArray[np.str_]
+    task: Ints
+    begins: Ints
+
+    @classmethod
+    def of(cls, graph: TaskGraph, rows: Ints) -> _Places:
+        """The places of the tasks in these rows, which are those of the first step."""
+        tasks, column = graph.tasks, np.full(len(graph.tasks), -1)
+        column[rows] = np.arange(len(rows))
+        met = [(rows.owners(), rows.ids) for rows in (tasks.resources, tasks.links)]
+        for slowed in graph.sharing:
+            sides = slowed.first, slowed.second
+            owners = np.concatenate([side.owners() for side in sides])
+            met.append((owners, np.concatenate([side.ids for side in sides])))
+        places, count = list[Ints](), 0
+        for _, ids in (met := [*met, _dispatched(graph)]):
+            places.append(ids + count)
+            count += max(len(graph.resources), int(ids.max(initial=0)) + 1)
+        task = column[np.concatenate([owners for owners, _ in met])]
+        place = np.concatenate(places)[task >= 0]
+        task = task[task >= 0]
+        order = np.argsort(place, kind="stable")
+        numbers, begins = np.unique(place[order], return_index=True)
+        policies = [queue.policy for queue in graph.resources] + [""] * count
+        return cls(np.array(policies)[numbers], task[order], begins)
+
+    def reduced(self, ufunc: np.ufunc, times: Ints) -> Ints:
+        """The least or most of the times of each place, by step (``ufunc``: minimum, maximum)."""
+        reduced: Ints = ufunc.reduceat(times[:, self.task], self.begins, axis=1)
+        return reduced
+
+
+def _dispatched(graph: TaskGraph) -> tuple[Ints, Ints]:
+    """Pairs (task, device) of what dispatches ops of the first step one by one and of these ops."""
+    tasks, first = graph.tasks, graph.first_dispatch
+    rows = range(first, first + (len(tasks) - first) // graph.steps)
+    devices = tasks.source[first : rows.stop]
+    sent = [
+        row
+        for row, device, count in zip(rows, devices, np.bincount(devices)[devices], strict=True)
+        # A whole graph, the one dispatch of its device, waits for its thread alone. Of others no
+        # name is asked for: each is made when it is read.
+        if count > 1 or tasks.name[row] != f"dispatch graph@{graph.devices[device]}"
+    ]
+    ops = [tasks.successors[row] for row in sent]
+    devices = tasks.source[sent]
+    of_ops = np.repeat(devices, [len(row) for row in ops])
+    return np.array([*sent, *chain(*ops)], np.int64), np.concatenate((devices, of_ops))
+
+
+def _in_turn(graph: TaskGraph, ready: Ints, start: Ints) -> Ints:
+    """When tasks became ready; of those in fixed queues alone when they started, for their turn
+    counts, however early the first in it are ready.
+    """
+    held = graph.tasks.resources
+    fixed = np.array([queue.policy == "fixed" for queue in graph.resources], np.bool_)
+    others = np.bincount(held.owners()[~fixed[held.ids]], minlength=len(ready))
+    return np.where((np.diff(held.ptr) > 0) & (others == 0), start, ready)
+
+
+def steady_rounds(trace: Trace, rows: Ints) -> Steady | None:
+    """How rounds of a trace repeat whose tasks are ``rows``, in one order; None for fewer than
+    three. Periods are from begin to begin.
+
+    For graphs of fixed queues in which nothing of a round begins before the round before it does.
+    Then all that is to come follows from what runs and waits just before a round begins; of what is
+    over by then no time counts, so rounds may repeat while the first are still under way.
+    """
+    if len(rows) < 3:
+        return None
+    times = _RoundTimes.of(trace, rows)
+    last, begins = len(rows) - 1, times.begins
+    here = times.state(last)
+    cycle = int(not trace.end_ps)  # what takes no time repeats at once
+    for before in range(last - 1, -1, -1):
+        slack = times.slack * int(begins[last] - begins[before])
+        pairs = zip(here, times.state(before), strict=True)
+        if all(a.shape == b.shape and (np.abs(a - b) <= slack).all() for a, b in pairs):
+            cycle = last - before
+            break
+    periods, first = tuple(np.diff(begins).tolist()), int(times.release[0].max())
+    return Steady(first, periods, len(rows), cycle, trace.end_ps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RoundTimes:
+    """A trace with a row a round, in ps: of each task when it was ready, started, finished,
+    released others and left its queues; and when each round began.
+    """
+
+    ready: Ints
+    start: Ints
+    finish: Ints
+    release: Ints
+    free: Ints
+    begins: Ints
+    slack: float
+
+    @classmethod
+    def of(cls, trace: Trace, rows: Ints) -> _RoundTimes:
+        graph, tasks = trace.task_graph, trace.task_graph.tasks
+        release = trace.finish + tasks.lag
+        ready = _in_turn(graph, ready_ps(graph, release), trace.start)
+        free = np.maximum(release, trace.finish + tasks.gap)
+        ready, start, finish, release, free = (
+            column[rows] for column in (ready, trace.start, trace.finish, release, free)
+        )
+        slack = SLACK if tasks.flow.any() else 0.0
+        return cls(ready, start, finish, release, free, start.min(axis=1), slack)
+
+    def state(self, number: int) -> tuple[Ints, Ints, Ints]:
+        """Just before a round begins, of what is not over then, by round: since when it is ready,
+        since when it runs, and until when.
+        """
+        now = self.begins[number]
+        alive = self.free[:number] >= now
+        alive = alive[int(alive.any(axis=1).argmax()) if alive.any() else number :]
+        there = slice(number - len(alive), number)
+        ready, start, until = (
+            column[there] - now for column in (self.ready, self.start, self.finish)
+        )
+        until = np.where(start < 0, until, 0)
+        # Over is what no other time can be: 1 ps later than now.
+        ready, start = (np.where(alive, np.minimum(times, 0), 1) for times in (ready, start))
+        return ready, start, np.where(alive, until, 0)

@@ -1,0 +1,432 @@
+"""Scenario, one runnable question, and ``execute``, which simulates it and gives an Outcome."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..costs import CostMiss, CostModel
+from ..ground.errors import InputError
+from ..ground.units import Number, is_count, parse_price, picoseconds, written
+from ..lowering import LoweredStep, Prepared, lower_step, split
+from ..lowering.origins import (
+    HostOrigins,
+    cost_misses,
+    expected_error,
+    host_origins,
+    op_costs,
+    rung_shares,
+)
+from ..lowering.symmetry import Expanded, Quotient, Symmetry, quotient_of
+from ..nouns.cluster import Cluster
+from ..nouns.graph import Graph
+from ..nouns.memory import MemoryModel
+from ..nouns.models.large import Transformer, shard_of
+from ..nouns.models.large.roles import LargeStep
+from ..nouns.scale import LIMIT, parse_limit, scale_of, scale_of_devices, scale_of_large
+from ..nouns.schedules import Schedule
+from ..nouns.strategy import Origin, Parallelism, Strategy, resolve_placement
+from ..nouns.taskgraph import TaskGraph
+from ..nouns.trace import Trace
+from .period import STEPS, simulate_strategy
+
+if TYPE_CHECKING:
+    from ..files import ScenarioFiles
+
+OPTIONS = ("engine", "memory", "symmetry", "steps", "limit", "samples", "price")
+"""Fields of a scenario that stand under ``options`` in its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A graph on a cluster, what its ops cost, how it is spread, and how to answer.
+
+    Raises InputError.
+
+    - ``graph``: a Graph; or a large model by its sizes alone, a Transformer, which only a pipeline
+      spreads.
+    - ``costs``: profiles and datasheets, to which those shipped of its kinds of device are added;
+      of a large model, by the ops that its kernels are like, and where profiles are left open
+      (``CostModel()``) the measured rows that ship for its kinds of device.
+    - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted;
+      never changes timing.
+    - ``symmetry``: one device stands for those that run alike (see docs/explanation/symmetry.md).
+    - ``steps``: "once", or "repeated": one step after another.
+    - ``limit``: what may take longer by a guess is refused before it is lowered: seconds, a text
+      with a unit, or "none".
+    - ``samples`` of a step of a graph (None: as many as its inputs tell, where they do).
+    - ``price`` of a GPU's hour in dollars, a number or like "$2.5"; None: costs are not told.
+    """
+
+    graph: Graph | Transformer
+    cluster: Cluster
+    costs: CostModel
+    strategy: Strategy
+    engine: str = "auto"
+    memory: MemoryModel = MemoryModel()
+    symmetry: bool = True
+    steps: str = STEPS[0]
+    limit: Number = LIMIT
+    samples: int | None = None
+    price: Number | None = None
+
+    def __post_init__(self) -> None:
+        from ..files.device import datasheets
+        from ..files.profile import shipped_rows
+
+        if problems := list(self._problems()):
+            raise InputError(problems)
+        kinds = dict.fromkeys(device.kind for device in self.cluster.devices)
+        rows = shipped_rows(kinds) if isinstance(self.graph, Transformer) else ()
+        specs = datasheets(self.costs.specs, kinds, self.costs.profiles)
+        measured = datasheets((), (), rows)
+        object.__setattr__(self, "costs", self.costs.completed(specs, rows, measured))
+
+    def _problems(self) -> Iterator[str]:
+        from .engine import ENGINES
+
+        if self.engine not in ("auto", *ENGINES):
+            choice = ", ".join(("auto", *ENGINES))
+            yield (
+                f'engine: "{self.engine}" is not available in this version of simdev; '
+                f"there are {choice}"
+            )
+        try:
+            parse_limit(self.limit)
+        except ValueError as error:
+            yield f"limit: {error}"
+        try:
+            parse_price(0 if self.price is None else self.price)
+        except ValueError as error:
+            yield f"price: {error}"
+        if self.samples is not None and not (is_count(self.samples) and self.samples):
+            yield f"samples: must be a whole number from 1 on, got {written(self.samples)}"
+        if self.steps not in STEPS:
+            yield f'steps: must be one of {", ".join(STEPS)}, got "{self.steps}"'
+        yield from (
+            self._large_problems()
+            if isinstance(self.graph, Transformer)
+            else self._graph_problems()
+        )
+
+    def _graph_problems(self) -> Iterator[str]:
+        pipeline = self.strategy.pipeline
+        for name in () if pipeline is None else pipeline.of_large_models():
+            yield (
+                f"strategy.pipeline.{name}: goes with a large model by its name; "
+                f"{self.graph.name or 'this'} is a graph"
+            )
+
+    def _large_problems(self) -> Iterator[str]:
+        """A large model has no ops, so nothing can be said of single ones."""
+        name = self.graph.name
+        if self.strategy.pipeline is None:
+            yield f"strategy: {name} is a large model by its sizes; it needs a pipeline"
+        for beside in ("stages", "ranks"):
+            if self.strategy.pipeline is not None and getattr(self.strategy.pipeline, beside):
+                reason = f"goes with a graph of ops; {name} is a large model by its sizes"
+                yield f"strategy.pipeline.{beside}: {reason}"
+        if self.steps != STEPS[0]:
+            yield f"steps: {name} is a large model by its sizes; its step is simulated once"
+        if self.samples is not None:
+            yield f"samples: the pipeline of {name} tells them"
+        if self.costs.strict:
+            yield f"costs: some of the layers of {name} are estimated"
+        if self.memory != MemoryModel():
+            yield f"memory: that of {name} is counted tensor by tensor"
+
+
+class Splitting(NamedTuple):
+    """What says what splitting ops costs: the task graph of one step (or microbatch), the kinds of
+    the ops that were split, what each shard was made from, and the time of ops unsplit in ps; where
+    some shards stand for others, the symmetry.
+    """
+
+    task_graph: TaskGraph
+    kinds: Mapping[str, str]
+    origins: Mapping[str, Origin]
+    whole_ps: Mapping[str, int]
+    symmetry: Symmetry | None = None
+
+
+class Stage(NamedTuple):
+    """A stage of a pipeline over a graph: its device, its first and last forward op in program
+    order, and how many ops it has.
+    """
+
+    device: str
+    first: str
+    last: str
+    ops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a report is made of: a trace, with where its op times come from.
+
+    A trace alone is an outcome too: ``Outcome(trace)``. ``rungs`` is the share of the op time by
+    the rung of the cost ladder that gave it, ``misses`` what had to be estimated (the longest
+    first), ``rel_err`` the expected relative error of an op's time, weighted by time (None: not
+    known). ``memory`` is how memory was counted. ``splitting`` is there where ops were split.
+    ``synchronised`` counts the gradients that a policy synchronises (None: there is none).
+    ``large`` says what the tasks of a large model's step are for; ``schedule`` is what a trace of
+    stage times alone follows. ``strategy`` says how gradients are synchronised and what
+    collectives rest on; ``stages`` are those of a pipeline over a graph; ``hosts`` tells where the
+    times of hosts come from. ``symmetry`` tells for which devices those of the trace stand, or why
+    all were simulated although some looked alike (None: none did). ``scenario`` is what was asked.
+    """
+
+    trace: Trace
+    rungs: Mapping[str, float] = field(default_factory=dict)
+    misses: tuple[CostMiss, ...] = ()
+    rel_err: float | None = 0.0
+    memory: MemoryModel = MemoryModel()
+    splitting: Splitting | None = None
+    synchronised: int | None = None
+    large: LargeStep | None = None
+    schedule: Schedule | None = None
+    strategy: Strategy | None = None
+    stages: tuple[Stage, ...] = ()
+    hosts: HostOrigins | None = None
+    symmetry: Symmetry | Expanded | None = None
+    scenario: Scenario | None = None
+
+
+def load_scenario(
+    path: str | os.PathLike[str] | Mapping[str, Any], limit: Number | None = None
+) -> Scenario:
+    """The scenario of a file, of an example by its name (``simdev examples`` lists them) or of an
+    object of the same shape, whatever its graph and its strategy are. ``limit`` takes the place of
+    that of the file (None: that counts).
+
+    Raises InputError with every problem of every file that it names.
+    """
+    from ..files import read_scenario
+
+    file = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    return scenario_of(read_scenario(path, limit=limit), file)
+
+
+def scenario_of(
+    parts: ScenarioFiles, file: str | None = None, costs: CostModel | None = None
+) -> Scenario:
+    """The scenario of parts that were read from a file; ``costs`` are theirs where somebody has
+    them already.
+    """
+    costs = CostModel(parts.profiles, parts.specs) if costs is None else costs
+    options = {name: getattr(parts, name) for name in OPTIONS}
+    try:
+        return Scenario(parts.graph, parts.cluster, costs, parts.strategy, **options)
+    except InputError as error:
+        problems = (
+            f"options.{problem}" if problem.partition(":")[0] in OPTIONS else problem
+            for problem in error.problems
+        )
+        raise InputError(problems, file) from None
+
+
+def graph_of(scenario: Scenario) -> Graph:
+    """The graph of a scenario, for what asks about single ops.
+
+    Raises InputError for what has none to ask about.
+    """
+    if isinstance(scenario.graph, Transformer):
+        name = scenario.graph.name
+        raise InputError(
+            f"graph: {name} is a large model by its sizes: it has no ops to place, fit or ask about"
+        )
+    return scenario.graph
+
+
+def of_every_device(scenario: Scenario) -> Scenario:
+    """The scenario in which no device stands for others: for what pairs its tasks with others, as
+    the checker, a saved run, a measured trace and a step that is lowered again do.
+
+    Of a large model some stand for all as ever.
+    """
+    return replace(scenario, symmetry=False) if isinstance(scenario.graph, Graph) else scenario
+
+
+def prepare(scenario: Scenario) -> Prepared:
+    """What lowering needs whatever the strategy: scenarios that differ in nothing else can share
+    it.
+
+    Raises InputError for a large model, of whose lowering the strategy decides everything.
+    """
+    return Prepared(graph_of(scenario), scenario.cluster, scenario.costs, scenario.memory)
+
+
+def require_possible(scenario: Scenario, prepared: Prepared | None = None) -> None:
+    """Raises InputError for a strategy that this graph and cluster cannot have, as far as that is
+    known before anything is built: degrees that divide nothing, a wrong number of devices, names
+    of none. ``execute`` raises it too.
+    """
+    if isinstance(scenario.graph, Transformer):
+        from ..lowering.hybrid import even_layers
+        from ..lowering.hybrid.grid import rank_grid
+        from ..lowering.pipeline import schedule_of
+
+        pipeline = scenario.strategy.pipeline
+        assert pipeline is not None
+        with _of_the_pipeline():
+            shard_of(scenario.graph, pipeline)
+            rank_grid(scenario.cluster, pipeline)
+            stages = schedule_of(pipeline, large=True).stages
+            if not pipeline.stage_layers:
+                even_layers(scenario.graph.layers, stages)
+        return
+    prepared, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
+    if strategy.pipeline is None:
+        sharded, placed, _ = split(prepared, strategy)
+        resolve_placement(sharded.graph, sharded.cluster, placed.placement)
+    else:
+        lower_step(prepared, strategy)
+
+
+def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
+    """Lower and simulate, with what ``prepare`` made where it is at hand; of many devices that run
+    alike only those that stand for the rest.
+
+    Raises InputError, MissingCostError, DeadlockError.
+    """
+    is_large = isinstance(scenario.graph, Transformer)
+    outcome = _large(scenario) if is_large else _of_graph(scenario, prepared)
+    return replace(outcome, scenario=scenario)
+
+
+def _of_graph(scenario: Scenario, prepared: Prepared | None) -> Outcome:
+    limit, repeats = parse_limit(scenario.limit), scenario.steps == "repeated"
+    scale_of_devices(scenario.cluster).require(limit)
+    prepared, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
+    quotient = quotient_of(prepared, strategy) if scenario.symmetry else None
+    if not isinstance(quotient, Quotient):
+        scale_of(prepared.graph, scenario.cluster, strategy, repeats).require(limit)
+        trace, step = simulate_strategy(prepared, strategy, scenario.engine, scenario.steps)
+        return replace(outcome_of(prepared, strategy, trace, step), symmetry=quotient)
+    there = quotient.prepared, quotient.strategy
+    trace, step = simulate_strategy(*there, scenario.engine, scenario.steps)
+    outcome = outcome_of(*there, trace, step, quotient.symmetry, prepared)
+    return replace(outcome, strategy=strategy)
+
+
+def _large(scenario: Scenario) -> Outcome:
+    """The step of a large model; what is wrong with its pipeline is reported of the strategy."""
+    from ..costs.collectives import collective_model
+    from ..lowering.hybrid import lower_hybrid
+    from .engine import simulate
+
+    model, pipeline = scenario.graph, scenario.strategy.pipeline
+    assert isinstance(model, Transformer)
+    assert pipeline is not None
+    with _of_the_pipeline():
+        scale = scale_of_large(model, pipeline, scenario.cluster, scenario.symmetry)
+        scale.require(parse_limit(scenario.limit))
+        collectives = collective_model(scenario.cluster)
+        options = scenario.costs, scenario.symmetry
+        task_graph, large = lower_hybrid(model, pipeline, collectives, *options)
+    trace = simulate(task_graph, scenario.engine)
+    return Outcome(trace, large.rungs, rel_err=large.rel_err, large=large)
+
+
+@contextmanager
+def _of_the_pipeline() -> Iterator[None]:
+    """Problems of the block are told of the scenario: ``tp: ...`` is one of its pipeline."""
+    try:
+        yield
+    except InputError as error:
+        problems = (
+            f"strategy.pipeline.{problem}"
+            if hasattr(Parallelism, problem.partition(":")[0])
+            else problem
+            for problem in error.problems
+        )
+        raise InputError(problems, error.file) from None
+
+
+def outcome_of(
+    prepared: Prepared,
+    strategy: Strategy,
+    trace: Trace,
+    step: LoweredStep,
+    symmetry: Symmetry | None = None,
+    whole: Prepared | None = None,
+) -> Outcome:
+    """A trace of a strategy's ``step``, with where its op times come from.
+
+    Where its devices stand for others ``symmetry`` says for which, and ``whole`` is the graph of
+    all of them.
+    """
+    sharded, placed, origins = split(prepared, strategy)
+    graph = step.task_graph if step.microbatch is None else step.microbatch
+    # Ops are the first tasks of a task graph.
+    devices = graph.tasks.source[: len(sharded.graph.ops)]
+    copies = None if symmetry is None else symmetry.copies
+    costs = op_costs(sharded, devices.tolist(), copies)
+    splitting = _splitting(whole or prepared, placed, origins, graph) if origins else None
+    if splitting is not None:
+        splitting = splitting._replace(symmetry=symmetry)
+    known = rung_shares(costs), cost_misses(sharded, costs), expected_error(costs)
+    return Outcome(
+        trace, *known, prepared.memory, splitting, step.synchronised,
+        strategy=strategy, stages=tuple(_stages(prepared, graph, step.stages)),
+        hosts=host_origins(sharded, devices, step.dispatches, copies), symmetry=symmetry,
+    )  # fmt: skip
+
+
+def _stages(prepared: Prepared, task_graph: TaskGraph, stages: Sequence[int]) -> Iterator[Stage]:
+    ops, devices = prepared.graph.ops, prepared.cluster.devices
+    for number in sorted(set(stages)):
+        members = [op for op, stage in enumerate(stages) if stage == number]
+        # Backward ops lie in the opposite order, so forwards alone name the span of a stage.
+        forward = [op for op in members if ops[op].phase == "forward"] or members
+        device = devices[int(task_graph.tasks.source[forward[0]])].name
+        yield Stage(device, ops[forward[0]].name, ops[forward[-1]].name, len(members))
+
+
+def _splitting(
+    prepared: Prepared, placed: Strategy, origins: Mapping[str, Origin], step: TaskGraph
+) -> Splitting:
+    """An op's unsplit time is that on the device of its first part."""
+    graph, cluster = prepared.graph, prepared.cluster
+    whole: dict[str, int] = {}
+    for name, origin in origins.items():
+        if origin.op not in whole:
+            cost = prepared.cost(graph.index[origin.op], cluster.index[placed.placement[name]])
+            if cost is not None:
+                whole[origin.op] = picoseconds(cost.seconds)
+    return Splitting(step, {op.name: op.kind for op in graph.ops}, origins, whole)
+
+
+def fingerprint(value: Any) -> str:
+    """A hash of all that a scenario, or a part of it, says: equal however its files write
+    it.
+    """
+    digest = hashlib.sha256()
+    _feed(lambda text: digest.update(text.encode()), value)
+    return digest.hexdigest()[:32]
+
+
+def _feed(write: Callable[[str], None], value: Any) -> None:
+    if is_dataclass(value):
+        write(f"{type(value).__name__}(")
+        for part in fields(value):
+            _feed(write, getattr(value, part.name))
+        write(")")
+    elif isinstance(value, Mapping):
+        write("{")
+        # The order of keys in a file says nothing.
+        for key in sorted(value, key=repr):
+            write(f"{key!r}:")
+            _feed(write, value[key])
+        write("}")
+    elif isinstance(value, (list, tuple)):
+        write("[")
+        for item in value:
+            _feed(write, item)
+        write("]")
+    else:
+        write(f"{value!r},")

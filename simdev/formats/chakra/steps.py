@@ -1,0 +1,327 @@
+"""The step that the ranks of a Chakra trace run together, as one graph.
+
+Computations become ops with the times of the trace; what is sent becomes a tensor that the op
+before it makes and the ops behind it read on their own devices, so that the simulated network
+carries it, beside the computations, and times of communication in the trace are not used. A
+collective is one op over its ranks; a gather or scatter is so many tensors sent. Sizes are those
+that ASTRA-sim gives ``comm_size`` (``collective_algorithm/Ring.cc``): the share of a rank for an
+all-gather, else the whole buffer. The root of a collective is its first rank.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from ...ground.errors import InputError
+from ...ground.units import parse_bandwidth
+from ...nouns.cluster import Cluster, Device, Link
+from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.strategy import Strategy
+from ..imported import Imported
+from ..machine import Machine
+from .meetings import Meetings, Ranked, call, count_of, is_collective, is_host
+from .messages import Node, Trace
+
+HOST, LAUNCH = "host-cpu", "1 TB/s"
+PEAKS = ("bfloat16", "float16", "float32")
+_RANK = re.compile(r"(\d+)\.(?:et|json)(?:\.gz)?\Z")
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What it means that nodes have finished on a rank: ops to wait for, and tensors to read."""
+
+    ops: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+
+
+def _all_done(parts: Iterable[_Done]) -> _Done:
+    parts = list(parts)
+    return _Done(
+        tuple(dict.fromkeys(op for part in parts for op in part.ops)),
+        tuple(dict.fromkeys(tensor for part in parts for tensor in part.tensors)),
+    )
+
+
+def traces_scenario(traces: Sequence[Trace], machine: Machine, name: str | None = None) -> Imported:
+    """The scenario of the traces of all ranks, or of a single trace that all ranks run
+    (``machine.devices`` of them).
+
+    Raises InputError with every problem: collectives that do not meet, sends without receivers,
+    times that are missing.
+    """
+    ranks = _ranks(traces, machine)
+    nodes = [node for trace in ranks for node in trace.nodes]
+    build = _Builder(ranks, _cluster(machine, len(ranks), any(map(is_host, nodes))), machine)
+    build.run()
+    notes = [
+        "times are whole microseconds in a Chakra trace: what lasted less is 0, memory is not told"
+    ]
+    if len(traces) == 1 and len(ranks) > 1:
+        notes.append(f"all {len(ranks)} ranks run the one trace")
+    if any("COMM" in node.type for node in nodes):
+        notes.append(
+            "communication is simulated on the cluster; its times in the trace are not used"
+        )
+    if len(ranks) == 1 and any(map(is_collective, nodes)):
+        notes.append(
+            "one rank alone: its collectives take no time; give the files of all ranks, or "
+            "--devices"
+        )
+    notes += [f"{count} nodes of {kind} left out" for kind, count in sorted(build.left_out.items())]
+    if build.estimated:
+        notes.append(
+            f"{build.estimated} nodes tell no time: num_ops and tensor_size over the datasheet's "
+            "peaks"
+        )
+    return Imported(
+        Graph(name or "Chakra trace", tuple(build.ops.values())),
+        build.cluster,
+        Strategy(build.placement),
+        source="chakra",
+        notes=tuple(notes),
+    )
+
+
+def _ranks(traces: Sequence[Trace], machine: Machine) -> list[Trace]:
+    """The traces by rank: by the numbers at the ends of their files' names, else as they are
+    given.
+    """
+    if len(traces) == 1:
+        return [traces[0]] * (machine.devices or 1)
+    if machine.devices not in (None, len(traces)):
+        raise InputError(
+            f"--devices: {machine.devices}, but there are traces of {len(traces)} ranks"
+        )
+    matches = [_RANK.search(trace.file) for trace in traces]
+    by_rank = {int(match[1]): trace for match, trace in zip(matches, traces, strict=True) if match}
+    if sorted(by_rank) != list(range(len(traces))):
+        return list(traces)
+    return [by_rank[rank] for rank in range(len(traces))]
+
+
+def _cluster(machine: Machine, ranks: int, hosts: bool) -> Cluster:
+    cluster = machine.build(ranks)
+    count = sum(device.runs_ops for device in cluster.devices)
+    if count < ranks:
+        raise InputError(f"--cluster: {count} devices for {ranks} ranks")
+    names = [f"cpu:{rank}" for rank in range(ranks)] if hosts else []
+    missing = [name for name in names if name not in cluster.index]
+    if not missing:
+        return cluster
+    # What the host tells its GPU are launches, not data.
+    workers = [device.name for device in cluster.devices if device.runs_ops][:ranks]
+    links = [
+        Link((worker, name), parse_bandwidth(LAUNCH))
+        for worker, name in zip(workers, names, strict=True)
+        if name in missing
+    ]
+    return replace(
+        cluster,
+        name=f"{cluster.name} with hosts",
+        devices=(*cluster.devices, *(Device(name, HOST) for name in missing)),
+        links=(*cluster.links, *links),
+    )
+
+
+class _Builder:
+    """Puts the graph together: visits the nodes of all ranks once what they wait for is done."""
+
+    def __init__(self, ranks: Sequence[Trace], cluster: Cluster, machine: Machine) -> None:
+        self.ranks, self.cluster, self.machine = ranks, cluster, machine
+        self.devices = [device.name for device in cluster.devices if device.runs_ops][: len(ranks)]
+        self.ops: dict[str, Op] = {}
+        self.placement: dict[str, str] = {}
+        self.left_out: Counter[str] = Counter()
+        self.estimated = 0
+        self.done: dict[tuple[int, int], _Done] = {}
+        self.sent: dict[tuple[int, int], str] = {}
+        self.meetings = Meetings(ranks)
+
+    def run(self) -> None:
+        """Builds all ops. Raises InputError with every problem."""
+        problems = [*self.meetings.problems]
+        left = [(rank, node) for rank, trace in enumerate(self.ranks) for node in trace.nodes]
+        moved = not problems
+        # Again and again in the order of the files, so that the order of ops does not hang on how
+        # long a node waits for another rank.
+        while moved:
+            later: list[Ranked] = []
+            for rank, node in left:
+                try:
+                    if not self._build(rank, node):
+                        later.append((rank, node))
+                except InputError as error:
+                    place = f"rank {rank}, node {node.id}"
+                    problems += [f"{place}: {problem}" for problem in error.problems]
+                    # Those that wait for a wrong node may be wrong too.
+                    self.done[rank, node.id] = _Done()
+            moved, left = len(later) < len(left), later
+        if left and not problems:
+            rank = left[0][0]
+            stuck = ", ".join([str(node.id) for other, node in left if other == rank][:5])
+            problems = [f"rank {rank}: nodes {stuck} wait for each other, or for a rank that does"]
+        if problems:
+            raise InputError(problems)
+
+    def _build(self, rank: int, node: Node) -> bool:
+        """Builds a node where all that it waits for is built; returns whether it could."""
+        if is_collective(node):
+            return self._meet(self.meetings.of[rank, node.id])
+        sender = self.meetings.sender.get((rank, node.id))
+        before = self._before(rank, node)
+        if before is None or (sender is not None and sender not in self.sent):
+            return False
+        if node.type == "COMM_SEND_NODE":
+            carrier = self._carrier(rank, node, before)
+            self.sent[rank, node.id] = self._output(carrier, count_of(node, "comm_size"))
+        elif sender is not None:
+            before = _all_done([before, _Done(tensors=(self.sent[sender],))])
+        elif node.type in ("COMP_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE") or is_host(node):
+            before = self._compute(rank, node, before)
+        else:
+            self.left_out[node.type] += 1
+        self.done[rank, node.id] = before
+        return True
+
+    def _before(self, rank: int, node: Node) -> _Done | None:
+        """All that a node waits for; None where some of it is not built yet."""
+        parts = [self.done.get((rank, number)) for number in node.waits]
+        return None if None in parts else _all_done(filter(None, parts))
+
+    def _compute(self, rank: int, node: Node, before: _Done) -> _Done:
+        device, kind = self.devices[rank], node.type.removesuffix("_NODE").lower()
+        seconds = node.seconds
+        if is_host(node):
+            device, kind = f"cpu:{rank}", "host"
+        elif not seconds:
+            seconds = self._estimate(node)
+        return _Done((self._add(rank, node, device, before, kind=kind, time=seconds),))
+
+    def _estimate(self, node: Node) -> Fraction:
+        """Seconds of a node that tells none: max(num_ops / peak, tensor_size / bandwidth), as
+        ASTRA-sim reckons.
+        """
+        ops, size = (count_of(node, name, 0) for name in ("num_ops", "tensor_size"))
+        if not ops and not size:
+            return Fraction(0)
+        sheet = self.machine.datasheet
+        if sheet is None:
+            raise InputError("tells num_ops and no time: name a --device that has a datasheet")
+        self.estimated += 1
+        peaks = [sheet.flops[dtype] for dtype in PEAKS if dtype in sheet.flops]
+        peak = peaks[0] if peaks else max(sheet.flops.values())
+        return max(Fraction(ops) / peak, Fraction(size) / sheet.memory_bandwidth)
+
+    def _add(self, rank: int, node: Node, device: str, before: _Done, **fields: Any) -> str:
+        """An op more, placed; returns its name."""
+        base = f"rank{rank}/{node.name or node.id}"
+        if any(Op(base).problems()):
+            base = f"rank{rank}/node {node.id}"
+        name = base if base not in self.ops else f"{base} #{node.id}"
+        # Another node may be called so already.
+        while name in self.ops:
+            name += "'"
+        self.ops[name] = Op(name, inputs=before.tensors, control_inputs=before.ops, **fields)
+        self.placement[name] = device
+        return name
+
+    def _carrier(self, rank: int, node: Node, before: _Done) -> str:
+        """The op whose finish lets the node send: what it waits for where that is a single op on
+        its device, or an op of no time that waits for all.
+        """
+        device = self.devices[rank]
+        if len(before.ops) == 1 and not before.tensors and self.placement[before.ops[0]] == device:
+            return before.ops[0]
+        return self._add(rank, node, device, before, kind="ready", time=Fraction(0))
+
+    def _output(self, name: str, size: int) -> str:
+        """A tensor more that an op makes; returns how it is read."""
+        op = self.ops[name]
+        self.ops[name] = replace(op, outputs=(*op.outputs, Tensor(size)))
+        return f"{name}:{len(op.outputs)}"
+
+    def _meet(self, meeting: Sequence[Ranked]) -> bool:
+        """Builds a collective on all its ranks, once it is ready on each."""
+        first, root = meeting[0]
+        if (first, root.id) in self.done:
+            return True
+        parts = [self._before(rank, node) for rank, node in meeting]
+        ready = [part for part in parts if part is not None]
+        if len(ready) < len(parts):
+            return False
+        (kind, size), count = call(root), len(meeting)
+        # A rank alone has nobody to send to.
+        if count == 1:
+            after = ready
+        elif kind == "barrier":
+            after = [_all_done(ready)] * count
+        else:
+            names = [
+                self._carrier(rank, node, part)
+                for (rank, node), part in zip(meeting, ready, strict=True)
+            ]
+            if kind in ("gather", "scatter"):
+                after = self._send(names, kind, size)
+            else:
+                after = self._collect(meeting, names, kind or "", size)
+        for (rank, node), part in zip(meeting, after, strict=True):
+            self.done[rank, node.id] = part
+        return True
+
+    def _collect(
+        self, meeting: Sequence[Ranked], names: Sequence[str], kind: str, size: int
+    ) -> list[_Done]:
+        """One op over all ranks, with the operands that a collective of its kind has
+        (docs/reference/collectives.md).
+        """
+        (rank, node), count = meeting[0], len(names)
+        read, made = _operands(kind, count, size)
+        operands = tuple(map(self._output, names, read))
+        name = self._add(
+            rank,
+            node,
+            self.devices[rank],
+            _Done(tensors=operands),
+            kind=kind,
+            outputs=tuple(map(Tensor, made)),
+            attrs={"ranks": [self.devices[rank] for rank, _ in meeting]},
+        )
+        # A broadcast leaves nothing on its root, a reduce nothing elsewhere: there only what came
+        # before is done.
+        root_first = kind == "reduce"
+        start = 0 if root_first else count - len(made)
+        return [
+            _Done((carrier,), (f"{name}:{i - start}",) if start <= i < start + len(made) else ())
+            for i, carrier in enumerate(names)
+        ]
+
+    def _send(self, names: Sequence[str], kind: str, size: int) -> list[_Done]:
+        """A gather to the first rank or a scatter from it, as so many tensors sent."""
+        root, *others = names
+        if kind == "gather":
+            tensors = tuple(self._output(name, size) for name in others)
+            return [_Done((root,), tensors), *(_Done((name,)) for name in others)]
+        share = -(-size // len(names))
+        return [
+            _Done((root,)),
+            *(_Done((name,), (self._output(root, share),)) for name in others),
+        ]
+
+
+def _operands(kind: str, ranks: int, size: int) -> tuple[list[int], list[int]]:
+    """Bytes of what a collective reads and leaves, rank by rank, for ``comm_size`` as ASTRA-sim
+    means it.
+    """
+    if kind == "all_gather":
+        return [size] * ranks, [ranks * size] * ranks
+    if kind == "reduce_scatter":
+        return [size] * ranks, [size // ranks + (i < size % ranks) for i in range(ranks)]
+    if kind == "broadcast":
+        return [size], [size] * (ranks - 1)
+    return [size] * ranks, [size] * (1 if kind == "reduce" else ranks)

@@ -1,0 +1,298 @@
+"""Workloads of dnn-partitioning (Tarnawski et al., NeurIPS 2020): JSON of nodes with times on two
+kinds of device.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+from ..files.nodes import require_joinable
+from ..files.reading import parse_json
+from ..ground.errors import InputError
+from ..nouns.cluster import Cluster, Device
+from ..nouns.graph import Graph, Op, Tensor
+from ..nouns.strategy import Strategy
+from .imported import Imported
+from .machine import OPEN, Machine
+
+BANDWIDTH = 2**31  # bytes per second: what the files' edge costs rest on
+MS = Fraction(1, 1000)
+GRADIENT = "grad"  # what the name of a backward node adds to that of its forward node
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: ms on an accelerator (None: it cannot run there) and on a CPU, bytes, and its class
+    (None: free).
+    """
+
+    id: int
+    name: str
+    on_accelerator: Fraction | None
+    on_cpu: Fraction
+    size: int
+    backward: bool
+    color: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Positions of two nodes; the cost of moving the first's output, as the file has it, and its
+    bytes.
+    """
+
+    source: int
+    end: int
+    cost: Fraction
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload as its file tells it. ``capacity`` is bytes of each of ``accelerators``."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    accelerators: int
+    cpus: int
+    capacity: int
+
+
+def parse_workload(text: str) -> Workload:
+    """The workload of a JSON text. Raises InputError with every problem."""
+    value = parse_json(text)
+    match value:
+        case {"nodes": list(nodes), "edges": list(edges)}:
+            pass
+        case _:
+            raise InputError(
+                "not a dnn-partitioning workload: needs an object with lists of nodes and edges"
+            )
+    problems: list[str] = []
+    objects = [_Object(f"nodes[{i}]", node, problems) for i, node in enumerate(nodes)]
+    read = {i: node.node() for i, node in enumerate(objects) if node.is_object}
+    rows: dict[int, int] = {}
+    for i, node in read.items():
+        if rows.setdefault(node.id, i) != i:
+            problems.append(f"nodes[{i}].id: {node.id} is already that of nodes[{rows[node.id]}]")
+    objects = [_Object(f"edges[{i}]", edge, problems) for i, edge in enumerate(edges)]
+    joins = [edge.edge(rows) for edge in objects if edge.is_object]
+    whole = _Object("", value, problems)
+    accelerators, cpus = whole.count("maxFPGAs"), whole.count("maxCPUs")
+    # Capacities and sizes may be no whole bytes: a flag is told as an eighth of a byte.
+    capacity = ceil(whole.number("maxSizePerFPGA"))
+    if problems:
+        raise InputError(problems)
+    if not accelerators and not cpus:
+        raise InputError("maxFPGAs: there is no device")
+    require_joinable("maxFPGAs and maxCPUs", accelerators + cpus)
+    return Workload(tuple(read.values()), tuple(filter(None, joins)), accelerators, cpus, capacity)
+
+
+class _Object:
+    """Reads the values of an object and adds what is wrong with them to the problems."""
+
+    def __init__(self, path: str, value: Any, problems: list[str]) -> None:
+        self.path, self.value, self.problems = path, value, problems
+        self.is_object = isinstance(value, dict)
+        if not self.is_object:
+            problems.append(f"{path}: must be an object")
+
+    def _refuse(self, name: str, reason: str) -> None:
+        self.problems.append(f"{self.path}.{name}: {reason}".lstrip("."))
+
+    def number(self, name: str, default: object = None) -> Fraction:
+        value = self.value.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, Decimal)) or value < 0:
+            self._refuse(name, f"must be a number >= 0, got {value!r}")
+            return Fraction(0)
+        return Fraction(value)
+
+    def count(self, name: str) -> int:
+        number = self.number(name)
+        if number.denominator != 1:
+            self._refuse(name, f"must be a whole number, got {self.value[name]}")
+        return int(number)
+
+    def flag(self, name: str) -> bool:
+        value = self.value.get(name)
+        if value not in (True, False, 0, 1):
+            self._refuse(name, f"must be true, false, 0 or 1, got {value!r}")
+        return bool(value)
+
+    def node(self) -> Node:
+        get = self.value.get
+        return Node(
+            self.count("id"),
+            str(get("name", get("id"))),
+            self.number("fpgaLatency") if self.flag("supportedOnFpga") else None,
+            self.number("cpuLatency"),
+            ceil(self.number("size", 0)),
+            self.flag("isBackwardNode"),
+            None if get("colorClass") is None else self.count("colorClass"),
+        )
+
+    def edge(self, rows: Mapping[int, int]) -> Edge | None:
+        ends = [self.count("sourceId"), self.count("destId")]
+        unknown = [f"{self.path}: no node with id {end}" for end in ends if end not in rows]
+        self.problems += unknown
+        if unknown:
+            return None
+        cost, size = self.number("cost"), ceil(self.number("size", 0))
+        return Edge(rows[ends[0]], rows[ends[1]], cost, size)
+
+
+def workload_scenario(
+    workload: Workload, machine: Machine = OPEN, name: str | None = None
+) -> Imported:
+    """The step of a workload on its machine: accelerators and CPUs joined at 2^31 bytes/s, all on
+    the first device that can run all. ``machine`` is left open.
+
+    Costs, sizes and readers stay with each op as the attribute ``max_load``, just as the file has
+    them (the layer files add seconds to ms); times of the simulated step are computed from sizes.
+    Where backward nodes are joined to no forward node, their edges are those of the forward pass
+    repeated: they are reversed, gradients take the sizes of the forward edges, and the last forward
+    nodes are joined to the first backward ones.
+    """
+    machine.refuse("the file tells it itself", *(field.name for field in fields(machine)))
+    title = name or "dnn-partitioning workload"
+    names, notes = _names(workload)
+    edges = workload.edges
+    joins: Joins = ()
+    if _is_parallel(workload):
+        edges, joins = _reversed(workload)
+        notes.append(
+            "backward edges pointed the way of the forward ones: reversed, and joined at the loss"
+        )
+    devices = [
+        *(
+            Device(f"accelerator:{d}", "accelerator", workload.capacity)
+            for d in range(workload.accelerators)
+        ),
+        *(Device(f"cpu:{d}", "cpu") for d in range(workload.cpus)),
+    ]
+    # Accelerators stand first, CPUs, which run every node, last.
+    anywhere = all(node.on_accelerator is not None for node in workload.nodes)
+    return Imported(
+        Graph(title, _ops(workload, names, edges, joins)),
+        Cluster.all_to_all(title, devices, "half-duplex", bandwidth=BANDWIDTH),
+        Strategy({"*": devices[0 if anywhere else -1].name}),
+        source="dnn-partitioning",
+        notes=tuple(notes),
+    )
+
+
+Joins = tuple[tuple[int, int], ...]
+"""Positions of two nodes of which the second waits for the first."""
+
+
+def _names(workload: Workload) -> tuple[list[str], list[str]]:
+    """A name for the op of each node, and notes of those that are called otherwise."""
+    counts = Counter(node.name for node in workload.nodes)
+    names, notes = [], []
+    for node in workload.nodes:
+        is_name = counts[node.name] == 1 and not any(Op(node.name).problems())
+        names.append(node.name if is_name else f"node{node.id}")
+        if not is_name:
+            reason = f'"{node.name}" cannot be the name of an op'
+            notes.append(f'node {node.id} is called "{names[-1]}": {reason}')
+    return names, notes
+
+
+def _is_parallel(workload: Workload) -> bool:
+    """Whether there is a backward half, and nothing leads from the forward half to it."""
+    sides = [node.backward for node in workload.nodes]
+    crossing = any(sides[edge.source] != sides[edge.end] for edge in workload.edges)
+    return any(sides) and not all(sides) and not crossing
+
+
+def _reversed(workload: Workload) -> tuple[tuple[Edge, ...], Joins]:
+    """The edges with the backward ones turned round, and (forward, backward) pairs that wait for
+    each other.
+    """
+    nodes, forward = workload.nodes, _forward_nodes(workload)
+    sizes = {(edge.source, edge.end): edge.size for edge in workload.edges}
+    edges = []
+    for edge in workload.edges:
+        if nodes[edge.source].backward:
+            pair = forward.get(edge.source, -1), forward.get(edge.end, -1)
+            size = sizes.get(pair, edge.size)
+            edge = replace(edge, source=edge.end, end=edge.source, size=size)
+        edges.append(edge)
+    readers, read = {edge.end for edge in edges}, {edge.source for edge in edges}
+    last = [i for i, node in enumerate(nodes) if not node.backward and i not in read]
+    first = [i for i, node in enumerate(nodes) if node.backward and i not in readers]
+    at_the_loss = [(end, start) for start in first for end in last]
+    pairs = [(forward[i], i) for i in sorted(forward)]
+    return tuple(edges), tuple(dict.fromkeys(at_the_loss + pairs))
+
+
+def _forward_nodes(workload: Workload) -> dict[int, int]:
+    """The forward node of each backward node: that of its name, else of its class."""
+    rows = list(enumerate(workload.nodes))
+    by_name = {node.name: i for i, node in rows if not node.backward}
+    by_color: dict[int | None, int]
+    by_color = {node.color: i for i, node in rows if not node.backward and node.color is not None}
+    matches = {
+        i: by_name.get(node.name.removesuffix(GRADIENT), by_color.get(node.color))
+        for i, node in rows
+        if node.backward
+    }
+    return {i: match for i, match in matches.items() if match is not None}
+
+
+def _ops(
+    workload: Workload, names: Sequence[str], edges: Sequence[Edge], joins: Joins
+) -> tuple[Op, ...]:
+    """An op for each node. Edges of one size from one node carry the same tensor."""
+    sizes: list[list[int]] = [[] for _ in names]
+    inputs: list[list[str]] = [[] for _ in names]
+    waits: list[list[str]] = [[] for _ in names]
+    for edge in edges:
+        outputs = sizes[edge.source]
+        if edge.size not in outputs:
+            outputs.append(edge.size)
+        inputs[edge.end].append(f"{names[edge.source]}:{outputs.index(edge.size)}")
+    for first, second in joins:
+        waits[second].append(names[first])
+    loads = _loads(workload, names)
+    return tuple(
+        Op(
+            name=names[i],
+            kind="node",
+            phase="backward" if node.backward else "forward",
+            inputs=tuple(inputs[i]),
+            control_inputs=tuple(waits[i]),
+            outputs=tuple(map(Tensor, sizes[i])),
+            attrs={"max_load": loads[i]},
+            # Sizes count what a node makes too, which its outputs hold already.
+            param_bytes=max(node.size - sum(sizes[i]), 0),
+            colocate=None if node.color is None else f"class {node.color}",
+            time=_times(node),
+        )
+        for i, node in enumerate(workload.nodes)
+    )
+
+
+def _times(node: Node) -> dict[str, Fraction]:
+    times = {"accelerator": node.on_accelerator, "cpu": node.on_cpu}
+    return {kind: time * MS for kind, time in times.items() if time is not None}
+
+
+def _loads(workload: Workload, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The numbers of each node as the file has them, for what the paper calls its maximum load."""
+    costs = [Fraction(0)] * len(names)
+    readers: list[list[str]] = [[] for _ in names]
+    for edge in workload.edges:
+        costs[edge.source] = max(costs[edge.source], edge.cost)
+        readers[edge.source].append(names[edge.end])
+    return [
+        {"transfer_ms": float(cost), "bytes": node.size, "readers": ends}
+        for node, cost, ends in zip(workload.nodes, costs, readers, strict=True)
+    ]

@@ -1,0 +1,200 @@
+"""Graphs of networkx: node-link JSON and GraphML, with the attributes that the field gives to nodes
+and edges.
+
+A node is an op, an edge a tensor that its end reads. Known attributes are those of
+``simdev.ground.attributes``; any other is kept with the op. Pickles are not read: they run whatever
+their maker wrote into them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..files.reading import parse_json
+from ..files.shape import plain
+from ..ground.attributes import EDGE, KIND, OUTPUT, SIZES, TIME, only, size_of, time_of
+from ..ground.errors import InputError, collecting
+from ..nouns.graph import Graph, Op, Tensor
+from .imported import Imported
+from .machine import Machine, graph_scenario
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+ENTITY = "<!ENTITY"
+
+
+def parse_network(text: str) -> nx.DiGraph[Any]:
+    """The graph of node-link JSON or of GraphML. Raises InputError."""
+    import networkx as nx
+
+    network = _graphml(text) if text.lstrip().startswith("<") else _node_link(text)
+    if not network.is_directed():
+        raise InputError(
+            "the graph is not directed: nothing tells which op reads what another makes"
+        )
+    if network.is_multigraph():
+        return _without_parallels(network)
+    return network if isinstance(network, nx.DiGraph) else nx.DiGraph(network)
+
+
+def _graphml(text: str) -> nx.Graph[Any]:
+    import xml.etree.ElementTree as Xml
+
+    import networkx as nx
+
+    if ENTITY in text:
+        raise InputError("declares XML entities: refused, they can unfold without bound")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of attributes without a type, which are texts
+            return nx.parse_graphml(text)
+    except Xml.ParseError as error:
+        line, column = error.position
+        reason = str(error).partition(":")[0]
+        raise InputError(f"line {line}, column {column}: not XML: {reason}") from None
+    except (nx.NetworkXException, KeyError, ValueError, TypeError) as error:
+        raise InputError(f"not GraphML: {error}") from None
+
+
+def _node_link(text: str) -> nx.Graph[Any]:
+    import networkx as nx
+
+    value = parse_json(text)
+    if not isinstance(value, dict) or not isinstance(value.get("nodes"), list):
+        raise InputError(
+            "not node-link JSON: needs an object with lists of nodes and of links (or edges)"
+        )
+    # networkx wrote "links" before 3.4, and writes "edges" since.
+    edges = "links" if "links" in value else "edges"
+    problems = list(_node_link_problems(value, edges))
+    if problems:
+        raise InputError(problems)
+    return nx.node_link_graph({"directed": True, "multigraph": False, **value}, edges=edges)
+
+
+def _node_link_problems(value: Mapping[str, Any], edges: str) -> Iterator[str]:
+    if not isinstance(value.get(edges), list):
+        yield f"{edges}: must be a list"
+        return
+    names: set[Any] = set()
+    for i, node in enumerate(value["nodes"]):
+        name = node.get("id") if isinstance(node, dict) else None
+        if not isinstance(name, (str, int)):
+            yield f"nodes[{i}].id: must be a text or a whole number, got {name!r}"
+        elif name in names:
+            yield f"nodes[{i}].id: {name!r} stands twice"
+        else:
+            names.add(name)
+    for i, edge in enumerate(value[edges]):
+        if not isinstance(edge, dict):
+            yield f"{edges}[{i}]: must be an object"
+            continue
+        for end in ("source", "target"):
+            if not isinstance(edge.get(end), (str, int)) or edge[end] not in names:
+                yield f"{edges}[{i}].{end}: no node with the id {edge.get(end)!r}"
+
+
+def _without_parallels(graph: nx.Graph[Any]) -> nx.DiGraph[Any]:
+    """The edges of a multigraph with parallel ones as one, of the bytes of all."""
+    import networkx as nx
+
+    network: nx.DiGraph[Any] = nx.DiGraph(**graph.graph)
+    network.add_nodes_from(graph.nodes(data=True))
+    for first, second, fields in graph.edges(data=True):
+        if network.has_edge(first, second):
+            before = network.edges[first, second]
+            sizes = [_size(parallel, EDGE) for parallel in (before, fields)]
+            fields = {**before}
+            if None not in sizes:
+                fields = {key: before[key] for key in before if key not in EDGE}
+                fields["bytes"] = sum(filter(None, sizes))
+        network.add_edge(first, second, **fields)
+    return network
+
+
+def network_scenario(
+    network: nx.DiGraph[Any], machine: Machine, name: str | None = None
+) -> Imported:
+    """The ops of a network on a machine. Raises InputError with every problem.
+
+    A node's outputs are the different sizes of its out-edges; edges that tell none read the node's
+    own ``bytes``, and where it tells none either its end only waits. Times are seconds unless an
+    attribute or a unit says otherwise.
+    """
+    problems: list[str] = []
+    sizes = {node: _outputs(network, node, problems) for node in network.nodes}
+    ops: list[Op] = []
+    kept: set[str] = set()
+    for node, fields in network.nodes(data=True):
+        with collecting(problems, f"node {node}: "):
+            op = _op(str(node), fields)
+            kept |= set(op.attrs)
+            # With the size of an edge its tensor is wrong too, which has been told already.
+            if not problems:
+                ops.append(_with_edges(op, network, node, sizes))
+    if problems:
+        raise InputError(problems)
+    if not ops:
+        raise InputError("the graph has no nodes")
+    dropped = {
+        str(key) for *_, fields in network.edges(data=True) for key in fields if key not in EDGE
+    }
+    notes = [f"left out attributes of edges: {', '.join(sorted(dropped))}"] if dropped else []
+    notes += [f"kept as attributes, not interpreted: {', '.join(sorted(kept))}"] if kept else []
+    return graph_scenario(Graph(name or "networkx graph", tuple(ops)), machine, "networkx", notes)
+
+
+def _outputs(network: nx.DiGraph[Any], node: Any, problems: list[str]) -> list[int]:
+    """The sizes of a node's outputs: its own first, then those of its out-edges, each once."""
+    places = [(f"node {node}: ", network.nodes[node], OUTPUT)]
+    places += [
+        (f"edge {node} -> {end}: ", fields, EDGE)
+        for _, end, fields in network.out_edges(node, data=True)
+    ]
+    sizes: dict[int, None] = {}
+    for place, fields, known in places:
+        with collecting(problems, place):
+            size = _size(fields, known)
+            if size is not None:
+                sizes[size] = None
+    return list(sizes)
+
+
+def _size(fields: Mapping[str, Any], known: Sequence[str]) -> int | None:
+    """The bytes that one of these attributes tells, or None."""
+    name = next((name for name in known if fields.get(name) is not None), None)
+    return None if name is None else size_of(fields, name)
+
+
+def _op(name: str, fields: Mapping[str, Any]) -> Op:
+    """The op of a node without its edges; its attrs are what means nothing to simdev."""
+    rest = {key: value for key, value in fields.items() if value is not None}
+    kind = next((str(rest.pop(key)) for key in KIND if isinstance(rest.get(key), str)), "op")
+    time = only(rest, tuple(TIME), "time")
+    values: dict[str, Any] = {key: _size(rest, (key,)) or 0 for key in SIZES if key in rest}
+    if time is not None:
+        values["time"] = time_of(time, rest[time])
+    values |= {key: str(rest[key]) for key in ("phase", "colocate") if key in rest}
+    sizes = [key for key in OUTPUT if _size(rest, (key,)) is not None]
+    attrs = {key: plain(rest[key]) for key in rest if key not in {*values, time, *sizes}}
+    problems = list(Op(name).problems())
+    if problems:
+        raise InputError(problems)
+    return Op(name, kind, attrs=attrs, **values)
+
+
+def _with_edges(op: Op, network: nx.DiGraph[Any], node: Any, sizes: Mapping[Any, list[int]]) -> Op:
+    """The op with what it reads and what it makes."""
+    inputs, waits = [], []
+    for producer, _, fields in network.in_edges(node, data=True):
+        if not sizes[producer]:
+            waits.append(str(producer))
+            continue
+        size = _size(fields, EDGE)
+        inputs.append(f"{producer}:{0 if size is None else sizes[producer].index(size)}")
+    outputs = tuple(map(Tensor, sizes[node]))
+    return replace(op, inputs=tuple(inputs), control_inputs=tuple(waits), outputs=outputs)

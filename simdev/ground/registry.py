@@ -1,0 +1,23 @@
+"""Names by which a lower floor reaches what a higher floor provides.
+
+A module imports only from the floors below its own. Where it needs more (the table that a notebook
+shows of a graph, the methods that learn), ``simdev/__init__.py`` registers the higher floor's
+"module:attribute" under a name, which is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+from typing import Any
+
+_PATHS: dict[str, str] = {}
+
+
+def provide(name: str, path: str) -> None:
+    """Register the "module:attribute" that answers to a name."""
+    _PATHS[name] = path
+
+
+def provided(name: str) -> Any:
+    """The object registered under a name. Raises KeyError for a name that nobody registered."""
+    return resolve_name(_PATHS[name])

@@ -1,0 +1,1 @@
+"""Networks of learners, and how they are trained: controllers, attention, REINFORCE, PPO."""

@@ -1,0 +1,176 @@
+"""``train`` trains one policy on several graphs, so that it can place others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..execution.scenario import Scenario
+from ..ground.errors import InputError, prefixed, within
+from ..oracle import Oracle
+from ..search.budget import Budget, SpentError
+from ..search.features import VERSION
+from ..search.learners import LearnerOptions, requested
+from ..search.learning.general import GeneralLearner
+from ..search.learning.needs import require_torch
+from ..search.learning.settings import Settings
+from ..search.methods import METHODS
+from ..search.policy import SavedPolicy, require_policy
+from ..search.run import check_limits, oracle_and_strategy
+from ..search.running import problem_of
+from ..search.sampling import PATIENCE
+from ..search.trial import Trial
+from .families import Family, scenarios_of
+
+Question = Scenario | Oracle
+EVALUATIONS = 1000  # by default, of each graph; ours
+
+
+@dataclass(frozen=True, slots=True)
+class Practised:
+    """A graph that a policy was trained on: its name and groups, how many different placements of
+    it were evaluated, and the best step of these.
+    """
+
+    name: str
+    groups: int
+    evaluations: int
+    step_time_s: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """What a training gives: the policy, and what became of each graph.
+
+    ``provenance`` has the method, its settings, the limits, and the evaluations and seconds used;
+    ``ended`` of it is "done" (nothing new was sampled any more), "budget", "time" or "interrupted".
+    """
+
+    policy: SavedPolicy = field(repr=False)
+    graphs: tuple[Practised, ...]
+    provenance: Mapping[str, Any]
+
+
+def train(
+    method: str,
+    questions: str | Family | Sequence[Question],
+    budget: int | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    prepare: Sequence[str] | None = None,
+    progress: Callable[[int], object] | None = None,
+    settings: Settings | object | None = None,
+    policy: SavedPolicy | str | os.PathLike[str] | None = None,
+    n_jobs: int | None = None,
+) -> Trained:
+    """Train one policy of a learner on several graphs in turn: a family (its name, or a Family, of
+    which the graphs to train on are taken), a folder of scenarios, or any questions with equally
+    many devices. A name that is also that of a folder is the folder.
+
+    ``budget`` is how many placements may be evaluated of all graphs together (None: 1,000 each, or
+    any number where ``seconds`` are given). Each round takes the graphs in a new random order. The
+    rest is as for ``search``; Ctrl-C ends with the policy as it is. Raises InputError, also for a
+    method whose policies are tied to one graph.
+    """
+    check_limits(method, budget, seed, seconds, prepare)
+    _require_general(method)
+    request = requested(method, LearnerOptions(settings, None, policy, True, n_jobs))
+    assert request is not None  # a general learner is a learner
+    if METHODS[method].torch:
+        require_torch(method)
+    given = _questions(questions)
+    limit = EVALUATIONS * len(given) if budget is None and seconds is None else budget
+    limits = Budget(limit, seconds, seed, progress)
+    names = METHODS[method].prepare if prepare is None else tuple(prepare)
+    trials = []
+    for label, question in given.items():
+        with within(label):
+            trials.append(_trial(question, method, names, limits))
+    for trial in trials:
+        trial.learning = request.learning
+        if request.learning.policy is not None:
+            with prefixed("policy: "):
+                require_policy(request.learning.policy, method, VERSION, trial.problem.oracle)
+    _require_alike(trials)
+    kind: Callable[[Trial], GeneralLearner] = METHODS[method].general_learner
+    learner = kind(trials[0])
+    ended = _practise(learner, trials, limits.random)
+    return Trained(
+        learner.saved(),
+        tuple(map(_practised, trials)),
+        {
+            **{"method": method, "seed": limits.seed, "budget": limits.limit},
+            **{"prepare": list(names), **request.provenance()},
+            **{"evaluations": limits.evaluations, "cpu_seconds": limits.cpu_seconds},
+            **{"seconds": limits.wall_seconds, "ended": ended},
+        },
+    )
+
+
+def _require_general(method: str) -> None:
+    """Raises InputError for a method that cannot carry what it learned to another graph."""
+    if METHODS[method].general is None:
+        general = ", ".join(name for name in METHODS if METHODS[name].general)
+        tied = "its policies are tied to one graph" if METHODS[method].learner else "is no learner"
+        raise InputError(f"method: {method}: {tied}; there are {general}")
+
+
+def _questions(questions: str | Family | Sequence[Question]) -> Mapping[str, Question]:
+    """The graphs to train on by how messages name each. Raises InputError where there are none."""
+    if isinstance(questions, str):
+        return scenarios_of(questions)
+    given = questions.train if isinstance(questions, Family) else tuple(questions)
+    if not given:
+        raise InputError("questions: there must be a graph to train on")
+    return {f"questions[{i}]": question for i, question in enumerate(given)}
+
+
+def _trial(question: Question, method: str, prepare: Sequence[str], budget: Budget) -> Trial:
+    oracle, strategy = oracle_and_strategy(question)
+    return Trial(problem_of(oracle, strategy, method, METHODS[method], prepare), budget)
+
+
+def _require_alike(trials: Sequence[Trial]) -> None:
+    """Raises InputError where graphs have different numbers of devices."""
+    counts = sorted({len(trial.problem.oracle.cluster.devices) for trial in trials})
+    if len(counts) > 1:
+        texts = " and ".join(map(str, counts))
+        raise InputError(f"questions: a policy is of one number of devices; there are {texts}")
+
+
+def _practise(learner: GeneralLearner, trials: Sequence[Trial], random: np.random.Generator) -> str:
+    """Train until the budget is used up, or PATIENCE rounds bring nothing new; why it ended."""
+    budget, turns, idle = trials[0].budget, _turns(len(trials), learner.graphs, random), 0
+    try:
+        while idle < PATIENCE:
+            before = sum(trial.distinct for trial in trials)
+            for _ in range(-(-len(trials) // learner.graphs)):
+                learner.update([trials[turn] for turn in next(turns)])
+            idle = 0 if sum(trial.distinct for trial in trials) > before else idle + 1
+    except SpentError:
+        return "budget" if budget.seconds_left else "time"
+    except KeyboardInterrupt:
+        return "interrupted"
+    return "done"
+
+
+def _turns(count: int, size: int, random: np.random.Generator) -> Iterator[list[int]]:
+    """Which of ``count`` graphs learn together, ``size`` at a time: round after round, each round
+    in an order of its own.
+    """
+    waiting = list[int]()
+    while True:
+        while len(waiting) < size:
+            waiting += random.permutation(count).tolist()
+        yield waiting[:size]
+        del waiting[:size]
+
+
+def _practised(trial: Trial) -> Practised:
+    oracle, best = trial.problem.oracle, trial.best.base
+    seconds = None if best is None else best[1].seconds
+    return Practised(oracle.graph.name, len(oracle.groups), trial.distinct, seconds)

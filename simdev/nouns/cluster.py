@@ -1,0 +1,432 @@
+"""The machine: Device, Link, Cluster.
+
+A link is written once and normalised: its ends in the order of the devices, the links sorted by
+their ends, so that listing them in another order changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+from ..ground.display import Displayed
+from ..ground.errors import refuse
+from ..ground.frozen import FrozenDict, freeze
+from ..ground.units import (
+    Number,
+    is_count,
+    name_problems,
+    parse_bandwidth,
+    parse_bytes,
+    parse_slowdown,
+    parse_time,
+)
+
+# Told here, for files are checked before a fabric is made; ``fabric.MODES`` has the same names.
+QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
+TRANSFERS = ("once-per-device", "per-consumer", "multicast")
+# queues are named by these and a device
+QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ", "thread ")
+HOST_MODES = ("eager", "graph", "none")
+THREADS = ("device", "node")
+DUPLEX = ("full", "half", "simplex")
+HOST_WORDS = frozenset({"host", "cpu", "1core"})
+"""Words of the kinds of hosts: "host-cpu", "cpu", and "epyc-1core", as profiles name the CPU that
+they measured.
+"""
+UNLIMITED = Fraction(10**30)  # bytes per second, beyond those of any link
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What dispatches the ops of a device: a thread that runs ahead of it by so many launches.
+
+    In ``mode`` "eager" every op is dispatched by itself, in "graph" the device's whole step by one
+    ``launch`` (in seconds: the replay of a CUDA graph), in "none" nothing is. ``threads``: a thread
+    for each "device", or one for all devices of a "node". No dispatch is more than ``ahead``
+    launches before what its device has finished. Raises InputError.
+    """
+
+    mode: str = "eager"
+    ahead: int = 1024
+    threads: str = "device"
+    launch: Number = "10 us"
+
+    def __post_init__(self) -> None:
+        _normalise(self, launch=parse_time)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it, as ``field: reason``."""
+        if self.mode not in HOST_MODES:
+            yield f'mode: must be one of {", ".join(HOST_MODES)}, got "{self.mode}"'
+        if self.threads not in THREADS:
+            yield f'threads: must be one of {", ".join(THREADS)}, got "{self.threads}"'
+        if not (is_count(self.ahead) and self.ahead):
+            yield f"ahead: must be a whole number > 0, got {self.ahead!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A place that runs ops and holds buffers, or (kind ``switch``) only carries routes.
+
+    ``memory`` in bytes (None: unlimited; in a file a device of which none is told has that of its
+    datasheet); ``gap`` in seconds follows each op of positive duration; ``staging`` cuts routes
+    through it into two transfers, in chunks of ``chunk`` bytes (None: one chunk). Where ``transit``
+    is false no route passes through it (a GPU does not forward what is meant for another). ``node``
+    is the machine it stands in, ``host`` what dispatches its ops (None: as the cluster says).
+    ``beside_copies`` is how many times longer it computes while a transfer begins or ends there,
+    and that one takes (1 to 2).
+    """
+
+    name: str
+    kind: str = "gpu"
+    memory: Number | None = None
+    gap: Number = 0
+    staging: bool = False
+    chunk: Number | None = None
+    transit: bool = True
+    node: int = 0
+    host: Host | None = None
+    beside_copies: Number = 1
+
+    def __post_init__(self) -> None:
+        _normalise(
+            self,
+            memory=parse_bytes,
+            gap=parse_time,
+            chunk=parse_bytes,
+            beside_copies=parse_slowdown,
+        )
+
+    @property
+    def runs_ops(self) -> bool:
+        """Whether ops may be placed on it."""
+        return self.kind != "switch"
+
+    @property
+    def is_host(self) -> bool:
+        """Whether its kind names a CPU or it stages transfers: a host, beside accelerators."""
+        # By whole words: "epyc-1core" is a host, "cpu2gpu" is none.
+        names_cpu = not HOST_WORDS.isdisjoint(self.kind.lower().split("-"))
+        return self.runs_ops and (self.staging or names_cpu)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it, as ``field: reason``."""
+        yield from name_problems("name", self.name)
+        yield from name_problems("kind", self.kind)
+        if self.name.startswith(QUEUE_PREFIXES):
+            yield (
+                f'name: "{self.name}" reads as a queue; it may not start with '
+                f"{', '.join(QUEUE_PREFIXES)}"
+            )
+        if self.chunk == 0:
+            yield "chunk: must be > 0, got 0"
+        if self.chunk is not None and not self.staging:
+            yield "chunk: only a staging device cuts transfers into chunks"
+        if self.beside_copies != 1 and not self.runs_ops:
+            yield "beside_copies: a switch computes nothing beside its copies"
+        if not is_count(self.node):
+            yield f"node: must be a whole number, got {self.node!r}"
+        if self.host is not None:
+            yield from (f"host.{problem}" for problem in self.host.problems())
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection of two devices: ``bandwidth`` in bytes per second and direction, ``latency`` and
+    ``gap`` in seconds.
+
+    ``duplex`` is full (a half-link each way), half (both directions share one) or simplex (first
+    end to second only). ``hold_latency`` says whether the latency occupies the queue. ``kind``
+    ("nvlink", "pcie") names what it is and where its provenance stands; ``lanes`` is how many
+    physical links it bundles (None: not known): transfers take the whole of it, the rings of a
+    collective a lane each. ``both_ways`` is how many times longer transfers take while others
+    cross it in the other direction (1 to 2). ``measured_bandwidth`` and ``measured_latency`` are
+    those that it had when the collectives of its cluster were measured (None: as they are).
+    """
+
+    ends: tuple[str, str]
+    bandwidth: Number
+    latency: Number = 0
+    gap: Number = 0
+    duplex: str = "full"
+    hold_latency: bool = True
+    kind: str = ""
+    lanes: int | None = None
+    both_ways: Number = 1
+    measured_bandwidth: Number | None = None
+    measured_latency: Number | None = None
+
+    def __post_init__(self) -> None:
+        freeze(self, "ends")
+        _normalise(
+            self,
+            bandwidth=parse_bandwidth,
+            latency=parse_time,
+            gap=parse_time,
+            both_ways=parse_slowdown,
+            measured_bandwidth=parse_bandwidth,
+            measured_latency=parse_time,
+        )
+
+    def problems(self, devices: Container[str]) -> Iterator[str]:
+        """What is wrong with it between devices of these names, as ``field: reason``."""
+        for side, end in enumerate(self.ends):
+            if end not in devices:
+                yield f'ends[{side}]: no device named "{end}"'
+        if self.ends[0] == self.ends[1]:
+            yield f'ends: "{self.ends[0]}" is linked to itself'
+        if self.duplex not in DUPLEX:
+            yield f'duplex: must be one of {", ".join(DUPLEX)}, got "{self.duplex}"'
+        if self.kind:
+            yield from name_problems("kind", self.kind)
+        if self.lanes is not None and not (is_count(self.lanes) and self.lanes):
+            yield f"lanes: must be a whole number > 0, got {self.lanes!r}"
+        if self.both_ways != 1 and self.duplex != "full":
+            yield f"both_ways: only a full-duplex link has two ways, this one is {self.duplex}"
+
+    @property
+    def as_measured(self) -> Link:
+        """The link as it was when the collectives of its cluster were measured."""
+        if self.measured_bandwidth is None and self.measured_latency is None:
+            return self
+        was = self.measured_bandwidth, self.measured_latency
+        bandwidth, latency = (
+            now if then is None else then
+            for then, now in zip(was, (self.bandwidth, self.latency), strict=True)
+        )
+        return replace(
+            self,
+            bandwidth=bandwidth,
+            latency=latency,
+            measured_bandwidth=None,
+            measured_latency=None,
+        )
+
+    def between(self, first: str, second: str) -> Link:
+        """A link with these quantities between two other devices."""
+        copy = object.__new__(Link)
+        # Not by replace, which would parse the quantities again: clusters have a million links.
+        for name in _LINK_FIELDS:
+            object.__setattr__(copy, name, getattr(self, name))
+        object.__setattr__(copy, "ends", (first, second))
+        return copy
+
+
+_LINK_FIELDS = tuple(link_field.name for link_field in fields(Link))
+
+
+def _normalise(noun: object, **parsers: Callable[[Number], object]) -> None:
+    problems = []
+    for name, parse in parsers.items():
+        value = getattr(noun, name)
+        if value is not None:
+            try:
+                object.__setattr__(noun, name, parse(value))
+            except ValueError as error:
+                problems.append(f"{name}: {error}")
+    refuse(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfLink:
+    """One direction of a link (both, where the link is half duplex): what transfers queue for or
+    share.
+    """
+
+    name: str
+    link: Link
+
+
+@dataclass(frozen=True)
+class Cluster(Displayed):
+    """Devices, links and how transfers queue. Raises InputError with every problem at once.
+
+    ``collectives`` names the tables of measured collectives that hold on its nodes ("" where there
+    are none). ``host`` dispatches the ops of every device that names none and is neither a switch
+    nor a CPU. ``provenance`` tells where the numbers come from; it is carried along and no part of
+    a comparison.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+    queues: str = "half-duplex"
+    transfer: str = "once-per-device"
+    collectives: str = ""
+    host: Host | None = None
+    provenance: Mapping[str, Any] = field(default=FrozenDict(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        freeze(self, "devices", "links", "provenance")
+        refuse(self._problems())
+        object.__setattr__(
+            self, "links", tuple(sorted(map(self._oriented, self.links), key=self._link_order))
+        )
+
+    def _problems(self) -> Iterator[str]:
+        if not self.devices:
+            yield "devices: at least one is needed"
+        names: dict[str, int] = {}
+        for i, device in enumerate(self.devices):
+            yield from (f"devices[{i}].{problem}" for problem in device.problems())
+            if names.setdefault(device.name, i) != i:
+                yield (
+                    f'devices[{i}].name: "{device.name}" is already the name of '
+                    f"devices[{names[device.name]}]"
+                )
+        taken: dict[tuple[str, str], int] = {}
+        for i, link in enumerate(self.links):
+            yield from (f"links[{i}].{problem}" for problem in link.problems(names))
+            # Two simplex links may join a pair, one each way; other twins leave no route to choose.
+            for pair in [link.ends] if link.duplex == "simplex" else [link.ends, link.ends[::-1]]:
+                if taken.setdefault(pair, i) != i:
+                    yield (
+                        f'links[{i}]: "{pair[0]}" and "{pair[1]}" are already linked by '
+                        f"links[{taken[pair]}]"
+                    )
+                    break
+        if self.queues not in QUEUES:
+            yield f'queues: must be one of {", ".join(QUEUES)}, got "{self.queues}"'
+        if self.transfer not in TRANSFERS:
+            yield f'transfer: must be one of {", ".join(TRANSFERS)}, got "{self.transfer}"'
+        if self.host is not None:
+            yield from (f"host.{problem}" for problem in self.host.problems())
+        yield from self._thread_problems()
+
+    def _thread_problems(self) -> Iterator[str]:
+        """Devices whose thread would have the name of that of a node, and so be the same."""
+        hosts = (self.host, *(device.host for device in self.devices))
+        if not any(host is not None and host.threads == "node" for host in hosts):
+            return
+        names: dict[str, list[tuple[int, str]]] = {"device": [], "node": []}
+        for i in self.hosted:
+            host = self.host_of(i)
+            if host is not None and host.threads in names:
+                names[host.threads].append((i, self.thread_of(i)))
+        nodes = {name for _, name in names["node"]}
+        for i, name in names["device"]:
+            if name in nodes:
+                yield f'devices[{i}].name: "{name}" reads as the thread of that node'
+
+    def _oriented(self, link: Link) -> Link:
+        first, second = (self.index[end] for end in link.ends)
+        if link.duplex == "simplex" or first < second:
+            return link
+        return replace(link, ends=(link.ends[1], link.ends[0]))
+
+    def _link_order(self, link: Link) -> tuple[int, int]:
+        return self.index[link.ends[0]], self.index[link.ends[1]]
+
+    @classmethod
+    def all_to_all(
+        cls,
+        name: str,
+        devices: Sequence[Device],
+        queues: str = "half-duplex",
+        transfer: str = "once-per-device",
+        **link: object,
+    ) -> Cluster:
+        """Every two devices that run ops joined by a link of their own; ``link`` holds the fields
+        of Link.
+        """
+        ends = [device.name for device in devices if device.runs_ops]
+        like = Link(("", ""), **link)  # type: ignore[arg-type]
+        links = tuple(like.between(a, b) for a, b in combinations(ends, 2))
+        return cls(name, tuple(devices), links, queues, transfer)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position of each device by its name."""
+        return {device.name: i for i, device in enumerate(self.devices)}
+
+    @cached_property
+    def workers(self) -> tuple[int, ...]:
+        """The devices over which a step is spread where nobody names them: no switch and, beside
+        others, no host.
+        """
+        able = tuple(i for i, device in enumerate(self.devices) if device.runs_ops)
+        return tuple(i for i in able if not self.devices[i].is_host) or able
+
+    def host_of(self, index: int) -> Host | None:
+        """What dispatches the ops of a device (by its position), None where nothing does.
+
+        The device's entry wins over the cluster's, which does not speak for switches and CPUs.
+        """
+        device = self.devices[index]
+        inherits = device.runs_ops and not device.is_host
+        host = device.host or (self.host if inherits else None)
+        return None if host is None or host.mode == "none" else host
+
+    def thread_of(self, index: int) -> str:
+        """Whose thread dispatches for a hosted device: "node 0", or the device's own name."""
+        host, device = self.host_of(index), self.devices[index]
+        serves_node = host is not None and host.threads == "node"
+        return f"node {device.node}" if serves_node else device.name
+
+    @cached_property
+    def hosted(self) -> tuple[int, ...]:
+        """The devices whose ops a host dispatches."""
+        return tuple(i for i in range(len(self.devices)) if self.host_of(i) is not None)
+
+    @cached_property
+    def half_links(self) -> tuple[HalfLink, ...]:
+        """Every directed half-link, in the order of the links; a half-duplex link has one."""
+        half_links = []
+        for link in self.links:
+            a, b = link.ends
+            names = [f"{a}<>{b}"] if link.duplex == "half" else [f"{a}>{b}", f"{b}>{a}"]
+            names = names[:1] if link.duplex == "simplex" else names
+            half_links += [HalfLink(f"link {name}", link) for name in names]
+        return tuple(half_links)
+
+    @cached_property
+    def neighbours(self) -> tuple[dict[int, int], ...]:
+        """For each device, neighbour index -> half-link index."""
+        neighbours: tuple[dict[int, int], ...] = tuple({} for _ in self.devices)
+        number = 0
+        for link in self.links:
+            a, b = (self.index[end] for end in link.ends)
+            neighbours[a][b] = number
+            if link.duplex != "simplex":
+                number += link.duplex == "full"
+                neighbours[b][a] = number
+            number += 1
+        return neighbours
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """For each half-link a number that it shares with those of equal quantities."""
+        numbers: dict[tuple[object, ...], int] = {}
+        same: dict[tuple[int, ...], int] = {}
+        alike = []
+        for link in (half_link.link for half_link in self.half_links):
+            # Fractions hash slowly, and the links of equal nodes share theirs.
+            quantities = (
+                link.bandwidth, link.latency, link.gap, link.measured_bandwidth,
+                link.measured_latency, link.hold_latency,
+            )  # fmt: skip
+            objects = tuple(map(id, quantities))
+            if objects not in same:
+                same[objects] = numbers.setdefault(quantities, len(numbers))
+            alike.append(same[objects])
+        return tuple(alike)
+
+    @cached_property
+    def as_measured(self) -> Cluster:
+        """The cluster with links as they were when its collectives were measured; itself where no
+        link has changed since.
+        """
+        links = tuple(link.as_measured for link in self.links)
+        unchanged = all(a is b for a, b in zip(links, self.links, strict=True))
+        return self if unchanged else replace(self, links=links)
+
+    def __repr__(self) -> str:
+        return (
+            f"Cluster({self.name!r}, {len(self.devices)} devices, {len(self.links)} links, "
+            f"{self.queues})"
+        )

@@ -1,0 +1,391 @@
+"""The training step as a graph of operators: Tensor, Op, Graph.
+
+The order of the ops is program order and means something (ties are broken by it); names are only
+names. Edges are not objects of their own: an op lists the tensors that it reads (``inputs``) and
+the ops it waits for (``control_inputs``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from ..ground.attributes import EDGE, KIND, OUTPUT, TIME, WEIGHT, only, size_of, time_of
+from ..ground.display import Displayed
+from ..ground.errors import InputError, prefixed
+from ..ground.frozen import FrozenDict, freeze
+from ..ground.units import Number, is_count, name_problems, parse_time, size_problems, text_problems
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+PHASES = ("forward", "backward", "update")
+_SIZE = "output size"
+NO_KIND = "op"
+"""The kind of an op that tells none."""
+_OUTPUT = re.compile(r"(.+):([0-9]{1,7})\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One output of an op: its size in bytes and, where known, its shape and dtype.
+
+    A view is a part of output ``view_of`` of the same op: at its producer it has no memory of its
+    own, but its readers keep that output alive. Sent to another device it has its own bytes.
+    """
+
+    bytes: int
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    view_of: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape is not None and type(self.shape) is not tuple:
+            object.__setattr__(self, "shape", tuple(self.shape))
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it, as ``field: reason``."""
+        yield from size_problems("bytes", self.bytes)
+        if self.shape is not None and any(not is_count(extent) for extent in self.shape):
+            yield f"shape: must hold whole numbers >= 0, got {list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator of the step.
+
+    ``inputs`` are written "op" or "op:output"; ``time`` (seconds, or a table by device kind)
+    overrides the profile. ``param_bytes``, ``grad_bytes``, ``state_bytes`` stay on its device
+    throughout, ``workspace_bytes`` while it runs. Ops with the same ``colocate`` group go to one
+    device. ``host_time`` (as ``time``) is what a host needs to dispatch it, ``launches`` how many
+    kernels that launches (None: as measured, else 1); where it ``blocks_host`` the host then waits
+    for its end. ``releases`` names tensors that the program refers to until it ends, longer than
+    anything reads them; only memory that is counted as the framework's counter does knows them.
+    """
+
+    name: str
+    kind: str = NO_KIND
+    phase: str = "forward"
+    inputs: tuple[str, ...] = ()
+    control_inputs: tuple[str, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    attrs: Mapping[str, Any] = FrozenDict()
+    param_bytes: int = 0
+    grad_bytes: int = 0
+    state_bytes: int = 0
+    workspace_bytes: int = 0
+    colocate: str | None = None
+    time: Number | Mapping[str, Number] | None = None
+    host_time: Number | Mapping[str, Number] | None = None
+    launches: int | None = None
+    blocks_host: bool = False
+    releases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "control_inputs", "outputs", "attrs", "releases"):
+            # Most are so already, and a graph may have a hundred thousand ops.
+            if type(getattr(self, name)) not in (tuple, FrozenDict):
+                freeze(self, name)
+        if self.time is not None:
+            object.__setattr__(self, "time", _table(self.time, "time"))
+        if self.host_time is not None:
+            object.__setattr__(self, "host_time", _table(self.host_time, "host_time"))
+
+    def seconds_on(self, device_kind: str) -> Fraction | None:
+        """The time given in the graph for this kind of device, in seconds, or None."""
+        return _seconds_on(self.time, device_kind)
+
+    def host_seconds_on(self, device_kind: str) -> Fraction | None:
+        """The time given for dispatching it on this kind of device, in seconds, or None."""
+        return _seconds_on(self.host_time, device_kind)
+
+    @property
+    def made(self) -> tuple[Tensor, ...]:
+        """The outputs that it computes: all but the views of them."""
+        return tuple(tensor for tensor in self.outputs if tensor.view_of is None)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the op by itself, as ``field: reason``."""
+        yield from name_problems("name", self.name)
+        if _OUTPUT.match(self.name) or self.name.startswith("^"):
+            yield (
+                f'name: "{self.name}" reads as a tensor or a control input: it may not end '
+                'in ":0" or start with "^"'
+            )
+        yield from text_problems("kind", self.kind)
+        if self.phase not in PHASES:
+            yield f'phase: must be one of {", ".join(PHASES)}, got "{self.phase}"'
+        if self.colocate is not None:
+            yield from name_problems("colocate", self.colocate)
+        for name in ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes"):
+            yield from size_problems(name, getattr(self, name))
+        if self.launches is not None and not is_count(self.launches):
+            yield f"launches: must be a whole number, got {self.launches!r}"
+        for index, tensor in enumerate(self.outputs):
+            yield from (f"outputs[{index}].{problem}" for problem in tensor.problems())
+            if tensor.view_of is not None and (problem := self._view_problem(index, tensor)):
+                yield f"outputs[{index}].view_of: {problem}"
+
+    def _view_problem(self, index: int, view: Tensor) -> str:
+        base, size = view.view_of, view.bytes
+        # A view of a later output, or of a view, would make a chain to follow wherever one is read.
+        if not is_count(base) or base is None or base >= index:
+            return f"must be the number of an earlier output, got {base!r}"
+        tensor = self.outputs[base]
+        if tensor.view_of is not None:
+            return f"output {base} is a view itself"
+        if is_count(size) and size > tensor.bytes:
+            return f"has {size} bytes, more than the {tensor.bytes} of output {base}"
+        return ""
+
+
+def _op_of_node(graph: nx.DiGraph[Any], node: Any) -> Op:
+    with prefixed(f"nodes[{str(node)!r}]: "):
+        fields = _fields_of(graph.nodes[node])
+    if "inputs" not in fields and "control_inputs" not in fields:
+        edges = graph.in_edges(node, data="outputs", default=(0,))
+        reads = [(producer, output) for producer, _, outputs in edges for output in outputs]
+        fields["inputs"] = [f"{producer}:{output}" for producer, output in reads if output >= 0]
+        fields["control_inputs"] = [str(producer) for producer, output in reads if output < 0]
+    size = fields.pop(_SIZE, None)
+    if size is not None or "outputs" not in fields:
+        fields["outputs"] = _outputs_of(graph, node, size)
+    return Op(name=str(node), **fields)
+
+
+def _fields_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an Op that a node's attributes tell, under their names or those of the field;
+    under _SIZE the bytes of its output. Raises InputError.
+    """
+    fields = dict(given)
+    time, size = only(fields, tuple(TIME), "time"), only(fields, OUTPUT, "size of its output")
+    if time is not None:
+        fields["time"] = time_of(time, fields.pop(time))
+    kind = only(fields, KIND, "kind")
+    if kind is not None:
+        fields["kind"] = fields.pop(kind)
+    if size is not None and fields.get("outputs"):
+        raise InputError(f"{size}: the size of its output is told twice, beside outputs")
+    if size is not None:
+        fields[_SIZE] = size_of(fields, size)
+        del fields[size]
+    unknown = sorted(map(str, set(fields) - {*Op.__slots__, _SIZE}))
+    if unknown:
+        raise InputError(
+            f"unknown attributes {', '.join(unknown)}; known are the fields of Op, "
+            f"{', '.join(TIME)} for the time and {', '.join(OUTPUT)} for the output"
+        )
+    return fields
+
+
+def _outputs_of(graph: nx.DiGraph[Any], node: Any, size: int | None) -> tuple[Tensor, ...]:
+    """The one output of a node that lists none, by its own size or by those of its edges."""
+    sizes = []
+    for _, end, fields in graph.out_edges(node, data=True):
+        with prefixed(f"edges[{str(node)!r}, {str(end)!r}]: "):
+            name = only(fields, (*EDGE, WEIGHT), "size")
+            sizes.append(0 if name is None else size_of(fields, name))
+            if size is not None and name is not None and sizes[-1] != size:
+                raise InputError(f"{name}: {sizes[-1]} bytes, but the node tells {size}")
+    if size is not None:
+        return (Tensor(size),)
+    # Edges may tell of parts of the output; the largest is the best guess at all of it.
+    return (Tensor(max(sizes)),) if sizes else ()
+
+
+def _table(time: Number | Mapping[str, Number], name: str) -> Fraction | FrozenDict[str, Fraction]:
+    """A time, or the times of a table by device kind, in seconds. Raises InputError."""
+    if isinstance(time, Mapping):
+        return FrozenDict({kind: _seconds(value, name) for kind, value in time.items()})
+    return _seconds(time, name)
+
+
+def _seconds_on(time: Number | Mapping[str, Number] | None, kind: str) -> Fraction | None:
+    seconds = time.get(kind) if isinstance(time, Mapping) else time
+    # As the constructor left it, which a type cannot tell.
+    assert seconds is None or isinstance(seconds, Fraction)
+    return seconds
+
+
+def _seconds(value: Number, name: str) -> Fraction:
+    try:
+        return parse_time(value)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Graph(Displayed):
+    """A directed acyclic graph of ops in program order.
+
+    Raises InputError with every problem at once.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ops", tuple(self.ops))
+        problems = [
+            f"ops[{i}].{problem}" for i, op in enumerate(self.ops) for problem in op.problems()
+        ]
+        first: dict[str, int] = {}
+        for i, op in enumerate(self.ops):
+            if first.setdefault(op.name, i) != i:
+                problems.append(
+                    f'ops[{i}].name: "{op.name}" is already the name of ops[{first[op.name]}]'
+                )
+        problems.extend(self._reference_problems())
+        # References that lead nowhere have no edges that a cycle could go along.
+        if not problems:
+            problems.extend(self._cycle_problems())
+        if problems:
+            raise InputError(problems)
+
+    @classmethod
+    def trusted(cls, name: str, ops: tuple[Op, ...]) -> Graph:
+        """A graph of ops that are known to be right: nothing is looked at."""
+        graph = cls.__new__(cls)
+        object.__setattr__(graph, "name", name)
+        object.__setattr__(graph, "ops", ops)
+        return graph
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Position of each op by its name."""
+        return {op.name: i for i, op in enumerate(self.ops)}
+
+    @cached_property
+    def reads(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each op the distinct (producer, output) pairs that it reads, sorted; output -1 is a
+        control input.
+        """
+        return tuple(tuple(sorted(set(self._references(op)))) for op in self.ops)
+
+    @cached_property
+    def holders(self) -> Mapping[tuple[int, int], int]:
+        """By (producer, output) that the program holds (``Op.releases``) the position of the op
+        that lets it go: of those up to the one that says so the last that depends on it, for no
+        other is sure to run later. What is not in the graph (ops were fused, say) is left out.
+        """
+        ends = {}
+        for end, op in enumerate(self.ops):
+            for text in op.releases:
+                with suppress(InputError):
+                    ends[self.resolve(text)] = end
+        last = {(i, k): self._last_behind(i, end) for (i, k), end in ends.items()}
+        return {(i, k): holder for (i, k), holder in last.items() if holder > i}
+
+    def _last_behind(self, producer: int, end: int) -> int:
+        behind = {producer}
+        for i in range(producer + 1, end + 1):
+            if any(before in behind for before, _ in self.reads[i]):
+                behind.add(i)
+        return max(behind)
+
+    @cached_property
+    def operands(self) -> tuple[tuple[Tensor, ...], ...]:
+        """For each op the tensors that it reads, in the order of its ``inputs``."""
+        sources = ([self.resolve(text) for text in op.inputs] for op in self.ops)
+        return tuple(tuple(self.ops[p].outputs[k] for p, k in pairs) for pairs in sources)
+
+    @cached_property
+    def groups(self) -> Mapping[str, tuple[int, ...]]:
+        """Colocation groups: name to positions of their ops, in program order."""
+        members: dict[str, list[int]] = {}
+        for i, op in enumerate(self.ops):
+            if op.colocate is not None:
+                members.setdefault(op.colocate, []).append(i)
+        return {name: tuple(positions) for name, positions in members.items()}
+
+    def resolve(self, text: str) -> tuple[int, int]:
+        """(position, output) of an input "op" or "op:output". Raises InputError."""
+        match = _OUTPUT.match(text)
+        name, output = (match[1], int(match[2])) if match else (text, 0)
+        producer = self.index.get(name)
+        if producer is None:
+            raise InputError(f'no op named "{name}"')
+        count = len(self.ops[producer].outputs)
+        if output >= count:
+            raise InputError(f'op "{name}" has {count} outputs, none with index {output}')
+        return producer, output
+
+    def _references(self, op: Op) -> Iterator[tuple[int, int]]:
+        yield from (self.resolve(text) for text in op.inputs)
+        yield from ((self.index[name.removeprefix("^")], -1) for name in op.control_inputs)
+
+    def _reference_problems(self) -> Iterator[str]:
+        for i, op in enumerate(self.ops):
+            for j, text in enumerate(op.inputs):
+                try:
+                    self.resolve(text)
+                except InputError as error:
+                    yield f"ops[{i}].inputs[{j}]: {error}"
+            for j, name in enumerate(op.control_inputs):
+                if name.removeprefix("^") not in self.index:
+                    yield f'ops[{i}].control_inputs[{j}]: no op named "{name}"'
+
+    def _cycle_problems(self) -> Iterator[str]:
+        cycle = find_cycle([[producer for producer, _ in reads] for reads in self.reads])
+        if cycle:
+            yield "ops: cycle: " + " -> ".join(self.ops[i].name for i in [*cycle, cycle[0]])
+
+    @classmethod
+    def from_networkx(cls, graph: nx.DiGraph[Any], name: str = "graph") -> Graph:
+        """From a DiGraph: node key = op name, node attributes = fields of Op, in node order.
+
+        A time may be called as ``attributes.TIME`` has it (``seconds``, ``time_ms``, ...), the size
+        of a node's only output ``bytes``, ``nbytes``, ``output_bytes`` or ``size``. Where a node
+        has no ``inputs`` of its own, its in-edges tell them: edge attribute ``outputs`` lists the
+        outputs read (default [0]; -1 is a control input), ``bytes`` (or ``nbytes``, ``size``,
+        ``tensor_bytes``, ``weight``) the size of output 0 where the producer lists no outputs.
+        Raises InputError, also for what is told twice.
+        """
+        if not graph.is_directed():
+            raise InputError("edges: must have a direction, from producer to consumer (DiGraph)")
+        if graph.is_multigraph() and len(set(graph.edges())) < graph.number_of_edges():
+            raise InputError('edges: of several between two nodes make one, "outputs": [0, 1]')
+        return cls(name, tuple(_op_of_node(graph, node) for node in graph.nodes))
+
+    def to_networkx(self) -> nx.DiGraph[str]:
+        """A DiGraph whose nodes have the fields of Op, and whose edges the ``outputs`` read (-1:
+        control) and their ``bytes``.
+        """
+        import networkx as nx
+
+        graph: nx.DiGraph[str] = nx.DiGraph(name=self.name)
+        for op in self.ops:
+            fields = {name: getattr(op, name) for name in Op.__slots__ if name != "name"}
+            graph.add_node(op.name, **fields)
+        for consumer, reads in zip(self.ops, self.reads, strict=True):
+            # Reads are sorted, so those of one producer stand together.
+            for position, pairs in groupby(reads, key=itemgetter(0)):
+                producer, outputs = self.ops[position], [output for _, output in pairs]
+                size = sum(producer.outputs[output].bytes for output in outputs if output >= 0)
+                graph.add_edge(producer.name, consumer.name, outputs=outputs, bytes=size)
+        return graph
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name!r}, {len(self.ops)} ops)"
+
+
+def find_cycle(predecessors: Sequence[Sequence[int]]) -> list[int]:
+    """One cycle in the order of its edges, or an empty list."""
+    # Most graphs are written in an order in which they could run, and then there is none: to see
+    # that takes a tenth of the time of a search.
+    if all(max(before, default=-1) < i for i, before in enumerate(predecessors)):
+        return []
+    try:
+        TopologicalSorter(dict(enumerate(predecessors))).prepare()
+    except CycleError as error:
+        cycle: list[int] = error.args[1]
+        return cycle[1:]  # its first node stands at both ends
+    return []

@@ -1,0 +1,226 @@
+"""Memory as frameworks count it: rounding, what training keeps beside the parameters, and what no
+tensor holds.
+
+The execution contract counts the bytes that tensors ask for; so does ``MemoryModel()``. Everything
+else is a switch: sizes rounded as an allocator rounds them, gradients and optimizer state by the
+optimizer's name, and reserves for the framework's context and the communication library. None of it
+changes timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from operator import is_
+from typing import Any
+
+from ..ground.errors import InputError, refuse
+from ..ground.frozen import freeze
+from ..ground.units import Number, is_count, parse_bytes
+from .cluster import Cluster, Device
+from .graph import Graph, Op
+from .semantics import traits_of
+from .semantics.dtype import PARAMETERS, bits_of, known
+
+MODELS = ("full", "outputs_only")
+FRAMEWORKS = ("auto", "none", "pytorch")
+ROUNDING = {"none": 1, "pytorch": 512}  # bytes; PyTorch's CUDA caching allocator, kMinBlockSize
+# bytes; recalled as 0.3 to 0.6 GB, by driver and by the kernels that are loaded
+CUDA_CONTEXT = 600 * 10**6
+# bytes for 2 GPUs, for 4 to 8; aiconfigurator's system tables
+NCCL_PAIR, NCCL_GROUP = 342 * 2**20, 392 * 2**20
+RESERVES = ("cuda", "nccl")
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """What an optimizer keeps for each parameter: ``values`` of the parameter's own dtype,
+    ``floats`` of 4 bytes.
+    """
+
+    values: int
+    floats: int
+
+
+# Mixed precision (ZeRO, section 3.1): parameters and gradients of 2 bytes, and for each a master
+# copy of 4 bytes beside the states of 4 bytes; with Adam 2 + 2 + 4 + 4 + 4 = 16 bytes a parameter
+# in all.
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "sgd": Optimizer(0, 0),
+    "momentum": Optimizer(1, 0),
+    "adam": Optimizer(2, 0),
+    "mixed-momentum": Optimizer(0, 2),
+    "mixed-adam": Optimizer(0, 3),
+}
+
+Reserve = Number | Mapping[str, Number]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryModel:
+    """How memory is counted; the defaults are the execution contract's. Raises InputError.
+
+    - ``model``: ``full``, or ``outputs_only`` as Placeto's simulator counts: the outputs of ops,
+      each until its last consumer anywhere has finished; no copies, parameters, states, workspace.
+    - ``framework``: ``pytorch`` counts what ``torch.cuda.max_memory_allocated`` tells: sizes
+      rounded, and beside tensors the scratch memory of operators, of updates and of cuBLAS, and
+      the Report replays the allocator over steps in a row. With ``none`` it is not so, with
+      ``auto`` only where a profile was measured by PyTorch on a CUDA device.
+    - ``rounding``: ``pytorch`` rounds every tensor up to 512 bytes, and the Report replays the
+      caching allocator. ``expandable``: it is replayed with expandable segments.
+    - ``optimizer``: ``sgd``, ``momentum``, ``adam``, ``mixed-momentum`` or ``mixed-adam`` sets the
+      state bytes of every op that owns parameters; none: as the graph says. ``gradients``: so many
+      times the parameter bytes are kept as gradients, 0, 1 or 2 (2: with the flat copy of
+      data-parallel buckets); none: as the graph says. ``dtype``: of parameters whose op does not
+      tell it.
+    - ``context``, ``communication``: bytes held on each device that runs ops, as a size, ``cuda``
+      (the context) or ``nccl`` (communication), or a table of these by device kind.
+    """
+
+    model: str = "full"
+    framework: str = "auto"
+    rounding: str = "none"
+    expandable: bool = False
+    optimizer: str | None = None
+    gradients: int | None = None
+    dtype: str | None = None
+    context: Reserve = 0
+    communication: Reserve = 0
+
+    def __post_init__(self) -> None:
+        freeze(self, "context", "communication")
+        if isinstance(self.dtype, str):
+            object.__setattr__(self, "dtype", known(self.dtype) or self.dtype)
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        choices: dict[str, tuple[str | None, ...]] = {
+            "model": MODELS,
+            "framework": FRAMEWORKS,
+            "rounding": tuple(ROUNDING),
+            "optimizer": (None, *OPTIMIZERS),
+            "dtype": (None, *PARAMETERS),
+        }
+        for name, choice in choices.items():
+            if getattr(self, name) not in choice:
+                listed = ", ".join(filter(None, choice))
+                yield f'{name}: must be one of {listed}, got "{getattr(self, name)}"'
+        if self.gradients is not None and not (is_count(self.gradients) and self.gradients <= 2):
+            yield f"gradients: must be 0, 1 or 2 copies, got {self.gradients!r}"
+        if self.model == "outputs_only" and len(self.changes) > 1:
+            yield (
+                'model: "outputs_only" counts nothing but outputs, as they are: leave the '
+                "other options out"
+            )
+        if self.expandable and self.unit == 1:
+            yield 'expandable: means something only with "rounding": "pytorch"'
+        for name, preset in zip(("context", "communication"), RESERVES, strict=True):
+            yield from self._reserve_problems(name, preset)
+
+    def _reserve_problems(self, name: str, preset: str) -> Iterator[str]:
+        value = getattr(self, name)
+        sizes = value if isinstance(value, Mapping) else {None: value}
+        for kind, size in sizes.items():
+            try:
+                parse_bytes(0 if size == preset else size)
+            except ValueError as error:
+                key = "" if kind is None else f'["{kind}"]'
+                yield f'{name}{key}: {error}; or "{preset}"'
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The options that are not the contract's."""
+        options = ((option, getattr(self, option.name)) for option in fields(self))
+        return {option.name: value for option, value in options if value != option.default}
+
+    @property
+    def unit(self) -> int:
+        """The bytes of which every allocation is a multiple."""
+        return ROUNDING["pytorch" if self.is_pytorch else self.rounding]
+
+    @property
+    def is_pytorch(self) -> bool:
+        """Whether all is counted that PyTorch's own counter counts."""
+        return self.framework == "pytorch"
+
+    def within(self, measured: bool) -> MemoryModel:
+        """What "auto" means; ``measured``: by PyTorch on a CUDA device."""
+        automatic = measured and self.framework == "auto" and self.model == "full"
+        return replace(self, framework="pytorch") if automatic else self
+
+    def rounded(self, size: int) -> int:
+        """What a tensor of ``size`` bytes occupies, in bytes; nothing for an empty one."""
+        return -(-size // self.unit) * self.unit
+
+    def context_bytes(self, cluster: Cluster) -> tuple[int, ...]:
+        """Bytes of the framework's context, by device."""
+        return tuple(_reserved(self.context, device, CUDA_CONTEXT) for device in cluster.devices)
+
+    def communication_bytes(self, cluster: Cluster) -> tuple[int, ...]:
+        """Bytes of the communication library's buffers, by device; a device alone needs none of
+        NCCL's.
+        """
+        ends = sum(device.runs_ops for device in cluster.devices)
+        preset = 0 if ends < 2 else NCCL_PAIR if ends == 2 else NCCL_GROUP
+        return tuple(_reserved(self.communication, device, preset) for device in cluster.devices)
+
+
+def _reserved(value: Reserve, device: Device, preset: int) -> int:
+    if not device.runs_ops:
+        return 0
+    size = value.get(device.kind, 0) if isinstance(value, Mapping) else value
+    return preset if size in RESERVES else parse_bytes(size)
+
+
+def with_training_state(graph: Graph, memory: MemoryModel) -> Graph:
+    """The graph with the gradients and the optimizer state that the model asks for.
+
+    It is the graph itself where nothing changes. Raises InputError where mixed precision meets
+    parameters that are not of 2 bytes, or whose dtype nobody tells.
+    """
+    if memory.optimizer is None and memory.gradients is None:
+        return graph
+    problems: list[str] = []
+    ops = []
+    for i, op in enumerate(graph.ops):
+        try:
+            ops.append(_trained(op, memory))
+        except InputError as error:
+            problems += [f"ops[{i}]: {problem}" for problem in error.problems]
+    refuse(problems)
+    # Who remembers answers by the graph object finds them again.
+    unchanged = all(map(is_, ops, graph.ops))
+    return graph if unchanged else replace(graph, ops=tuple(ops))
+
+
+def _trained(op: Op, memory: MemoryModel) -> Op:
+    state, grad = op.state_bytes, op.grad_bytes
+    if memory.optimizer is not None:
+        state = state_bytes(op, memory.optimizer, memory.dtype)
+    if memory.gradients is not None:
+        grad = memory.gradients * op.param_bytes
+    changed = (state, grad) != (op.state_bytes, op.grad_bytes)
+    return replace(op, state_bytes=state, grad_bytes=grad) if changed else op
+
+
+def state_bytes(op: Op, optimizer: str, dtype: str | None = None) -> int:
+    """Bytes that an optimizer keeps for the parameters of an op.
+
+    ``dtype`` is theirs where the op does not tell it. Raises InputError.
+    """
+    kept = OPTIMIZERS[optimizer]
+    if not op.param_bytes or not kept.floats:
+        return kept.values * op.param_bytes
+    if traits_of(op.kind).leaf == "parameter" and op.outputs:
+        dtype = op.outputs[0].dtype or dtype
+    if dtype is None:
+        raise InputError(
+            f'the dtype of the parameters of "{op.name}" is not known; tell it by '
+            "options.memory.dtype"
+        )
+    if bits_of(dtype) != 16 or op.param_bytes % 2:
+        raise InputError(
+            f'"{op.name}" has parameters of {dtype}; {optimizer} keeps masters of parameters of 2 '
+            "bytes"
+        )
+    return kept.floats * 4 * (op.param_bytes // 2)

@@ -1,0 +1,113 @@
+"""The backward of a recorded forward, derived op by op, and the updates.
+
+Ops are visited from the last to the first. The rule of a kind (``gradient``, beside its verb in
+``ops``) reads the gradients of the op's outputs and records those of its operands; where a tensor
+has several readers their gradients are added up, two at a time, in the order of their arrival. This
+is what autograd runs, so each gradient has its true shape and cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ...ground.errors import InputError
+from ..graph import Graph, Op
+from ..structure.names import PREFIXES
+from .builder import Call, StepBuilder, Value, read_shapes, record
+
+Gradients = Iterator[tuple[Value, Value]]
+"""Operands, each with its gradient."""
+
+OutputGradients = tuple[Value | None, ...]
+"""Gradients of an op's outputs; None where nothing reads that output."""
+
+Rule = Callable[[Call, OutputGradients], Gradients]
+"""From an op and the gradients of its outputs to those of its operands."""
+
+RULES: dict[str, Rule] = {}
+UPDATES = {
+    "sgd": "sgd_update",
+    "momentum": "sgd_momentum_update",
+    "adam": "adam_update",
+    "mixed-momentum": "sgd_momentum_update",
+    "mixed-adam": "adam_update",
+}
+"""Kinds of update ops by the optimizers of ``simdev.nouns.memory``."""
+
+
+# Two registries of rules would let a kind have two: both decorators write into RULES.
+def gradient_of_all(*kinds: str) -> Callable[[Rule], Rule]:
+    """Registers the rule of kinds with several outputs that have gradients."""
+
+    def registered(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return registered
+
+
+def gradient(*kinds: str) -> Callable[[Callable[[Call, Value], Gradients]], Rule]:
+    """Registers the rule of kinds of whose outputs only the first has a gradient."""
+
+    def registered(rule: Callable[[Call, Value], Gradients]) -> Rule:
+        def of_first(call: Call, outputs: OutputGradients) -> Gradients:
+            return iter(()) if outputs[0] is None else rule(call, outputs[0])
+
+        return gradient_of_all(*kinds)(of_first)
+
+    return registered
+
+
+def gradients_of(
+    wanted: Sequence[Value], kind: str, operands: Sequence[Value], **attrs: Any
+) -> Gradients:
+    """Records one op that computes the gradients of all ``wanted``, shaped like these."""
+    outputs = [value.shape_dtype for value in wanted]
+    return zip(wanted, wanted[0].step.record(kind, operands, outputs, **attrs), strict=True)
+
+
+def training_graph(loss: Value) -> Graph:
+    """The graph of a step that minimises ``loss``: the recorded forward, backward and updates."""
+    step = loss.step
+    gradients = _backward(step, loss)
+    for parameter in step.parameters:
+        step.ops.append(_update(step, parameter, gradients))
+    return Graph(step.name, tuple(step.ops))
+
+
+def _backward(step: StepBuilder, loss: Value) -> dict[tuple[int, int], Value]:
+    """Records the backward; returns the gradients of the parameters by their source."""
+    gradients: dict[tuple[int, int], Value] = {}
+    with step.back_at("loss"):
+        # What autograd starts with; profiles of captured steps have a row for it.
+        gradients[loss.source] = record("ones_like", loss)
+    # Recorded order is a topological order, so every reader of an output is met before its op.
+    for call in reversed(step.calls):
+        outputs = tuple(gradients.pop(output.source, None) for output in call.outputs)
+        if any(outputs):
+            with step.back_at(call.scope):
+                # All first: a rule that reads an operand twice adds up behind its last op.
+                for operand, new in list(RULES[call.kind](call, outputs)):
+                    if operand.trained:
+                        new = new.view(*operand.stored)
+                        before = gradients.get(operand.source)
+                        gradients[operand.source] = new if before is None else before + new
+    return gradients
+
+
+def _update(step: StepBuilder, parameter: Value, gradients: dict[tuple[int, int], Value]) -> Op:
+    """The update of a parameter, which stays where the parameter is."""
+    # Colocated by name, for an update on another device would send the parameter twice a step.
+    name = step.reference(parameter)
+    if parameter.source not in gradients:
+        raise InputError(f'the loss does not depend on the parameter "{name}"')
+    inputs = parameter, gradients[parameter.source]
+    return Op(
+        PREFIXES["update"] + name,
+        UPDATES[step.optimizer],
+        "update",
+        tuple(map(step.reference, inputs)),
+        attrs=read_shapes(inputs),
+        colocate=name,
+    )

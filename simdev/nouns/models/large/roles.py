@@ -1,0 +1,62 @@
+"""What the tasks of a large model's step are for: the columns beside its task graph.
+
+Who analyses or draws such a step reads here which tasks compute and which wait for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....ground.frozen import FrozenDict
+from ...schedules import Schedule
+from ...strategy.parallelism import Parallelism
+from .transformer import Transformer
+
+# What a task is for. The first COMPUTES compute; the others are blocked on or hidden behind them.
+# "host" are copies to and from its memory, "dispatch" is what its thread does.
+ROLES = (
+    "forward", "backward", "weight gradient", "recompute", "update",
+    "tensor", "expert", "data", "pipeline", "host", "dispatch",
+)  # fmt: skip
+(
+    FORWARD, BACKWARD, WEIGHT, RECOMPUTE, UPDATE, TENSOR, EXPERT, DATA, PIPELINE, HOST, DISPATCH,
+) = range(len(ROLES))  # fmt: skip
+COMPUTES = 5
+NO_LAYER = -1  # of a task that belongs to the embedding, the classifier or a whole stage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LargeStep:
+    """What each task of a large model's step is for, and the first device of each pipeline rank.
+
+    ``role`` indexes ROLES; ``microbatch`` is -1 where a task serves them all. Every rank of the
+    pipeline runs on ``copies`` devices alike; where ``collapsed``, the task graph holds one of
+    them, ``first[rank]``, else all, of which ``first[rank]`` is one. ``why`` tells why copies could
+    not be, or were not, collapsed. ``counted`` are the tasks that all devices run together,
+    ``peak_flops`` what their datasheets say they reach by second in the precision of the model's
+    products, ``peak_dtype`` the name of that peak ("float8"; of several, or of what stands in for
+    it, theirs), ``host`` the mode of the first rank's host ("none": it has none). ``rungs`` share
+    out the computing time by the rung of the ladder that told it, with the expected error of a
+    kernel (None: not known).
+    """
+
+    model: Transformer
+    parallelism: Parallelism
+    schedule: Schedule
+    stage_layers: tuple[int, ...]
+    role: NDArray[np.int8]
+    microbatch: NDArray[np.int32]
+    first: tuple[int, ...]
+    copies: int
+    collapsed: bool
+    why: str
+    counted: int
+    peak_flops: float
+    peak_dtype: str
+    host: str = "none"
+    rungs: Mapping[str, float] = FrozenDict()
+    rel_err: float | None = None

@@ -1,0 +1,398 @@
+"""Shard: what one device has of a model and of a microbatch, and what that keeps in memory.
+
+Activations are counted tensor by tensor, from the shapes. For a GPT layer with dropout, 16-bit
+activations and tp = t they are s b h (10 + 24 / t + 5 a s / (h t)) bytes, with sequence parallelism
+and selective recomputation s b h 34 / t (Korthikanti et al. 2022, sections 4.1 to 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+
+from ....ground.errors import refuse
+from ...strategy.parallelism import Parallelism
+from .transformer import Transformer
+
+VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM pads them
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A rank of tp (and of ep) of a model, at work on a microbatch of ``tokens``, of each sample
+    one of ``cp`` parts.
+
+    ``rows`` are the tokens that the rank has where a tensor is not split by tp: all of them, or a
+    share of the sequence.
+    """
+
+    model: Transformer
+    tokens: int
+    tp: int
+    ep: int
+    rows: int
+    flash: bool
+    recompute: str
+    gradient_bytes: int
+    cp: int = 1
+    context_kept: int = 1
+    again: frozenset[str] = frozenset()
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding here, padding included."""
+        unit = VOCABULARY_MULTIPLE * self.tp
+        # Rounded up over all ranks together, so that each has as many rows.
+        return -(-self.model.vocabulary // unit) * VOCABULARY_MULTIPLE
+
+    @property
+    def width(self) -> int:
+        """Bytes of a number that a layer's products read."""
+        return 1 if self.model.is_narrow else 2
+
+    @property
+    def saves_narrow(self) -> bool:
+        """Whether what attention puts out, and what activations read, is saved in fewer bytes."""
+        return self.model.is_narrow and self.model.narrow_saved
+
+    @property
+    def queries(self) -> int:
+        """Width of the queries here."""
+        return self.model.attention_width // self.tp
+
+    @property
+    def keys(self) -> int:
+        """Width of the keys here."""
+        return self.model.kv_width // self.tp
+
+    @property
+    def values(self) -> int:
+        """Width of the values here."""
+        return self.model.kv_heads * self.model.value_head // self.tp
+
+    @property
+    def context(self) -> int:
+        """Width of what attention puts out here."""
+        return self.model.heads * self.model.value_head // self.tp
+
+    def pairs(self, layer: int) -> int:
+        """Pairs of tokens that fused attention computes here, by head: an equal part, for each
+        device has an early and a late piece of a text (Llama 3, section 3.3.2).
+        """
+        return self.samples * self.model.pairs(layer) // self.cp
+
+    @property
+    def samples(self) -> int:
+        """Samples of the microbatch."""
+        return self.tokens * self.cp // self.model.length
+
+    @property
+    def context_bytes(self) -> int:
+        """Keys and values of all tokens of the samples, of which a part is made here."""
+        return 2 * self.tokens * self.cp * (self.keys + self.values)
+
+    @property
+    def scores(self) -> int:
+        """Numbers in all rows of scores: heads x tokens x length."""
+        return self.model.heads // self.tp * self.tokens * self.model.length
+
+    @property
+    def rows_bytes(self) -> int:
+        """Bytes of a tensor (rows, hidden): what one rank of the pipeline sends to the next."""
+        return 2 * self.rows * self.model.hidden
+
+    @property
+    def words_bytes(self) -> int:
+        """Bytes of a tensor (tokens, hidden): the size of tp's collectives."""
+        return 2 * self.tokens * self.model.hidden
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes gathered of a split sequence before attention: tokens, or their latents, and the
+        tokens beside them where queries are made of tokens.
+        """
+        m = self.model
+        width = m.latents + m.hidden * (not m.query_latent) if m.kv_latent else m.hidden
+        return 2 * self.tokens * width
+
+    def exchanged_bytes(self, nodes: int = 1) -> tuple[int, int]:
+        """Bytes of tokens that the busiest of the devices which share the experts, on so many
+        nodes, gets and sends back.
+
+        A token that goes to each node once is passed on there beside it (DeepSeek-V3, 3.2.2).
+        """
+        m = self.model
+        copies = m.top_k
+        if m.expert_groups and nodes > 1:
+            # Groups of experts may be smaller than a node, or larger.
+            copies = min(copies, nodes, m.top_groups * -(-nodes // m.expert_groups))
+        back = self.rows_bytes * copies
+        return self.busiest(back // 2 if m.narrow_dispatch else back), self.busiest(back)
+
+    def busiest(self, mean: int) -> int:
+        """What falls to the busiest device of those that share the experts, from the mean.
+
+        It gets at most every token of all of them, once for each of its experts (ours).
+        """
+        m = self.model
+        most = Fraction(self.ep * min(m.top_k, m.experts // self.ep), m.top_k)
+        return ceil(mean * min(Fraction(str(m.skew)), most))
+
+    def layer_parameters(self, layer: int) -> tuple[int, int]:
+        """Parameters of a layer here: those that all replicas have, and those of the experts."""
+        of = self.model.layer_parameters(layer)
+        experts = of.experts // (self.tp * self.ep) + of.beside // self.ep
+        return of.split // self.tp + of.whole, experts
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the tokens' table here, and of the positions."""
+        return self.model.hidden * (self.vocabulary + self.model.length * self.model.positions)
+
+    @property
+    def classifier_parameters(self) -> int:
+        """Of the classifier's table here (the embedding again where it is tied) and of the last
+        norm.
+        """
+        return self.model.hidden * self.vocabulary + self.model.norm_parameters()
+
+
+def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
+    """The shard of one device.
+
+    Raises InputError where the degrees do not divide the model's sizes, all at once.
+    """
+    refuse(_problems(model, parallelism))
+    p, tokens = parallelism, parallelism.microbatch * model.length // parallelism.cp
+    rows = tokens // p.tp if p.sequence_parallel else tokens
+    # Gathered, and their gradients; or of each a part at work and one on its way (ours).
+    kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
+    sizes = tokens, p.tp, p.ep, rows, uses_flash(model, p), p.recompute, p.gradient_bytes
+    return Shard(model, *sizes, p.cp, kept, modules_again(model, p))
+
+
+def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
+    """Whether attention is one op: as told, else as when the model was published."""
+    return model.flash if parallelism.flash is None else parallelism.flash
+
+
+def modules_again(model: Transformer, parallelism: Parallelism) -> frozenset[str]:
+    """What selective recomputation makes again.
+
+    Fused attention makes its scores again in any case, and keeps none.
+    """
+    p = parallelism
+    chosen = frozenset(p.recompute_modules if p.recompute == "selective" else ())
+    return chosen - {"core_attn"} if uses_flash(model, p) else chosen
+
+
+def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
+    """How many buckets ZeRO 2 and 3 make of a layer that replicas share."""
+    if parallelism.zero < 2:
+        return 1
+    sizes = zip(shard.layer_parameters(layer), parallelism.sharers, strict=True)
+    shared = sum(size for size, count in sizes if count > 1)
+    return max(-(-shared // parallelism.bucket), 1)
+
+
+def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
+    """Those of all layers."""
+    kinds = {shard.model.kind_of(layer): layer for layer in range(shard.model.layers)}
+    each = {kind: buckets_of(shard, parallelism, layer) for kind, layer in kinds.items()}
+    return sum(each[shard.model.kind_of(layer)] for layer in range(shard.model.layers))
+
+
+def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
+    divided = {"heads": True, "kv_heads": model.kv_heads != model.heads, "inner": True}
+    divided |= {"expert_inner": model.experts > 0, "length": p.sequence_parallel}
+    sizes = {name: getattr(model, name) for name, counts in divided.items() if counts}
+    wrong = [f"{name} {size}" for name, size in sizes.items() if size % p.tp]
+    if wrong:
+        yield f"tp: {p.tp} does not divide {', '.join(wrong)} of {model.name}"
+    pieces = 2 * p.cp * (p.tp if p.sequence_parallel else 1)
+    if p.cp > 1 and not uses_flash(model, p):
+        yield "cp: tokens of a sample are spread over devices only with fused attention (flash)"
+    if p.cp > 1 and model.length % pieces:
+        yield f"cp: {model.length} tokens of {model.name} are not divided into {pieces} pieces"
+    if p.ep > 1 and not model.experts:
+        yield f"ep: {model.name} has no experts"
+    elif p.ep > 1 and model.experts % p.ep:
+        yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
+    if p.stage_layers and sum(p.stage_layers) != model.layers:
+        yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes of one layer and microbatch.
+
+    ``saved`` lives from the forward to the end of the backward, ``entry`` is the part of it that is
+    the layer's input; ``again`` from recomputation to the end of the backward; ``workspace`` while
+    the backward runs.
+    """
+
+    saved: int
+    entry: int
+    again: int
+    workspace: int
+
+    @property
+    def moved(self) -> int:
+        """What is offloaded: all but the input, or the input where nothing else is saved."""
+        return self.saved - self.entry or self.entry
+
+
+def footprint(s: Shard, layer: int) -> Footprint:
+    """That of one layer, with what ``recompute`` saves."""
+    saved = whole = _saved(s, layer)
+    if s.recompute == "full":
+        saved = s.rows_bytes
+    elif s.again:
+        whole = _saved(replace(s, again=frozenset()), layer)
+    return Footprint(saved, s.rows_bytes, whole - saved, _workspace(s, layer))
+
+
+def _saved(s: Shard, layer: int) -> int:
+    """What a layer saves but for what selective recomputation makes again."""
+    return _attention(s) + _core(s) + _second(s, layer)
+
+
+def _mask(s: Shard) -> int:
+    return s.rows * s.model.hidden if s.model.dropout else 0
+
+
+def _inputs(s: Shard, width: int) -> int:
+    """Of a part's norms, and of its first products, these of so many bytes a number."""
+    norms = 2 if s.model.post_norms else 1
+    normed = width * s.rows * s.model.hidden * ("layernorm" not in s.again)
+    return norms * s.rows_bytes + normed + _mask(s)
+
+
+def _attention(s: Shard) -> int:
+    """Inputs; queries, keys, values; what the projection reads; the mask; what more is normed."""
+    m, output = s.model, s.tokens * s.context
+    kept = _inputs(s, s.width) + (output + output // 2 if s.saves_narrow else 2 * output)
+    if not (m.kv_latent and "mla_up_proj" in s.again):
+        kept += 2 * s.tokens * (s.queries + s.keys + s.values)
+    # Attention keeps its output, the projection what it makes of it.
+    if m.is_narrow and not s.saves_narrow:
+        kept += output
+    if m.head_norms:
+        kept += 2 * s.tokens * (s.queries + s.keys)
+    # Latents before their norm and after it: what tells the position is in the keys.
+    return kept + (2 + s.width) * s.rows * (m.query_latent + m.kv_latent)
+
+
+def _core(s: Shard) -> int:
+    """Scores after the softmax (and dropped out, with the mask); fused, a number a row of them."""
+    if s.flash:
+        return 4 * s.model.heads // s.tp * s.tokens
+    if "core_attn" in s.again:
+        return 0
+    return (5 if s.model.dropout else 2) * s.scores
+
+
+def _second(s: Shard, layer: int) -> int:
+    """Input of norm and of the products, what the activation reads and produces, the mask."""
+    m = s.model
+    if not m.is_moe(layer):
+        between = s.tokens * m.inner // s.tp * _between(s, "mlp_act")
+        return _inputs(s, s.width) + between * ("mlp" not in s.again)
+    inner, kept = m.expert_inner // s.tp, _inputs(s, 2)  # the router reads two bytes a number
+    if "moe" in s.again:
+        return kept
+    kept += 4 * s.rows * m.experts  # the router's probabilities
+    # Sorted tokens before the experts, as they are sent: a share of them on each tp rank. Those
+    # after need not be kept: an expert's activation is weighed (Megatron-core, ``TEGroupedMLP``).
+    kept += s.width * s.busiest(s.rows * m.top_k) * m.hidden
+    if m.shared_experts:
+        kept += (2 - s.width) * s.rows * m.hidden  # made narrow beside the router's
+        if "shared_experts" not in s.again:
+            kept += inner * s.tokens * m.shared_experts * _between(s, "mlp_act")
+    return kept + inner * s.busiest(s.tokens * m.top_k) * _between(s, "moe_act")
+
+
+def _between(s: Shard, activation: str) -> int:
+    """Bytes of what an activation reads, and puts out for the second product, by its width."""
+    read = 1 if s.saves_narrow else 2
+    return read * (s.model.matrices - 1) + s.width * (activation not in s.again)
+
+
+def _workspace(s: Shard, layer: int) -> int:
+    """The most that the backward has at once.
+
+    Gradients of what the activation read and produced, or those of fused attention, and two of
+    (tokens, hidden): with sequence parallelism the whole sequence is gathered once more for the
+    gradient of the weights.
+    """
+    m = s.model
+    inner = m.inner * s.tokens
+    if m.is_moe(layer):
+        inner = m.expert_inner * s.busiest(s.tokens * m.top_k)
+    second = 2 * inner // s.tp * m.matrices
+    return (max(second, _attention_workspace(s)) if s.flash else second) + 2 * s.words_bytes
+
+
+def _attention_workspace(s: Shard) -> int:
+    """Gradients of queries, keys, values and output, and the sums of the first in float32
+    (FlashAttention-2, algorithm 2); keys and values of other parts of the samples.
+    """
+    others = s.context_kept * (s.keys + s.values)
+    return 2 * s.tokens * (s.queries + others + s.context) + 4 * s.tokens * s.queries
+
+
+def classifier_saved(s: Shard) -> int:
+    """Inputs of the last norm and of the classifier, and the loss's probabilities in float32, which
+    become its gradient in place (Megatron-core, ``cross_entropy.py``).
+    """
+    return 2 * s.rows_bytes + 4 * s.tokens * s.vocabulary
+
+
+def classifier_kept(s: Shard) -> int:
+    """Bytes that a split backward of the classifier leaves for the gradient of its weights: its
+    input, and the gradient of its output.
+    """
+    return s.rows_bytes + 2 * s.tokens * s.vocabulary
+
+
+def classifier_workspace(s: Shard) -> int:
+    """The logits, or their gradient, in 16 bits, beside float32 ones."""
+    return 2 * s.tokens * s.vocabulary
+
+
+def stand_in_parameters(s: Shard, layers: Iterable[int]) -> int:
+    """Of the gradients that stand in for those which products add to their sums: one for each shape
+    of a layer's weights, in 16 bits.
+
+    Autograd is handed them, and they stay (Transformer Engine from 2.3 on, ``get_dummy_wgrad``).
+    """
+    kinds = {s.model.kind_of(layer): layer for layer in layers}
+    shapes = {shape for layer in kinds.values() for shape in _weight_shapes(s, layer)}
+    return sum(rows * columns for rows, columns in shapes)
+
+
+def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
+    """(input, output) of each of a layer's products but the router's."""
+    m, h = s.model, s.model.hidden
+    yield s.context, h
+    if m.kv_latent:
+        positions = m.heads // s.tp * m.rotary_width
+        yield h, m.kv_latent + m.rotary_width
+        yield from [(h, m.query_latent)] * (m.query_latent > 0)
+        yield m.query_latent or h, s.queries
+        yield m.kv_latent, s.keys - positions + s.values
+    else:
+        yield h, s.queries + s.keys + s.values
+    inners = [m.inner]
+    if m.is_moe(layer):
+        inners = [m.expert_inner, *[m.expert_inner * m.shared_experts] * (m.shared_experts > 0)]
+    for inner in inners:
+        yield h, (m.matrices - 1) * inner // s.tp
+        yield inner // s.tp, h
+
+
+def embedding_saved(s: Shard) -> int:
+    """The mask of its dropout, and the tokens themselves."""
+    return _mask(s) + 8 * s.tokens

@@ -1,0 +1,369 @@
+"""Transformer: the sizes of a large language model, which determine work, memory and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Real
+from typing import Any, NamedTuple
+
+from ....ground.errors import refuse
+from ....ground.frozen import FrozenDict
+from ....ground.units import Number, is_count, name_problems, parse_time, written
+from ...graph import PHASES
+
+NORMS = ("layer", "rms")
+PRECISIONS = ("bfloat16", "float8")
+FLASH_YEAR = 2023
+# Past every published model, and small enough that no product of sizes leaves 63 bits.
+MOST, MOST_LAYERS = 2**24, 2**14
+POSITIVE = "layers", "hidden", "heads", "inner", "vocabulary", "length", "kv_heads"
+OPTIONAL = (
+    "experts", "top_k", "expert_inner", "shared_experts", "dense_layers", "head_width",
+    "value_width", "query_latent", "kv_latent", "rotary_width", "window", "global_every", "year",
+    "expert_groups", "top_groups",
+)  # fmt: skip
+SWITCHES = (
+    "gated", "bias", "dropout", "tied", "positions", "qkv_bias", "router_bias", "head_norms",
+    "post_norms", "sinks", "causal", "narrow_dispatch", "narrow_saved",
+)  # fmt: skip
+
+
+class LayerParameters(NamedTuple):
+    """Of one layer: what tp splits, what every rank of tp has whole; of its experts likewise."""
+
+    split: int
+    whole: int
+    experts: int
+    beside: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """A decoder of ``layers`` equal layers over texts of ``length`` tokens. Raises InputError.
+
+    ``heads`` of ``head_width`` (0: hidden / heads), ``kv_heads`` of keys and values (0: as many).
+    The feed-forward part is ``inner`` wide, ``gated`` (SwiGLU: three matrices) or not (two).
+    ``experts`` > 0: all layers but the first ``dense_layers`` send each token to ``top_k`` of so
+    many experts of ``expert_inner``, beside ``shared_experts`` of that width which every token
+    meets. ``tied``: the classifier is the embedding; ``positions``: they are learnt.
+
+    - ``kv_latent`` > 0 is multi-head latent attention (DeepSeek-V2, section 2.1): keys and values
+      are made of so many numbers a token, queries of ``query_latent`` (0: of the token itself).
+      ``rotary_width`` of each head's ``head_width`` tell the position, in the keys once for all
+      heads; values are ``value_width`` wide (0: as keys, with and without latents).
+    - ``head_norms``: each head's query and key is normed; ``post_norms``: so is what both parts of
+      a layer put out; ``sinks``: a number a head stands in every softmax.
+    - ``bias``: of all products; ``qkv_bias``: of queries, keys and values; ``router_bias``: of the
+      choice of experts.
+    - ``window`` > 0: a token attends to so many before it; every ``global_every``-th layer (0:
+      none) to all. ``causal``: fused attention skips the pairs that are masked; else it computes
+      all.
+    - ``precision`` of the layers' products: "float8" computes them from operands of a byte, all but
+      the router's (DeepSeek-V3, section 3.3). ``skew``: the busiest device of those that share the
+      experts gets so many times the tokens of the mean; all wait for it.
+
+    - ``expert_groups`` > 0: the experts of a token are of ``top_groups`` of so many equal groups in
+      a row, and on other nodes it goes to each of these once, from where it is passed on
+      (DeepSeek-V3, sections 2.1.2 and 3.2.2). ``narrow_dispatch``: to their experts tokens, and the
+      gradients of what these put out, are sent as numbers of a byte (section 3.3.3).
+      ``narrow_saved``: with float8 what activations read is saved as numbers of a byte, and what
+      attention puts out once, as numbers of 12 bits (there).
+
+    ``year`` of its publication (0: not told) says whether it was trained with fused attention.
+    ``host_time`` is what a host needs to dispatch a layer's "forward" and "backward" (with what is
+    made again) for a microbatch, and the step's "update", in seconds.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    inner: int
+    vocabulary: int
+    length: int
+    kv_heads: int = 0
+    head_width: int = 0
+    gated: bool = False
+    bias: bool = True
+    norm: str = "layer"
+    dropout: bool = True
+    tied: bool = True
+    positions: bool = True
+    experts: int = 0
+    top_k: int = 0
+    expert_inner: int = 0
+    shared_experts: int = 0
+    dense_layers: int = 0
+    host_time: Mapping[str, Number] = FrozenDict()
+    value_width: int = 0
+    query_latent: int = 0
+    kv_latent: int = 0
+    rotary_width: int = 0
+    window: int = 0
+    global_every: int = 0
+    qkv_bias: bool = False
+    router_bias: bool = False
+    head_norms: bool = False
+    post_norms: bool = False
+    sinks: bool = False
+    causal: bool = False
+    precision: str = PRECISIONS[0]
+    skew: float | Fraction = 1
+    year: int = 0
+    expert_groups: int = 0
+    top_groups: int = 0
+    narrow_dispatch: bool = False
+    narrow_saved: bool = False
+
+    def __post_init__(self) -> None:
+        # Filled in only from sound numbers; the others are reported below.
+        if is_count(self.heads) and self.heads and is_count(self.hidden):
+            object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+            if not self.head_width and self.hidden % self.heads == 0:
+                object.__setattr__(self, "head_width", self.hidden // self.heads)
+        seconds, problems = _host_seconds(self.host_time)
+        object.__setattr__(self, "host_time", FrozenDict(seconds))
+        # Sizes are compared with each other only where each by itself is sound.
+        refuse([*self._field_problems(), *problems])
+        refuse(self._size_problems())
+
+    def _field_problems(self) -> Iterator[str]:
+        yield from name_problems("name", self.name)
+        for name in POSITIVE + OPTIONAL:
+            value, least = getattr(self, name), int(name in POSITIVE)
+            most = MOST_LAYERS if name == "layers" else MOST
+            if not (is_count(value) and least <= value <= most):
+                wanted = f"must be a whole number from {least} to {most:,}"
+                yield f"{name}: {wanted}, got {written(value)}"
+        for name in SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                yield f"{name}: must be true or false, got {written(getattr(self, name))}"
+        if self.norm not in NORMS:
+            yield f'norm: must be one of {", ".join(NORMS)}, got "{self.norm}"'
+        if self.precision not in PRECISIONS:
+            yield f'precision: must be one of {", ".join(PRECISIONS)}, got "{self.precision}"'
+        is_number = isinstance(self.skew, Real) and not isinstance(self.skew, bool)
+        if not (is_number and 1 <= self.skew <= MOST):
+            yield f"skew: must be a number from 1 to {MOST:,}, got {written(self.skew)}"
+
+    def _size_problems(self) -> Iterator[str]:
+        if not self.head_width:
+            yield f"heads: {self.heads} do not divide hidden {self.hidden}"
+        if self.heads % self.kv_heads:
+            yield f"kv_heads: {self.kv_heads} do not divide the {self.heads} heads"
+        if self.experts and not 0 < self.top_k <= self.experts:
+            yield f"top_k: must be from 1 to the {self.experts} experts, got {self.top_k}"
+        if self.experts and not self.expert_inner:
+            yield "expert_inner: experts need a width"
+        if self.expert_groups and not 0 < self.top_groups <= self.expert_groups:
+            wanted = f"must be from 1 to the {self.expert_groups} groups of experts"
+            yield f"top_groups: {wanted}, got {self.top_groups}"
+        if self.expert_groups and self.experts % self.expert_groups:
+            yield f"expert_groups: {self.expert_groups} do not divide {self.experts} experts"
+        if self.dense_layers > self.layers:
+            yield f"dense_layers: {self.dense_layers} of {self.layers} layers"
+        if self.global_every and not self.window:
+            yield "global_every: without window all layers attend to all tokens"
+        yield from self._latent_problems()
+
+    def _latent_problems(self) -> Iterator[str]:
+        if not self.kv_latent:
+            for name in ("query_latent", "rotary_width"):
+                if getattr(self, name):
+                    yield f"{name}: goes with kv_latent"
+            return
+        if self.kv_heads != self.heads:
+            yield f"kv_heads: keys of a latent have all {self.heads} heads, got {self.kv_heads}"
+        if self.rotary_width >= self.head_width:
+            yield f"rotary_width: must be below head_width {self.head_width}"
+        for name in ("bias", "qkv_bias", "head_norms"):
+            if getattr(self, name):
+                yield f"{name}: is not known of attention with kv_latent"
+
+    def is_moe(self, layer: int) -> bool:
+        """Whether a layer has experts."""
+        return self.experts > 0 and layer >= self.dense_layers
+
+    def reach(self, layer: int) -> int:
+        """To how many tokens a token of a layer attends at most."""
+        is_global = self.global_every > 0 and (layer + 1) % self.global_every == 0
+        return min(self.window, self.length) if self.window and not is_global else self.length
+
+    def kind_of(self, layer: int) -> tuple[bool, int]:
+        """What tells a layer from others: those of one kind cost the same."""
+        return self.is_moe(layer), self.reach(layer)
+
+    def pairs(self, layer: int) -> int:
+        """Pairs of tokens of one sample that count, by head: all within reach, or ``causal`` those
+        that are not masked, as if tokens were infinitely many (half of all, as FlashAttention
+        counts).
+        """
+        reach = self.reach(layer)
+        return reach * (2 * self.length - reach) // 2 if self.causal else self.length * reach
+
+    @property
+    def flash(self) -> bool:
+        """Whether attention was one op when the model was published.
+
+        FlashAttention is of May 2022 (Dao et al.) and in Megatron-LM since the beginning of 2023.
+        """
+        return not 0 < self.year < FLASH_YEAR
+
+    @property
+    def attention_width(self) -> int:
+        """Of all queries together."""
+        return self.heads * self.head_width
+
+    @property
+    def kv_width(self) -> int:
+        """Of all keys."""
+        return self.kv_heads * self.head_width
+
+    @property
+    def value_head(self) -> int:
+        """Of one head's values."""
+        return self.value_width or self.head_width
+
+    @property
+    def latents(self) -> int:
+        """Numbers a token from which queries (0: made of the token itself) and keys are made."""
+        return self.query_latent + self.kv_latent + self.rotary_width
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the layers' products read numbers of a byte."""
+        return self.precision == PRECISIONS[1]
+
+    @property
+    def matrices(self) -> int:
+        """Of a feed-forward part: 3 where it is gated."""
+        return 3 if self.gated else 2
+
+    def norm_parameters(self, width: int = 0) -> int:
+        """Of one norm, over the hidden size or another width."""
+        return (width or self.hidden) * (2 if self.norm == "layer" else 1)
+
+    def parameters(self) -> int:
+        """All parameters, the embedding counted once where it is tied."""
+        layers = sum(sum(self.layer_parameters(i)) for i in range(self.layers))
+        rows = self.vocabulary * (1 if self.tied else 2) + self.length * self.positions
+        return layers + rows * self.hidden + self.norm_parameters()
+
+    def active_parameters(self) -> int:
+        """Parameters that a token meets: ``top_k`` of the experts, and no tables that are looked
+        up, as DeepSeek-V3 and GPT-OSS count (README_WEIGHTS.md; model card, table 1).
+        """
+        looked_up = self.vocabulary * (not self.tied) + self.length * self.positions
+        idle = sum(
+            (of.experts + of.beside) // self.experts * (self.experts - self.top_k)
+            for of in map(self.layer_parameters, range(self.dense_layers, self.layers))
+            if self.experts
+        )
+        return self.parameters() - looked_up * self.hidden - idle
+
+    def layer_parameters(self, layer: int) -> LayerParameters:
+        """Of one layer."""
+        h, inner = self.hidden, self.expert_inner if self.is_moe(layer) else self.inner
+        split, whole = self._attention_parameters()
+        into, mlp = inner * (self.matrices - 1), self.matrices * h * inner
+        if not self.is_moe(layer):
+            return LayerParameters(split + mlp + self.bias * into, whole + self.bias * h, 0, 0)
+        shared = mlp + self.bias * into
+        split += self.shared_experts * shared
+        whole += (self.experts + self.bias * (self.shared_experts > 0)) * h
+        whole += (self.bias or self.router_bias) * self.experts
+        return LayerParameters(split, whole, shared * self.experts, self.bias * h * self.experts)
+
+    def _attention_parameters(self) -> tuple[int, int]:
+        """What tp splits, and what every rank of it has whole, the layer's norms among it."""
+        h, values = self.hidden, self.kv_heads * self.value_head
+        split, whole = self._attention_weights()
+        whole += (4 if self.post_norms else 2) * self.norm_parameters() + self.bias * h
+        if self.bias or self.qkv_bias:
+            split += self.attention_width + self.kv_width + values
+        split += self.sinks * self.heads
+        if self.head_norms:
+            whole += 2 * self.norm_parameters(self.head_width)
+        for latent in filter(None, (self.query_latent, self.kv_latent)):
+            whole += self.norm_parameters(latent)
+        return split, whole
+
+    def _attention_weights(self) -> tuple[int, int]:
+        """Of its products: what tp splits, and the way down to latents, which it does not."""
+        h, context = self.hidden, self.heads * self.value_head
+        if not self.kv_latent:
+            into = self.attention_width + self.kv_width + self.kv_heads * self.value_head
+            return h * into + context * h, 0
+        keys = self.heads * (self.head_width - self.rotary_width) + context
+        queries = (self.query_latent or h) * self.attention_width
+        return queries + self.kv_latent * keys + context * h, h * self.latents
+
+    def flops(self, samples: int) -> int:
+        """FLOPs of a step's products over so many samples, forward and backward, nothing made
+        twice.
+
+        A multiply-add counts two, attention over ``pairs`` of tokens (Narayanan et al. 2021,
+        section 5.1).
+        """
+        tokens = samples * self.length
+        layers = sum(self._layer_flops(samples, i) for i in range(self.layers))
+        return 3 * (layers + 2 * tokens * self.hidden * self.vocabulary)
+
+    def flops_again(
+        self, samples: int, recompute: str, modules: Collection[str] = ("core_attn",)
+    ) -> int:
+        """Those that recomputation ("none", "selective" of ``modules``, "full") adds."""
+        layers = range(self.layers)
+        if recompute == "full":
+            return sum(self._layer_flops(samples, i) for i in layers)
+        if recompute != "selective":
+            return 0
+        tokens = samples * self.length
+        products = sum(self._weights_again(i, modules) for i in layers)
+        core = sum(self._core_flops(samples, i) for i in layers) if "core_attn" in modules else 0
+        return 2 * tokens * products + core
+
+    def _weights_again(self, layer: int, modules: Collection[str]) -> int:
+        """Of a layer's products: those that ``modules`` do once more and a token meets."""
+        used, matrices = 0, self.matrices * self.hidden
+        if "mla_up_proj" in modules and self.kv_latent:
+            split, _ = self._attention_weights()
+            used += split - self.heads * self.value_head * self.hidden
+        if not self.is_moe(layer):
+            return used + matrices * self.inner * ("mlp" in modules)
+        if "moe" in modules:
+            used += matrices * self.top_k * self.expert_inner + self.experts * self.hidden
+        if not {"moe", "shared_experts"}.isdisjoint(modules):
+            used += matrices * self.shared_experts * self.expert_inner
+        return used
+
+    def _core_flops(self, samples: int, layer: int) -> int:
+        """Scores, and the values that they weigh."""
+        return 2 * samples * self.pairs(layer) * self.heads * (self.head_width + self.value_head)
+
+    def _layer_flops(self, samples: int, layer: int) -> int:
+        """Of one layer's forward."""
+        is_moe, h = self.is_moe(layer), self.hidden
+        used = sum(self._attention_weights())
+        inner = (self.top_k + self.shared_experts) * self.expert_inner if is_moe else self.inner
+        used += self.matrices * h * inner + self.experts * h * is_moe
+        return 2 * samples * self.length * used + self._core_flops(samples, layer)
+
+
+def _host_seconds(given: Any) -> tuple[dict[str, Fraction], list[str]]:
+    """Times of hosts by phase in seconds, and what is wrong with them."""
+    if not isinstance(given, Mapping):
+        return {}, [f"host_time: must be an object of times by phase, got {given!r}"]
+    seconds: dict[str, Fraction] = {}
+    problems: list[str] = []
+    for phase, time in given.items():
+        if phase not in PHASES:
+            problems.append(f'host_time: no phase "{phase}"; there are {", ".join(PHASES)}')
+            continue
+        try:
+            seconds[phase] = parse_time(time)
+        except ValueError as error:
+            problems.append(f"host_time.{phase}: {error}")
+    return seconds, problems

@@ -1,0 +1,167 @@
+"""How large a question is, told before it is lowered: about how many tasks, how long, how much
+memory; and the limit beyond which it is refused.
+
+Counts are upper bounds by the sizes of what is asked, or typical numbers where only lowering knows;
+times and bytes were measured on one core of an AMD EPYC. A guess may be off by a factor of three.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..ground.errors import InputError
+from ..ground.units import Number, format_bytes, format_seconds, parse_time
+from .cluster import Cluster
+from .graph import Graph
+from .models.large import Transformer, all_buckets, shard_of
+from .semantics import traits_of
+from .strategy import Configuration, Parallelism, Strategy, Sync
+
+NO_LIMIT = "none"
+LIMIT = "60 s"
+"""What a question may take at most by the guess, unless more is allowed."""
+# (seconds, bytes) of one: an op read from a file, a worker of a cluster with its links and its row
+# of a report, a part of a split op, a task, an action of a pipeline, a task of a large model, and
+# what another device does alike.
+READ, WORKER = (90e-6, 2000), (0.65e-3, 10_000)
+SHARD, TASK = (210e-6, 3500), (75e-6, 2500)
+ACTION, ROW, COPY = (45e-6, 1500), (5e-6, 800), (1.2e-6, 400)
+STEPS = 6  # as many steps as repeated ones mostly take until they repeat
+TASKS_OF_LAYER = 8  # of a large model: computing, collectives and copies of both directions
+TASKS_OF_BUCKET = {2: 3, 3: 5}  # beside the first of a layer, by ZeRO: parts and collectives
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """About how many tasks a question has, and what it takes in seconds and bytes."""
+
+    tasks: int
+    seconds: float
+    bytes: int
+
+    @classmethod
+    def of(cls, tasks: int, *parts: tuple[int, tuple[float, int]]) -> Scale:
+        """So many tasks, for which so many of each sort are handled."""
+        seconds = sum(count * each[0] for count, each in parts)
+        return cls(tasks, seconds, sum(count * each[1] for count, each in parts))
+
+    def __str__(self) -> str:
+        time, memory = format_seconds(self.seconds, 3), format_bytes(self.bytes)
+        return f"about {self.tasks:,} tasks, {time} and {memory}"
+
+    def require(self, limit: float) -> None:
+        """Raises InputError where it takes longer than ``limit`` seconds, or more memory than this
+        machine has; never where the limit is infinite.
+        """
+        if limit == math.inf:
+            return
+        over = ""
+        if self.seconds > limit:
+            over = f"the limit is {format_seconds(limit, 3)}"
+        elif (memory := memory_bytes()) is not None and self.bytes > memory:
+            over = f"this machine has {format_bytes(memory)}"
+        if over:
+            raise InputError(f"options.limit: the step needs {self}; {over} (none: no limit)")
+
+
+def memory_bytes() -> int | None:
+    """RAM of this machine in bytes, whatever a container may use of it; None where the operating
+    system does not tell.
+    """
+    if not hasattr(os, "sysconf"):  # Windows
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def parse_limit(value: Number | str) -> float:
+    """Seconds, infinite for NO_LIMIT. Raises ValueError."""
+    return math.inf if value == NO_LIMIT else float(parse_time(value))
+
+
+def scale_to_read(ops: int, devices: int) -> Scale:
+    """Of what so many ops and devices of files take to read, lower and simulate at the least."""
+    return Scale.of(max(ops, devices), (ops, READ), (devices, WORKER), (ops, TASK))
+
+
+def scale_of_devices(cluster: Cluster) -> Scale:
+    """Of a cluster alone, whatever runs there."""
+    return Scale.of(0, (len(cluster.workers), WORKER))
+
+
+def scale_of(graph: Graph, cluster: Cluster, strategy: Strategy, repeats: bool = False) -> Scale:
+    """Of a strategy of a graph, every device expanded; ``repeats``: steps follow one another."""
+    pipeline, ops, devices = strategy.pipeline, len(graph.ops), len(cluster.workers)
+    times = strategy.accumulate if pipeline is None else pipeline.microbatches
+    times *= STEPS if repeats or isinstance(strategy.sync, Sync) else 1
+    edges = sum(len(reads) for reads in graph.reads)
+    if not strategy.splits:
+        spread = len(set(strategy.placement.values())) > 1 or pipeline is not None
+        tasks = (ops + spread * edges // 2) * times
+        return Scale.of(tasks, (devices, WORKER), (tasks, TASK))
+    parts = _parts(graph, cluster, strategy)
+    shards, sent = sum(parts), 0
+    for op, reads in enumerate(graph.reads):
+        for producer, _ in reads:
+            # Operands that are cut otherwise are fetched in pieces from several parts.
+            if parts[producer] != parts[op] or _keys(graph, strategy, producer, op):
+                most = max(parts[producer], parts[op])
+                sent += most * max(1, math.isqrt(most)) if most > 1 else 0
+    sent += _synchronising(graph, strategy, max(parts, default=1))
+    tasks = (shards + sent) * times
+    return Scale.of(tasks, (devices, WORKER), (shards, SHARD), (tasks, TASK))
+
+
+def _keys(graph: Graph, strategy: Strategy, first: int, second: int) -> bool:
+    """Whether two ops are configured by themselves, and otherwise."""
+    named = (strategy.partition.get(graph.ops[op].name) for op in (first, second))
+    one_way, other_way = named
+    return one_way is not None and other_way is not None and one_way != other_way
+
+
+def _parts(graph: Graph, cluster: Cluster, strategy: Strategy) -> list[int]:
+    """The parts of every op: as configured; of those that follow, as many as of any."""
+    partition: Mapping[str, Configuration] = strategy.partition
+    by_key = {key: math.prod(each.split.values()) for key, each in partition.items()}
+    most = max(by_key.values(), default=1)
+    if strategy.short is not None and strategy.short != "model-parallel":
+        most = max(most, len(strategy.devices) or len(cluster.workers))
+    return [by_key.get(op.name, most) for op in graph.ops]
+
+
+def _synchronising(graph: Graph, strategy: Strategy, replicas: int) -> int:
+    """Tasks that add up gradients of weights over replicas."""
+    weights = sum(traits_of(op.kind).leaf == "parameter" or op.param_bytes > 0 for op in graph.ops)
+    if isinstance(strategy.sync, Sync) or strategy.sync == "parameter-server":
+        return 2 * weights * replicas
+    if strategy.sync == "sharded":
+        return weights * replicas**2
+    expanded = strategy.collectives.cost == "expanded"
+    return weights * (2 * replicas * (replicas - 1) if expanded else 1)
+
+
+def scale_of_pipeline(turns: int, split: bool) -> Scale:
+    """Of a schedule of stage times alone, of so many turns of a microbatch on a stage; ``split``:
+    gradients of weights are actions too.
+    """
+    actions = turns * (3 if split else 2)
+    return Scale.of(2 * actions, (actions, ACTION), (actions, ACTION))
+
+
+def scale_of_large(model: Transformer, p: Parallelism, cluster: Cluster, symmetry: bool) -> Scale:
+    """Of a large model; with ``symmetry`` one device stands for each rank of the pipeline.
+
+    Raises InputError where the degrees do not divide the model.
+    """
+    copies = 1 if symmetry else p.devices // max(p.pp, 1)
+    actions = 2 * p.microbatches * p.pp * p.chunks
+    rows = TASKS_OF_LAYER * model.layers * p.microbatches + 2 * actions
+    cut = 0
+    if p.zero in TASKS_OF_BUCKET:
+        more = all_buckets(shard_of(model, p), p) - model.layers
+        cut = TASKS_OF_BUCKET[p.zero] * more * p.microbatches
+    workers = len(cluster.workers), WORKER
+    parts = workers, (actions, ACTION), (rows, ROW), (cut, TASK), ((rows + cut) * copies, COPY)
+    return Scale.of((rows + cut) * copies, *parts)

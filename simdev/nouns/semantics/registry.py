@@ -1,0 +1,355 @@
+"""Kinds of ops by name: who describes them, what class they are of, and their vocabulary for
+people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+from ...ground.errors import InputError
+from .description import Call, Describer, Description, Entry, Shape
+from .index import Axis, Index, Interval, Region, axes_of, clipped_interval
+from .traits import OP_CLASSES, OPEN, UNKNOWN, Traits
+
+Dims = tuple[tuple[Axis | Index | None, frozenset[str], Interval], ...]
+"""One a dimension: how it is indexed (None: whole), its axes' names, and its interval when no axis
+is split.
+"""
+
+# The largest graphs of the papers have some thousand different ops; shards multiply these.
+_CACHED = 16_384
+_LAYOUT = frozenset({"in", "dt", "strides"})  # how the operands lie, not what is computed
+_ENCODER = json.JSONEncoder(sort_keys=True, default=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of op: describer, class, traits; operands, outputs and attributes in words, for the
+    table of kinds.
+    """
+
+    name: str
+    describe: Describer = field(repr=False)
+    op_class: str = "other"
+    traits: Traits = UNKNOWN
+    operands: str = ""
+    outputs: str = ""
+    attributes: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Semantics:
+    """The description of one op with its shapes, from which its work, splits and shards follow.
+
+    Equal ops share one object, so it serves as a key.
+
+    ``axes``: those of the outputs (or of what is updated in place) first, in order, then the
+    others. ``read`` and ``made``: the regions of inputs and outputs that the whole op touches.
+    """
+
+    kind: str
+    op_class: str
+    attrs: Mapping[str, Any]
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    description: Description = field(repr=False)
+    axes: tuple[Axis, ...]
+    read: tuple[Region, ...] = field(repr=False)
+    made: tuple[Region, ...] = field(repr=False)
+
+    @cached_property
+    def reads(self) -> tuple[Dims, ...]:
+        """How the dimensions of its inputs are indexed."""
+        pairs = zip(self.description.inputs, self.read, strict=True)
+        return tuple(_dims(access.index, region) for access, region in pairs)
+
+    @cached_property
+    def makes(self) -> tuple[Dims, ...]:
+        """How the dimensions of its outputs are indexed."""
+        pairs = zip(self.description.outputs, self.made, strict=True)
+        return tuple(_dims(output.index, region) for output, region in pairs)
+
+
+_KINDS: dict[str, Kind] = {}
+# Traits of the kinds: searches ask for them millions of times, so one look-up has to do.
+_TRAITS: dict[str, Traits] = {}
+
+
+def register(
+    kind: str,
+    describe: Describer,
+    op_class: str = "other",
+    operands: str = "",
+    outputs: str = "",
+    attributes: str = "",
+    traits: Traits = OPEN,
+) -> None:
+    """Makes a kind known; one registered before is replaced.
+
+    ``describe`` gets a ``Call`` (attributes and shapes) and returns its ``Description``; where the
+    shapes do not fit it raises ValueError. What ``traits`` leaves open is as its class has it.
+    Raises InputError for an unknown class.
+    """
+    if op_class not in OP_CLASSES:
+        raise InputError(
+            f'kind "{kind}": op_class: must be one of {", ".join(OP_CLASSES)}, got "{op_class}"'
+        )
+    _KINDS[kind] = Kind(
+        kind, describe, op_class, traits.within(op_class), operands, outputs, attributes
+    )
+    _TRAITS[kind] = _KINDS[kind].traits
+    # What the kind's former describer said is forgotten.
+    _semantics_of.cache_clear()
+
+
+def kinds() -> Mapping[str, Kind]:
+    """All known kinds by name, sorted."""
+    return {name: _KINDS[name] for name in sorted(_KINDS)}
+
+
+def is_described(kind: str) -> bool:
+    """Whether a kind is known: then shapes tell its work and its splits."""
+    return kind in _KINDS
+
+
+def op_class(kind: str) -> str:
+    """Class of a kind, one of OP_CLASSES; "other" where it is not known."""
+    return _KINDS[kind].op_class if kind in _KINDS else "other"
+
+
+def traits_of(kind: str) -> Traits:
+    """Traits of a kind; those of class "other" where it is not known."""
+    return _TRAITS.get(kind, UNKNOWN)
+
+
+def backward_of(kind: str) -> str:
+    """The forward kind that a kind is the backward of, "" where it is none: as it is registered,
+    else by its name.
+    """
+    forward = traits_of(kind).backward_of
+    if forward is None:
+        stem, suffix, _ = kind.partition("_backward")
+        return stem if suffix else ""
+    return forward
+
+
+def adder_of(reducer: str) -> str:
+    """The kind of op that combines partial results of a reduction, the first registered.
+
+    Raises InputError.
+    """
+    # In the order of registration: a kind of one's own adds to the shipped ones, and does not
+    # change the graphs of strategies that were there before.
+    for name, kind in _KINDS.items():
+        if kind.traits.combines == reducer:
+            return name
+    raise InputError(f'reducer "{reducer}": no kind is registered to combine its partial results')
+
+
+def statistics_of(kind: str) -> str:
+    """The forward kind of whose statistics a kind takes those of its own part of the batch, ""
+    where it does not.
+    """
+    return backward_of(kind) if traits_of(kind).own_statistics else ""
+
+
+def semantics_of(
+    kind: str,
+    attrs: Mapping[str, Any],
+    inputs: Sequence[Shape | None],
+    outputs: Sequence[Shape | None],
+) -> Semantics:
+    """Semantics of an op by its kind, attributes, operand shapes (as executed) and output shapes.
+
+    Raises InputError: the kind has no semantics, a shape is unknown, an attribute is no JSON, or
+    the shapes do not fit the kind.
+    """
+    shapes = _shapes(kind, inputs, outputs)
+    try:
+        # As text, so that true, 1 and 1.0 are three attributes: to a dict they are one key.
+        key = _ENCODER.encode(_computing(attrs))
+    except (TypeError, ValueError) as error:
+        raise InputError(f'kind "{kind}": attributes: {error}') from None
+    return _semantics_of(kind, key, *shapes)
+
+
+@lru_cache(_CACHED)
+def _semantics_of(
+    kind: str, attrs: str, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
+) -> Semantics:
+    return _semantics(kind, json.loads(attrs), inputs, outputs)
+
+
+def passing_semantics(
+    kind: str,
+    attrs: Mapping[str, Any],
+    inputs: Sequence[Shape | None],
+    outputs: Sequence[Shape | None],
+) -> Semantics:
+    """What ``semantics_of`` gives, in an object of its own that nothing keeps; it serves as no key.
+
+    A hundred thousand objects that are kept cost more than to make them: the garbage collector
+    walks over all of them.
+    """
+    computing = {name: _listed(value) for name, value in _computing(attrs).items()}
+    return _semantics(kind, computing, *_shapes(kind, inputs, outputs))
+
+
+def _computing(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that say what is computed."""
+    return {name: value for name, value in attrs.items() if name not in _LAYOUT}
+
+
+def _shapes(
+    kind: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
+) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+    """Those of the operands and of the outputs. Raises InputError."""
+    if not is_described(kind):
+        raise InputError(f'no semantics for kind "{kind}"')
+    if None in inputs or None in outputs:
+        role, shapes = ("operand", inputs) if None in inputs else ("output", outputs)
+        raise InputError(f'kind "{kind}": {role} {list(shapes).index(None)} has no shape')
+    read, made = (tuple([tuple(shape or ()) for shape in shapes]) for shapes in (inputs, outputs))
+    return read, made
+
+
+def _semantics(
+    kind: str, attrs: dict[str, Any], inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
+) -> Semantics:
+    entry = _KINDS[kind]
+    try:
+        description = entry.describe(Call(attrs, inputs, outputs))
+        return _described(kind, entry.op_class, attrs, inputs, outputs, description)
+    # A describer takes shapes and attributes as they should be: whatever it stumbles over means
+    # that they do not fit its kind.
+    except (
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ZeroDivisionError,
+        AttributeError,
+    ) as error:
+        raise InputError(_misfit(kind, attrs, inputs, outputs, error)) from None
+
+
+def redescribed(semantics: Semantics, description: Description) -> Semantics:
+    """The semantics of an op under another description, in an object that nothing keeps.
+
+    Raises ValueError where the shapes do not fit it.
+    """
+    s = semantics
+    return _described(s.kind, s.op_class, s.attrs, s.inputs, s.outputs, description)
+
+
+def _described(
+    kind: str,
+    op_class: str,
+    attrs: Mapping[str, Any],
+    inputs: tuple[Shape, ...],
+    outputs: tuple[Shape, ...],
+    description: Description,
+) -> Semantics:
+    read = _touched([access.index for access in description.inputs], inputs, "operand")
+    made = _touched([output.index for output in description.outputs], outputs, "output")
+    axes = _axes(description)
+    return Semantics(kind, op_class, attrs, inputs, outputs, description, axes, read, made)
+
+
+def _touched(
+    indices: Sequence[Sequence[Entry]], shapes: Sequence[Shape], role: str
+) -> tuple[Region, ...]:
+    if len(indices) != len(shapes):
+        raise ValueError(f"needs {len(indices)} {role}s, got {len(shapes)}")
+    pairs = zip(indices, shapes, strict=True)
+    return tuple([_region(index, shape, f"{role} {i}") for i, (index, shape) in enumerate(pairs)])
+
+
+def _region(entries: Sequence[Entry], shape: Shape, tensor: str) -> Region:
+    if len(entries) != len(shape):
+        raise ValueError(f"{tensor} must have {len(entries)} dimensions, got {list(shape)}")
+    region: list[Interval] = []
+    for entry, extent in zip(entries, shape, strict=True):
+        if isinstance(entry, Axis) and entry.size != extent:
+            raise ValueError(
+                f'{tensor} has {extent} along "{entry.name}", which is {entry.size} elsewhere'
+            )
+        if entry is None or isinstance(entry, Axis):
+            region.append((0, extent))
+        else:
+            index = Index((), entry) if isinstance(entry, int) else entry
+            region.append(clipped_interval(index, extent, {}))
+    return tuple(region)
+
+
+def _dims(entries: Sequence[Entry], region: Region) -> Dims:
+    dims: list[tuple[Axis | Index | None, frozenset[str], Interval]] = []
+    for entry, interval in zip(entries, region, strict=True):
+        index = Index((), entry) if isinstance(entry, int) else entry
+        names = () if index is None else (axis.name for axis in axes_of(index))
+        dims.append((index, frozenset(names), interval))
+    return tuple(dims)
+
+
+def _axes(description: Description) -> tuple[Axis, ...]:
+    """Axes of the outputs, then what they are reduced over, then the others, each once; one name is
+    one axis.
+    """
+    named: dict[str, Axis] = {}
+    for axis in _mentioned(description):
+        first = named.setdefault(axis.name, axis)
+        # Equal axes are mostly one object, and to compare their fields takes ten times longer.
+        if first is not axis and first != axis:
+            raise ValueError(f'axis "{axis.name}" is {first.size} and {axis.size}')
+    return tuple(named.values())
+
+
+def _mentioned(description: Description) -> list[Axis]:
+    # The order is that of strategies' files and of the row-major order of parts: outputs first, so
+    # that neighbours in it are neighbours in the tensor.
+    mentioned: list[Axis] = []
+    for output in description.outputs:
+        mentioned += _entry_axes(output.index)
+    for i in description.updated:
+        mentioned += _entry_axes(description.inputs[i].index)
+    for output in description.outputs:
+        mentioned += output.over
+    for access in description.inputs:
+        mentioned += _entry_axes(access.index)
+        mentioned += access.at_most or ()
+        mentioned += _entry_axes((access.when,))
+    for _, points in description.flops:
+        mentioned += points
+    return mentioned
+
+
+def _entry_axes(entries: Sequence[Entry]) -> list[Axis]:
+    axes: list[Axis] = []
+    for entry in entries:
+        if isinstance(entry, Axis):
+            axes.append(entry)
+        elif isinstance(entry, Index):
+            axes += axes_of(entry)
+    return axes
+
+
+def _misfit(
+    kind: str, attrs: Any, inputs: Sequence[Shape], outputs: Sequence[Shape], error: Exception
+) -> str:
+    reason = f"no attribute {error}" if isinstance(error, KeyError) else str(error)
+    shapes = f"{[list(shape) for shape in inputs]} -> {[list(shape) for shape in outputs]}"
+    return f'kind "{kind}": {shapes} with attributes {dict(attrs)} does not fit: {reason}'
+
+
+def _listed(value: Any) -> Any:
+    """An attribute of lists and dicts, as JSON has them, without tuples and other mappings."""
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    # Most attributes are numbers and texts, and to ask for a Mapping takes a microsecond.
+    if not isinstance(value, int | float | str) and isinstance(value, Mapping):
+        return {str(name): _listed(item) for name, item in value.items()}
+    return value

@@ -1,0 +1,258 @@
+"""Which axes of an op may be split, and what each split is: SOAP's words, Tofu's cases, the boxes
+of the shards.
+
+SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019, section
+4): a split of an output axis is ``sample`` on the sample axis, ``parameter`` where it splits a
+weight too, else ``attribute``. A split of an axis that the output is reduced over makes partial
+results (Tofu's partition-n-reduce, EuroSys 2019, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import Literal
+
+from ...ground.errors import InputError
+from .index import Axis, Index, Interval
+from .registry import Semantics
+
+_CACHED = 16_384
+
+SplitKind = Literal["sample", "attribute", "parameter", "reduction"]
+Effect = Literal["concatenate", "reduce", "replicate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """An axis that may be split, how many points it has, and what a split of it is.
+
+    ``effects``, one an output: its parts are put side by side, are partial results, or are all the
+    same.
+    """
+
+    axis: str
+    size: int
+    kind: SplitKind
+    effects: tuple[Effect, ...]
+
+
+def splits(
+    semantics: Semantics, parameters: Collection[int] = (), gradients: Collection[int] = ()
+) -> tuple[Split, ...]:
+    """The axes that may be split, those of the outputs first.
+
+    ``parameters`` are operands and ``gradients`` outputs that the graph knows as weights or
+    gradients of weights, beside those that the kind itself tells.
+    """
+    return _splits(semantics, frozenset(parameters), frozenset(gradients))
+
+
+@lru_cache(_CACHED)
+def _splits(
+    semantics: Semantics, parameters: frozenset[int], gradients: frozenset[int]
+) -> tuple[Split, ...]:
+    weights = _weight_axes(semantics, parameters, gradients)
+    sample = _sample_axis(semantics)
+    splitting = []
+    for axis in semantics.axes:
+        effects = effects_of(semantics, axis.name)
+        if (
+            axis.split
+            and axis.size > 1
+            and _made_apart(semantics, axis)
+            and _matters(semantics, axis, effects)
+        ):
+            splitting.append(
+                Split(axis.name, axis.size, _kind(axis.name, effects, weights, sample), effects)
+            )
+    return tuple(splitting)
+
+
+@lru_cache(_CACHED)
+def effects_of(semantics: Semantics, axis: str) -> tuple[Effect, ...]:
+    """What a split of an axis does to each output."""
+    effects: list[Effect] = []
+    for output, dims in zip(semantics.description.outputs, semantics.makes, strict=True):
+        if any(axis in names for _, names, _ in dims):
+            effects.append("concatenate")
+        else:
+            effects.append(
+                "reduce" if any(other.name == axis for other in output.over) else "replicate"
+            )
+    return tuple(effects)
+
+
+@lru_cache(_CACHED)
+def output_axes(semantics: Semantics, output: int = 0) -> tuple[str | None, ...]:
+    """For each dimension of an output the axis by which it is cut (of merged axes the outermost),
+    None where none is.
+
+    So degrees a dimension (SOAP's and Tofu's way to write a partition) become degrees an axis.
+    """
+    cut_by: list[str | None] = []
+    for index, names, _ in semantics.makes[output]:
+        outer = (
+            a.name
+            for a in semantics.axes
+            if a.name in names and index is not None and _is_outermost(index, a)
+        )
+        cut_by.append(next(outer, None))
+    return tuple(cut_by)
+
+
+def _kind(
+    axis: str, effects: tuple[Effect, ...], weights: frozenset[str], sample: str | None
+) -> SplitKind:
+    # The first output decides: the others are statistics and places of its values.
+    if effects and effects[0] == "reduce":
+        return "reduction"
+    if axis in weights:
+        return "parameter"
+    return "sample" if axis == sample else "attribute"
+
+
+def _weight_axes(
+    semantics: Semantics, parameters: Collection[int], gradients: Collection[int]
+) -> frozenset[str]:
+    description = semantics.description
+    operands = [
+        semantics.reads[i]
+        for i in {*description.parameters, *parameters}
+        if i < len(semantics.reads)
+    ]
+    outputs = [
+        semantics.makes[i] for i in {*description.gradients, *gradients} if i < len(semantics.makes)
+    ]
+    return frozenset(
+        name for dims in (*operands, *outputs) for _, names, _ in dims for name in names
+    )
+
+
+def _sample_axis(semantics: Semantics) -> str | None:
+    """The axis named by the kind, else the first of the first output."""
+    named = semantics.description.sample
+    if named != "":
+        return named
+    for _, names, _ in semantics.makes[0][:1] if semantics.makes else ():
+        return next((axis.name for axis in semantics.axes if axis.name in names), None)
+    return None
+
+
+def _matters(semantics: Semantics, axis: Axis, effects: tuple[Effect, ...]) -> bool:
+    """Whether shards of it differ: it makes parts of an output, or of what is updated in place."""
+    updated = (names for i in semantics.description.updated for _, names, _ in semantics.reads[i])
+    return any(effect != "replicate" for effect in effects) or any(
+        axis.name in names for names in updated
+    )
+
+
+def _made_apart(semantics: Semantics, axis: Axis) -> bool:
+    """Whether parts of the axis make boxes of the outputs: in an index of several axes only the
+    outermost does.
+    """
+    indices = [
+        index
+        for dims in semantics.makes
+        for index, names, _ in dims
+        if index is not None and axis.name in names
+    ]
+    return all(_is_outermost(index, axis) for index in indices)
+
+
+def _is_outermost(index: Axis | Index, axis: Axis) -> bool:
+    terms = index.terms
+    factors = {
+        part.name: (abs(factor), part.size) for part, factor in terms if isinstance(part, Axis)
+    }
+    if axis.name not in factors:
+        return False
+    stride = factors[axis.name][0]
+    return all(
+        factor < stride or size == 1
+        for name, (factor, size) in factors.items()
+        if name != axis.name
+    )
+
+
+@lru_cache(_CACHED)
+def parts_of(size: int, degree: int) -> tuple[Interval, ...]:
+    """``degree`` parts of [0, size) whose sizes differ by one at most; of two, the first is the
+    larger.
+    """
+    # Rounded up, not down: of two uneven parts the first is then the larger.
+    ends = [-(-i * size // degree) for i in range(degree + 1)]
+    return tuple(pairwise(ends))
+
+
+def boxes(
+    semantics: Semantics, degrees: Mapping[str, int], even: bool = True
+) -> tuple[dict[str, Interval], ...]:
+    """The boxes of all shards, each axis cut into so many parts; the last axis of the op runs
+    fastest. Raises InputError, as ``require_degrees`` does.
+    """
+    require_degrees(semantics, degrees, even)
+    allowed = {split.axis: split.size for split in splits(semantics)}
+    # In the op's order of axes, not the file's: part i is the same box however degrees are written.
+    names = [axis.name for axis in semantics.axes if degrees.get(axis.name, 1) > 1]
+    return tuple(
+        dict(zip(names, point, strict=True))
+        for point in product(*(parts_of(allowed[n], degrees[n]) for n in names))
+    )
+
+
+def require_degrees(semantics: Semantics, degrees: Mapping[str, int], even: bool = True) -> None:
+    """Raise InputError where an axis is not known or cannot be split, or a degree is no whole
+    number from 1 to its size, or (``even``) does not divide it.
+    """
+    allowed = {split.axis: split.size for split in splits(semantics)}
+    problems = list(_degree_problems(semantics, allowed, degrees, even))
+    if problems:
+        raise InputError(problems)
+
+
+def _degree_problems(
+    semantics: Semantics, allowed: Mapping[str, int], degrees: Mapping[str, int], even: bool
+) -> Iterator[str]:
+    known = {axis.name: axis.size for axis in semantics.axes}
+    for name, degree in degrees.items():
+        if name not in known:
+            yield (
+                f'axis "{name}": kind "{semantics.kind}" has none of this name; it has '
+                f"{', '.join(known)}"
+            )
+        elif isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
+            yield f'axis "{name}": the degree must be a whole number >= 1, got {degree!r}'
+        elif degree > 1 and name not in allowed:
+            whole = (
+                "it has one point"
+                if known[name] == 1
+                else f'kind "{semantics.kind}" needs all of it'
+            )
+            yield f'axis "{name}": cannot be split: {whole}'
+        elif degree > known[name]:
+            yield f'axis "{name}": {degree} parts of {known[name]} points'
+        elif even and known[name] % degree:
+            yield f'axis "{name}": degree {degree} does not divide {known[name]}'
+
+
+def steps(workers: int) -> tuple[int, ...]:
+    """Tofu's steps: groups of each, the prime factors of the number of workers, largest first.
+
+    Each step cuts every tensor along one dimension among its groups (EuroSys 2019, section 5).
+    Raises InputError below 1.
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers: must be a whole number >= 1, got {workers!r}")
+    factors, factor, left = list[int](), 2, workers
+    while left > 1:
+        # What is left without a factor up to its root is prime.
+        if factor * factor > left:
+            factor = left
+        while left % factor == 0:
+            factors.append(factor)
+            left //= factor
+        factor += 1
+    return tuple(reversed(factors))

@@ -1,0 +1,277 @@
+"""Parallelism: how the training step of a Transformer is spread by data, tensor, pipeline and
+expert parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+
+from ...ground.errors import InputError, collecting
+from ...ground.frozen import freeze
+from ...ground.units import Number, is_count, parse_bandwidth, parse_time, written
+
+RECOMPUTES = ("none", "selective", "full")
+MODULES = (
+    "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "shared_experts",
+)  # fmt: skip
+"""What selective recomputation may make again: the names of Megatron-core, and ``mlp_act``."""
+CONTEXTS = ("all_gather", "ring")
+OFFLOADS = ("activations", "optimizer")
+# Of any degree: what is larger is a mistake, and would be counted up to before it is told.
+MOST = 2**20
+DEGREES = ("dp", "cp", "tp", "pp", "ep")
+COUNTS = (*DEGREES, "microbatches", "microbatch", "global_batch", "chunks")
+OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
+"""What a pipeline may tell of a graph with ops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """dp x cp x tp x pp devices, and what is done to make the step fit. Raises InputError.
+
+    - ``dp`` replicas, ``cp`` parts of every sample's tokens, ``tp`` parts of every matrix, ``pp``
+      ranks of the pipeline; ``ep`` parts of the experts, within the dp x cp that have the same
+      parameters. Ranks are numbered tp first, then cp, then dp (``ep`` in a row of dp x cp share
+      the experts), then pp.
+    - ``context``: keys and values go to the other parts of a sample all at once before attention
+      ("all_gather", Llama 3, section 3.3.2), or around a "ring" beside it (Liu et al. 2023).
+    - ``microbatches`` a replica and step (gradient accumulation), of ``microbatch`` samples each;
+      where they are not told, they follow from ``global_batch``, the samples of a step.
+    - ``schedule``: a name of simdev.nouns.schedules with ``chunks`` stages a rank, or ``table``, a
+      schedule as CSV text. ``stage_layers`` tells the layers of each stage (default: as even as
+      they come); the first and the last may have none.
+    - Of a graph with ops, which is one microbatch, nothing but the pipeline is told
+      (``OF_GRAPHS``): ``stages`` are the patterns of the forward ops of each, or names, each the
+      first op of a further stage (none: as even as they come); ``ranks`` the device of each rank
+      (none: the first workers). ``pp`` follows from these where it is not told.
+    - ``zero``: 0 replicas alike, 1 optimizer state shared out, 2 gradients too (reduced every
+      microbatch), 3 parameters too (gathered for each use, ``prefetch`` buckets ahead). A bucket
+      of ZeRO 2 and 3 is a layer, the embedding or the classifier; a layer of more than ``bucket``
+      parameters is cut into equal ones. ``overlap``: gradients are reduced beside the backward,
+      with ZeRO 2 and 3 of ``in_flight`` buckets at once (the backward waits), else of none.
+    - ``reduce_bytes`` of a gradient on its way between replicas (None: those of a parameter, 2,
+      with ZeRO 2 and 3, else ``gradient_bytes``). ``message_latency``: seconds that every
+      collective and transfer takes beside what the cluster says of it.
+    - ``recompute``: "selective" makes ``recompute_modules`` twice, "full" whole layers. Modules
+      (Megatron-core, ``--recompute-modules``): "core_attn", what is between queries, keys, values
+      and the projection; "layernorm", what a layer's two norms put out; "mla_up_proj", queries,
+      keys and values from their latents; "mlp", "moe" and "shared_experts" from their input;
+      "moe_act", what the experts' activation puts out; "mlp_act" (ours), that of the others, as
+      xformers' ``SwiGLUFusedOp`` makes it again. ``flash``:
+      attention is one op that keeps no scores (None: as when the model was published; Megatron-LM
+      has it since 2023). ``sequence_parallel``: what tp does not split is
+      split along the sequence (Korthikanti et al. 2022), so that an all_reduce becomes an
+      all_gather and a reduce_scatter, and what a product read is gathered again for the gradient of
+      its weights. With ``tensor_overlap`` that goes on beside the gradient of its input (section
+      4.2.2 there), for which Megatron-LM has kernels begin in order (CUDA_DEVICE_MAX_CONNECTIONS of
+      1), else before it. ``scatter_gather``: where it is not, a rank of tp sends its share of a
+      tensor to the next rank of the pipeline, and those there gather it (Narayanan et al. 2021,
+      section 4.1).
+    - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
+      each way).
+    - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in
+      float32, and Adam keeps a master copy and two moments (ZeRO, section 3.1).
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    cp: int = 1
+    context: str = CONTEXTS[0]
+    microbatches: int = 1
+    microbatch: int = 1
+    global_batch: int | None = None
+    schedule: str = "1F1B"
+    chunks: int = 1
+    table: str | None = None
+    stage_layers: tuple[int, ...] = ()
+    stages: tuple[tuple[str, ...] | str, ...] = ()
+    ranks: tuple[str, ...] = ()
+    zero: int = 1
+    prefetch: int = 1
+    in_flight: int = 1
+    bucket: int = 500_000_000
+    reduce_bytes: int | None = None
+    message_latency: Number = 0
+    overlap: bool = True
+    recompute: str = "none"
+    recompute_modules: tuple[str, ...] = MODULES[:1]
+    flash: bool | None = None
+    sequence_parallel: bool = True
+    tensor_overlap: bool = True
+    scatter_gather: bool = False
+    offload: tuple[str, ...] = ()
+    host_bandwidth: Number | None = None
+    gradient_bytes: int = 4
+    state_bytes: int = 12
+
+    def __post_init__(self) -> None:
+        freeze(self, "offload", "recompute_modules", "stage_layers", "stages", "ranks")
+        if self.pp == 1:
+            object.__setattr__(self, "pp", self._implied_ranks())
+        problems = list(self._problems())
+        if not problems and self.global_batch is not None:
+            with collecting(problems):
+                self._share_out(self.global_batch)
+        for name, parse in (("host_bandwidth", parse_bandwidth), ("message_latency", parse_time)):
+            if getattr(self, name) is not None:
+                try:
+                    object.__setattr__(self, name, parse(getattr(self, name)))
+                except ValueError as error:
+                    problems.append(f"{name}: {error}")
+        if problems:
+            raise InputError(problems)
+
+    def _share_out(self, batch: int) -> None:
+        """Microbatches by the global batch. Raises InputError."""
+        count = microbatches_of(batch, self.dp, self.microbatch)
+        if self.microbatches not in (1, count):
+            spread = f"dp {self.dp} x microbatches {self.microbatches} x microbatch"
+            reason = f"is not {spread} {self.microbatch} = {self.samples:,}; tell one of them"
+            raise InputError(f"global_batch: {batch:,} {reason}")
+        object.__setattr__(self, "microbatches", count)
+
+    def _problems(self) -> Iterator[str]:
+        problems = list(self._count_problems())
+        yield from problems
+        if not problems and self.replicas % self.ep:
+            degrees = f"dp {self.dp}" if self.cp == 1 else f"dp x cp {self.replicas}"
+            reason = "the experts are shared out over replicas"
+            yield f"ep: {self.ep} does not divide {degrees}; {reason}"
+        if self.context not in CONTEXTS:
+            yield f'context: must be one of {", ".join(CONTEXTS)}, got "{self.context}"'
+        for name in ("overlap", "flash", "sequence_parallel", "tensor_overlap", "scatter_gather"):
+            value = getattr(self, name)
+            if not (isinstance(value, bool) or (name == "flash" and value is None)):
+                yield f"{name}: must be true or false, got {written(value)}"
+        if self.recompute not in RECOMPUTES:
+            yield f'recompute: must be one of {", ".join(RECOMPUTES)}, got "{self.recompute}"'
+        yield from self._module_problems()
+        unknown = next((target for target in self.offload if target not in OFFLOADS), None)
+        if unknown is not None:
+            yield f'offload: must be of {", ".join(OFFLOADS)}, got "{unknown}"'
+        if self.offload and unknown is None and self.host_bandwidth is None:
+            yield 'host_bandwidth: offload needs what PCIe reaches to host memory, like "51 GB/s"'
+
+    def _module_problems(self) -> Iterator[str]:
+        unknown = next((name for name in self.recompute_modules if name not in MODULES), None)
+        if unknown is not None:
+            yield f'recompute_modules: must be of {", ".join(MODULES)}, got "{unknown}"'
+        elif self.recompute_modules != MODULES[:1] and self.recompute != RECOMPUTES[1]:
+            yield f'recompute_modules: go with recompute "selective", got "{self.recompute}"'
+        elif not self.recompute_modules:
+            yield 'recompute_modules: are none; recompute "none" says so'
+
+    def _implied_ranks(self) -> int:
+        """How many ranks there are by the devices or stages named; 1 where none are."""
+        if self.ranks or not self.stages or self.table is not None:
+            return len(self.ranks) or 1
+        # A count that is wrong is told with the others; here it must not divide by zero.
+        chunks = self.chunks if is_count(self.chunks) and self.chunks else 1
+        stages = len(self.stages) + any(isinstance(stage, str) for stage in self.stages)
+        return -(-stages // chunks)
+
+    def of_large_models(self) -> list[str]:
+        """The fields that are told of it and mean something for a large model alone."""
+        return [
+            field.name
+            for field in fields(self)
+            if field.name not in OF_GRAPHS and getattr(self, field.name) != field.default
+        ]
+
+    def _count_problems(self) -> Iterator[str]:
+        for name in COUNTS:
+            value = getattr(self, name)
+            if name == "global_batch" and value is None:
+                continue
+            if not (is_count(value) and 0 < value <= MOST):
+                yield f"{name}: must be a whole number from 1 to {MOST:,}, got {written(value)}"
+        if not (is_count(self.zero) and self.zero <= 3):
+            yield f"zero: must be 0, 1, 2 or 3, got {written(self.zero)}"
+        yield from self._size_problems()
+        if len({type(stage) for stage in self.stages}) > 1:
+            yield "stages: are lists of patterns, or all names of the ops with which they begin"
+        if self.ranks and len(self.ranks) != self.pp:
+            yield f"ranks: names {len(self.ranks)} devices, pp is {self.pp}"
+        for stage, count in enumerate(self.stage_layers):
+            # The first and the last have the embedding and the classifier (Llama 3, section 3.3.2).
+            is_end = stage in (0, len(self.stage_layers) - 1)
+            if not (is_count(count) and (count or is_end)):
+                reason = f"a stage needs one layer at least, got {written(count)}"
+                yield f"stage_layers[{stage}]: {reason}"
+
+    def _size_problems(self) -> Iterator[str]:
+        for name, least, most in (
+            ("prefetch", 0, MOST), ("in_flight", 0, MOST), ("bucket", 1, 2**62),
+            ("gradient_bytes", 0, 8), ("reduce_bytes", 0, 8), ("state_bytes", 0, 64),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if name == "reduce_bytes" and value is None:
+                continue
+            if not (is_count(value) and least <= value <= most):
+                wanted = f"must be a whole number from {least} to {most:,}"
+                yield f"{name}: {wanted}, got {written(value)}"
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """By name how many parts there are of each kind."""
+        return {name: getattr(self, name) for name in DEGREES}
+
+    @property
+    def devices(self) -> int:
+        """How many devices it takes."""
+        return self.replicas * self.tp * self.pp
+
+    @property
+    def replicas(self) -> int:
+        """Devices that have the same part of the parameters."""
+        return self.dp * self.cp
+
+    @property
+    def sharers(self) -> tuple[int, int]:
+        """How many share parameters: those of all layers, and those of experts."""
+        return self.replicas, self.replicas // self.ep
+
+    @property
+    def reduces_by_bucket(self) -> bool:
+        """Whether gradients are reduced microbatch by microbatch: alone no device shares any."""
+        return self.zero >= 2 and self.replicas > 1
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step: the global batch."""
+        return self.dp * self.microbatches * self.microbatch
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Bytes of a gradient on its way between replicas.
+
+        FSDP and DeepSpeed reduce in the type of the parameters (``MixedPrecisionPolicy``,
+        ``communication_data_type``), Megatron-LM in that of the sums.
+        """
+        if self.reduce_bytes is not None:
+            return self.reduce_bytes
+        return 2 if self.zero >= 2 else self.gradient_bytes
+
+    @property
+    def host_rate(self) -> Fraction:
+        """Bytes per second to host memory, each way."""
+        return Fraction(self.host_bandwidth or 1)
+
+
+def degrees_over_one(degrees: Mapping[str, int]) -> list[str]:
+    """How people tell degrees, those left out that change nothing: "dp 2", "tp 4"."""
+    known = {name: degrees.get(name, 1) for name in DEGREES}
+    return [f"{name} {count}" for name, count in known.items() if count != 1]
+
+
+def microbatches_of(batch: int, dp: int, microbatch: int) -> int:
+    """Microbatches of a replica for a global batch of so many samples. Raises InputError."""
+    count, over = divmod(batch, dp * microbatch)
+    if over:
+        spread = f"dp {dp} x microbatch {microbatch} = {dp * microbatch:,}"
+        raise InputError(f"global_batch: {batch:,} samples are no multiple of {spread}")
+    return count

@@ -1,0 +1,184 @@
+"""Strategy: everything that says how a step is spread over the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from ...ground.display import Displayed
+from ...ground.errors import InputError
+from ...ground.frozen import FrozenDict, freeze
+from ...ground.units import is_count
+from .collectives import Collectives
+from .configuration import Configuration
+from .loader import Loader
+from .parallelism import Parallelism
+from .sync import PRESETS, Sync, sync_policy
+
+POLICIES = ("fifo", "program", "priority", "fixed")
+SYNCS = ("all-reduce", "parameter-server", "sharded", "bucketed")
+SHORT_MEANINGS: Mapping[str, str] = {
+    "data-parallel": "Every input is cut along its samples; all else follows.",
+    "model-parallel": "Layers stand on devices one after the other, balanced by their forward "
+    "cost. A layer is an op with a weight and what follows it without one, at all of its steps "
+    "(``lstm@3``).",
+    "owt": "One weird trick: data parallel, but layers of class gemm with a weight are split along "
+    "their output channels, in as many equal parts as there are devices, or the most that are "
+    "fewer.",
+    "expert": "Layers of recurrent networks stand on the devices of a node, samples across nodes; "
+    "other networks are split as by ``owt``.",
+}
+"""What each short form of a strategy means."""
+SHORT_FORMS = tuple(SHORT_MEANINGS)
+# Each microbatch is lowered: beyond this a graph has more tasks than a step can have.
+MOST_MICROBATCHES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order of queues.
+
+    ``fifo``: by readiness. ``program``: each device runs its ops in program order. ``priority``:
+    smaller first, 0 where nothing is said; a transfer takes the smallest of its consumers.
+    ``fixed``: each queue named in ``sequence`` ("gpu:0", "send gpu:0") serves exactly the given ops
+    or transfers ("op:output>device"); other queues stay fifo.
+    """
+
+    policy: str = "fifo"
+    priority: Mapping[str, int] = FrozenDict()
+    sequence: Mapping[str, tuple[str, ...]] = FrozenDict()
+
+    def __post_init__(self) -> None:
+        freeze(self, "priority", "sequence")
+        if self.policy not in POLICIES:
+            raise InputError(
+                f'order.policy: must be one of {", ".join(POLICIES)}, got "{self.policy}"'
+            )
+        for name, policy in (("priority", "priority"), ("sequence", "fixed")):
+            if getattr(self, name) and self.policy != policy:
+                raise InputError(
+                    f'order.{name}: goes with the policy "{policy}", not with "{self.policy}"'
+                )
+
+
+def default_sync(short: str | None) -> str:
+    """How gradients are added up where nothing is told: in buckets under "data-parallel", as
+    frameworks do.
+    """
+    # PyTorch's DistributedDataParallel and Horovod gather small gradients before they send them.
+    return "bucketed" if short == "data-parallel" else SYNCS[0]
+
+
+POLICY_NAMES = tuple(name for name in PRESETS if name not in SYNCS)
+"""Policies that a text alone names; the others share their name with a way to add up gradients in
+one step, which the text means.
+"""
+
+
+def sync_of(name: str) -> str | Sync:
+    """What a text says of synchronisation: one of SYNCS as it is, or the policy of that name.
+
+    Raises InputError.
+    """
+    if name in POLICY_NAMES:
+        return sync_policy(name)
+    if name not in SYNCS:
+        raise InputError(no_sync(f'"{name}"'))
+    return name
+
+
+def no_sync(shown: str) -> str:
+    """What is wrong with a ``sync`` that is written so."""
+    return f"sync: must be one of {', '.join(SYNCS)}, or an object with a policy, got {shown}"
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy(Displayed):
+    """How a step is spread: where ops run, how they and their tensors are split, and the order of
+    queues.
+
+    - ``placement``: op, colocation group, module ("blocks.2": forward, backward and update) or
+      pattern -> device. An op placed runs whole.
+    - ``order``: an Order, or the name of a policy.
+    - ``partition``: op, group or pattern -> Configuration; what it leaves out follows its operands.
+    - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op
+      makes it.
+    - ``sync``: how gradients are added up in one step, one of SYNCS; or a policy of steps that
+      follow one another: a Sync, or one of POLICY_NAMES. Left out: "bucketed" under the short form
+      "data-parallel", as frameworks do, else "all-reduce".
+    - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes
+      precedence over it.
+    - ``collectives``: which algorithm collective ops take, and how they are costed, where they do
+      not say so.
+    - ``accumulate``: so many microbatches a step, each a forward and backward of the graph as it
+      stands; gradients are added up in place, synchronised and applied once, after the last.
+    - ``loader``: a Loader, which makes the batch on a host; left out, inputs are there from the
+      start.
+    - ``pipeline``: a Parallelism, replicas, parts and stages that take the devices in their order;
+      nothing else is told beside it.
+    """
+
+    placement: Mapping[str, str] = FrozenDict()
+    order: Order = Order()
+    partition: Mapping[str, Configuration] = FrozenDict()
+    tensors: Mapping[str, Mapping[int, int]] = FrozenDict()
+    sync: str | Sync = ""
+    short: str | None = None
+    devices: tuple[str, ...] = ()
+    collectives: Collectives = Collectives()
+    accumulate: int = 1
+    loader: Loader | None = None
+    pipeline: Parallelism | None = None
+
+    def __post_init__(self) -> None:
+        # object: a caller without types may give anything, and is told here rather than later.
+        order: object = self.order
+        if isinstance(order, str):
+            order = Order(order)
+            object.__setattr__(self, "order", order)
+        placement: object = self.placement
+        if not isinstance(placement, Mapping) or not isinstance(order, Order):
+            raise InputError(
+                "strategy: needs a placement by name, and an order or the name of a policy"
+            )
+        object.__setattr__(self, "devices", tuple(self.devices))
+        freeze(self, "placement", "partition", "tensors")
+        if not isinstance(self.collectives, Collectives):
+            raise InputError("collectives: must be Collectives(algorithm, cost, ...)")
+        if self.sync == "":
+            object.__setattr__(self, "sync", default_sync(self.short))
+        if isinstance(self.sync, str):
+            object.__setattr__(self, "sync", sync_of(self.sync))
+        if self.short is not None and self.short not in SHORT_FORMS:
+            raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{self.short}"')
+        if not (is_count(self.accumulate) and 0 < self.accumulate <= MOST_MICROBATCHES):
+            raise InputError(
+                f"accumulate: must be a whole number from 1 to {MOST_MICROBATCHES}, got "
+                f"{self.accumulate!r}"
+            )
+        if self.devices and self.short is None:
+            raise InputError("devices: go with a short form; a configuration names its own")
+        if self.pipeline is not None:
+            self._check_pipeline()
+
+    def _check_pipeline(self) -> None:
+        """Raises InputError for what is told beside a pipeline."""
+        if not isinstance(self.pipeline, Parallelism):
+            raise InputError("pipeline: must be a Parallelism(dp, tp, pp, ...)")
+        # what a short form brings is not told beside
+        # What a short form brings is not told beside the pipeline.
+        plain = replace(_PLAIN, sync=default_sync(self.short))
+        names = [field.name for field in fields(self) if field.name != "pipeline"]
+        beside = [name for name in names if getattr(self, name) != getattr(plain, name)]
+        if beside:
+            raise InputError(
+                f"{name}: a pipeline stands alone; it says where everything runs" for name in beside
+            )
+
+    @property
+    def splits(self) -> bool:
+        """Whether anything is split: then ops become shards before they are lowered."""
+        return bool(self.partition or self.tensors or self.short)
+
+
+_PLAIN = Strategy()

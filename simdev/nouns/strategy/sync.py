@@ -1,0 +1,248 @@
+"""Sync: how gradients are added up while steps follow one another, one mechanism with settings.
+
+A *parcel* is what is sent at once: a whole gradient, a slice of one, or a bucket of several. It
+goes by an all-reduce over the workers, or to a server that adds it up and hands the sum out.
+Parcels are sent in the order of their priority, and parameters gate the next step's ops that read
+them, so the step time is a period (docs/reference/sync.md).
+
+The policies of the literature are settings of this one mechanism (``PRESETS``): P3 (Jayarajan et
+al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., OSDI 2020), TicTac
+(Hashemi et al., MLSys 2019), buckets (Li et al., VLDB 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ...ground.errors import InputError
+from ...ground.units import MAX_BYTES, Number, parse_bandwidth, parse_bytes, parse_time
+
+CHOICES = {
+    "transport": ("all-reduce", "server"),
+    "priority": ("none", "forward", "tic", "tac"),
+    "credit_rule": ("wait", "skip"),
+    "server_order": ("fifo", "priority"),
+    "reply": ("broadcast", "pull"),
+    "hold": ("in-turn", "together"),
+    "spread": ("first", "hashed"),
+}
+SERVERS = ("sharded", "star")
+# Ways to cut or gather gradients: a policy has one of them, or none.
+_CUTS = ("slice_parameters", "even_parameters", "bucket")
+_PARSERS: Mapping[str, Callable[[Number], Any]] = {
+    "bucket": parse_bytes,
+    "credit": parse_bytes,
+    "segment": parse_bytes,
+    "aggregation": parse_bandwidth,
+    "message": parse_time,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """How gradients are synchronised; ``sync_policy`` makes one from a policy's name and what
+    differs from it.
+
+    - ``policy``: its name.
+    - ``transport``: ``all-reduce`` over the workers, or ``server``.
+    - ``slice_parameters``: gradients of more parameters are cut into slices of exactly so many.
+      ``even_parameters``: gradients of so many or more are cut evenly, one piece a server.
+      ``bucket``: gradients are gathered in the order in which they are made, until a bucket holds
+      so many bytes. At most one of the three is given; none: whole gradients.
+    - ``priority``: of parcels, in every queue that they wait in: ``none`` (in order), ``forward``
+      (needed first goes first), ``tic`` and ``tac`` (TicTac's orders).
+    - ``credit``: bytes that a worker may have under way to servers; none: its send queue is the
+      priority queue. ``credit_rule``: a parcel starts while any credit is left, and may overdraw it
+      (``wait``, as in ByteScheduler), or only where it fits, smaller ones passing it (``skip``, as
+      in BytePS).
+    - ``servers``: ``sharded`` over the workers, ``star`` (the first worker), or names of devices,
+      in a file ``{"machine": NAME}``. ``spread``: slice i of a gradient goes to server i
+      (``first``), or i after the one of its key (``hashed``), as whole gradients do.
+    - ``server_order``: of a server's adding up and of what it sends, ``fifo`` or ``priority``.
+      ``aggregation``: bytes/s at which it adds up, one push at a time; none: at once. ``reply``:
+      the sum is sent as soon as it is there (``broadcast``), or announced and asked for (``pull``).
+    - ``overlap``: a parcel goes when its gradients are made, else after the whole backward of its
+      worker.
+    - ``message``: seconds that each message costs in the queue that sends it. ``hold``: a message
+      holds the queues of its route ``in-turn``, or all ``together`` as other transfers do.
+      ``segment``: bytes, the grain in which a message passes several queues.
+
+    Quantities may be texts with units. Raises InputError with every problem at once.
+    """
+
+    policy: str
+    transport: str = "server"
+    slice_parameters: int | None = None
+    even_parameters: int | None = None
+    bucket: Number | None = None
+    priority: str = "none"
+    credit: Number | None = None
+    credit_rule: str = "wait"
+    servers: str | tuple[str, ...] = "sharded"
+    server_order: str = "fifo"
+    aggregation: Number | None = None
+    reply: str = "broadcast"
+    overlap: bool = True
+    message: Number = 0
+    hold: str = "in-turn"
+    segment: Number = 200_000
+    spread: str = "first"
+
+    def __post_init__(self) -> None:
+        unread = dict(self._parse())
+        problems = [f"{name}: {reason}" for name, reason in unread.items()]
+        problems += [
+            problem for problem in self._problems() if problem.partition(":")[0] not in unread
+        ]
+        if problems:
+            raise InputError(f"sync.{problem}" for problem in problems)
+
+    def _parse(self) -> Iterator[tuple[str, str]]:
+        """Quantities become SI; yields (field, reason) for what is none."""
+        for name, parse in _PARSERS.items():
+            value = getattr(self, name)
+            if value is not None:
+                try:
+                    object.__setattr__(self, name, parse(value))
+                except ValueError as error:
+                    yield name, str(error)
+
+    def _problems(self) -> Iterator[str]:
+        if self.policy not in PRESETS:
+            yield f'policy: must be one of {", ".join(PRESETS)}, got "{self.policy}"'
+        for name, choice in CHOICES.items():
+            if getattr(self, name) not in choice:
+                yield f'{name}: must be one of {", ".join(choice)}, got "{getattr(self, name)}"'
+        for name in (*_CUTS, "credit", "segment"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                yield f"{name}: must be a whole number, got {value!r}"
+            elif value is not None and not 0 < value <= MAX_BYTES:
+                yield (
+                    f"{name}: must be > 0{', at most 2^60' if value > 0 else ''}, got "
+                    f"{str(value)[:40]}"
+                )
+        cuts = [name for name in _CUTS if getattr(self, name) is not None]
+        if len(cuts) > 1:
+            yield f"{cuts[1]}: goes without {cuts[0]}: gradients are cut or gathered in one way"
+        overlap: object = self.overlap
+        if not isinstance(overlap, bool):
+            yield f"overlap: must be true or false, got {overlap!r}"
+        yield from self._server_problems()
+
+    def _server_problems(self) -> Iterator[str]:
+        if isinstance(self.servers, str) and self.servers not in SERVERS:
+            choice = ", ".join(SERVERS)
+            yield f'servers: must be one of {choice}, or name a machine, got "{self.servers}"'
+        elif not isinstance(self.servers, (str, tuple)) or not all(
+            isinstance(name, str) for name in self.servers
+        ):
+            yield f"servers: must be names of devices, got {self.servers!r}"
+        elif not self.servers or (
+            isinstance(self.servers, tuple) and len(set(self.servers)) < len(self.servers)
+        ):
+            yield "servers: must name one device at least, each once"
+        if self.transport == "all-reduce":
+            for name in ("even_parameters", "credit", "aggregation"):
+                if getattr(self, name) is not None:
+                    yield f'{name}: goes with the transport "server"'
+        # A setting that changes nothing is a misunderstanding of whoever wrote it.
+        if self.credit is None and self.credit_rule == "skip":
+            yield "credit_rule: means something only with a credit"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What differs from the policy's preset."""
+        preset = sync_policy(self.policy)
+        values = {name: getattr(self, name) for name in _FIELDS}
+        return {name: value for name, value in values.items() if value != getattr(preset, name)}
+
+
+def gathered(sizes: Sequence[int], first: int, limit: int) -> list[list[int]]:
+    """Rows of sizes in bytes gathered in turn: a group is closed once it holds its limit, the first
+    that of its own.
+    """
+    groups: list[list[int]] = []
+    held = 0
+    for row, size in enumerate(sizes):
+        if not held:
+            groups.append([])
+        groups[-1].append(row)
+        held += size
+        # The first group is smaller, so that sending begins early in the backward.
+        if held >= (limit if len(groups) > 1 else first):
+            held = 0
+    return groups
+
+
+_SERVER = {"reply": "broadcast", "slice_parameters": 50_000}
+_PRIORITY = {"priority": "forward", "server_order": "priority"}
+BUCKET, FIRST_BUCKET = 25 * 2**20, 2**20
+"""Bytes at which PyTorch's DistributedDataParallel closes a bucket, and the first one."""
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "bulk-synchronous": {"transport": "all-reduce", "overlap": False},
+    "bucketed": {"transport": "all-reduce", "bucket": BUCKET},
+    "parameter-server": {"even_parameters": 1_000_000, "reply": "pull"},
+    "sliced": _SERVER,
+    "p3": _SERVER | _PRIORITY,
+    "byte-scheduler": {
+        "slice_parameters": 1_000_000,
+        "spread": "hashed",
+        "priority": "forward",
+        "credit": 16_000_000,
+        "reply": "pull",
+    },
+    "byteps": {
+        "slice_parameters": 1_024_000,
+        "spread": "hashed",
+        "priority": "forward",
+        "reply": "pull",
+    },
+    "tic": {"priority": "tic", "server_order": "priority"},
+    "tac": {"priority": "tac", "server_order": "priority"},
+}
+"""What a policy's name stands for; the other fields keep the defaults of Sync.
+
+ByteScheduler's partition is a million parameters, its credit four; BytePS's is 4,096,000 bytes, and
+it counts no credit unless told (``credit_rule`` "skip" is how it does then).
+"""
+POLICY_MEANINGS: Mapping[str, str] = {
+    "bulk-synchronous": "An all-reduce of each gradient after the backward.",
+    "bucketed": "All-reduces of 25 MiB, overlapped, as PyTorch's DistributedDataParallel.",
+    "parameter-server": "MXNet's: gradients of a million parameters or more in one even piece a "
+    "server, others whole; each sum is announced and asked for.",
+    "sliced": "Slices of 50,000 parameters, in order, broadcast at once.",
+    "p3": "The same slices by priority, at workers and servers (Jayarajan et al., MLSys 2019).",
+    "byte-scheduler": "Slices of a million parameters by priority, with a credit of four of them "
+    "(Peng et al., SOSP 2019).",
+    "byteps": "Pieces of 4,096,000 bytes by priority, on servers of their own: name these in "
+    "``servers`` (Jiang et al., OSDI 2020).",
+    "tic": "Whole gradients in TicTac's timing-independent order (Hashemi et al., MLSys 2019).",
+    "tac": "Whole gradients in TicTac's timing-aware order.",
+}
+"""What each policy is."""
+
+
+def sync_policy(policy: str, /, **settings: Any) -> Sync:
+    """The settings of a policy, with what is given in place of its own: ``sync_policy("p3",
+    aggregation="0.8 GB/s")``.
+
+    A slice function that is given takes the place of the policy's. Raises InputError.
+    """
+    if policy not in PRESETS:
+        raise InputError(f'sync.policy: must be one of {", ".join(PRESETS)}, got "{policy}"')
+    preset = dict(PRESETS[policy])
+    if any(settings.get(name) is not None for name in _CUTS):
+        preset |= dict.fromkeys(_CUTS)
+    # A policy of servers that is asked to all-reduce has no use for what only servers know.
+    if settings.get("transport") == "all-reduce":
+        preset |= {name: None for name in ("even_parameters", "credit") if name in preset}
+    unknown = [f"sync.{name}: no such setting" for name in settings if name not in _FIELDS]
+    if unknown:
+        raise InputError(unknown)
+    return Sync(policy, **(preset | settings))
+
+
+_FIELDS = [field.name for field in fields(Sync) if field.name != "policy"]

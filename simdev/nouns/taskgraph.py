@@ -1,0 +1,387 @@
+"""The one intermediate form: tasks, the serial resources they hold, dependencies, and the buffers
+they fill and read.
+
+Everything that varies by the thousand is a numpy column; a task, resource or buffer is a row
+number. Times are int64 picoseconds, sizes int64 bytes. Lists of rows are stored as CSR: the list of
+row i is ``ids[ptr[i]:ptr[i + 1]]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from itertools import chain, pairwise
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ground.errors import InputError
+from ..ground.units import PS_PER_SECOND
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# The kinds of tasks that send; a task that computes has its op's phase as kind.
+TRANSFER = "transfer"
+# several devices at once, each sending ``bytes``; its buffers lie on all of them
+COLLECTIVE = "collective"
+# what adding gradients up does beside sending: a server's sums, and the points that wait for one
+SYNC = "sync"
+DISPATCH = "dispatch"  # what a host does before its device runs an op
+THREAD_PREFIX = "thread "  # of the names of the queues in which dispatches stand
+BUFFER_KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "received copies",
+    "workspace",
+    "staging",
+    "context",
+    "communication",
+)
+OUTSIDE = ("context", "communication")  # kinds of buffers that no framework's allocator hands out
+MAX_TASKS = 10_000_000
+"""The most tasks that anything lowers to."""
+PERSISTENT = -1  # filler of a buffer that lives throughout
+
+
+def distinct(numbers: Ints) -> Ints:
+    """The different ones of some numbers, ascending."""
+    # As np.unique, which hashes: of a hundred thousand that takes ten times as long or more.
+    ordered = np.sort(numbers)
+    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) > 0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """A list of row numbers for each row (CSR)."""
+
+    ptr: Ints
+    ids: Ints
+
+    @classmethod
+    def of(cls, lists: Iterable[Sequence[int]]) -> Rows:
+        """From a sequence for each row."""
+        lists = list(lists)
+        ptr = np.zeros(len(lists) + 1, np.int64)
+        np.cumsum([len(row) for row in lists], out=ptr[1:])
+        return cls(ptr, np.fromiter(chain.from_iterable(lists), np.int64, int(ptr[-1])))
+
+    @classmethod
+    def of_pairs(cls, rows: Ints, entries: Ints, count: int) -> Rows:
+        """``count`` lists from pairs (row, entry) in any order: each ascending, without
+        repetitions.
+        """
+        # One key a pair: sorting these is several times faster than sorting by two columns.
+        width = int(entries.max(initial=0)) + 1
+        rows, entries = np.divmod(distinct(rows * width + entries), width)
+        ptr = np.zeros(count + 1, np.int64)
+        np.cumsum(np.bincount(rows, minlength=count), out=ptr[1:])
+        return cls(ptr, entries)
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __getitem__(self, row: int) -> Ints:
+        return self.ids[self.ptr[row] : self.ptr[row + 1]]
+
+    def owners(self) -> Ints:
+        """The row of each entry of ``ids``."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
+
+    def each(self) -> Iterator[list[int]]:
+        """Plain lists one after another, for loops in Python: numpy's scalars are slow there."""
+        flat, ends = self.ids.tolist(), self.ptr.tolist()
+        # Not all at once: the garbage collector would walk tens of thousands of live lists.
+        return (flat[a:b] for a, b in pairwise(ends))
+
+    def lists(self) -> list[list[int]]:
+        """All of them, where they are looked up by number."""
+        return list(self.each())
+
+
+class Lazy(Sequence[str]):
+    """So many texts, each made when it is asked for: the names of millions of tasks that nobody may
+    ever read.
+    """
+
+    __slots__ = ("make", "size")
+
+    def __init__(self, size: int, make: Callable[[int], str]) -> None:
+        self.size, self.make = size, make
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(map(self.make, range(self.size)[index]))
+        return self.make(range(self.size)[index])
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.make, range(self.size))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Coded(Lazy):
+    """Texts of which there are few: ``labels[codes[i]]``."""
+
+    __slots__ = ("codes", "labels")
+
+    def __init__(self, codes: NDArray[np.unsignedinteger[Any]], labels: tuple[str, ...]) -> None:
+        super().__init__(len(codes), lambda i: labels[codes[i]])
+        self.codes, self.labels = codes, labels
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Coded:
+        """From texts; what is coded already stays itself."""
+        if isinstance(texts, Coded):
+            return texts
+        code = {label: number for number, label in enumerate(dict.fromkeys(texts))}
+        # A byte for each of millions of tasks; a saved run may name more kinds than a byte tells.
+        width = np.min_scalar_type(len(code))
+        codes = np.fromiter((code[text] for text in texts), width, len(texts))
+        return cls(codes, tuple(code))
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.labels.__getitem__, self.codes.tolist())
+
+    def __reduce__(self) -> Any:
+        return Coded, (self.codes, self.labels)
+
+    def count(self, value: Any) -> int:
+        """How often a text is there."""
+        codes = [code for code, label in enumerate(self.labels) if label == value]
+        return int(np.isin(self.codes, codes).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A serial queue: one task at a time, in the order of its policy (fifo, priority or fixed).
+
+    ``sequence`` holds the tasks of a fixed queue in their order; ``device`` is the index of the
+    device to which the queue belongs (-1: a link).
+    """
+
+    name: str
+    policy: str = "fifo"
+    sequence: tuple[int, ...] = ()
+    device: int = -1
+
+
+NUMBERS = ("op", "output", "source", "destination", "duration", "lag", "gap", "priority", "bytes")
+"""The columns of whole numbers that Tasks have."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tasks:
+    """Columns, one row a task; the row number is the id that breaks ties.
+
+    ``duration``, ``lag``, ``gap`` are ps; ``resources`` the queues held, ``successors`` the tasks
+    released at finish + lag. A flow (``flow`` true) holds no resource: ``duration`` is the held
+    latency that elapses before its ``bytes`` enter the half-links ``links``. ``op`` is the row of
+    the op that runs or produced what is sent (-1: none), ``output`` the output sent (-1: a control
+    input), ``source`` and ``destination`` device indices (equal for compute; the first of several
+    destinations for a multicast).
+    """
+
+    name: Sequence[str]
+    kind: Sequence[str]
+    op: Ints
+    output: Ints
+    source: Ints
+    destination: Ints
+    duration: Ints
+    lag: Ints
+    gap: Ints
+    priority: Ints
+    bytes: Ints
+    flow: NDArray[np.bool_]
+    resources: Rows
+    links: Rows
+    successors: Rows
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffers:
+    """Columns, one row a buffer.
+
+    A buffer lives on ``device`` from the start of its ``filler`` (PERSISTENT: throughout) to the
+    last finish of its ``readers``; without readers, to the finish of its filler. ``kind`` indexes
+    BUFFER_KINDS. ``bytes`` are what is counted; ``requested`` what the tensor itself has, where a
+    memory model makes that another number (None: nowhere).
+    """
+
+    name: Sequence[str]
+    device: Ints
+    bytes: Ints
+    kind: Ints
+    filler: Ints
+    readers: Rows
+    requested: Ints | None = None
+
+    @property
+    def requested_bytes(self) -> Ints:
+        """The bytes that the tensors themselves have."""
+        return self.bytes if self.requested is None else self.requested
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sharing:
+    """Two sides that slow each other: a task of one takes ``slowdown`` times longer while a task of
+    the other runs at one of its places.
+
+    ``first`` and ``second`` list for each task the places where it stands on that side (devices,
+    links: any numbers that both sides count alike); tasks behind the last list stand on neither.
+    """
+
+    slowdown: Fraction
+    first: Rows
+    second: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class TaskGraph:
+    """What an engine executes.
+
+    ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
+
+    With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer
+    (engine/slowdown.py). ``steps`` training steps follow one another: as many tasks each, in one
+    order, those of the first step first; what hosts dispatch stands behind all others, in the same
+    way. Raises InputError where columns do not fit together or times could overflow.
+    """
+
+    tasks: Tasks
+    resources: tuple[Resource, ...]
+    buffers: Buffers
+    devices: tuple[str, ...]
+    capacity: Ints
+    links: tuple[str, ...] = ()
+    bandwidth: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    sharing: tuple[Sharing, ...] = ()
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise InputError(problems)
+
+    def _problems(self) -> Iterable[str]:
+        tasks, count = self.tasks, len(self.tasks)
+        for name in ("duration", "lag", "gap", "bytes"):
+            column = getattr(tasks, name)
+            if len(column) != count or (column < 0).any():
+                yield f"tasks.{name}: must hold {count} numbers >= 0"
+        limits = (
+            ("resources", len(self.resources)),
+            ("links", len(self.links)),
+            ("successors", count),
+        )
+        for name, limit in limits:
+            rows = getattr(tasks, name)
+            if len(rows) != count or ((rows.ids < 0) | (rows.ids >= limit)).any():
+                yield f"tasks.{name}: must hold {count} lists of numbers under {limit}"
+        requested = self.buffers.requested_bytes
+        if len(requested) != len(self.buffers) or (requested < 0).any():
+            yield f"buffers.requested: must hold {len(self.buffers)} numbers >= 0"
+        if _total(tasks.duration, tasks.lag, tasks.gap) + self._flow_ps() >= 2**62:
+            yield "tasks: all times together exceed 53 days"
+        if _total(self.buffers.bytes) >= 2**62:
+            yield "buffers: all sizes together exceed 2^62 bytes"
+        yield from self._order_problems()
+
+    def _flow_ps(self) -> float:
+        """Picoseconds of all flows one after another, each alone on its links: shares of links
+        never make them last longer than this together.
+        """
+        links = self.tasks.links
+        owners, ids = links.owners(), links.ids
+        if not len(ids) or ids.max() >= len(self.bandwidth):
+            return 0.0
+        slowest = np.full(len(self.tasks), np.inf)
+        np.minimum.at(slowest, owners, self.bandwidth[ids])
+        return float((self.tasks.bytes / slowest)[self.tasks.flow].sum()) * PS_PER_SECOND
+
+    def _order_problems(self) -> Iterable[str]:
+        count = len(self.tasks)
+        if self.steps < 1 or count % self.steps:
+            yield f"steps: {count} tasks are no {self.steps} steps of as many tasks each"
+        for resource in self.resources:
+            if resource.policy == "fixed" and len(set(resource.sequence)) != len(resource.sequence):
+                yield f'resources["{resource.name}"]: a task stands twice in the sequence'
+
+    @cached_property
+    def kinds(self) -> Coded:
+        """The kinds of the tasks, of which there are few; a report asks dozens of times."""
+        return Coded.of(self.tasks.kind)
+
+    def of_kind(self, *wanted: str) -> NDArray[np.bool_]:
+        """True for each task of these kinds."""
+        is_wanted = np.array([label in wanted for label in self.kinds.labels], np.bool_)
+        chosen: NDArray[np.bool_] = is_wanted[self.kinds.codes]
+        return chosen
+
+    @cached_property
+    def first_dispatch(self) -> int:
+        """The row of the first dispatch; as many as there are tasks where no host dispatches."""
+        kind = self.tasks.kind
+        # They stand last, so that most graphs tell with a look at one task.
+        if not len(kind) or kind[-1] != DISPATCH:
+            return len(kind)
+        return len(kind) - kind.count(DISPATCH)
+
+    def by_step(self, column: Ints) -> Ints:
+        """A column of the tasks with a row for each step, dispatches behind the other tasks."""
+        first = self.first_dispatch
+        parts = column[:first].reshape(self.steps, -1), column[first:].reshape(self.steps, -1)
+        return np.concatenate(parts, axis=1) if parts[1].size else parts[0]
+
+    @cached_property
+    def predecessor_count(self) -> Ints:
+        """How many tasks each task waits for."""
+        return np.bincount(self.tasks.successors.ids, minlength=len(self.tasks)).astype(np.int64)
+
+    @cached_property
+    def predecessors(self) -> Rows:
+        """The reverse of ``successors``."""
+        successors = self.tasks.successors
+        order = np.argsort(successors.ids, kind="stable")
+        ptr = np.concatenate(([0], np.cumsum(self.predecessor_count))).astype(np.int64)
+        return Rows(ptr, successors.owners()[order])
+
+    def __repr__(self) -> str:
+        return (
+            f"TaskGraph({len(self.tasks)} tasks, {len(self.resources)} resources, "
+            f"{len(self.buffers)} buffers)"
+        )
+
+
+def _total(*columns: Ints) -> int:
+    """The sum of columns; exact where it could matter, for int64 may overflow and lists of millions
+    take long.
+    """
+    about = sum(float(column.sum(dtype=np.float64)) for column in columns)
+    return int(about) if about < 2**61 else sum(sum(column.tolist()) for column in columns)

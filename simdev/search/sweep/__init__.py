@@ -1,0 +1,17 @@
+"""Sweeps: many scenarios, one table; resumable after a crash, on one machine or a cluster.
+
+    points (scenario x grid point, keyed by content) -> answers (here, or by joblib) -> journal
+    -> DataFrame
+
+``sweep`` is the way in.
+"""
+
+from __future__ import annotations
+
+from .fields import with_field
+from .grid import parse_settings, points
+from .journal import Journal
+from .point import engine_version
+from .sweeping import sweep
+
+__all__ = ["Journal", "engine_version", "parse_settings", "points", "sweep", "with_field"]

@@ -1,0 +1,133 @@
+"""The results as a DataFrame, a row a scenario, and as files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from importlib.util import find_spec
+from typing import Any
+
+import pandas as pd
+
+from ...files import replacing
+from ...ground.errors import InputError, install_line, reason_of
+from ...report.results import COLUMNS, FORMULA
+from .answer import failed
+from .grid import si_values
+from .point import Row, as_simulate_says
+
+ENDINGS = (".csv", ".parquet")
+
+
+def frame(rows: Sequence[Row], figures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """A line for each row, with the figures of its point by key.
+
+    Columns: ``scenario``, one for each field that was set, those of ``COLUMNS``, then ``key`` and
+    ``simdev``, the content and the engine that the row stands for. A field set in units has a
+    second column in SI units.
+    """
+    answers = [
+        failed(row.problem or "") if row.point is None else figures[row.point.key] for row in rows
+    ]
+    columns: dict[str, Any] = {"scenario": _text([row.label for row in rows])}
+    for path in dict.fromkeys(path for row in rows for path in row.settings):
+        columns |= _settings(_utf8(path), [row.settings.get(path) for row in rows])
+    for name, kind in COLUMNS.items():
+        values = [answer.get(name) for answer in answers]
+        if name == "reason":
+            values = [value and as_simulate_says(value) for value in values]
+        columns[name] = _text(values) if kind == "str" else pd.array(values, dtype=kind)
+    columns["key"] = _text([row.point and row.point.key for row in rows])
+    columns["simdev"] = _text([row.point and row.point.version for row in rows])
+    return pd.DataFrame(columns)
+
+
+def _text(values: Sequence[Any]) -> Any:
+    return pd.Series(
+        [_utf8(value) if isinstance(value, str) else value for value in values], dtype="str"
+    )
+
+
+def _utf8(text: str) -> str:
+    r"""A name of a file may hold bytes that are no text, which a table cannot: they are told as
+    ``\udcff``.
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _settings(path: str, values: Sequence[Any]) -> dict[str, Any]:
+    """The column of a field that was set: as it was set, and in SI units where it was set with
+    units.
+    """
+    given = [value for value in values if value is not None]
+    if all(isinstance(value, bool) for value in given):
+        return {path: pd.array(list(values), dtype="boolean")}
+    if all(type(value) in (int, float, Decimal) for value in given):
+        is_whole = all(type(value) is int and abs(value) < 2**63 for value in given)
+        kind: Any = "Int64" if is_whole else "float64"
+        plain = [float(value) if isinstance(value, Decimal) else value for value in values]
+        return {path: pd.array(plain, dtype=kind)}
+    columns = {path: _text([None if value is None else _written(value) for value in values])}
+    quantities = si_values(given)
+    if quantities is not None:
+        unit, in_si = quantities
+        left = iter(in_si)
+        numbers = [None if value is None else next(left) for value in values]
+        columns[f"{path}_{unit}"] = pd.array(numbers, dtype="float64")
+    return columns
+
+
+def _written(value: Any) -> str:
+    return str(value) if isinstance(value, (str, Decimal)) else json.dumps(value, default=str)
+
+
+def write_results(results: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write results whole or not at all, as CSV or Parquet by the ending of the name.
+
+    Raises InputError.
+
+    In CSV a text that a spreadsheet would take for a formula gets a ' before it.
+    """
+    path = os.fspath(path)
+    check_output(path)
+    try:
+        with replacing(path) as temporary:
+            if path.lower().endswith(".csv"):
+                with open(temporary, "w", encoding="utf-8", newline="") as file:
+                    file.write(csv_text(results))
+            else:
+                results.to_parquet(temporary, index=False)
+    except OSError as error:
+        raise InputError(f"cannot write: {reason_of(error)}", path) from None
+
+
+def check_output(path: str) -> None:
+    """Refuse what could not be written in the end before any work is done. Raises InputError."""
+    if not path.lower().endswith(ENDINGS):
+        raise InputError(f"the name must end in {' or '.join(ENDINGS)}", path)
+    if path.lower().endswith(".parquet") and find_spec("pyarrow") is None:
+        raise InputError(f"Parquet needs pyarrow: {install_line('parquet')} (or write .csv)", path)
+    if os.path.isdir(path):
+        raise InputError("cannot write: is a directory", path)
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        raise InputError("cannot write: permission denied", path)
+
+
+def csv_text(results: pd.DataFrame) -> str:
+    """The results as CSV."""
+    # Numbers may begin with a minus; only texts can be formulas.
+    texts = [name for name in results if pd.api.types.is_string_dtype(results[name])]
+    safe = results.assign(**{str(name): _text(list(map(_safe, results[name]))) for name in texts})
+    return safe.rename(columns=_safe).to_csv(index=False, lineterminator="\n")
+
+
+def _safe(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def counts(results: pd.DataFrame) -> dict[str, int]:
+    """How many rows have each status."""
+    return dict(Counter(map(str, results["status"])))

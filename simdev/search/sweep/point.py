@@ -1,0 +1,274 @@
+"""Points of a sweep: every scenario at every point of the grid, named by its content.
+
+The key of a point hashes what its scenario says, all files it names, and the engine's version.
+Files are hashed, not named: a scenario moved elsewhere keeps its key, a file edited in place
+changes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+from ...execution.scenario import OPTIONS, Scenario, fingerprint
+from ...files import preset_names
+from ...files.examples import scenario_path
+from ...files.named import config_path, table_path
+from ...files.paths import shown
+from ...files.reading import label, read_json
+from ...files.shape import VERSION
+from ...ground import PACKAGE
+from ...ground.errors import InputError
+from ...ground.version import __version__
+from .batch import with_fields
+from .fields import PARTS
+
+# What reads or draws answers but takes no part in them. A module that is not named here counts:
+# better too much.
+APART = (
+    r"(commands|formats|learn|measure|oracle|execution/check|report/(export|figures|page)"
+    r"|search(?!/sweep/))/"
+)
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
+SINGLE = (str, os.PathLike, Mapping, Scenario)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """What a worker needs: the scenario, ``digests`` of its parts, and the engine's ``version``
+    that must answer.
+
+    In a document every file is named by its absolute path.
+    """
+
+    key: str
+    scenario: Mapping[str, Any] | Scenario
+    digests: Mapping[str, str]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row to be: the scenario's name, the values set, and the point, or why there is none."""
+
+    label: str
+    settings: Mapping[str, Any]
+    point: SweepPoint | None = None
+    problem: str | None = None
+
+
+class Sources:
+    """What was read and hashed so far: many scenarios name the same files."""
+
+    def __init__(self) -> None:
+        self.read = cache(read_json)
+        # With the ending of its name, for that decides how a file is read.
+        self.file = cache(file_digest)
+        # By id, so the object is kept too: no other may get the same id.
+        self._parts: dict[int, tuple[Any, str]] = {}
+        self._copies: dict[str, Any] = {}
+
+    def kept(self, value: Any) -> Any:
+        """A copy of an object's part, for its owner may write into it; equal parts share a copy."""
+        if not isinstance(value, (Mapping, list)):
+            return value
+        try:
+            digest = _sha256(_canonical(value))
+        except InputError:  # told of every row, where the part is asked for
+            return value
+        if digest not in self._copies:
+            self._copies[digest] = deepcopy(value)
+        copy = self._copies[digest]
+        self._parts[id(copy)] = copy, digest
+        return copy
+
+    def part(self, value: Any) -> str:
+        """The digest of an object; the same (not an equal) object is not hashed again."""
+        if id(value) not in self._parts:
+            is_json = isinstance(value, (Mapping, list))
+            text = _canonical(value) if is_json else fingerprint(value)
+            self._parts[id(value)] = value, _sha256(text)
+        return self._parts[id(value)][1]
+
+
+def file_digest(path: str) -> str:
+    """The hash of a file's bytes with the ending of its name; one that cannot be read has a digest
+    too.
+    """
+    try:
+        with open(path, "rb") as file:
+            return f"{hashlib.file_digest(file, 'sha256').hexdigest()}{os.path.splitext(path)[1]}"
+    except (OSError, ValueError):
+        return "unreadable"
+
+
+def engine_version() -> str:
+    """The version of what simulates a scenario (``sources_version``)."""
+    return sources_version(APART)
+
+
+@cache
+def sources_version(apart: str) -> str:
+    """The version of simdev and a hash of the sources and tables that make an answer:
+    ``0.1.0+1f0a9c3e``; those whose paths begin as the pattern ``apart`` take no part in it.
+
+    An edit to a source changes it, so that no result of the code before is taken for one of the
+    code after.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(
+        [*PACKAGE.rglob("*.py"), *(PACKAGE / "files" / "presets").rglob("*.json")]
+    ):
+        place = source.relative_to(PACKAGE)
+        if not re.match(apart, f"{place.with_suffix('').as_posix()}/"):
+            digest.update(f"{place.as_posix()}\0".encode() + source.read_bytes() + b"\0")
+    return f"{__version__}+{digest.hexdigest()[:8]}"
+
+
+def as_simulate_says(reason: str) -> str:
+    """A reason as ``simdev simulate`` says it: points name files by their absolute paths."""
+    return reason.replace(os.path.join(os.getcwd(), ""), "")
+
+
+def rows_of(
+    scenarios: Source | Iterable[Source], points: Iterable[Mapping[str, Any]]
+) -> Iterator[Row]:
+    """Every scenario at every point of a grid, in this order: the rows of the result.
+
+    What a file lacks is told in its rows. Raises InputError where a scenario is neither a path, an
+    object nor a Scenario.
+    """
+    if isinstance(scenarios, SINGLE):
+        scenarios = [scenarios]
+    sources, points = Sources(), list(points)
+    for number, source in enumerate(scenarios):
+        if not isinstance(source, SINGLE):
+            raise InputError(
+                f"scenarios[{number}]: must be a path, an object or a Scenario, got {source!r}"
+            )
+        name = label(source) if isinstance(source, (str, os.PathLike)) else f"[{number}]"
+        if isinstance(source, Mapping):
+            source = {key: sources.kept(value) for key, value in source.items()}
+            name = source["name"] if isinstance(source.get("name"), str) else name
+        for settings in points:
+            yield _row(name, source, settings, sources)
+
+
+def _row(name: str, source: Source, settings: Mapping[str, Any], sources: Sources) -> Row:
+    try:
+        if isinstance(source, Scenario):
+            return Row(name, settings, _scenario_point(source, settings, sources))
+        if isinstance(source, Mapping):
+            document, folder = source, ""
+        else:
+            path = scenario_path(os.fspath(source))
+            document, folder = _document(sources.read(path)), os.path.dirname(path)
+        document = with_fields(document, settings, folder, sources.read)
+        return Row(name, settings, _document_point(document, os.path.abspath(folder), sources))
+    except InputError as error:
+        return Row(name, settings, problem=str(error).removeprefix(f"{name}: "))
+
+
+def _document(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"must be an object (a scenario), got {shown(value)}")
+    if "version" not in value:
+        raise InputError(f'version: missing; write "version": {VERSION}')
+    return value
+
+
+def _scenario_point(
+    scenario: Scenario, settings: Mapping[str, Any], sources: Sources
+) -> SweepPoint:
+    if settings:
+        field = next(iter(settings))
+        raise InputError(
+            f"{field}: is a field of a scenario file or object, and this is a Scenario"
+        )
+    nouns = ("graph", "cluster", "costs", "strategy")
+    digests = {noun: sources.part(getattr(scenario, noun)) for noun in nouns}
+    options = {option: fingerprint(getattr(scenario, option)) for option in OPTIONS}
+    return SweepPoint(_key(digests | options), scenario, digests, engine_version())
+
+
+def _document_point(document: Mapping[str, Any], folder: str, sources: Sources) -> SweepPoint:
+    document = {key: _with_paths(key, value, folder) for key, value in document.items()}
+    digests: dict[str, str] = {}
+    for part in PARTS:
+        value = document.get(part)
+        if isinstance(value, list):
+            digests |= {f"{part}[{i}]": _digest(entry, sources) for i, entry in enumerate(value)}
+        else:
+            digests[part] = _digest(value, sources)
+    named = {
+        "config": config_path(document.get("graph"), folder),
+        "table": table_path(document.get("strategy"), folder, sources.read),
+    }
+    digests |= {key: sources.file(path) for key, path in named.items() if path is not None}
+    others = {key: value for key, value in document.items() if key not in PARTS}
+    return SweepPoint(_key(others | digests), document, digests, engine_version())
+
+
+def _digest(value: Any, sources: Sources) -> str:
+    if isinstance(value, str):
+        return sources.file(value) if os.path.isabs(value) else f"name:{value}"
+    return sources.part(value) if isinstance(value, (dict, list)) else repr(value)
+
+
+def _with_paths(part: str, value: Any, folder: str) -> Any:
+    """The part with the absolute path of every file that it names."""
+    if part not in PARTS:
+        return value
+    config = config_path(value, folder) if part == "graph" else None
+    if config is not None:
+        return {**value, "model": config}
+    table = table_path(value, folder) if part == "strategy" else None
+    if table is not None:
+        return {**value, "pipeline": {**value["pipeline"], "table": table}}
+    if isinstance(value, list):
+        return [_with_paths(part, entry, folder) for entry in value]
+    if not isinstance(value, str) or not value or "\0" in value:
+        return value
+    path = os.path.normpath(os.path.join(folder, value))
+    is_name = {
+        "cluster": value in preset_names() or not value.endswith((".json", ".gz")),
+        "strategy": not any(c in value for c in "./\\"),  # a short form, or one misspelt
+    }
+    return value if is_name.get(part) and not os.path.exists(path) else path
+
+
+def _key(content: Mapping[str, Any]) -> str:
+    return _sha256(_canonical({"simdev": engine_version(), "scenario": content}))[:32]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    """A text that is equal for equal content, in whatever order its keys stand.
+
+    Raises InputError.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, default=_tagged)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot be written as JSON: {error}") from None
+
+
+def _tagged(value: Any) -> Any:
+    """What JSON has no form for, told apart from texts that look alike."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    # 1.50 and 1.5 are the same number.
+    text = str(value.normalize()) if isinstance(value, Decimal) else repr(value)
+    return {"": [type(value).__name__, text]}
