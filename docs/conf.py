@@ -1,6 +1,6 @@
 """The documentation site, built from the folder above: `make docs`.
 
-Pages, notebooks and the two documents at the top stand where their links find them on disk, so the
+Pages, notebooks and the documents at the top stand where their links find them on disk, so the
 source folder is the repository; what is no page of the site is not looked at.
 """
 
@@ -34,10 +34,11 @@ extensions = [
 ]
 
 root_doc = "docs/index"
-include_patterns = ["docs/**", "notebooks/*.ipynb", "CHANGELOG.md", "DESIGN.md"]
+THE_HOUSE = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+include_patterns = ["docs/**", "notebooks/*.ipynb", *THE_HOUSE]
 exclude_patterns = [".*", "build", "simdev", "tests", "benchmarks", "docs/_*", "**/_build"]
 suppress_warnings = [
-    "myst.header",  # DESIGN.md and the notebooks may begin below the first level
+    "myst.header",  # notebooks may begin below the first level
 ]
 
 # Pages

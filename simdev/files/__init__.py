@@ -1,7 +1,7 @@
 """Files: JSON in and out, every value checked, every error with its file and path, all at once.
 
-Nothing else of simdev reads or writes these formats; DESIGN.md describes them. Numbers are decimals
-as written.
+Nothing else of simdev reads or writes these formats, which docs/reference/formats.md describes.
+Numbers are decimals as written.
 """
 
 from __future__ import annotations

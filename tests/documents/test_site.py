@@ -18,7 +18,7 @@ import simdev
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.glob("**/*.md")), *(ROOT / f"{n}.md" for n in ("README", "DESIGN"))]
+PAGES = [*sorted(DOCS.glob("**/*.md")), *sorted(ROOT.glob("*.md"))]
 PUBLIC = re.compile(r"^\.\. public-names:: (\S+)\n((?:   :\w+:.*\n)*)", re.MULTILINE)
 
 

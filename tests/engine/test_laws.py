@@ -1,5 +1,4 @@
-"""Laws that hold (DESIGN.md, "Laws"), as properties; and the anomaly museum: those that do not,
-with exact numbers.
+"""Laws that hold, as properties; and the anomaly museum: those that do not, with exact numbers.
 
 Under fifo, priority and fair links less work may take longer (Graham 1966), so nothing here says
 that faster is not slower, but for fixed sequences in every queue, where starts are max-plus

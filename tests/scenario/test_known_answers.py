@@ -1,5 +1,5 @@
-"""Closed forms and published examples, exact to the picosecond (Ki: the list in DESIGN.md, "Known
-answers").
+"""Closed forms and published examples, exact to the picosecond (Ki: the list of known answers in
+docs/decisions).
 """
 
 from __future__ import annotations
