@@ -20,9 +20,9 @@ APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq -y -o Acquire::Ret
 
 help:
 	@echo "make run        simulate $(SCENARIO) and draw $(GANTT)"
-	@echo "make test       lint, types, import contracts and the tests"
+	@echo "make test       lint, types and the tests"
 	@echo "make slow       the slow tests, and more random examples"
-	@echo "make lint       lint, types and import contracts alone"
+	@echo "make lint       lint and types alone"
 	@echo "make docs       the documentation site, build/site/index.html"
 	@echo "make bench      the benchmarks"
 	@echo "make wheel      dist/simdev-*.whl, with all examples"
