@@ -57,7 +57,7 @@ def codes() -> set[str]:
     and what is assigned to ``code``.
     """
     written = {"invalid"}
-    for path in (ROOT / "simdev" / "serve").glob("*.py"):
+    for path in (ROOT / "simdev" / "commands" / "server").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "RequestError":
                 texts: list[ast.AST] = [*node.args[1:]]
