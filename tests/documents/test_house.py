@@ -47,7 +47,7 @@ def test_an_entry_of_the_changelog_is_a_line_of_its_group() -> None:
     lines = (ROOT / "CHANGELOG.md").read_text("utf-8").splitlines()
     entries = [line for line in lines if line.startswith("- ")]
     assert max(map(len, entries)) <= 200
+    release = r"\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)"
+    shape = re.compile(rf"- .+|### (Added|Changed|Fixed)|## (Unreleased|{release})")
     for line in filter(None, lines[lines.index("## Unreleased") :]):
-        assert re.fullmatch(
-            r"- .+|### (Added|Changed|Fixed)|## (Unreleased|\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\))", line
-        ), line
+        assert shape.fullmatch(line), line
