@@ -66,9 +66,8 @@ def test_bytes_that_do_not_divide_evenly_tell_algorithms_apart(
     assert rules(with_bytes(task_graph, 1)) == {"bytes"}
 
 
-@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
-def test_parts_of_unequal_sizes_are_padded_to_the_largest(kind: str) -> None:
-    """Each of three ranks sends two parts of 100 bytes. In equal parts it could have sent 68."""
+def unequal(kind: str) -> TaskGraph:
+    """Parts of 1, 4 and 100 bytes, gathered on three ranks or scattered over them."""
     parts, whole = (1, 4, 100), (105, 105, 105)
     read, made = (parts, whole) if kind == "all_gather" else (whole, parts)
     reads = [Op(f"in{i}", outputs=(Tensor(size),), time=0) for i, size in enumerate(read)]
@@ -77,10 +76,21 @@ def test_parts_of_unequal_sizes_are_padded_to_the_largest(kind: str) -> None:
     op = Op("c", kind, inputs=names, outputs=tuple(map(Tensor, made)), attrs=attrs)
     places = {"in0": "g0", "in1": "g1", "in2": "g2", "c": "g0"}
     graph = Graph("unequal", (*reads, op))
-    task_graph = lower(graph, mesh(3, "device"), CostModel(), Strategy(places))
-    assert rules(task_graph) == set()
+    return lower(graph, mesh(3, "device"), CostModel(), Strategy(places))
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_parts_of_unequal_sizes_are_padded_to_the_largest(kind: str) -> None:
+    """Each rank sends two parts of 100 bytes. Of equal parts it could have sent 68 in all."""
+    assert rules(unequal(kind)) == set()
     for more in (1, -1, 68 - 200):
-        assert rules(with_bytes(task_graph, more)) == {"bytes"}
+        assert rules(with_bytes(unequal(kind), more)) == {"bytes"}
+
+
+def test_every_rank_must_get_what_the_poorest_of_them_lacks() -> None:
+    few = with_bytes(unequal("all_gather"), 103 - 200)
+    told = list(map(str, check(few, simulate(few))))
+    assert told == ['bytes: "c" sends 103 bytes a rank, but one must get 104']
 
 
 def test_messages_of_each_step_are_counted_by_themselves() -> None:
