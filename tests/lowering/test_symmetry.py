@@ -83,6 +83,12 @@ def test_devices_with_a_host_each_run_alike() -> None:
     assert figures(few) == figures(every)
 
 
+def test_an_axis_in_one_part_is_no_cut() -> None:
+    names = tuple(gpu.name for gpu in gpus())
+    configured = {"head/linear": Configuration({"m": MANY, "n": 1}, names)}
+    assert isinstance(run(scenario(star(*gpus()), partition=configured)).symmetry, Symmetry)
+
+
 def test_switches_may_stand_between_devices() -> None:
     first, *rest = gpus()
     devices = (Device("spare", "p4000"), first, Device("between", "switch"), *rest)
