@@ -11,6 +11,7 @@ from collective_ops import KINDS, collective, lowered, mesh, two_nodes
 from simdev.check import check
 from simdev.costs import CostModel
 from simdev.engine import simulate
+from simdev.files import read_preset
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared, iterated, lower, lower_step
 from simdev.strategy import Strategy
@@ -64,6 +65,13 @@ def test_bytes_that_do_not_divide_evenly_tell_algorithms_apart(
     task_graph = lowered(two_nodes(3, "link"), kind, 25, algorithm=algorithm, cost=cost)
     assert rules(task_graph) == set()
     assert rules(with_bytes(task_graph, 1)) == {"bytes"}
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_rings_inside_nodes_pad_their_shares(kind: str) -> None:
+    cluster = read_preset("p3-16xlarge", 2)
+    task_graph = lowered(cluster, kind, 16 * 1001, algorithm="hierarchical")
+    assert rules(task_graph) == set()
 
 
 def unequal(kind: str) -> TaskGraph:
