@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from simdev.changes import (
     FLOPS,
@@ -23,7 +24,7 @@ from simdev.cluster import Cluster, Device, Host, Link
 from simdev.costs import CostModel
 from simdev.graph import Graph
 from simdev.scenario import Scenario, load_scenario
-from simdev.strategy import Parallelism, Strategy
+from simdev.strategy import Strategy
 from simdev.units import MAX_BYTES, MAX_FLOPS
 from specs import SPEC
 
@@ -48,9 +49,9 @@ def machines() -> Cluster:
     return Cluster("machines", devices, links)
 
 
-def scenario(pipeline: Parallelism | None = None) -> Scenario:
-    strategy = Strategy(pipeline=pipeline) if pipeline is not None else Strategy({"*": "a"})
-    return Scenario(Graph("none", ()), machines(), CostModel(specs=(SPEC,)), strategy)
+def scenario() -> Scenario:
+    costs = CostModel(specs=(SPEC,))
+    return Scenario(Graph("none", ()), machines(), costs, Strategy({"*": "a"}))
 
 
 def test_links_are_of_the_network_by_their_ends_or_by_their_kind() -> None:
@@ -109,24 +110,30 @@ def test_a_datasheet_changes_in_what_is_asked_for_alone() -> None:
     assert most.memory_bandwidth == MOST_MEMORY == 10**18
 
 
+def large(graph: dict[str, Any], **pipeline: Any) -> Scenario:
+    """Two layers of a large model on the eight devices of a node."""
+    return load_scenario(
+        {
+            "version": 1,
+            "graph": {"model": "gpt-1.7b", "layers": 2} | graph,
+            "cluster": "dgx-h100",
+            "strategy": {"pipeline": {"tp": 8} | pipeline},
+        }
+    )
+
+
 def test_another_number_of_microbatches_is_another_global_batch() -> None:
-    spread = scenario(Parallelism(microbatches=4, global_batch=4))
+    spread = large({}, microbatches=4, global_batch=4)
     assert with_microbatches(spread, 4) is spread
-    assert with_microbatches(scenario(), 4).strategy == scenario().strategy
-    pipeline = with_microbatches(spread, 6).strategy.pipeline
-    assert pipeline == Parallelism(microbatches=6)
+    told = with_microbatches(spread, 6).strategy.pipeline
+    assert told == replace(spread.strategy.pipeline, microbatches=6, global_batch=None)
+    whole = scenario()
+    assert with_microbatches(whole, 4) is whole
 
 
-def test_faster_hosts_dispatch_launch_and_are_reached_faster() -> None:
-    asked = {
-        "version": 1,
-        "graph": {"model": "gpt-1.7b", "layers": 2, "host_time": {"forward": "8 us"}},
-        "cluster": "dgx-h100",
-        "strategy": {
-            "pipeline": {"tp": 8, "offload": ["activations"], "host_bandwidth": "51 GB/s"}
-        },
-    }
-    plain = load_scenario(asked)
+def test_faster_hosts_dispatch_and_are_reached_faster() -> None:
+    told = {"offload": ["activations"], "host_bandwidth": "51 GB/s"}
+    plain = large({"host_time": {"forward": "8 us"}}, **told)
     assert with_hosts(plain, 1) is plain
     faster = with_hosts(plain, 2)
     assert faster.graph.host_time == {
