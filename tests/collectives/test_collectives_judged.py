@@ -62,7 +62,7 @@ def test_a_rank_of_a_bucket_reads_all_its_tensors() -> None:
 def test_bytes_that_do_not_divide_evenly_tell_algorithms_apart(
     kind: str, algorithm: str, cost: str
 ) -> None:
-    task_graph = lowered(two_nodes(3, "link"), kind, 25, algorithm=algorithm, cost=cost)
+    task_graph = lowered(two_nodes(3, "link"), kind, 6003, algorithm=algorithm, cost=cost)
     assert rules(task_graph) == set()
     assert rules(with_bytes(task_graph, 1)) == {"bytes"}
 
@@ -102,7 +102,7 @@ def test_every_rank_must_get_what_the_poorest_of_them_lacks() -> None:
 
 
 def test_messages_of_each_step_are_counted_by_themselves() -> None:
-    ops, place = collective("c", "all_reduce", ["g0", "g1", "g2"], 6, cost="expanded")
+    ops, place = collective("c", "all_reduce", ["g0", "g1", "g2"], 6000, cost="expanded")
     prepared = Prepared(Graph("one", tuple(ops)), mesh(3, "device"), CostModel())
     steps = iterated(lower_step(prepared, Strategy(place), True), 2)
     assert rules(steps) == set()

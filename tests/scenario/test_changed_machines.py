@@ -81,6 +81,7 @@ def test_memories_grow_where_they_have_a_limit() -> None:
     def memories(larger: Fraction | int) -> list[int | None]:
         return [device.memory for device in with_memories(machines(), larger).devices]
 
+    assert memories(2) == [200, None, None, None, None]
     assert memories(Fraction(1, 3)) == [33, None, None, None, None]
     assert memories(MAX_BYTES) == [MAX_BYTES, None, None, None, None]
 
@@ -105,6 +106,7 @@ def test_a_datasheet_changes_in_what_is_asked_for_alone() -> None:
     )
     (moving,) = with_datasheets(plain, moving=2).costs.specs
     assert moving == replace(spec, memory_bandwidth=Fraction(2 * 10**12))
+    assert with_datasheets(plain, 2, 2) == with_datasheets(with_datasheets(plain, 2), moving=2)
     (most,) = with_datasheets(plain, 10**12, 10**12).costs.specs
     assert most.flops == {"bfloat16": MAX_FLOPS}
     assert most.memory_bandwidth == MOST_MEMORY == 10**18
