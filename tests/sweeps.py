@@ -55,7 +55,7 @@ _SERVER = """
 import json, os, signal, sys
 import pandas, tqdm
 from simdev.commands import main
-from simdev.sweep import engine_version
+from simdev.search.sweep import engine_version
 # One version for all: a source edited meanwhile would rightly count as another engine.
 engine_version()
 import simdev.search.sweep.sweeping, simdev.search.sweep.frame

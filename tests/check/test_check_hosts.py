@@ -23,9 +23,10 @@ from simdev.report import run
 
 
 def question(**host: object) -> tuple[Graph, Cluster]:
-    """a and c on the first device, b and d on the second; c blocks."""
+    """a and c on the first device, b and d on the second; c blocks, but for a replayed graph."""
+    blocking = "" if host.get("mode") == "graph" else "c"
     ops = [
-        Op(name, time=5 * PS, host_time=2 * PS, blocks_host=name == "c", launches=2)
+        Op(name, time=5 * PS, host_time=2 * PS, blocks_host=name == blocking, launches=2)
         for name in "abcd"
     ]
     ops.append(Op("e", time=5 * PS, host_time=2 * PS))
@@ -78,6 +79,8 @@ def test_what_engines_do_is_no_breach() -> None:
     ("rule", "host", "change"),
     [
         ("dispatch", {}, lambda trace: moved(trace, {"a": -1})),
+        ("dispatch", {}, lambda trace: moved(trace, {"d": -1})),
+        ("dispatch", {"mode": "graph", "launch": 3 * PS}, lambda trace: moved(trace, {"a": -1})),
         ("dispatch", {}, lambda trace: with_tasks(trace, longer)),
         ("thread", {}, lambda trace: moved(trace, {}, ("dispatch a", "dispatch b"))),
         ("thread", {}, lambda trace: moved(trace, {"dispatch b": -1})),
@@ -97,7 +100,10 @@ def test_a_host_that_lowering_does_not_know_of_is_missed() -> None:
     graph, cluster, trace = answer()
     other = replace(cluster, host=replace(cluster.host, ahead=1))
     assert rules(trace, graph, other) == {"ahead"}
-    assert rules(trace, graph, replace(cluster, host=Host("none"))) == {"dispatch"}
+    none = replace(cluster, host=Host("none"))
+    assert rules(trace, graph, none) == {"dispatch"}
+    told = list(map(str, host_faults(graph, none, CostModel(), trace, Order())))
+    assert 'dispatch: "dispatch a" takes 2 ps; it should take 0' in told
     assert rules(trace, graph, replace(cluster, host=Host("graph"))) == {"dispatch"}
     dear = Graph("g", tuple(replace(op, host_time=3 * PS) for op in graph.ops))
     assert rules(trace, dear, cluster) == {"dispatch"}

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collective_ops import KINDS, collective, mesh
+from collective_ops import KINDS, collective, lowered, mesh, two_nodes
 from simdev.costs import CostModel
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
-from simdev.lowering import lower
+from simdev.files import read_preset
+from simdev.lowering import Prepared, iterated, lower, lower_step
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.taskgraph import COLLECTIVE, TaskGraph
@@ -53,3 +54,63 @@ def test_a_rank_of_a_bucket_reads_all_its_tensors() -> None:
     task_graph = lower(graph, mesh(2, "device"), CostModel(), Strategy(places))
     assert rules(task_graph) == set()
     assert rules(with_bytes(task_graph, 1)) == {"bytes"}
+
+
+@pytest.mark.parametrize("cost", ["closed", "expanded"])
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])
+def test_bytes_that_do_not_divide_evenly_tell_algorithms_apart(
+    kind: str, algorithm: str, cost: str
+) -> None:
+    task_graph = lowered(two_nodes(3, "link"), kind, 6003, algorithm=algorithm, cost=cost)
+    assert rules(task_graph) == set()
+    assert rules(with_bytes(task_graph, 1)) == {"bytes"}
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_rings_inside_nodes_pad_their_shares(kind: str) -> None:
+    cluster = read_preset("p3-16xlarge", 2)
+    task_graph = lowered(cluster, kind, 16 * 1001, algorithm="hierarchical")
+    assert rules(task_graph) == set()
+
+
+def unequal(kind: str) -> TaskGraph:
+    """Parts of 1, 4 and 100 bytes, gathered on three ranks or scattered over them."""
+    parts, whole = (1, 4, 100), (105, 105, 105)
+    read, made = (parts, whole) if kind == "all_gather" else (whole, parts)
+    reads = [Op(f"in{i}", outputs=(Tensor(size),), time=0) for i, size in enumerate(read)]
+    names = tuple(op.name for op in reads)
+    attrs = {"ranks": ["g0", "g1", "g2"], "algorithm": "ring"}
+    op = Op("c", kind, inputs=names, outputs=tuple(map(Tensor, made)), attrs=attrs)
+    places = {"in0": "g0", "in1": "g1", "in2": "g2", "c": "g0"}
+    graph = Graph("unequal", (*reads, op))
+    return lower(graph, mesh(3, "device"), CostModel(), Strategy(places))
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_parts_of_unequal_sizes_are_padded_to_the_largest(kind: str) -> None:
+    """Each rank sends two parts of 100 bytes. Of equal parts it could have sent 68 in all."""
+    assert rules(unequal(kind)) == set()
+    for more in (1, -1, 68 - 200):
+        assert rules(with_bytes(unequal(kind), more)) == {"bytes"}
+
+
+def test_every_rank_must_get_what_the_poorest_of_them_lacks() -> None:
+    few = with_bytes(unequal("all_gather"), 103 - 200)
+    told = list(map(str, check(few, simulate(few))))
+    assert told == ['bytes: "c" sends 103 bytes a rank, but one must get 104']
+
+
+def test_messages_of_each_step_are_counted_by_themselves() -> None:
+    ops, place = collective("c", "all_reduce", ["g0", "g1", "g2"], 6000, cost="expanded")
+    prepared = Prepared(Graph("one", tuple(ops)), mesh(3, "device"), CostModel())
+    steps = iterated(lower_step(prepared, Strategy(place), True), 2)
+    assert rules(steps) == set()
+    assert rules(with_bytes(steps, 1)) == {"bytes"}
+
+
+def test_a_collective_of_a_task_that_is_not_there_is_noticed() -> None:
+    task_graph = lowered(mesh(3, "device"), "all_reduce", 6)
+    tasks = task_graph.tasks
+    beyond = np.where(task_graph.of_kind(COLLECTIVE), len(tasks), tasks.op)
+    assert rules(replace(task_graph, tasks=replace(tasks, op=beyond))) == {"bytes"}

@@ -76,6 +76,19 @@ def test_only_what_differs_is_simulated_beside_them(fields: dict[str, Any], simu
     assert few.feasible == ("memory" not in fields)
 
 
+def test_devices_with_a_host_each_run_alike() -> None:
+    question = scenario(star(*gpus(), host=Host("eager")))
+    few, every = run(question), run(replace(question, symmetry=False))
+    assert isinstance(few.symmetry, Symmetry)
+    assert figures(few) == figures(every)
+
+
+def test_an_axis_in_one_part_is_no_cut() -> None:
+    names = tuple(gpu.name for gpu in gpus())
+    configured = {"head/linear": Configuration({"m": MANY, "n": 1}, names)}
+    assert isinstance(run(scenario(star(*gpus()), partition=configured)).symmetry, Symmetry)
+
+
 def test_switches_may_stand_between_devices() -> None:
     first, *rest = gpus()
     devices = (Device("spare", "p4000"), first, Device("between", "switch"), *rest)

@@ -268,7 +268,7 @@ def test_the_models_of_p3() -> None:
 
 
 @pytest.mark.parametrize("rule", ["wait", "skip"])
-@pytest.mark.parametrize("credit", [4, 5, 8, 9, 17])
+@pytest.mark.parametrize("credit", [4, 5, 8, 9, 16, 17])
 def test_a_credited_schedule_without_ties_is_right_at_the_first_try(
     credit: int, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

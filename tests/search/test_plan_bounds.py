@@ -89,7 +89,7 @@ def check_bounds(world: int, count: int, seed: int) -> None:
         if "reason" in row:
             continue
         check_setup(bounds, plan.setup, space.zeros(plan.setup.layout), row)
-        assert bounds.waited_ps(plan) <= row["step_ps"], plan
+        assert bounds.setup_ps(plan.setup) <= bounds.waited_ps(plan) <= row["step_ps"], plan
         assert bound.step_ps <= row["step_ps"], plan
         assert bound.peak_bytes <= row["peak_bytes"], plan
         assert bound.fits or not row["fits"], plan

@@ -316,6 +316,26 @@ def test_attributes_of_equal_value_and_other_type_are_kept_apart() -> None:
     assert semantics_of("sum", {"keepdim": True, "dim": [0]}, [(2, 3)], [(1, 3)]) is first
 
 
+@pytest.mark.parametrize(
+    ("attrs", "same"), [({"dim": -1}, {"dim": 1}), ({"dim": -2}, {"dim": 0}), ({}, {"dim": 0})]
+)
+def test_dimensions_count_from_either_end(attrs: dict[str, int], same: dict[str, int]) -> None:
+    shapes = [(4, 4), (4, 4)], [(8, 4) if same["dim"] == 0 else (4, 8)]
+    told, counted = (semantics_of("concat", each, *shapes) for each in (attrs, same))
+    assert told.description == counted.description
+
+
+@pytest.mark.parametrize(("dim", "shape"), [(2, (4, 4)), (-3, (4, 4)), (1, ()), (-2, ())])
+def test_there_is_no_dimension_beyond_the_rank(dim: int, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=f"no dimension {dim} among {len(shape)}"):
+        semantics_of("softmax", {"dim": dim}, [shape], [shape])
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_a_number_has_one_dimension_to_name(dim: int) -> None:
+    assert semantics_of("softmax", {"dim": dim}, [()], [()]).description.inputs == (Access(()),)
+
+
 def test_whole_dimensions_can_be_asked_for() -> None:
     def opaque(call: Call) -> Description:
         (b,) = axes("b", call.outputs[0][:1])
