@@ -19,7 +19,7 @@ from ..files.shape import UNLIMITED
 from ..graph import Graph
 from ..semantics import traits_of
 from ..strategy import Strategy
-from ..units import Number
+from ..units import Number, parse_bandwidth, parse_bytes
 from .imported import Imported
 
 
@@ -45,6 +45,14 @@ class Machine:
         if self.devices is not None and self.devices < 1:
             raise InputError(f"--devices: must be at least 1, got {self.devices}")
         require_joinable("--devices", self.devices or 1)
+        # Told here, for what a file tells itself is not asked for again.
+        given = ("bandwidth", self.bandwidth, parse_bandwidth), ("memory", self.memory, parse_bytes)
+        for name, value, parse in given:
+            try:
+                if value not in (None, UNLIMITED):
+                    parse(value)
+            except ValueError as error:
+                raise InputError(f"--{name}: {error}") from None
 
     def refuse(self, reason: str, *names: str) -> None:
         """Raises InputError where one of these fields is not left open."""

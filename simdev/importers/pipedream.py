@@ -13,7 +13,7 @@ from fractions import Fraction
 from ..errors import InputError
 from ..graph import Graph, Op, Tensor
 from ..strategy import Strategy
-from ..units import parse_time
+from ..units import exact, parse_time, parse_whole
 from .imported import Imported
 from .machine import OPEN, Machine
 
@@ -100,7 +100,10 @@ def _layer(line: str) -> Layer:
         raise InputError('a layer is written "id -- description -- values"')
     stage = None
     if parts[-1].startswith("stage_id="):
-        stage = int(parts.pop().partition("=")[2])
+        try:
+            stage = parse_whole(parts.pop().partition("=")[2])
+        except ValueError as error:
+            raise InputError(f"stage_id: {error}") from None
     # A description may hold the separator itself.
     name, *description, texts = parts
     values = dict(_VALUES.findall(texts))
@@ -119,8 +122,8 @@ def _sizes(field: str, text: str) -> tuple[int, ...]:
     sizes = []
     for number in map(str.strip, text.strip("[]").split(";")):
         try:
-            size = Fraction(number)
-        except (ValueError, ZeroDivisionError):
+            size = exact(number)
+        except ValueError:
             raise InputError(f"{field}: must be bytes, got {number!r}") from None
         if size < 0 or size.denominator != 1:
             raise InputError(f"{field}: must be a whole number of bytes >= 0, got {number}")

@@ -12,6 +12,7 @@ from ..errors import InputError, prefixed, refuse
 from ..jobs import is_serial, require_joblib
 from ..oracle import Cost
 from ..taskgraph import Ints
+from ..units import exact
 from .features import VERSION
 from .learning.beginning import begin, by_group
 from .learning.needs import require_torch
@@ -116,7 +117,7 @@ def _warm(options: LearnerOptions) -> tuple[str, float]:
         listed = ", ".join([AUTO, *starts])
         raise InputError(f'warm: must be one of {listed}, got "{options.warm}"')
     try:
-        share = float(text) if colon else SHARE
+        share = float(exact(text)) if colon else SHARE
     except ValueError:
         share = nan
     if not 0 < share <= 1 or (colon and name in (AUTO, RANDOM)):
