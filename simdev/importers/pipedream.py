@@ -20,7 +20,7 @@ from .machine import OPEN, Machine
 SEPARATOR = " -- "
 FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 LOADER = "Input"  # layers of this name carry the time to load data
-ITEM = re.compile(r"__getitem__\((\d+)\)")
+ITEM = re.compile(r"__getitem__\(([0-9]{1,9})\)")
 _VALUES = re.compile(r"(\w+)=(\[[^\]]*\]|[^,\s]+)")
 # PipeDream's defaults.
 BANDWIDTH = "1 GB/s"
