@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from typing import NoReturn, TextIO, cast
 
 from .. import __version__
-from ..ground.errors import OutOfMemoryError, SimdevError, printable, reason_of
+from ..ground.errors import OutOfMemoryError, SimdevError, one_line, reason_of
 from . import (
     calibrate,
     check,
@@ -52,10 +52,10 @@ VERBS = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose problems are one line, whatever the arguments hold."""
+    """A parser whose problems are one line, whatever the arguments hold and however long."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
+        super().error(one_line(message))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError
-from .options import DONE
+from .options import DONE, by_flags
 from .outputs import PICTURES, output_files, save_figure
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"NAME: missing, and --{unused[0]} needs it")
         print(_listed(args))
         return DONE
-    cluster = _cluster(args)
+    try:
+        cluster = _cluster(args)
+    except InputError as error:
+        raise by_flags(error, {"nodes": "--nodes", "network": "--network"}) from None
     with output_files(args, {"output": PICTURES}, ()) as out:
         if "output" in out:
             from ..report.figures.cluster import cluster_figure

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, printable, within
-from .options import DONE
+from .options import DONE, named_number
 from .outputs import JSON, output_files, progress_bar, tell
 
 if TYPE_CHECKING:
@@ -100,9 +100,10 @@ def _imported(args: argparse.Namespace) -> tuple[Any, str, str]:
             program = format_ == "torch-export"
             imported = _program(args, source, name) if program else _step(args, source, name)
     else:
+        dims = dict(named_number("--dim", text) for text in args.dim or ())
         imported = import_file(
             sources, format_, name, args.devices, args.bandwidth, args.memory,
-            cluster=args.cluster, device=args.device, dims=_dims(args.dim or ()),
+            cluster=args.cluster, device=args.device, dims=dims,
         )  # fmt: skip
     if args.profile:
         imported = _with_profiles(imported, args.profile)
@@ -194,17 +195,6 @@ def _with_profiles(imported: Any, paths: Sequence[str]) -> Any:
     for path in paths:
         read_profile(path)
     return replace(imported, profiles=tuple(paths))
-
-
-def _dims(texts: Sequence[str]) -> dict[str, int]:
-    """Sizes of dimensions from ``NAME=N``. Raises InputError."""
-    sizes = {}
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        if not name or not value.isdigit():
-            raise InputError(f'--dim: must be NAME=N ("batch=8"), got "{text}"')
-        sizes[name] = int(value)
-    return sizes
 
 
 def _title(path: str) -> str:

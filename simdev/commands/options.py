@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..ground.errors import InputError
+from ..ground.units import exact, parse_whole
 
 DONE = 0
 INFEASIBLE = 1
@@ -24,8 +25,59 @@ SCENARIO_HELP = "the scenario (JSON, may be gzipped; - is stdin), or an example'
 
 DATASHEET_HELP = "layers by datasheets alone, without the measured rows that ship"
 
-NUMBERS: dict[str, type] = {"N": int, "S": float}
-"""Metavars of options that take a number."""
+
+def _number(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The type of an option, of what ``parse`` makes of a text or raises ValueError."""
+
+    def number(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return number
+
+
+def _seconds(text: str) -> float:
+    return float(exact(text.strip()))
+
+
+NUMBERS = {"N": _number(parse_whole), "S": _number(_seconds)}
+"""The types of options by their metavars, of those that take a number."""
+
+
+def whole_numbers(option: str, text: str | None) -> list[int] | None:
+    """The whole numbers of an option's list, like "8,16"; None for None. Raises InputError."""
+    if text is None:
+        return None
+    try:
+        return [parse_whole(part) for part in text.split(",")]
+    except ValueError as error:
+        reason = (
+            f'must be whole numbers with commas between, got "{text}"' if "," in text else error
+        )
+        raise InputError(f"{option}: {reason}") from None
+
+
+def named_number(option: str, text: str) -> tuple[str, int]:
+    """The name and the whole number >= 0 of an option's NAME=N. Raises InputError."""
+    name, _, value = text.rpartition("=")
+    try:
+        number = parse_whole(value)
+    except ValueError:
+        number = -1
+    if not name or number < 0:
+        raise InputError(f'{option}: must be NAME=N ("batch=8"), got "{text}"')
+    return name, number
+
+
+def by_flags(error: InputError, flags: Mapping[str, str]) -> InputError:
+    """The error with the names of options in place of those of arguments, which stand first in its
+    problems.
+    """
+    parts = [problem.partition(":") for problem in error.problems]
+    named = [f"{flags.get(name, name)}{colon}{reason}" for name, colon, reason in parts]
+    return type(error)(named, error.file)
 
 
 def require_limit(value: str | None) -> float:

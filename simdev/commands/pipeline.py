@@ -6,10 +6,11 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from ..ground.errors import InputError, prefixed, within
-from .options import DONE, FAILED_CHECK, require_limit
+from .options import DONE, FAILED_CHECK, require_limit, whole_numbers
 from .outputs import JSON, PICTURES, is_faulty, output_files, printed_first, write_trace
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
     """The table that was named or given, with the times of its stages. Raises InputError."""
     from ..nouns.scale import scale_of_pipeline
     from ..nouns.schedules import SEARCHED, full_name, named_schedule, searched_schedule
+    from ..nouns.schedules.sizes import check_sizes
 
     if args.csv is not None:
         schedule = _csv_schedule(args)
@@ -109,28 +111,19 @@ def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
         raise InputError(absent)
     chunks = 1 if args.chunks is None else args.chunks
     limit = require_limit(args.limit)
+    sizes = args.stages, args.microbatches, chunks
+    with prefixed("--"):
+        check_sizes(*sizes)
     # Before the table is made, which is as long as the step itself.
-    turns = max(args.stages, 0) * max(chunks, 0) * max(args.microbatches, 0)
-    scale_of_pipeline(turns, args.weight not in ("0", "")).require(limit)
+    scale_of_pipeline(prod(sizes), args.weight not in ("0", "")).require(limit)
+    replicas = whole_numbers("--replicas", args.replicas) or []
     with prefixed("--"):
         name = full_name(args.schedule or "1F1B")
-        sizes = args.stages, args.microbatches, chunks
-        schedule = named_schedule(name, *sizes, _replicas(args), shape=True)
+        schedule = named_schedule(name, *sizes, replicas, shape=True)
     times = _times(args, schedule)
     if name in SEARCHED:
         schedule = searched_schedule(name, times, args.microbatches)
     return schedule, times
-
-
-def _replicas(args: argparse.Namespace) -> list[int]:
-    if args.replicas is None:
-        return []
-    try:
-        return [int(text) for text in args.replicas.split(",")]
-    except ValueError:
-        raise InputError(
-            f'replicas: must be whole numbers with commas between, got "{args.replicas}"'
-        ) from None
 
 
 def _csv_schedule(args: argparse.Namespace) -> Schedule:

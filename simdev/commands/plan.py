@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..ground.errors import InputError, printable, refuse
 from ..ground.units import format_bytes, format_capacity, format_seconds, parse_bytes
 from . import planned
-from .options import DATASHEET_HELP, DONE, INFEASIBLE, require_price
+from .options import DATASHEET_HELP, DONE, INFEASIBLE, by_flags, require_price, whole_numbers
 from .outputs import printed_first, tell
 from .plan_folder import answer_text, require_plan_folder, write_plans
 from .planned import plans_graph
@@ -54,20 +54,33 @@ OPTIONS = (
     ("--json", "", "print the plans as JSON"),
 )
 REASONS_SHOWN = 6
+# What messages call an argument of ``plan``, and the option that it is here.
+FLAGS = {"global_batch": "--global-batch", "top": "--top", "n_jobs": "--jobs"}
+FLAGS |= {"nodes": "--nodes", "cluster.nodes": "--nodes", "graph.length": "--length"}
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
-    from ..search.plan import choices_of, confirm, plans_of, question_of
+    try:
+        return _run_graph(args) if _is_graph(args) else _run_sizes(args)
+    except InputError as error:
+        raise by_flags(error, FLAGS) from None
 
+
+def _is_graph(args: argparse.Namespace) -> bool:
     if args.output is not None:
         require_plan_folder(args.output)
-    if plans_graph(args):
-        return _run_graph(args)
+    return plans_graph(args)
+
+
+def _run_sizes(args: argparse.Namespace) -> int:
+    from ..search.plan import choices_of, confirm, plans_of, question_of
+
     if args.seconds is not None:
         raise InputError("--seconds: goes with a graph (--graph); of sizes all plans are tried")
     require_price(args.price)
-    parts = args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.length
+    nodes = whole_numbers("--nodes", args.nodes)
+    parts = args.model, args.cluster, args.global_batch, nodes, args.length
     rows: dict[str, Any] = {"profile": []} if args.datasheet else {}
     question = question_of(*parts, rows, args.price)
     options = args.front, args.alike, args.jobs, args.journal
@@ -91,21 +104,12 @@ def _run_graph(args: argparse.Namespace) -> int:
         for name, is_set in by_sizes.items()
         if is_set
     )
-    frame = planned.run(args, _nodes(args.nodes))
+    frame = planned.run(args, whole_numbers("--nodes", args.nodes))
     answer = planned.answer_of(frame)
     with printed_first(answer_text(answer) if args.json else "\n".join(planned.lines(frame))):
         if args.output is not None:
             write_plans(answer, args.output)
     return planned.code_of(frame)
-
-
-def _nodes(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f'--nodes: must be whole numbers, got "{text}"') from None
 
 
 def _choices(texts: Sequence[str]) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..ground.errors import InputError, printable, steered
-from .options import DONE, FAILED_CHECK, INTERRUPTED
+from .options import DONE, FAILED_CHECK, INTERRUPTED, named_number, whole_numbers
 from .outputs import tell
 
 HELP = "measure the operators of a PyTorch training step, or check profiles"
@@ -148,10 +148,11 @@ def _measure(args: argparse.Namespace) -> int:
 def _model(args: argparse.Namespace) -> int:
     from ..measure import profile_batches
 
-    sizes = dict(_size(text) for text in args.size)
+    sizes = dict(named_number("--size", text) for text in args.size)
+    batches = whole_numbers("--batch", args.batch)
     with _bar(args.model) as progress:
         graphs, profile = profile_batches(
-            args.model, _batches(args.batch), args.device, args.seconds, args.output, progress,
+            args.model, batches, args.device, args.seconds, args.output, progress,
             args.optimizer, sizes=sizes, precision=args.precision,
         )  # fmt: skip
     print(*(printable(str(path)) for path in (*graphs, profile)), sep="\n")
@@ -161,16 +162,6 @@ def _model(args: argparse.Namespace) -> int:
         for graph in graphs:
             _compare(profile, graph)
     return DONE
-
-
-def _batches(text: str | None) -> list[int] | None:
-    """The sizes of an option "8,16,32"."""
-    if text is None:
-        return None
-    parts = text.split(",")
-    if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise InputError(f'--batch: must be whole numbers by comma, got "{text}"')
-    return [int(part) for part in parts]
 
 
 def _is_whole(profile: Path) -> bool:
@@ -213,13 +204,6 @@ def _compare(profile: Path, graph: Path) -> None:
     )
     for line in advice(result):
         print(f"  {line}")
-
-
-def _size(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    if not (name.isidentifier() and value.isascii() and value.isdecimal()):
-        raise InputError(f'--size: must be written NAME=N, with a whole number, got "{text}"')
-    return name, int(value)
 
 
 def _grid(args: argparse.Namespace) -> None:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 from ..ground.errors import InputError
 from . import comparison as several
-from .options import DONE, FAILED_CHECK, INFEASIBLE, INTERRUPTED, SCENARIO_HELP
+from .options import (
+    DONE,
+    FAILED_CHECK,
+    INFEASIBLE,
+    INTERRUPTED,
+    SCENARIO_HELP,
+    by_flags,
+)
 from .outputs import JSON, PICTURES, files_of, output_files, printed_first, progress_bar, tell
 from .searched import Marks, text_of
 
@@ -87,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             return (_search if args.compare is None else _compare)(args, scenario, out)
         except InputError as error:
             if error.problems[0].partition(":")[0] in FLAGS:
-                raise InputError([_flagged(problem) for problem in error.problems]) from None
+                raise by_flags(error, FLAGS) from None
             raise error.within("<stdin>" if args.file == "-" else args.file) from None
 
 
@@ -197,12 +204,6 @@ def _check_learns(args: argparse.Namespace) -> None:
         raise InputError(of_learners_alone("--save-policy", args.method))
     if not method.keeps:
         raise InputError(keeps_none("--save-policy", args.method))
-
-
-def _flagged(problem: str) -> str:
-    """A problem of an argument of ``search`` as one of the option."""
-    name, colon, reason = problem.partition(":")
-    return f"{FLAGS.get(name, name)}{colon}{reason}"
 
 
 def _save_policy(result: Result, path: str, place: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed, printable, within
-from .options import BAD_INPUT, DONE
+from .options import BAD_INPUT, DONE, by_flags
 from .outputs import printed_first, real_path, tell
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--journal: {journal} is the output of --output too")
     grid = _grid(args)
     before = _version(file)
-    results = sweep(args.files, grid, args.jobs, journal)
+    try:
+        results = sweep(args.files, grid, args.jobs, journal)
+    except InputError as error:
+        raise by_flags(error, {"n_jobs": "--jobs"}) from None
     fields = {field for point in grid for field in point}
     ranks = results_ranking(results)
     best = _best(results, fields, ranks)

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 from ..ground.errors import InputError, printable
-from .options import DONE
+from .options import DONE, by_flags
 from .outputs import output_files, printed_first, progress_bar
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             trained = _trained(args)
         except InputError as error:
-            problems = [_flagged(problem) for problem in error.problems]
-            raise InputError(problems, error.file) from None
+            raise by_flags(error, FLAGS) from None
         with printed_first(_json(trained) if args.json else _text(trained, args.output)):
             trained.policy.save(out["output"])
     return DONE
@@ -73,12 +72,6 @@ def _trained(args: argparse.Namespace) -> Trained:
             args.method, args.family, args.budget, args.seed, args.seconds, None,
             lambda count: bar.update(count - bar.n), args.settings, args.policy, args.jobs,
         )  # fmt: skip
-
-
-def _flagged(problem: str) -> str:
-    """A problem of an argument of ``train`` as one of the option."""
-    name, colon, reason = problem.partition(":")
-    return f"{FLAGS.get(name, name)}{colon}{reason}"
 
 
 def _text(trained: Trained, path: str) -> str:

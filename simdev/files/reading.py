@@ -21,6 +21,7 @@ from decimal import Decimal
 from typing import Any
 
 from ..ground.errors import InputError
+from ..ground.units import MAX_DIGITS
 from .paths import path_text
 
 # A graph of a million ops has about 200 MiB; more is a mistake, or an attack.
@@ -29,8 +30,6 @@ MAX_RATIO, RATIO_FROM = 100, 16 * 2**20
 MAX_VALUES = 20_000_000
 # No format nests so deep, and what walks over values may recurse.
 MAX_DEPTH = 64
-# A float has at most 309 digits before its point; longer integers take quadratic time to read.
-MAX_DIGITS = 400
 MAX_EXPONENT = 400
 
 _CHUNK = 2**20

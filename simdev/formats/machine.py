@@ -14,9 +14,7 @@ from ..files.cluster import preset_hint
 from ..files.device import capacity_of
 from ..files.nodes import require_joinable
 from ..files.shape import UNLIMITED
-from ..ground.errors import InputError, prefixed
-from ..ground.units import Number
-from ..nouns.cluster import Cluster, Device
+from ..ground.units import Number, parse_bandwidth, parse_bytes
 from ..nouns.graph import Graph
 from ..nouns.semantics import traits_of
 from ..nouns.strategy import Strategy
@@ -45,6 +43,14 @@ class Machine:
         if self.devices is not None and self.devices < 1:
             raise InputError(f"--devices: must be at least 1, got {self.devices}")
         require_joinable("--devices", self.devices or 1)
+        # Told here, for what a file tells itself is not asked for again.
+        given = ("bandwidth", self.bandwidth, parse_bandwidth), ("memory", self.memory, parse_bytes)
+        for name, value, parse in given:
+            try:
+                if value not in (None, UNLIMITED):
+                    parse(value)
+            except ValueError as error:
+                raise InputError(f"--{name}: {error}") from None
 
     def refuse(self, reason: str, *names: str) -> None:
         """Raises InputError where one of these fields is not left open."""

@@ -41,8 +41,8 @@ _TAG = re.compile(r"^\s*\[[^\]]*\]\s*<std(?:out|err)>:\s?")
 _TEST = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|reduce|sendrecv|\w+)_perf(?:_mpi)?\b"
 )
-_RANK = re.compile(r"^#\s*Rank\s+(\d+)\b")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?\Z")
+_RANK = re.compile(r"^#\s*Rank\s+([0-9]{1,9})\b")
+_NUMBER = re.compile(r"[0-9]{1,40}(?:\.[0-9]+)?\Z")
 
 
 @dataclass

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from ..ground.errors import InputError
-from ..ground.units import parse_time
+from ..ground.units import exact, parse_time, parse_whole
 from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.strategy import Strategy
 from .imported import Imported
@@ -20,7 +20,7 @@ from .machine import OPEN, Machine
 SEPARATOR = " -- "
 FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 LOADER = "Input"  # layers of this name carry the time to load data
-ITEM = re.compile(r"__getitem__\((\d+)\)")
+ITEM = re.compile(r"__getitem__\(([0-9]{1,9})\)")
 _VALUES = re.compile(r"(\w+)=(\[[^\]]*\]|[^,\s]+)")
 # PipeDream's defaults.
 BANDWIDTH = "1 GB/s"
@@ -100,7 +100,10 @@ def _layer(line: str) -> Layer:
         raise InputError('a layer is written "id -- description -- values"')
     stage = None
     if parts[-1].startswith("stage_id="):
-        stage = int(parts.pop().partition("=")[2])
+        try:
+            stage = parse_whole(parts.pop().partition("=")[2])
+        except ValueError as error:
+            raise InputError(f"stage_id: {error}") from None
     # A description may hold the separator itself.
     name, *description, texts = parts
     values = dict(_VALUES.findall(texts))
@@ -119,8 +122,8 @@ def _sizes(field: str, text: str) -> tuple[int, ...]:
     sizes = []
     for number in map(str.strip, text.strip("[]").split(";")):
         try:
-            size = Fraction(number)
-        except (ValueError, ZeroDivisionError):
+            size = exact(number)
+        except ValueError:
             raise InputError(f"{field}: must be bytes, got {number!r}") from None
         if size < 0 or size.denominator != 1:
             raise InputError(f"{field}: must be a whole number of bytes >= 0, got {number}")

@@ -35,7 +35,7 @@ machine), and what stands where those of a kind meet.
 NEAR = tuple(SWITCHES)
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_GPU, _NVLINK = re.compile(r"GPU(\d+)\Z"), re.compile(r"NV(\d+)\Z")
+_GPU, _NVLINK = re.compile(r"GPU([0-9]{1,9})\Z"), re.compile(r"NV([0-9]{1,3})\Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,12 @@ def printable(text: str, lines: bool = False) -> str:
     return text if text.isprintable() else text.translate(_LINES if lines else _LINE)
 
 
+def one_line(text: str) -> str:
+    """The text as a line of a message: printable, and of at most MAX_COLUMNS."""
+    text = printable(text)
+    return text if len(text) <= MAX_COLUMNS else text[: MAX_COLUMNS - 3] + "..."
+
+
 def steered(stream: Any) -> Any:
     """The terminal below a stream of the command line, which escapes what would steer it: progress
     bars are drawn there.
@@ -52,10 +58,10 @@ def _shown(lines: Sequence[str], before: str = "") -> list[str]:
     bounded length: these tell what is wrong.
     """
     few = lines if len(lines) <= MAX_LINES else lines[:FEW]
-    texts = [printable(before + line) for line in few]
+    texts = [one_line(before + line) for line in few]
     if len(lines) > len(few):
         texts.append(f"... and {len(lines) - len(few):,} more")
-    return [text if len(text) <= MAX_COLUMNS else text[: MAX_COLUMNS - 3] + "..." for text in texts]
+    return texts
 
 
 def install_line(extra: str) -> str:

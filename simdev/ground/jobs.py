@@ -19,6 +19,7 @@ from .errors import InputError, SimdevError, install_line
 
 T = TypeVar("T")
 R = TypeVar("R")
+MOST = 1024  # processes: each takes memory and seconds to start, and more is a mistake
 ROUND = 8  # calls for each worker of a backend that hands its answers back all at once
 
 
@@ -39,6 +40,8 @@ def is_serial(n_jobs: int | None) -> bool:
         jobs: object = n_jobs  # NumPy's whole numbers do too
         if isinstance(jobs, bool) or not isinstance(jobs, Integral) or jobs == 0:
             raise InputError(f"n_jobs: must be a whole number, not 0, got {n_jobs!r}")
+        if int(jobs) > MOST:
+            raise InputError(f"n_jobs: must be at most {MOST:,}, got {n_jobs!r}")
         return bool(jobs == 1)
     # Where nobody has imported joblib, nobody has configured it either.
     if sys.modules.get("joblib") is None:
@@ -72,6 +75,10 @@ def finished(
     nothing but SimdevError, which ends all. Raises InputError.
     """
     left = dict(items)
+    if n_jobs is not None:
+        # A backend may start all of its workers, though most would have nothing to do. A single one
+        # would be this very process.
+        n_jobs = min(int(n_jobs), max(len(left), 2))
     while left:
         sent: list[str] = []
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
 
 Number = int | float | str | Decimal | Fraction
@@ -19,13 +19,16 @@ PS_PER_SECOND = 10**12
 MAX_BYTES = 2**60
 MAX_NAME = 256
 MAX_PS = 2**62  # 53 days: two of them still add up inside int64
+# A float has at most 309 digits before its point; longer integers take quadratic time to read.
+MAX_DIGITS = 400
 
 _DECIMAL = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
 _TIME = {"ps": -12, "ns": -9, "us": -6, "µs": -6, "μs": -6, "ms": -3, "s": 0}
-_QUANTITY = re.compile(
-    r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµμ/]*)\s*\Z"
-)
+DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+"""A number as texts write it: Python reads "1_000" and digits of all scripts too."""
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_QUANTITY = re.compile(rf"\s*({DECIMAL.pattern})\s*([A-Za-zµμ/]*)\s*\Z")
 
 
 def _scales(unit: str, divisor: int = 1) -> dict[str, Fraction]:
@@ -58,20 +61,26 @@ def exact(value: Number) -> Fraction:
         raise ValueError(f"must be a number, got {value!r}")
     if isinstance(value, int):
         return Fraction(value)
-    try:
-        decimal = (
-            value
-            if isinstance(value, Decimal)
-            else Decimal(repr(float(value)) if isinstance(value, float) else value)
-        )
-    except InvalidOperation:
-        raise ValueError(f"must be a number, got {value!r}") from None
+    if isinstance(value, str) and not DECIMAL.fullmatch(value):
+        raise ValueError(f"must be a number, got {value!r}")
+    text = repr(float(value)) if isinstance(value, float) else value
+    decimal = text if isinstance(text, Decimal) else Decimal(text)
     if not decimal.is_finite():
         raise ValueError(f"must be finite, got {value}")
     # Longer numbers are mistakes, and their fractions would take minutes to compute with.
     if decimal and abs(decimal.adjusted()) > 60:
         raise ValueError(f"is out of range: {value}")
     return Fraction(decimal)
+
+
+def parse_whole(text: str) -> int:
+    """The whole number that a text is, of at most MAX_DIGITS digits. Raises ValueError."""
+    text = text.strip()
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f'must be a whole number, got "{text}"')
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"must have at most {MAX_DIGITS} digits, got {len(text):,}")
+    return int(text)
 
 
 def _quantity(value: Number, units: dict[str, Fraction], example: str) -> Fraction:

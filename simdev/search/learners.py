@@ -10,6 +10,7 @@ from typing import Any
 
 from ..ground.errors import InputError, prefixed, refuse
 from ..ground.jobs import is_serial, require_joblib
+from ..ground.units import exact
 from ..nouns.taskgraph import Ints
 from ..oracle import Cost
 from .features import VERSION
@@ -116,7 +117,7 @@ def _warm(options: LearnerOptions) -> tuple[str, float]:
         listed = ", ".join([AUTO, *starts])
         raise InputError(f'warm: must be one of {listed}, got "{options.warm}"')
     try:
-        share = float(text) if colon else SHARE
+        share = float(exact(text)) if colon else SHARE
     except ValueError:
         share = nan
     if not 0 < share <= 1 or (colon and name in (AUTO, RANDOM)):

@@ -112,7 +112,7 @@ def test_the_command_takes_batches_by_comma(
     assert code == 0
     assert [Path(line).name for line in printed[:2]] == ["net-b1.json", "net-b2.json"]
     assert main(["profile", net, "--batch", "1,x", "-o", str(tmp_path)]) == 2
-    assert "whole numbers by comma" in capsys.readouterr().err
+    assert "--batch: must be whole numbers" in capsys.readouterr().err
 
 
 def test_an_interrupt_keeps_what_was_measured(

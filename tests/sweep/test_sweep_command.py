@@ -216,7 +216,7 @@ def test_command_reads_a_grid(here: Path, capsys: pytest.CaptureFixture[str]) ->
             "--journal: ./x.csv is the output of --output too",
         ),
         (["--journal", "a\0b"], "a\\x00b: cannot write: embedded null byte"),
-        (["-j", "0"], "n_jobs: must be a whole number, not 0, got 0"),
+        (["-j", "0"], "--jobs: must be a whole number, not 0, got 0"),
         (
             ["--set", "bandwidth=1"],
             "--set bandwidth: must begin with one of graph, cluster, profile, devices, ",

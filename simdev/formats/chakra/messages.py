@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -17,7 +18,7 @@ from functools import cache
 from typing import Any
 
 from ...files.reading import parse_json
-from ...ground.errors import InputError, collecting, prefixed
+from ...ground.units import parse_whole
 from ..source import Source, require
 
 TYPES = (
@@ -130,8 +131,9 @@ def _node(fields: Mapping[str, Any]) -> Node:
 
 def whole(name: str, value: Any) -> int:
     """A whole number >= 0; JSON of protobuf writes those of 64 bits as texts. Raises InputError."""
-    if isinstance(value, str) and value.isdigit():
-        value = int(value)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = parse_whole(value)
     if isinstance(value, Decimal) and value == value.to_integral_value():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:

@@ -29,7 +29,7 @@ from .messages import Node, Trace
 
 HOST, LAUNCH = "host-cpu", "1 TB/s"
 PEAKS = ("bfloat16", "float16", "float32")
-_RANK = re.compile(r"(\d+)\.(?:et|json)(?:\.gz)?\Z")
+_RANK = re.compile(r"([0-9]{1,9})\.(?:et|json)(?:\.gz)?\Z")
 
 
 @dataclass(frozen=True)

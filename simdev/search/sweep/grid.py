@@ -4,7 +4,6 @@ the command line.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -15,14 +14,13 @@ from typing import Any
 
 from ...files.reading import parse_json
 from ...ground.errors import InputError, collecting
-from ...ground.units import parse_bandwidth, parse_bytes, parse_flops, parse_time
+from ...ground.units import DECIMAL, parse_bandwidth, parse_bytes, parse_flops, parse_time
 from .fields import leading_path, parse_path
 
 Grid = Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Sequence[Any]]]
 MOST_POINTS = 1_000_000
 NUMBERS = (int, float, Decimal)
 SLOW = 1_000_000  # bytes/s; a bandwidth below, without a unit, is no doubt meant in another unit
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 PARSERS = {
     "s": parse_time,
     "bytes": parse_bytes,
@@ -125,10 +123,10 @@ def _values(path: str, text: str) -> list[Any]:
     units = [_unit(value) for value in texts]
     if any(units):
         # From behind, so that a unit is handed on from value to value.
-        if units[-1] is None and _NUMBER.fullmatch(texts[-1]):
+        if units[-1] is None and DECIMAL.fullmatch(texts[-1]):
             raise InputError(f'{path}: "{texts[-1]}" has no unit; write it behind the last value')
         for i in reversed(range(len(texts) - 1)):
-            if units[i] is None and _NUMBER.fullmatch(texts[i]):
+            if units[i] is None and DECIMAL.fullmatch(texts[i]):
                 units[i] = units[i + 1]
                 texts[i] += units[i] or ""
     return [_value(value) for value in texts]
@@ -150,7 +148,7 @@ def _split(text: str) -> list[str]:
 
 def _unit(text: str) -> str | None:
     """What stands behind the number of a quantity, None where it is none or has no unit."""
-    match = _NUMBER.match(text)
+    match = DECIMAL.match(text)
     unit = text[match.end() :] if match else ""
     return (
         unit if unit and any(_si(text, parse) is not None for parse in PARSERS.values()) else None
