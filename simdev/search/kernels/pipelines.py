@@ -107,32 +107,29 @@ def _run_turn(p: Pipeline, rank: int, turn: int, clock: int) -> int:
     p.turned[3 * rank] += 1
     if p.reach == 1:
         _sum(p, rank, number)
-    return p.ended[place] + p.turns[TURN * turn + 2]
+    return int(p.ended[place] + p.turns[TURN * turn + 2])
 
 
 @part
 def _begin(p: Pipeline, rank: int, place: int) -> int:
     """When an action may begin, -1 where its input is not known yet."""
     stage, kind, i = p.stage[place], p.kind[place], p.microbatch[place]
-    begin = p.clock[rank]
+    there = way = 0
     if kind == 0 and stage > 0:
-        there = p.end[2 * (stage - 1) * p.microbatches + i]
-        return -1 if there < 0 else max(begin, there + p.ahead[stage])
+        there, way = p.end[2 * (stage - 1) * p.microbatches + i], p.ahead[stage]
     if kind == 1 and stage < p.stages - 1:
-        there = p.end[(2 * (stage + 1) + 1) * p.microbatches + i]
-        return -1 if there < 0 else max(begin, there + p.back[stage])
-    return begin
+        there, way = p.end[(2 * (stage + 1) + 1) * p.microbatches + i], p.back[stage]
+    return -1 if there < 0 else max(int(p.clock[rank]), there + way)
 
 
 @part
 def _end(p: Pipeline, rank: int, action: int, begin: int) -> int:
     """When an action of a stage and kind has ended."""
-    if not p.reach:
-        return begin + p.time[action]
-    end, bare = begin, begin + p.time[action]
-    for turn in range(p.turn_at[action], p.turn_at[action + 1]):
-        end = _run_turn(p, rank, turn, end)
-    return max(end, bare)
+    end = begin
+    if p.reach:
+        for turn in range(p.turn_at[action], p.turn_at[action + 1]):
+            end = _run_turn(p, rank, turn, end)
+    return max(end, begin + int(p.time[action]))
 
 
 @kernel

@@ -73,14 +73,12 @@ class Path:
         # What stage s - 1 sent to s, and what s + 1 sent back to it.
         ways = forth[(stage - 1) % pp], back[(stage + 1) % pp]
         reach, behind, *turns = self._turns()
-        scratch = (
-            np.zeros(size, np.int64)
-            for size in (3 * pp, pp * reach, pp * reach, pp * behind, 2 * pp, pp, pp)
-        )
-        ends = np.full(2 * stages * m, -1, np.int64), np.zeros(3 * stages, np.int64)
         sizes = pp, len(order.stage) // pp, stages, m, reach, behind
-        times = self.times.ravel(), *ways, *turns
-        table = Columns(Pipeline(*sizes, *order, *times, *scratch, *ends))
+        scratch = 3 * pp, pp * reach, pp * reach, pp * behind, 2 * pp, pp, pp
+        columns: list[Ints] = [*order, self.times.ravel(), *ways, *turns]
+        columns += [np.zeros(size, np.int64) for size in scratch]
+        columns += [np.full(2 * stages * m, -1, np.int64), np.zeros(3 * stages, np.int64)]
+        table = Columns(Pipeline(*sizes, *columns))
         left = run_pipeline(table.handle)
         assert not left, "an order that cannot run is no plan"
         sent = table.array("queue").reshape(-1, 2).max(axis=1)
