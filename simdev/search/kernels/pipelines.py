@@ -9,22 +9,38 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...nouns.taskgraph import Ints
-from .compiling import kernel, opener
+from .compiling import kernel, opener, part
+
+TURN = 7  # fields of a turn
 
 
 class Pipeline(NamedTuple):
-    """A pipeline, and what a run writes: the last four columns. Times are ps, sizes bytes."""
+    """A pipeline, and what a run writes: the last columns. Times are ps, sizes bytes.
+
+    Where replicas send each other something during the actions ``turns`` tells it: by stage and
+    kind those from ``turn_at`` on, each by what its rank does before, during and after it, then by
+    queue how long is gathered before and summed after.
+    """
 
     ranks: int
     places: int
     stages: int
     microbatches: int
+    reach: int  # what is gathered waits for the turn so many before it, 0: there are no turns
+    behind: int  # a turn that is summed waits for the sum of the one so many before it
     stage: Ints
     kind: Ints
     microbatch: Ints
     time: Ints  # by stage and kind
     ahead: Ints  # by stage: how long its input is on its way
     back: Ints  # by stage: how long the gradient of its output is on its way
+    turn_at: Ints  # by stage and kind, and behind the last one
+    turns: Ints
+    turned: Ints  # by rank: how many turns have ended, how many were to be summed, how many are
+    number: Ints  # by rank and place of ``reach``: the turn that stands there
+    ended: Ints  # by rank and place of ``reach``: when its turn ended
+    summed: Ints  # by rank and place of ``behind``: when its sum ended
+    queue: Ints  # by rank and queue: when it has done all so far
     done: Ints  # by rank: how many actions have ended
     clock: Ints  # by rank: when the last of them has
     end: Ints  # by stage, kind 0 or 1 and microbatch: when it ended, -1: not yet
@@ -48,6 +64,74 @@ class Held(NamedTuple):
 open_pipeline, open_held = opener(Pipeline), opener(Held)
 
 
+@part
+def _sum(p: Pipeline, rank: int, number: int) -> None:
+    """The gradients of a turn are summed behind all that its queues did before."""
+    place, end = rank * p.reach + number % p.reach, 0
+    for queue in range(2):
+        length = p.turns[TURN * p.number[place] + 5 + queue]
+        if length:
+            p.queue[2 * rank + queue] = max(p.queue[2 * rank + queue], p.ended[place]) + length
+            end = max(end, p.queue[2 * rank + queue])
+    if end:
+        p.summed[rank * p.behind + p.turned[3 * rank + 2] % p.behind] = end
+        p.turned[3 * rank + 2] += 1
+
+
+@part
+def _gather(p: Pipeline, rank: int, turn: int) -> int:
+    """When all is there that the next turn of a rank gathers."""
+    there, number = 0, p.turned[3 * rank]
+    since = p.ended[rank * p.reach + number % p.reach] if number >= p.reach else 0
+    for queue in range(2):
+        length = p.turns[TURN * turn + 3 + queue]
+        if length:
+            p.queue[2 * rank + queue] = max(p.queue[2 * rank + queue], since) + length
+            there = max(there, p.queue[2 * rank + queue])
+    if p.reach > 1 and number >= p.reach - 1:
+        _sum(p, rank, number - p.reach + 1)
+    return there
+
+
+@part
+def _run_turn(p: Pipeline, rank: int, turn: int, clock: int) -> int:
+    """When a rank has done a turn, and what follows it."""
+    begin, number = max(clock + p.turns[TURN * turn], _gather(p, rank, turn)), p.turned[3 * rank]
+    if p.turns[TURN * turn + 5] + p.turns[TURN * turn + 6]:
+        other = p.turned[3 * rank + 1] - p.behind
+        if 0 <= other < p.turned[3 * rank + 2]:
+            begin = max(begin, p.summed[rank * p.behind + other % p.behind])
+        p.turned[3 * rank + 1] += 1
+    place = rank * p.reach + number % p.reach
+    p.number[place], p.ended[place] = turn, begin + p.turns[TURN * turn + 1]
+    p.turned[3 * rank] += 1
+    if p.reach == 1:
+        _sum(p, rank, number)
+    return int(p.ended[place] + p.turns[TURN * turn + 2])
+
+
+@part
+def _begin(p: Pipeline, rank: int, place: int) -> int:
+    """When an action may begin, -1 where its input is not known yet."""
+    stage, kind, i = p.stage[place], p.kind[place], p.microbatch[place]
+    there = way = 0
+    if kind == 0 and stage > 0:
+        there, way = p.end[2 * (stage - 1) * p.microbatches + i], p.ahead[stage]
+    if kind == 1 and stage < p.stages - 1:
+        there, way = p.end[(2 * (stage + 1) + 1) * p.microbatches + i], p.back[stage]
+    return -1 if there < 0 else max(int(p.clock[rank]), there + way)
+
+
+@part
+def _end(p: Pipeline, rank: int, action: int, begin: int) -> int:
+    """When an action of a stage and kind has ended."""
+    end = begin
+    if p.reach:
+        for turn in range(p.turn_at[action], p.turn_at[action + 1]):
+            end = _run_turn(p, rank, turn, end)
+    return max(end, begin + int(p.time[action]))
+
+
 @kernel
 def run_pipeline(table: Ints) -> int:
     """Each action as soon as its rank and its input are there: how many could not run."""
@@ -58,25 +142,19 @@ def run_pipeline(table: Ints) -> int:
         for rank in range(p.ranks):
             while p.done[rank] < p.places:
                 place = rank * p.places + p.done[rank]
-                stage, kind, i = p.stage[place], p.kind[place], p.microbatch[place]
-                begin = p.clock[rank]
-                if kind == 0 and stage > 0:
-                    there = p.end[2 * (stage - 1) * p.microbatches + i]
-                    if there < 0:
-                        break
-                    begin = max(begin, there + p.ahead[stage])
-                if kind == 1 and stage < p.stages - 1:
-                    there = p.end[(2 * (stage + 1) + 1) * p.microbatches + i]
-                    if there < 0:
-                        break
-                    begin = max(begin, there + p.back[stage])
-                end = begin + p.time[3 * stage + kind]
+                begin = _begin(p, rank, place)
+                if begin < 0:
+                    break
+                stage, kind = p.stage[place], p.kind[place]
+                end = _end(p, rank, 3 * stage + kind, begin)
                 if kind < 2:
-                    p.end[(2 * stage + kind) * p.microbatches + i] = end
-                p.clock[rank] = end
-                p.last[3 * stage + kind] = begin
+                    p.end[(2 * stage + kind) * p.microbatches + p.microbatch[place]] = end
+                p.clock[rank], p.last[3 * stage + kind] = end, begin
                 p.done[rank] += 1
                 left -= 1
+    for rank in range(p.ranks):
+        for number in range(max(p.turned[3 * rank] - p.reach + 1, 0), p.turned[3 * rank]):
+            _sum(p, rank, number)
     return left
 
 

@@ -66,7 +66,7 @@ class _Known:
     def __init__(self, setup: Setup) -> None:
         self.pieces: dict[int, Pieces] = {}
         self.flying: dict[tuple[str, int], Ints] = {}
-        self.ended: dict[tuple[str, int], tuple[Ints, Ints]] = {}
+        self.ended: dict[tuple[str, int], tuple[Ints, Ints, Ints]] = {}
         self.waited: dict[tuple[int, bool], int] = {}
 
 

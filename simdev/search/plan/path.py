@@ -11,20 +11,9 @@ from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, SPLIT, WEIGHT
 from ...nouns.taskgraph import Ints
 from ..kernels.compiling import Columns
-from ..kernels.pipelines import Pipeline, run_pipeline
+from ..kernels.pipelines import TURN, Pipeline, run_pipeline
 from .ground import Ground, flat_order
-from .pieces import (
-    CLASSIFIER,
-    COMPUTED,
-    EMBEDDING,
-    GATHERED,
-    MAIN,
-    MOST_GATHERED,
-    MOST_REDUCED,
-    REDUCED,
-    Pieces,
-    columns,
-)
+from .pieces import CLASSIFIER, COMPUTED, EMBEDDING, MAIN, Pieces, turn_rows
 from .space import Plan
 
 
@@ -39,70 +28,73 @@ class Path:
         self.kinds = (FORWARD, INPUT, WEIGHT) if plan.schedule in SPLIT else (FORWARD, BACKWARD)
 
     @cached_property
-    def tables(self) -> list[Ints]:
-        """By kind of action: ``columns`` of each stage, with the ends, what is most at once too."""
-        return [self._table(kind) for kind in self.kinds]
-
-    def _table(self, kind: str) -> Ints:
-        counts, each = self.division.counts, self.pieces.layers(kind)
-        table = counts @ each
-        first, last = (columns([self.pieces.end(end, kind)])[0] for end in (EMBEDDING, CLASSIFIER))
-        for most in (MOST_GATHERED, MOST_REDUCED):
-            present = np.where((counts > 0)[:, :, None], each[None, :, most], 0)
-            table[:, most] = present.max(axis=1)
-        for stage, end in ((0, first), (-1, last)):
-            for part in (slice(0, 2), GATHERED, REDUCED):
-                table[stage, part] += end[part]
-            for most in (MOST_GATHERED, MOST_REDUCED):
-                table[stage, most] = np.maximum(table[stage, most], end[most])
-        return table
-
-    @cached_property
     def times(self) -> Ints:
-        """By stage and kind of action: the longer of its main rows and, as far as the replicas'
-        queues cannot run ahead or behind, of what these do for it.
-        """
-        times = np.zeros((self.pp * self.plan.chunks, 3), np.int64)
-        # The gates of lowering.hybrid.actions.
-        ahead, behind = 1 + self.p.prefetch, 1 + self.p.in_flight * self.p.overlap
-        for number, table in enumerate(self.tables):
-            sent = table[:, GATHERED] - ahead * table[:, MOST_GATHERED]
-            sent = np.maximum(sent, 0) + np.maximum(
-                table[:, REDUCED] - behind * table[:, MOST_REDUCED], 0
-            )
-            times[:, number] = np.maximum(table[:, MAIN], sent.max(axis=1))
+        """By stage and kind of action what its main rows take."""
+        counts = self.division.counts
+        times = np.zeros((len(counts), 3), np.int64)
+        for number, kind in enumerate(self.kinds):
+            times[:, number] = counts @ self.pieces.layers(kind)[:, MAIN]
+            for stage, end in ((0, EMBEDDING), (-1, CLASSIFIER)):
+                times[stage, number] += self.pieces.end(end, kind).main
         return times
 
-    def actions(self) -> tuple[Ints, Ints]:
-        """By rank when its last action ends, and by stage and kind when the last one begins."""
+    def _turns(self) -> tuple[int, int, Ints, Ints]:
+        """As ``kernels.pipelines`` has them: none where replicas send nothing during actions."""
+        stages, none = self.division.layers, (0, 1, np.zeros(1, np.int64), np.zeros(0, np.int64))
+        if self.p.zero < 2 or self.p.replicas == 1:
+            return none
+        by_kind = []
+        for kind in self.kinds:
+            each = self.pieces.turns(kind)
+            first, last = (turn_rows(self.pieces.end(e, kind)) for e in (EMBEDDING, CLASSIFIER))
+            parts = [[each[number] for number in self.ground.kind[list(of)]] for of in stages]
+            parts[0].insert(0, first)
+            parts[-1].append(last)
+            # A backward meets the layers from the last to the first.
+            way = 1 if kind == FORWARD else -1
+            by_kind.append([np.concatenate(part[::way]) for part in parts])
+        by_kind += [[np.zeros((0, TURN), np.int64)] * len(stages)] * (3 - len(by_kind))
+        rows = [rows for of_stage in zip(*by_kind, strict=True) for rows in of_stage]
+        at = np.cumsum([0, *map(len, rows)])
+        # The gates of lowering.hybrid.actions; no more than all turns stand before one.
+        most = max(int(at[-1]) * self.microbatches, 1)
+        reach = min(1 + self.p.prefetch, most) if self.p.zero == 3 else 1
+        behind = min(1 + self.p.in_flight * self.p.overlap, most)
+        return reach, behind, at, np.concatenate(rows).ravel()
+
+    def actions(self) -> tuple[Ints, Ints, Ints]:
+        """By rank when its last action ends, by stage and kind when the last one begins, and by
+        rank when all is sent that replicas send during actions.
+        """
         stages, pp, m = self.pp * self.plan.chunks, self.pp, self.microbatches
         order = flat_order(self.plan.schedule, pp, m, self.plan.chunks)
         forth, back = self.ground.transfers(self.pieces)
         stage = np.arange(stages)
         # What stage s - 1 sent to s, and what s + 1 sent back to it.
         ways = forth[(stage - 1) % pp], back[(stage + 1) % pp]
-        scratch = (
-            np.zeros(pp, np.int64), np.zeros(pp, np.int64), np.full(2 * stages * m, -1, np.int64),
-            np.zeros(3 * stages, np.int64),
-        )  # fmt: skip
-        sizes = pp, len(order.stage) // pp, stages, m
-        table = Columns(Pipeline(*sizes, *order, self.times.ravel(), *ways, *scratch))
+        reach, behind, *turns = self._turns()
+        sizes = pp, len(order.stage) // pp, stages, m, reach, behind
+        scratch = 3 * pp, pp * reach, pp * reach, pp * behind, 2 * pp, pp, pp
+        columns: list[Ints] = [*order, self.times.ravel(), *ways, *turns]
+        columns += [np.zeros(size, np.int64) for size in scratch]
+        columns += [np.full(2 * stages * m, -1, np.int64), np.zeros(3 * stages, np.int64)]
+        table = Columns(Pipeline(*sizes, *columns))
         left = run_pipeline(table.handle)
         assert not left, "an order that cannot run is no plan"
-        return table.array("clock"), table.array("last").reshape(-1, 3)
+        sent = table.array("queue").reshape(-1, 2).max(axis=1)
+        return table.array("clock"), table.array("last").reshape(-1, 3), sent
 
-    def step_ps(self, clock: Ints, last: Ints) -> int:
+    def step_ps(self, clock: Ints, last: Ints, sent: Ints) -> int:
         """Behind the actions: sums over replicas, update, parameters gathered."""
         layers, ends = self._ready(clock, last[:, len(self.kinds) - 1])
         gathers = np.zeros((self.pp, 2), np.int64)
-        reduced = self._summed(clock, layers, ends)
+        reduced = sent if self.p.zero >= 2 else self._summed(clock, layers, ends)
         updates = self.division.updated(self.pieces, self.pp)[:, 0]
         if "optimizer" in self.p.offload:  # a bucket after the other, each rounded by itself
             updates = np.maximum(updates - self.ground.model.layers - 1, 0)
         if self.p.zero in (1, 2):
             gathers = self._gathered()
         ready = np.maximum(clock, reduced)
-        ready = np.maximum(ready, self._queued())
         self._tie(ready, ends)
         return int((ready + updates + gathers.max(axis=1)).max())
 
@@ -119,7 +111,7 @@ class Path:
         # Of a layer of several buckets the first may be reduced while the others are computed.
         ready += each[:, COMPUTED] * self._whole[self.ground.kind]
         ready[division.stage == len(begin) - 1] += classifier.main
-        first = begin[0] + self.tables[-1][0, MAIN] - embedding.main + embedding.computed
+        first = begin[0] + self.times[0, len(self.kinds) - 1] - embedding.main + embedding.computed
         ends = np.array([first, begin[-1] + classifier.computed], np.int64)
         return ready, ends
 
@@ -133,21 +125,14 @@ class Path:
         """By rank: when its gradients are summed at the earliest, each queue one after another."""
         p, pp = self.p, self.pp
         rank = self.division.stage % pp
-        if p.zero >= 2:
-            lengths = self.pieces.layers(self.kinds[-1])[self.ground.kind][:, REDUCED]
-            outer = [
-                self.pieces.end(end, self.kinds[-1]).reduced for end in (EMBEDDING, CLASSIFIER)
-            ]
-            homes, instants = [0, pp - 1], ends
-        else:
-            kinds = [self.pieces.sent(0, number, True) for number in self.ground.kinds]
-            lengths = np.array(kinds, np.int64)[self.ground.kind]
-            homes = sorted({0, pp - 1})
-            outer = [self.pieces.sent(home, NO_LAYER, True) for home in homes]
-            instants = np.array([ends.max()]) if pp == 1 else ends
+        kinds = [self.pieces.sent(0, number, True) for number in self.ground.kinds]
+        lengths = np.array(kinds, np.int64)[self.ground.kind]
+        homes = sorted({0, pp - 1})
+        outer = [self.pieces.sent(home, NO_LAYER, True) for home in homes]
+        instants = np.array([ends.max()]) if pp == 1 else ends
         ready = np.concatenate((layers, instants))
         rank = np.concatenate((rank, homes))
-        if not p.overlap and p.zero < 2:
+        if not p.overlap:
             ready = clock[rank]
         lengths = np.concatenate((lengths, np.array(outer, np.int64).reshape(-1, 2)))
         # Whatever its order, a queue ends no earlier than all that is ready from an instant on.
@@ -170,15 +155,6 @@ class Path:
         for home in {0, self.pp - 1}:
             total[home] += self.pieces.sent(home, NO_LAYER, False)
         return total
-
-    def _queued(self) -> Ints:
-        """By rank: all that the queues of the replicas do for its actions."""
-        total = np.zeros((self.pp, 2), np.int64)
-        rank = np.arange(len(self.division.counts)) % self.pp
-        for table in self.tables:
-            np.add.at(total, rank, (table[:, GATHERED] + table[:, REDUCED]) * self.microbatches)
-        busiest: Ints = total.max(axis=1)
-        return busiest
 
     def _tie(self, ready: Ints, ends: Ints) -> None:
         """A table that the first and the last rank have is summed between them."""

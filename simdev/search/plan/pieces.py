@@ -35,11 +35,10 @@ from ...nouns.models.large.shard import (
 )
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from ...nouns.taskgraph import Ints
+from ..kernels.pipelines import TURN
 
 REPLICA_QUEUES = DATA_QUEUE, EXPERT_DATA_QUEUE
-# Of a piece as a row.
-MAIN, COMPUTED = 0, 1
-GATHERED, MOST_GATHERED, REDUCED, MOST_REDUCED = (slice(2 * i, 2 * i + 2) for i in range(1, 5))
+MAIN, COMPUTED = 0, 1  # of a piece as a row
 EMBEDDING, CLASSIFIER = "embedding", "classifier"
 ENDS_OF = {  # by the kind of action: the ends that have a part in it
     FORWARD: (EMBEDDING, CLASSIFIER),
@@ -49,37 +48,55 @@ ENDS_OF = {  # by the kind of action: the ends that have a part in it
 }
 
 
-class Piece(NamedTuple):
-    """What a part of an action takes, in ps.
+class Turn(NamedTuple):
+    """A bucket's turn in an action, in ps: what the main rows take from the turn before it on
+    (``before``), from its first to its last row, and behind that up to the end of its part; by
+    queue of the replicas what it gathers and what is summed of it.
+    """
 
-    ``main`` its rows one after the other, ``computed`` those up to the last that computes; beside
-    them, for each queue of the replicas, what is gathered and reduced, and the most of it at once.
+    before: int
+    during: int
+    after: int
+    gathered: tuple[int, int]
+    summed: tuple[int, int]
+
+
+class Piece(NamedTuple):
+    """What a part of an action takes, in ps: ``main`` its rows one after the other, ``computed``
+    those up to the last that computes; and its turns.
     """
 
     main: int
     computed: int
-    gathered: tuple[int, int]
-    most_gathered: tuple[int, int]
-    reduced: tuple[int, int]
-    most_reduced: tuple[int, int]
+    turns: tuple[Turn, ...]
 
 
-NOTHING = Piece(0, 0, (0, 0), (0, 0), (0, 0), (0, 0))
+NOTHING = Piece(0, 0, ())
 
 
 def piece_of(template: Template) -> Piece:
     """The piece that a template makes."""
     queues = [row[1] for row in template.rows]
     ps = [_least(template, row[2]) for row in template.rows]
-    main = computed = 0
-    for queue, length in zip(queues, ps, strict=True):
+    main, computed, ends = 0, 0, dict[int, int]()
+    for number, (queue, length) in enumerate(zip(queues, ps, strict=True)):
         if queue <= LAST_MAIN_QUEUE:
             main += length
+            ends[number] = main
             if queue == COMPUTE:
                 computed = main
-    gathers = [sent.row for turn in template.turns for sent in turn.gathers]
-    reduces = [sent.row for turn in template.turns for sent in turn.reduced]
-    return Piece(main, computed, *_by_queue(queues, ps, gathers), *_by_queue(queues, ps, reduces))
+    turns, begun = list[Turn](), 0
+    for turn in template.turns:
+        first, last = ends[turn.first] - ps[turn.first], ends[turn.last]
+        gathered, summed = (
+            _by_queue(queues, ps, (sent.row for sent in rows))
+            for rows in (turn.gathers, turn.reduced)
+        )
+        turns.append(Turn(first - begun, last - first, 0, gathered, summed))
+        begun = last
+    if turns:
+        turns[-1] = turns[-1]._replace(after=main - begun)
+    return Piece(main, computed, tuple(turns))
 
 
 def _exchanged(template: Template) -> tuple[int, int]:
@@ -89,13 +106,12 @@ def _exchanged(template: Template) -> tuple[int, int]:
     )
 
 
-def _by_queue(
-    queues: Sequence[int], ps: Sequence[int], rows: Iterable[int]
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """By queue of the replicas the sum of these rows and the largest of them."""
-    split = [[ps[row] for row in rows if queues[row] == queue] for queue in REPLICA_QUEUES]
-    first, second = split
-    return (sum(first), sum(second)), (max(first, default=0), max(second, default=0))
+def _by_queue(queues: Sequence[int], ps: Sequence[int], rows: Iterable[int]) -> tuple[int, int]:
+    """By queue of the replicas the sum of these rows."""
+    of_queue = [0, 0]
+    for row in rows:
+        of_queue[REPLICA_QUEUES.index(queues[row])] += ps[row]
+    return of_queue[0], of_queue[1]
 
 
 def _least(template: Template, number: int) -> int:
@@ -113,7 +129,9 @@ class Pieces:
     def __init__(self, program: Program, kinds: Sequence[int], ranks: Sequence[int]) -> None:
         """``kinds`` has a layer of each kind, ``ranks`` a rank of each sort."""
         self.program, self.kinds, self.ranks = program, kinds, ranks
+        self._parts: dict[str, list[list[Piece]]] = {}
         self._layers: dict[str, Ints] = {}
+        self._turns: dict[str, list[Ints]] = {}
         self._sent: dict[tuple[int, int, bool], tuple[int, int]] = {}
         kind_of = program.shard.model.kind_of
         self.kind_numbers = {kind_of(layer): number for number, layer in enumerate(kinds)}
@@ -121,22 +139,29 @@ class Pieces:
         self._tails: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def layers(self, kind: str) -> Ints:
-        """By kind of layer ``columns`` of its piece in actions of this kind: the least of ranks,
-        but the greatest of what is at most at once, which bounds subtract.
+        """By kind of layer what its main rows take in actions of this kind, and those up to the
+        last that computes: the least of ranks.
         """
         if kind not in self._layers:
-            program = self.program
-            tables = [
-                columns(
-                    [piece_of(layer_template(program, rank, layer, kind)) for layer in self.kinds]
-                )
+            tables = [[piece[:2] for piece in pieces] for pieces in self._pieces(kind)]
+            self._layers[kind] = np.array(tables, np.int64).min(axis=0)
+        return self._layers[kind]
+
+    def turns(self, kind: str) -> list[Ints]:
+        """By kind of layer its ``turn_rows`` in actions of this kind: the least of ranks."""
+        if kind not in self._turns:
+            every = zip(*self._pieces(kind), strict=True)
+            self._turns[kind] = [np.minimum.reduce(list(map(turn_rows, each))) for each in every]
+        return self._turns[kind]
+
+    def _pieces(self, kind: str) -> list[list[Piece]]:
+        """By sort of rank and kind of layer."""
+        if kind not in self._parts:
+            self._parts[kind] = [
+                [piece_of(layer_template(self.program, rank, layer, kind)) for layer in self.kinds]
                 for rank in self.ranks
             ]
-            least = np.minimum.reduce(tables)
-            for most in (MOST_GATHERED, MOST_REDUCED):
-                least[:, most] = np.maximum.reduce(tables)[:, most]
-            self._layers[kind] = least
-        return self._layers[kind]
+        return self._parts[kind]
 
     def exchanged(self) -> tuple[Ints, Ints]:
         """By kind of layer what a forward exchanges at the least (ps): between the parts of a
@@ -201,7 +226,7 @@ class Pieces:
         template = Template(rank, self.program.durations)
         (reduce if reduces else gather)(self.program, template, sizes)
         ps = [_least(template, row[2]) for row in template.rows]
-        return _by_queue([row[1] for row in template.rows], ps, range(len(ps)))[0]
+        return _by_queue([row[1] for row in template.rows], ps, range(len(ps)))
 
     def updated(self, rank: int, counts: tuple[int, ...], layers: list[int]) -> tuple[int, int]:
         """How long the optimizer takes for these layers (``counts`` by kind) and the ends of a
@@ -224,10 +249,7 @@ class Pieces:
         return _least(template, template.rows[template.compute(roles.UPDATE, loads)][2])
 
 
-def columns(pieces: Sequence[Piece]) -> Ints:
-    """Pieces as rows: main, computed, then by queue what is gathered, at most at once, reduced."""
-    flat = [
-        (p.main, p.computed, *p.gathered, *p.most_gathered, *p.reduced, *p.most_reduced)
-        for p in pieces
-    ]
-    return np.array(flat, np.int64).reshape(-1, 10)
+def turn_rows(piece: Piece) -> Ints:
+    """The turns of a piece as rows, as ``kernels.pipelines`` has them."""
+    flat = [(*turn[:3], *turn.gathered, *turn.summed) for turn in piece.turns]
+    return np.array(flat, np.int64).reshape(-1, TURN)
