@@ -14,7 +14,9 @@ from ..files.cluster import preset_hint
 from ..files.device import capacity_of
 from ..files.nodes import require_joinable
 from ..files.shape import UNLIMITED
+from ..ground.errors import InputError, prefixed
 from ..ground.units import Number, parse_bandwidth, parse_bytes
+from ..nouns.cluster import Cluster, Device
 from ..nouns.graph import Graph
 from ..nouns.semantics import traits_of
 from ..nouns.strategy import Strategy

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any
 
 from ...files.reading import parse_json
+from ...ground.errors import InputError, collecting, prefixed
 from ...ground.units import parse_whole
 from ..source import Source, require
 
