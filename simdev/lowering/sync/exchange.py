@@ -12,7 +12,7 @@ from ...errors import InputError
 from ...strategy import Sync
 from ...structure import TensorOf
 from ...taskgraph import COLLECTIVE, PERSISTENT, SYNC
-from ...units import transmission_ps
+from ...units import MAX_PS, transmission_ps
 from ..collective import ALL_REDUCE
 from ..columns import NONE, Columns
 from ..prepare import Prepared
@@ -167,11 +167,16 @@ class Exchange:
             message = self._send_share(parcel, worker, name)
         reader = total
         if adder is not None and self.sync.aggregation is not None:
+            duration = transmission_ps(parcel.size, Fraction(self.sync.aggregation))
+            if duration > MAX_PS:
+                raise InputError(
+                    f"sync.aggregation: to add {parcel.size} bytes takes more than 53 days"
+                )
             reader = columns.task(
                 f"{name} +",
                 SYNC,
                 (server, server),
-                duration=transmission_ps(parcel.size, Fraction(self.sync.aggregation)),
+                duration=duration,
                 priority=self._server_rank(parcel),
                 held=(adder,),
             )
