@@ -79,9 +79,12 @@ def new_folder(path: PathLike, earlier: re.Pattern[str] | None = None) -> Iterat
     into ``before-1`` (or the first such folder that is not there yet), and all others stay. Without
     ``earlier`` it must be empty. Raises OSError.
     """
+    if not os.fspath(path):  # as $OUT gives that was never set
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "")
     target = os.path.realpath(path)
     is_folder = os.path.isdir(target)
-    if os.path.exists(target) and not (is_folder and (earlier or not os.listdir(target))):
+    # Of links that lead in a circle the target is a link still.
+    if os.path.lexists(target) and not (is_folder and (earlier or not os.listdir(target))):
         reason = "is there already, and no empty folder"
         raise FileExistsError(errno.EEXIST, reason, os.fspath(path))
     with parents(target):

@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 
 from simdev.commands import main, parser
 from simdev.ground.errors import MAX_COLUMNS
-from simdev.ground.jobs import MOST
+from simdev.ground.jobs import MOST, finished
 
 DIGITS = "9" * 100_000
 NO_NUMBERS = ("nan", "inf", "-inf", "1_000", "٣", "²", "0x10", "", "1/3", "True", "1e400", DIGITS)
@@ -141,3 +141,20 @@ def test_processes_have_an_end(verb: str, here: Path, capsys: pytest.CaptureFixt
     for count in (0, MOST + 1, 2**63, 10**399):
         _, message = ended(verb, "--jobs", str(count), capsys)
         assert "--jobs" in message, message
+
+
+@pytest.mark.parametrize(("count", "workers"), [(MOST, 3), (2, 2), (-1, -1), (None, None)])
+def test_no_process_is_started_for_nothing(
+    count: int | None, workers: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def pool(
+        call: Callable[[int], int], items: dict[str, int], n_jobs: int | None, _: list[str]
+    ) -> Iterator[tuple[str, int]]:
+        started.append(n_jobs)
+        yield from [(key, call(item)) for key, item in items.items()]
+
+    monkeypatch.setattr("simdev.ground.jobs._pool", pool)
+    assert dict(finished(abs, {"a": -1, "b": 2, "c": 3}, count)) == {"a": 1, "b": 2, "c": 3}
+    assert started == [workers]

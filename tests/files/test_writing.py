@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable
 from fractions import Fraction
@@ -22,9 +23,8 @@ from simdev.files import (
     write_strategy,
     write_text,
 )
-from simdev.files.writing import decimal_text, new_folder, rate_text, time_text
+from simdev.files.writing import decimal_text, new_folder, rate_text, require_folder, time_text
 from simdev.ground.units import parse_bandwidth, parse_time
-from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Strategy
 
@@ -115,6 +115,19 @@ def test_a_folder_is_new_and_whole_or_not_there(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o777 & ~mask
     with pytest.raises(FileExistsError):
         fill_half_way(path)
+
+
+@pytest.mark.parametrize("name", ["circle", ""])
+def test_what_is_no_place_for_a_folder_is_refused_before_it_is_filled(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link to itself, and the empty name of a variable that was never set: not the folder where
+    one stands.
+    """
+    monkeypatch.chdir(tmp_path)
+    Path("circle").symlink_to("circle")
+    with pytest.raises(OSError, match=r"no empty folder|No such file"):
+        require_folder(name, re.compile("x.json"))
 
 
 def test_an_empty_folder_keeps_its_rights(tmp_path: Path) -> None:

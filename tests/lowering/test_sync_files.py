@@ -126,6 +126,10 @@ BAD = {
         'sync.servers: no device named "gpu:9"',
     ),
     "a rate of zero": ({"policy": "p3", "aggregation": 0}, "sync.aggregation: must be > 0"),
+    "a rate of months": (
+        {"policy": "p3", "aggregation": 1e-18},
+        "sync.aggregation: to add 3360 bytes takes more than 53 days",
+    ),
     "two cuts": (
         {"policy": "p3", "bucket": 9, "slice_parameters": 9},
         "sync.bucket: goes without slice_parameters",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from ...ground.errors import InputError
-from ...ground.units import transmission_ps
+from ...ground.units import MAX_PS, transmission_ps
 from ...nouns.strategy import Sync
 from ...nouns.structure import TensorOf
 from ...nouns.taskgraph import COLLECTIVE, PERSISTENT, SYNC
@@ -167,11 +167,16 @@ class Exchange:
             message = self._send_share(parcel, worker, name)
         reader = total
         if adder is not None and self.sync.aggregation is not None:
+            duration = transmission_ps(parcel.size, Fraction(self.sync.aggregation))
+            if duration > MAX_PS:
+                raise InputError(
+                    f"sync.aggregation: to add {parcel.size} bytes takes more than 53 days"
+                )
             reader = columns.task(
                 f"{name} +",
                 SYNC,
                 (server, server),
-                duration=transmission_ps(parcel.size, Fraction(self.sync.aggregation)),
+                duration=duration,
                 priority=self._server_rank(parcel),
                 held=(adder,),
             )
