@@ -98,6 +98,18 @@ def test_rows_are_answers_and_the_first_holds_the_best() -> None:
     assert set(every.frame["folded"]) == {0}
 
 
+def test_answers_cost_little_more_than_a_plan_of_each_degrees() -> None:
+    """Bounds of ZeRO 3 are the step, and of equal degrees one plan of a round is simulated."""
+    graph = {"model": "llama3-8b", "layers": 8, "length": 512}
+    question = question_of(graph, "dgx-h100", 32)
+    narrow = {"zero": 3, "pp": 2, "schedule": "Interleaved1F1B"}
+    for options, answers in (({"zero": 3}, 10), (narrow, 3)):
+        plans = plans_of(question, choices_of(options))
+        assert len(plans.answers) == answers
+        assert plans.proved
+        assert plans.counts.simulated <= 1.5 * len(plans.best), options
+
+
 def test_every_step_of_the_file_stands_on_the_site_and_in_the_benchmark() -> None:
     value = json.loads(FILE.read_text())
     steps = {step["step"]: step for step in value["steps"]}

@@ -8,11 +8,13 @@ whole actions, with the durations of the templates that steps are lowered by:
    the schedule; an action lasts their sum.
 2. A stage begins when the one before it (backward: behind it) has ended and its message has come.
    That messages wait for each other is left out.
-3. With ZeRO 2 and 3 a rank runs ahead of its replicas' queue by at most ``prefetch`` + 1 gathers
-   and ``in_flight`` + 1 buckets. All others of an action lie on one queue between its beginning and
-   its end, which is no sooner than their sum.
-4. Behind the last action a queue ends no earlier than t plus all that becomes ready from t on, for
-   every t; then come the update and what is gathered. A queue lasts as long as all that it does.
+3. With ZeRO 2 and 3 an action is the turns of its buckets. What is gathered for a turn waits for
+   the turn ``prefetch`` + 1 before it, and that turn's sum became ready no later, with a smaller
+   number; so a queue of the replicas, which takes first what was ready first, has them in one order
+   whatever they last: the sum of each turn, then what the turn ``prefetch`` + 1 behind it gathers.
+   A turn begins when all is gathered and the sum of the bucket ``in_flight`` + 1 before it is over.
+4. With ZeRO 0 and 1 a queue ends behind the last action no earlier than t plus all that becomes
+   ready from t on, for every t. Then come the update and what is gathered.
 5. Memory: parameters, gradients and states throughout; of microbatches in flight what the layers
    save, by the order of the schedule; and what the backward of a stage's last layer needs besides.
 

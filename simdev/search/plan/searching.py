@@ -105,9 +105,12 @@ class Search:
         return self.space.count(node) if isinstance(node, Setup) else 1
 
     def _next(self) -> list[tuple[int, Plan]]:
-        """The plans of the next round."""
-        batch: list[tuple[int, Plan]] = []
-        while self._heap and len(batch) < ROUND and self._heap[0][0] <= self._limit:
+        """The plans of the next round: of those of equal degrees the first, which shows that the
+        others are slower where its bound was close.
+        """
+        batch: dict[Layout | int, tuple[int, Plan]] = {}
+        aside = []
+        while self._heap and self._heap[0][0] <= self._limit and len(batch) + len(aside) < ROUND:
             bound, place, level, node, peak = heapq.heappop(self._heap)
             if isinstance(node, Group):
                 for place, setup in node.members:
@@ -121,9 +124,17 @@ class Search:
                 self.slower += 1
             elif level == WAITED:
                 self._follow(node, place)
+            elif (key := place if self.front else self._key(place, node)) in batch:
+                aside.append((bound, place, level, node, peak))
             else:
-                batch.append((place, node))
-        return batch
+                batch[key] = place, node
+        for entry in aside:
+            heapq.heappush(self._heap, entry)
+        return list(batch.values())
+
+    def _key(self, place: int, plan: Plan) -> Layout | int:
+        """Equal for plans of which one is among the best at most."""
+        return place if self.alike else degrees(plan.setup)
 
     @property
     def best(self) -> list[Scored]:
@@ -132,7 +143,7 @@ class Search:
         """
         first: dict[Layout | int, Scored] = {}
         for scored in self.fitting:
-            first.setdefault(scored.place if self.alike else degrees(scored.plan.setup), scored)
+            first.setdefault(self._key(scored.place, scored.plan), scored)
         ranked = list(first.values())
         if not self.folds:
             return ranked[: self.top]
