@@ -25,6 +25,7 @@ from simdev.files import (
 )
 from simdev.files.writing import decimal_text, new_folder, rate_text, require_folder, time_text
 from simdev.ground.units import parse_bandwidth, parse_time
+from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Strategy
 
