@@ -109,7 +109,7 @@ class Search:
         others are slower where its bound was close.
         """
         batch: dict[Layout | int, tuple[int, Plan]] = {}
-        aside = []
+        aside: list[tuple[int, int, int, Any, int]] = []
         while self._heap and self._heap[0][0] <= self._limit and len(batch) + len(aside) < ROUND:
             bound, place, level, node, peak = heapq.heappop(self._heap)
             if isinstance(node, Group):
