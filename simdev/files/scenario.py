@@ -16,28 +16,122 @@ from typing import Any, Required
 from typing_extensions import TypedDict
 
 from ..costs import DeviceSpec, Profile
-from ..ground.errors import InputError
+from ..ground.errors import InputError, within
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
 from ..nouns.models import MODELS, build
-from ..nouns.models.large import LARGE, Transformer
-from ..nouns.scale import LIMIT, parse_limit
+from ..nouns.models.large import LARGE, Transformer, from_config, large_model, resized
+from ..nouns.scale import LIMIT, parse_limit, scale_to_read
 from ..nouns.strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
 from .device import datasheets, read_device
 from .examples import scenario_path
 from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
-from .model import read_sizes, sizes_of
 from .named import PARTS, config_path, is_config, table_path
 from .paths import shown
 from .profile import read_profile
-from .reading import PathLike, label
+from .reading import PathLike, label, parse_json, read_json, read_text
 from .shape import Format
-from .size import limit_of, parsed, require_few
 from .strategy import FORMAT as STRATEGY
 from .strategy import read_strategy
+
+# Large models by their names, or by the config.json that stands beside their released weights.
+
+
+def read_sizes(value: Mapping[str, Any], folder: str = "") -> Transformer:
+    """A large model by its name or by its config.json, with sizes of one's own: {"model":
+    "llama3-70b", "length": 4096}.
+
+    Raises InputError with every problem of the file, or of the sizes.
+    """
+    path = config_path(value, folder)
+    if path is None:
+        _refuse_folder(value["model"], folder)
+        return large_model(value["model"], **sizes_of(value))
+    with within(label(path)):
+        model = from_config(read_json(path))
+    return resized(model, **sizes_of(value))
+
+
+def _refuse_folder(name: Any, folder: str) -> None:
+    """A release is often named by the folder of its weights."""
+    is_path = isinstance(name, str) and name not in LARGE and "\0" not in name
+    if is_path and os.path.isdir(os.path.join(folder, name)):
+        file = os.path.join(name, "config.json")
+        raise InputError(f'model: "{name}" is a folder; name the file in it, like {file}')
+
+
+def sizes_of(value: Mapping[str, Any]) -> dict[str, Any]:
+    """What a graph says of its model beside the name."""
+    return {str(key): size for key, size in value.items() if key != "model"}
+
+
+# How much there is to read, told before it is: what takes too long by a guess is refused.
+
+LARGE_TEXT = 16 * 2**20
+"""Bytes of a file that takes seconds to parse."""
+
+
+def limit_of(options: Mapping[str, Any], limit: Any) -> Any:
+    """The limit that counts: ``limit``, or where it is None that of the options. Raises
+    InputError.
+    """
+    chosen = options.get("limit", LIMIT) if limit is None else limit
+    try:
+        parse_limit(chosen)
+    except ValueError as error:
+        raise InputError(f"limit: {error}") from None
+    return chosen
+
+
+OTHERS = {
+    ".py": "Python, and no scenario: simdev profile FILE:MODEL measures a model of such a file",
+    ".jsonl": 'a profile, and no scenario: a scenario names it, "profile": ["FILE"]',
+    ".onnx": "a model of ONNX, and no scenario: simdev import makes one of it",
+}
+"""What other files are that people simulate, by how their names end."""
+
+
+def parsed(path: str, limit: Any) -> Any:
+    """The value of a scenario's file; ``limit`` takes the place of its (None: that counts).
+
+    Raises InputError, before anything is parsed where that would take too long and neither the file
+    nor the limit allows for more.
+    """
+    text = read_text(path)
+    if len(text) > LARGE_TEXT and limit is None and '"limit"' not in text:
+        # Every op tells its outputs, few devices of so large a file none of their memory.
+        scale_to_read(text.count('"outputs"'), text.count('"memory"')).require(parse_limit(LIMIT))
+    try:
+        return parse_json(text)
+    except InputError as error:
+        hint = next((hint for ending, hint in OTHERS.items() if path.endswith(ending)), None)
+        raise (InputError(hint) if hint else error).within(label(path)) from None
+
+
+def require_few(fields: Mapping[str, Any], path_of: Callable[[str], str], limit: float) -> None:
+    """Refuse the graph and the cluster of a scenario where they have so many ops and devices that
+    they take longer than ``limit`` seconds. Raises InputError.
+    """
+    counts = []
+    for part, rows in (("graph", "ops"), ("cluster", "devices")):
+        value = fields[part]
+        listed = value.get(rows) if isinstance(value, Mapping) else None
+        count = len(listed) if isinstance(listed, list) else 0
+        counts.append(_names_in(path_of(value)) if isinstance(value, str) else count)
+    scale_to_read(counts[0], counts[1]).require(limit)
+
+
+def _names_in(path: str) -> int:
+    """About how many ops or devices a large file describes; 0 of others, which say it themselves
+    soon enough.
+    """
+    if not os.path.isfile(path) or os.path.getsize(path) < LARGE_TEXT:
+        return 0
+    return read_text(path).count('"name"')
+
 
 ENGINES = ("auto", "simpy", "compiled")
 """Keys of a scenario that may name files."""

@@ -4,7 +4,15 @@ provenance.
 
 from __future__ import annotations
 
-from .chakra import parse_trace, traces_scenario
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..files.reading import PathLike, label
+from ..ground.errors import InputError, within
+from ..ground.units import Number
+from .chakra import is_trace, parse_trace, traces_scenario
 from .dnn_partitioning import parse_workload, workload_scenario
 from .imported import (
     AnyImported,
@@ -17,11 +25,179 @@ from .imported import (
 from .machine import Machine, graph_scenario
 from .nccl import log_tables, parse_log
 from .networks import network_scenario, parse_network
-from .onnx import model_graph, model_scenario, parse_model, read_model
-from .opening import FORMATS, TORCH_FORMATS, import_file, provenance_of, recognise
+from .onnx import is_model, model_graph, model_scenario, parse_model, read_model
 from .pipedream import layers_scenario, parse_layers
-from .source import Source, open_source
+from .source import ZIP, Source, open_source
 from .topology import parse_topology, topology_cluster
+
+# Which format a file has, and the reader for it.
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a format is read, and what the numbers in its files mean.
+
+    ``parse`` takes the file and numbers of symbolic dimensions, ``build`` what that gives, the
+    machine and a name.
+    """
+
+    parse: Callable[[Source, Mapping[str, int]], Any]
+    build: Callable[[Any, Machine, str | None], AnyImported]
+    units: str
+
+
+def _of_text(parse: Callable[[str], Any]) -> Callable[[Source, Mapping[str, int]], Any]:
+    return lambda source, dims: parse(source.text())
+
+
+FORMATS: Mapping[str, Format] = {
+    "pipedream": Format(
+        _of_text(parse_layers), layers_scenario, "times in ms of one minibatch, sizes in bytes"
+    ),
+    "dnn-partitioning": Format(
+        _of_text(parse_workload),
+        workload_scenario,
+        "latencies in ms, sizes in bytes; costs of edges, in ms or in s, are not used",
+    ),
+    "onnx": Format(
+        lambda source, dims: read_model(parse_model(source), dims),
+        model_scenario,
+        "shapes in elements, sizes in bytes; a model tells no times",
+    ),
+    "networkx": Format(
+        _of_text(parse_network),
+        network_scenario,
+        "times in s unless an attribute's name or a text says otherwise, sizes in bytes",
+    ),
+    "chakra": Format(
+        lambda source, dims: [parse_trace(source)],
+        traces_scenario,
+        "times in whole us, sizes in bytes",
+    ),
+    "nvidia-smi-topo": Format(
+        _of_text(parse_topology),
+        topology_cluster,
+        "numbers of NVLinks; the matrix tells no rates",
+    ),
+    "nccl-tests": Format(
+        _of_text(parse_log), log_tables, "sizes in bytes, times in us, bandwidths in GB/s"
+    ),
+}
+TORCH_FORMATS: Mapping[str, str] = {
+    "torch-export": "shapes in elements, sizes in bytes; a program tells no times",
+    "kineto": "times in us",
+}
+"""Formats of PyTorch's own, which ``simdev.measure`` reads, with their units."""
+
+
+def import_file(
+    path: PathLike | Source | Sequence[PathLike | Source],
+    format: str | None = None,
+    name: str | None = None,
+    devices: int | None = None,
+    bandwidth: Number | None = None,
+    memory: Number | None = None,
+    *,
+    cluster: str | None = None,
+    device: str | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> AnyImported:
+    """Read a file of one of FORMATS (None: told from what it holds). ``name`` is the graph's.
+
+    The machine, of formats that tell none, is ``cluster`` (a preset or a file) or ``devices`` of
+    the kind ``device`` with ``memory`` each, every two joined at ``bandwidth``. ``dims`` are
+    numbers of an ONNX model's symbolic dimensions. A Chakra trace may be several files, one a rank.
+    Raises InputError.
+    """
+    paths = [path] if isinstance(path, str) or not isinstance(path, Sequence) else list(path)
+    sources = [file if isinstance(file, Source) else open_source(file) for file in paths]
+    machine = Machine(cluster, device, devices, bandwidth, memory)
+    # Several files are one trace of several ranks; no other format has more than a file.
+    if len(sources) != 1:
+        return _import_ranks(sources, format, machine, name)
+    source = sources[0]
+    with within(label(source.path)):
+        chosen = format or recognise(source)
+        if chosen in TORCH_FORMATS:
+            raise InputError(
+                f"a file of {chosen}: simdev.measure reads it (import_program, import_trace)"
+            )
+        if chosen not in FORMATS:
+            known = ", ".join([*FORMATS, *TORCH_FORMATS])
+            raise InputError(f'format: must be one of {known}, got "{chosen}"')
+        reader = FORMATS[chosen]
+        imported = reader.build(reader.parse(source, dims or {}), machine, name)
+    return replace(imported, provenance=provenance_of([source], chosen) | {**imported.provenance})
+
+
+def _import_ranks(
+    sources: Sequence[Source], format: str | None, machine: Machine, name: str | None
+) -> AnyImported:
+    """Several files that are one trace."""
+    traces = []
+    for source in sources:
+        with within(label(source.path)):
+            chosen = format or recognise(source)
+            if chosen != "chakra":
+                raise InputError(f"is of the format {chosen}: only Chakra traces are several files")
+            traces.append(parse_trace(source))
+    if not traces:
+        raise InputError("no file to import")
+    imported = traces_scenario(traces, machine, name)
+    return replace(imported, provenance=provenance_of(sources, "chakra"))
+
+
+def provenance_of(sources: Sequence[Source], format: str) -> dict[str, Any]:
+    """Where imported numbers come from: names and hashes of the files, and their units."""
+    files = [{"file": source.name, "sha256": source.sha256} for source in sources]
+    units = FORMATS[format].units if format in FORMATS else TORCH_FORMATS[format]
+    return {**(files[0] if len(files) == 1 else {"files": files}), "units": units}
+
+
+TEXTS: Sequence[tuple[str, str]] = (
+    # A line that begins with GPU0 and has no X is the matrix's head; its rows have one.
+    ("nvidia-smi-topo", r"^(?:\x1b\[[0-9;]*m|\s)*GPU0\b(?!.*\bX\b)"),
+    ("nccl-tests", r"\balgbw\b.*\bbusbw\b"),
+    ("networkx", r"\A\s*<"),
+    ("pipedream", r" -- "),
+)
+JSONS: Sequence[tuple[str, str]] = (
+    ("kineto", r'\A\s*\[|"traceEvents"\s*:'),
+    (
+        "chakra",
+        r'"workload_graph"\s*:|"type"\s*:\s*"[A-Z_]+_NODE"|"(?:dataDeps|durationMicros)"\s*:',
+    ),
+    ("dnn-partitioning", r'"(?:maxFPGAs|supportedOnFpga|sourceId)"\s*:'),
+    ("networkx", r'"(?:links|edges|directed|multigraph)"\s*:'),
+)
+"""Formats of texts, and of texts that are JSON, with what betrays them; the first match decides."""
+
+EXECUTION_TRACE = r'"schema"\s*:\s*"[\d.]+-chakra'
+"""What Chakra's converter begins with, and no trace of Chakra itself."""
+
+
+def recognise(source: Source) -> str:
+    """The format that a file has, by what it holds. Raises InputError."""
+    if source.head.startswith(ZIP):
+        return "torch-export"
+    if source.is_text:
+        text = source.text()
+        for name, pattern in JSONS if text.lstrip()[:1] in ("{", "[") else TEXTS:
+            if re.search(pattern, text, re.MULTILINE):
+                return name
+        if re.search(EXECUTION_TRACE, text):
+            raise InputError(
+                "an execution trace of PyTorch (ExecutionTraceObserver), which tells no times: "
+                "import the profiler's trace of the step, or link both and convert them "
+                "(chakra_trace_link, chakra_converter)"
+            )
+    elif is_model(source):
+        return "onnx"
+    elif is_trace(source):
+        return "chakra"
+    known = ", ".join([*FORMATS, *TORCH_FORMATS])
+    raise InputError(f"of no format that simdev knows ({known}): tell it by --format")
+
 
 __all__ = [
     "FORMATS",

@@ -40,7 +40,5 @@ METHODS: Mapping[str, Method] = {
         torch=True,
         general="learn.gdp.learner:general",
     ),
-    "post": Method(
-        "learn.post.learner:post", ("pair",), 5000, learner="learn.post.settings:Settings"
-    ),
+    "post": Method("learn.post:post", ("pair",), 5000, learner="learn.post:Settings"),
 }

@@ -8,22 +8,28 @@ no step meets it.
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import pickle
+import signal
 import statistics
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..nouns.semantics import work
 from .capture import Capture
 from .inputs import needs_real, thunk_on, thunks
-from .isolation import isolated
-from .kept import keep_from
-from .kinds import Fields
-from .record import Call
+from .kinds import Fields, named_arguments
+from .record import Call, TensorSpec, call_of
 from .timers import (
     LEAST_SAMPLE_NS,
     Samples,
@@ -34,6 +40,115 @@ from .timers import (
     timing_fields,
     workspace_bytes,
 )
+
+# Runs work in a child process, whose death is an error of that work and not the end of the run.
+
+Result = TypeVar("Result")
+
+
+def isolated(work: Callable[[], Result]) -> Result:
+    """What ``work`` returns, run in a forked child that sees all that this process has.
+
+    Raises RuntimeError where it raised anything, or where the child died. Where a system cannot
+    fork, the work runs in this process. A child has no CUDA device: its context does not survive a
+    fork.
+    """
+    if not hasattr(os, "fork"):
+        return work()
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Python warns of threads that the child does not have; measuring uses one.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _answer(work, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        raise RuntimeError(f"the process that measured it died ({name})")
+    if not answer:
+        raise RuntimeError(f"the process that measured it ended with code {status >> 8}")
+    # What the child wrote is this program's own.
+    fine, result = pickle.loads(answer)
+    if not fine:
+        raise RuntimeError(result)
+    return result  # type: ignore[no-any-return]
+
+
+def _answer(work: Callable[[], object], writing: int) -> None:
+    """The child's part: writes the result and ends, without the exit of a Python program, which
+    would flush the parent's files a second time.
+    """
+    faulthandler.disable()
+    try:
+        try:
+            answer = pickle.dumps((True, work()))
+        except Exception as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            answer = pickle.dumps((False, lines[0]))
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(answer)
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+# Keeps the tensors that calls really have in a step, for calls that random tensors cannot stand
+# for.
+
+
+class Keeper(TorchDispatchMode):
+    """While active, keeps copies of the tensors of the first call that equals each wanted one."""
+
+    def __init__(self, wanted: Mapping[str, Call]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kept: dict[str, list[Tensor]] = {}
+        self._wanted: dict[tuple[Any, tuple[TensorSpec, ...]], list[tuple[str, Call]]] = {}
+        for key, call in wanted.items():
+            self._wanted.setdefault((call.func, call.specs), []).append((key, call))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operator, and keeps its tensors as they were before."""
+        kwargs = kwargs or {}
+        arguments = named_arguments(func, args, kwargs)
+        tensors = [
+            leaf for leaf in tree_leaves(list(arguments.values())) if isinstance(leaf, Tensor)
+        ]
+        specs = tuple(map(TensorSpec.of, tensors))
+        for key, call in self._wanted.get((func, specs), ()):
+            same = call_of(func, arguments, tensors, ())
+            # A backward of a convolution is measured in two parts: what is wanted of it may differ.
+            if key not in self.kept and (same.args, same.kwargs) == (call.args, call.kwargs):
+                self.kept[key] = [_copied(tensor) for tensor in tensors]
+        return func(*args, **kwargs)
+
+
+def keep_from(run: Callable[[], object], wanted: Mapping[str, Call]) -> dict[str, list[Tensor]]:
+    """The tensors of each wanted call, by key, of one ``run`` of the step; those that the step does
+    not show are left out.
+    """
+    if not wanted:
+        return {}
+    keeper = Keeper(wanted)
+    with keeper:
+        run()
+    return keeper.kept
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy of the same strides, over memory of its own."""
+    with torch.no_grad():
+        extent = 1 + sum(
+            (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+        extent = extent if tensor.numel() else 0
+        flat = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
+        return flat.clone().as_strided(tensor.shape, tensor.stride())
+
 
 Progress = Callable[[int, int, str], None]
 """Called as (done, total, kind of the op that was measured)."""

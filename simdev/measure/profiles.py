@@ -4,23 +4,290 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import random
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from math import exp, log, prod
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 
 from ..files.writing import parents, write_text
 from ..ground.errors import InputError
 from .building import Chosen, alike, built, precision_flags, resolve, sizes_of
-from .capture import Capture, capture
-from .grid import CLASSES, POINTS, capture_grid
+from .capture import Capture, Writer, capture
 from .operators import Conditions, Progress
 from .provenance import describe, device_kind
+from .record import Recorder
+from .scopes import Scopes
 from .steps import Measured, Step, measure_alone, measure_together, profile_text
 from .timers import require_device
 from .torch_models import MODELS
+from .torch_models.attention import attend
 from .transfers import measure_copies
+
+# Random shapes of every op class, to learn from how fast a device is between the shapes of
+# shipped models.
+# A point is a function of a few tensors. It is captured like a step, forward and backward, so
+# that its ops bear the kinds and attributes that graphs bear. Shapes are drawn log-uniformly,
+# within a limit of work a point.
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that a point may ask for: floating-point operations of its forward, elements of its
+    largest tensor.
+    """
+
+    flops: float
+    elements: float
+
+
+LIMITS = {"cpu": Limit(2e9, 2**23), "cuda": Limit(2e12, 2**28)}
+POINTS = {"cpu": 24, "cuda": 150}
+"""Points a class, where no other number is given."""
+FLOAT8 = torch.float8_e4m3fn
+LEAST_FLOAT8 = (8, 9)  # Ada, the first devices with products of float8
+# So many times fewer points of a class whose points have a dozen ops each.
+SHARE = {"attention": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A function of tensors of these shapes, the last ``parameters`` of them parameters, and its
+    FLOPs, roughly.
+    """
+
+    function: Callable[..., Tensor]
+    shapes: tuple[Shape, ...]
+    parameters: int = 0
+    flops: float = 0.0
+
+
+def _whole(draw: random.Random, low: int, high: int) -> int:
+    """Log-uniform; mostly a multiple of 8, as layers are."""
+    value = round(exp(draw.uniform(log(low), log(high))))
+    return value if value < 16 or draw.random() < 0.25 else value // 8 * 8
+
+
+def gemm(draw: random.Random, number: int) -> Point:
+    """A linear layer, with bias in two of three points."""
+    m, n, k = _whole(draw, 4, 16384), _whole(draw, 8, 16384), _whole(draw, 8, 16384)
+    bias = ((n,),) if number % 3 else ()
+    return Point(F.linear, ((m, k), (n, k), *bias), 1 + len(bias), 2.0 * m * n * k)
+
+
+def conv(draw: random.Random, number: int) -> Point:
+    """A convolution over images; every sixth is depthwise."""
+    kernel, stride = draw.choice((1, 1, 3, 3, 5, 7)), draw.choice((1, 1, 2))
+    images, extent = _whole(draw, 1, 64), _whole(draw, 7, 224)
+    channels, out = _whole(draw, 3, 1024), _whole(draw, 8, 1024)
+    groups = channels if number % 6 == 5 else 1
+    out = channels if groups > 1 else out
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x, weight, None, stride, kernel // 2, groups=groups)
+
+    made = images * out * (extent / stride) ** 2
+    shapes = ((images, channels, extent, extent), (out, channels // groups, kernel, kernel))
+    return Point(function, shapes, 1, 2.0 * made * prod(shapes[1][1:]))
+
+
+def attention(draw: random.Random, number: int) -> Point:
+    """Attention, in two of three points written out as products and softmax, in one fused."""
+    batch, length = _whole(draw, 1, 64), _whole(draw, 16, 4096)
+    heads, width = _whole(draw, 1, 32), draw.choice((32, 64, 64, 128))
+
+    def written(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v, heads, None, 0.0)
+
+    flops = 4.0 * batch * heads * length**2 * width
+    if number % 3:
+        scores = batch * heads * length**2
+        return Point(
+            written,
+            ((batch, length, heads * width),) * 3,
+            0,
+            flops if scores < 2**28 else float("inf"),
+        )
+    return Point(F.scaled_dot_product_attention, ((batch, heads, length, width),) * 3, 0, flops)
+
+
+def norm(draw: random.Random, number: int) -> Point:
+    """Layer norm and batch norm in turn."""
+    if number % 2:
+        rows, width = _whole(draw, 16, 65536), _whole(draw, 32, 8192)
+        return Point(
+            lambda x, w, b: F.layer_norm(x, (width,), w, b), ((rows, width), (width,), (width,)), 2
+        )
+    images, channels, extent = _whole(draw, 1, 128), _whole(draw, 8, 2048), _whole(draw, 4, 224)
+
+    def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        # Running statistics are tensors of their own, as in a step; nothing asks for their
+        # gradient.
+        mean, variance = (torch.zeros_like(weight, requires_grad=False) for _ in range(2))
+        return F.batch_norm(x, mean, variance, weight, bias, training=True)
+
+    return Point(function, ((images, channels, extent, extent), (channels,), (channels,)), 2)
+
+
+def softmax(draw: random.Random, number: int) -> Point:
+    """Softmax over the last axis and log-softmax in turn."""
+    shape = (_whole(draw, 16, 65536), _whole(draw, 16, 65536))
+    return Point(
+        (lambda x: torch.log_softmax(x, -1)) if number % 2 else (lambda x: torch.softmax(x, -1)),
+        (shape,),
+    )
+
+
+ELEMENTWISE: tuple[tuple[Callable[..., Tensor], int], ...] = (
+    (torch.add, 2),
+    (torch.mul, 2),
+    (torch.relu, 1),
+    (torch.sigmoid, 1),
+    (torch.tanh, 1),
+    (F.gelu, 1),
+)
+"""Functions with their numbers of operands."""
+
+
+def elementwise(draw: random.Random, number: int) -> Point:
+    """Sums, products and activations in turn; every other sum adds a row to each row."""
+    function, operands = ELEMENTWISE[number % len(ELEMENTWISE)]
+    shape = (_whole(draw, 1, 65536), _whole(draw, 16, 65536))
+    shapes: tuple[Shape, ...] = (shape,) * operands
+    if function is torch.add and number // len(ELEMENTWISE) % 2:
+        shapes = (shape, shape[1:])
+    return Point(function, shapes)
+
+
+CLASSES: dict[str, Callable[[random.Random, int], Point]] = {
+    "gemm": gemm,
+    "conv": conv,
+    "attention": attention,
+    "norm": norm,
+    "softmax": softmax,
+    "elementwise": elementwise,
+}
+
+
+def points(name: str, limit: Limit, seed: int = 0) -> Iterator[Point]:
+    """Random points of a class within a limit, without end; the same seed gives the same points.
+
+    Raises InputError for an unknown class.
+    """
+    if name not in CLASSES:
+        raise InputError(f'grid: must be among {", ".join(CLASSES)}, copies, got "{name}"')
+    draw = random.Random(f"{name} {seed}")
+    for number in count():
+        point = CLASSES[name](draw, number)
+        # Drawn again, not shrunk: the sizes stay log-uniform within the limit.
+        while point.flops > limit.flops or max(map(prod, point.shapes)) > limit.elements:
+            point = CLASSES[name](draw, number)
+        yield point
+
+
+def capture_grid(
+    names: Sequence[str], each: int, device: str, dtype: str = "float32", seed: int = 0
+) -> Capture:
+    """``each`` points of every class as one capture of ops that no step joins.
+
+    Raises InputError for an unknown class, and a dtype that is no float of PyTorch.
+    """
+    number_type = _grid_dtype(names, device, dtype)
+    captures = [
+        capture_point(point, device, number_type)
+        for name in names
+        for point in islice(points(name, LIMITS[device], seed), -(-each // SHARE.get(name, 1)))
+    ]
+    # Of calls with one key the first is kept.
+    calls, rows, counts, saved = (
+        dict(ChainMap(*(getattr(captured, name) for captured in captures)))
+        for name in ("calls", "rows", "counts", "saved")
+    )
+    return Capture({}, calls, rows, counts, saved)
+
+
+def _grid_dtype(names: Sequence[str], device: str, dtype: str) -> torch.dtype:
+    """The dtype of this name. Raises InputError where a grid cannot be of it."""
+    number_type = getattr(torch, dtype, None)
+    if not (isinstance(number_type, torch.dtype) and number_type.is_floating_point):
+        raise InputError(f'dtype: must be a float such as float32 or bfloat16, got "{dtype}"')
+    if number_type.itemsize > 1:
+        return number_type
+    if number_type != FLOAT8:
+        raise InputError(f'dtype: of the floats of one byte float8_e4m3fn alone, got "{dtype}"')
+    if list(names) != ["gemm"]:
+        raise InputError(f"dtype: {dtype} is a dtype of products alone (--grid gemm)")
+    if device != "cuda":
+        raise InputError(f"dtype: products of {dtype} are measured on a CUDA device")
+    capability = torch.cuda.get_device_capability()
+    if capability < LEAST_FLOAT8:
+        raise InputError(
+            f"dtype: products of {dtype} need a CUDA device of compute capability 8.9, this one's "
+            f"is {capability[0]}.{capability[1]}"
+        )
+    return number_type
+
+
+def capture_product(point: Point, device: str) -> Capture:
+    """The product of a point of ``gemm`` in float8, scaled as a whole, its output in bfloat16; its
+    extents rounded up to the multiples of 16 that the library asks for. Nothing is computed.
+    """
+    (m, k), (n, _) = ([-(-extent // 16) * 16 for extent in shape] for shape in point.shapes[:2])
+    recorder = Recorder(Scopes({}))
+    with FakeTensorMode():
+        x = torch.empty(m, k, dtype=FLOAT8, device=device)
+        weight = torch.empty(n, k, dtype=FLOAT8, device=device)
+        scale_a, scale_b = (torch.ones((), device=device) for _ in range(2))
+        leaves = {
+            recorder.add_leaf("input", each): "operand" for each in (x, weight, scale_a, scale_b)
+        }
+        with recorder:
+            torch._scaled_mm(
+                x, weight.t(), scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16
+            )
+    writer = Writer(recorder, leaves)
+    writer.write_step()
+    return writer.captured("point")
+
+
+def capture_point(point: Point, device: str, dtype: torch.dtype) -> Capture:
+    """The forward and backward of a point; nothing is computed."""
+    if dtype == FLOAT8:
+        return capture_product(point, device)
+    recorder = Recorder(Scopes({}))
+    with FakeTensorMode():
+        tensors = [
+            torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
+            for shape in point.shapes
+        ]
+        first = len(tensors) - point.parameters
+        leaves = {
+            recorder.add_leaf("parameter" if i >= first else "input", tensor): f"operand_{i}"
+            for i, tensor in enumerate(tensors)
+        }
+        with recorder:
+            value = point.function(*tensors)
+            recorder.note_saved(value)
+        # Given, so that no loss of the point's stands among its rows.
+        gradient = torch.empty_like(value)
+        leaves[recorder.add_leaf("input", gradient)] = "gradient"
+        recorder.phase = "backward"
+        with recorder:
+            torch.autograd.grad(value, tensors, gradient)
+    writer = Writer(recorder, leaves)
+    writer.write_step()
+    return writer.captured("point")
+
 
 GZIP_FROM = 10**6  # characters; profiles are kept in repositories
 

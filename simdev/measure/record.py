@@ -9,7 +9,7 @@ operator that writes in place gives the storage a new version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,77 @@ from .kinds import (
     kind_of,
     named_arguments,
 )
-from .lifetimes import Lifetimes
-from .saved import saved_tensors
 from .scopes import Instance, Scopes
+
+# How long the memory of tensors lives while a step runs on fake tensors.
+# Python refers to tensors for longer than operators read them: a list of all states in a module's
+# forward keeps them until that returns. Fake tensors die as real ones do, so whoever records the
+# step sees when.
+
+Source = tuple[int, int]
+"""(record, output) that made a tensor."""
+
+# How many refer to a storage; private, so that a version of PyTorch may be without it.
+_USERS: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+
+
+class Lifetimes:
+    """``until``: by source the last record before its memory was let go, of all that died."""
+
+    def __init__(self) -> None:
+        self.until: dict[Source, int] = {}
+        self._live: dict[int, tuple[Source | None, Any]] = {}
+
+    def note(self, storage: Any, source: Source | None) -> None:
+        """A storage that somebody holds on to (one reference) now has what ``source`` made.
+
+        What an operator made in it before is the same memory, and does not die.
+        """
+        self._live[storage._cdata] = source, storage
+
+    def forget(self, storage: Any) -> None:
+        """Memory that the step is given: it outlives the step."""
+        self._live.pop(storage._cdata, None)
+
+    def settle(self, last: int) -> None:
+        """Tell the dead from the living, when the record ``last`` has just run."""
+        if _USERS is None:
+            return
+        dead = [key for key, (_, storage) in self._live.items() if _USERS(storage._cdata) <= 1]
+        for key in dead:
+            source, _ = self._live.pop(key)
+            if source is not None:
+                self.until[source] = last
+
+
+# What autograd keeps of a forward pass for the backward.
+
+
+def saved_tensors(value: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """(number of the autograd node, tensor that it keeps) of all nodes behind a value."""
+    stack, seen = [value.grad_fn], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        # Nodes of PyTorch's C++ keep each tensor under a name; those of a Function written in
+        # Python keep one tuple.
+        names = [
+            name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"
+        ]
+        for leaf in tree_leaves([getattr(node, name) for name in names if not _packed(node, name)]):
+            if isinstance(leaf, Tensor):
+                yield node._sequence_nr(), leaf
+        stack.extend(before for before, _ in node.next_functions)
+
+
+def _packed(node: Any, name: str) -> bool:
+    """Whether hooks keep something else in a tensor's place; to look at it would compute it anew
+    (checkpoints) or fetch it.
+    """
+    raw = getattr(node, f"_raw{name}" if name.startswith("_") else "_raw_saved_tensors", None)
+    return any(getattr(saved, "unpack_hook", None) is not None for saved in tree_leaves(raw))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,25 +21,149 @@ from ..execution.period import STEPS, follow_one_another, simulate_strategy
 from ..ground.errors import InputError
 from ..ground.units import Number
 from ..lowering import Prepared, expanded, rows_of, slows
+from ..lowering.symmetry import Quotient, quotient_of
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
-from ..nouns.scale import LIMIT
+from ..nouns.scale import LIMIT, parse_limit, scale_of
 from ..nouns.strategy import SHORT_FORMS, Collectives, Order, Strategy, Sync
 from ..nouns.structure import unit_of, units
 from ..nouns.taskgraph import Ints
 from ..nouns.trace import Trace
-from .answers import Answers
 from .columns import Placement, column_of, is_column, key_of
 from .cost import Cost, Members, Starts, check_limit, cost_of, limit_ps_of, limits_of
-from .meter import Meter
 from .placements import PlacementSession
-from .replicas import Replicated
 from .splits import SplitSession
 
-if TYPE_CHECKING:  # importing evaluators imports numba
+if TYPE_CHECKING:
     from .placements.evaluator import PlacementEvaluator
     from .splits.evaluator import SplitEvaluator, SplitStrategy
+
+# The answers that an oracle remembers.
+
+
+class Answers(OrderedDict[bytes, Cost]):
+    """The costs asked for last, ``most`` of them; ``known`` and ``keep`` may be called from several
+    threads.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self._lock = most, threading.Lock()
+
+    def known(self, key: bytes) -> Cost | None:
+        """The answer, if it is remembered; it is used."""
+        with self._lock:
+            cost = self.get(key)
+            if cost is not None:
+                self.move_to_end(key)
+            return cost
+
+    def keep(self, key: bytes, cost: Cost) -> None:
+        """Remember an answer, and forget the one that was used longest ago where there are too
+        many.
+        """
+        with self._lock:
+            self[key] = cost
+            while len(self) > self.most:
+                self.popitem(last=False)
+
+
+# Meter: how much an oracle was asked for.
+
+# Of the evaluations after the first so many, one in so many is clocked, and stands for all of
+# these: reading the clock twice may take as long as a small step.
+CLOCKED, UNCLOCKED = 16, -1.0
+
+
+class Meter:
+    """Counts evaluations, and estimates their CPU seconds; from several threads at once."""
+
+    def __init__(self, evaluations: int = 0, cpu_seconds: float = 0.0) -> None:
+        self.cpu_seconds = cpu_seconds
+        # Evaluations that were not among several, and the others: batches are always clocked.
+        self._alone, self._others = 0, evaluations
+        self._lock = threading.Lock()
+
+    @property
+    def evaluations(self) -> int:
+        """How many were counted."""
+        return self._alone + self._others
+
+    def begin(self) -> float:
+        """What ``end`` is handed after the evaluation that begins now."""
+        clocked = self._alone < CLOCKED or self._alone % CLOCKED == 0
+        return time.thread_time() if clocked else UNCLOCKED
+
+    def end(self, begun: float) -> None:
+        """Count an evaluation."""
+        if begun == UNCLOCKED:
+            with self._lock:
+                self._alone += 1
+            return
+        seconds = time.thread_time() - begun
+        with self._lock:
+            self.cpu_seconds += seconds if self._alone < CLOCKED else seconds * CLOCKED
+            self._alone += 1
+
+    def begin_several(self) -> float:
+        """What ``end_several`` is handed after the evaluations that begin now."""
+        return time.thread_time()
+
+    def end_several(self, begun: float, count: int) -> None:
+        """Count evaluations."""
+        seconds = time.thread_time() - begun
+        with self._lock:
+            self.cpu_seconds += seconds
+            self._others += count
+
+
+# Strategies whose replicas run alike, scored by those that stand for all; those that are too
+# large otherwise are refused.
+
+SHARDS = 200_000
+"""Fewer parts take seconds, whatever the strategy."""
+
+
+class Replicated:
+    """Costs of strategies with many replicas; the last one is remembered.
+
+    What cannot be told by a few replicas, and by a guess takes longer than ``longest`` (seconds, a
+    text with a unit, or "none"), is refused.
+    """
+
+    def __init__(self, prepared: Prepared, steps: str, symmetry: bool, longest: Number) -> None:
+        self.prepared, self.steps, self.symmetry = prepared, steps, symmetry
+        self._longest = parse_limit(longest)
+        self._last: tuple[Strategy, Cost | None] | None = None
+
+    def cost(self, strategy: Strategy) -> Cost | None:
+        """The cost of a strategy, as of the full expansion; None where replicas are few or differ.
+
+        Raises InputError, MissingCostError.
+        """
+        last = self._last
+        if last is None or last[0] != strategy:
+            last = self._last = strategy, self._cost(strategy)
+        return last[1]
+
+    def _cost(self, strategy: Strategy) -> Cost | None:
+        quotient = quotient_of(self.prepared, strategy) if self.symmetry else None
+        if not isinstance(quotient, Quotient):
+            self._require_small(strategy)
+            return None
+        engine = "simpy" if find_spec("numba") is None else "compiled"
+        there = quotient.prepared, quotient.strategy
+        few = cost_of(simulate_strategy(*there, engine, self.steps)[0])
+        peaks = tuple(few.peaks[stand] for stand in quotient.symmetry.stands.tolist())
+        return Cost(few.seconds, few.feasible, few.memory_excess, few.step_ps, peaks)
+
+    def _require_small(self, strategy: Strategy) -> None:
+        graph, cluster = self.prepared.graph, self.prepared.cluster
+        # Ops times devices bound the parts: to count them for every small strategy takes too long.
+        if len(graph.ops) * len(cluster.devices) >= SHARDS:
+            scale_of(graph, cluster, strategy, self.steps == "repeated").require(self._longest)
+
 
 CACHE_BYTES = 2**28  # the most that answers remembered take
 

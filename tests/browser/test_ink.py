@@ -15,8 +15,7 @@ from simdev.nouns.trace import Trace
 from simdev.report import analyze
 from simdev.report.figures.rows import coverage
 from simdev.report.figures.trace import trace_rows
-from simdev.report.page import Subject, page, run_data
-from simdev.report.page.html import SCRIPTS
+from simdev.report.page import SCRIPTS, Subject, page, run_data
 from simdev.report.page.timeline import timeline
 from traces import Span, trace_of
 
@@ -62,7 +61,7 @@ def busy(count: int, share: float) -> Trace:
 def opened(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAt]:
     """``opened(trace, width=1280, ratio=1, scheme="light")``: its page, whose step is ``step``."""
     (tmp_path / "live.js").write_text(LIVE)
-    monkeypatch.setattr("simdev.report.page.html.SCRIPTS", (*SCRIPTS, str(tmp_path / "live.js")))
+    monkeypatch.setattr("simdev.report.page.SCRIPTS", (*SCRIPTS, str(tmp_path / "live.js")))
     contexts = []
 
     def page_of(trace: Trace, width: int = 1280, ratio: float = 1, scheme: Any = "light") -> Page:

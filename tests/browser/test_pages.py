@@ -16,6 +16,7 @@ import pytest
 from answers import PLANS, SEARCH
 from browsers import FRAMES, SCREENSHOTS, PageOf, cut_parts, pages_in, serious_findings
 from simdev.report.page import (
+    SCRIPTS,
     Subject,
     WhatIf,
     answers_data,
@@ -25,7 +26,6 @@ from simdev.report.page import (
     results_data,
     run_data,
 )
-from simdev.report.page.html import SCRIPTS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -214,7 +214,7 @@ def test_large_data_are_packed_and_drawn_alike(
     page_of: PageOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = page_of(html("sweep"))
-    monkeypatch.setattr("simdev.report.page.html.PACKED_FROM", 100)
+    monkeypatch.setattr("simdev.report.page.PACKED_FROM", 100)
     packed = page_of(page(PAGES["sweep"]()))
     assert packed.locator("#data").get_attribute("type") == "application/gzip"
     assert packed.locator("main").inner_text() == plain.locator("main").inner_text()
@@ -225,7 +225,7 @@ def test_another_step_is_drawn_in_the_same_page(
 ) -> None:
     live = tmp_path / "live.js"
     live.write_text("globalThis.StepPage = StepPage;")
-    monkeypatch.setattr("simdev.report.page.html.SCRIPTS", (*SCRIPTS, str(live)))
+    monkeypatch.setattr("simdev.report.page.SCRIPTS", (*SCRIPTS, str(live)))
     first, second = (run_data(subject(name)) for name in ("pipeline-gpipe", "pipeline-1f1b"))
     opened = page_of(page(first))
     opened.evaluate(

@@ -20,7 +20,7 @@ from simdev.nouns.cluster import Cluster
 from simdev.nouns.models.layers import Layer, layer_graph
 from simdev.nouns.strategy import Collectives, Configuration, Parallelism, sync_policy
 from simdev.nouns.taskgraph import COLLECTIVE
-from simdev.oracle.of_scenario import oracle_of
+from simdev.oracle import oracle_of
 from simdev.search.soap.optcnn import Wires
 from split_graphs import leaf, parameter, tensor, update
 

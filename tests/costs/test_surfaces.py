@@ -14,8 +14,8 @@ import pytest
 from devices import SLOW, SPEC, US, answer, lasting, load, products, profile
 from simdev import CostModel
 from simdev.costs import DeviceSpec, Efficiency, Row, profile_key
-from simdev.costs.neighbours import NUGGETS, Neighbours
 from simdev.costs.roofline import Scalars, datasheet_scalars, ideal_seconds, rounded
+from simdev.costs.surface import NUGGETS, Neighbours
 from simdev.nouns.semantics import work
 
 BOTH = {"float32": Fraction(10**13), "bfloat16": Fraction(10**14)}

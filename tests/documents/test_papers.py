@@ -20,8 +20,7 @@ from simdev.commands import main
 from simdev.files.examples import scenario_names, scenario_path
 from simdev.learn import family
 from simdev.oracle import oracle_of
-from simdev.search import search
-from simdev.search.baechi import placers
+from simdev.search import baechi, search
 
 ROOT = Path(__file__).parents[2]
 INDEX = ROOT / "docs" / "papers" / "index.md"
@@ -105,7 +104,7 @@ def test_why_m_sct_loses_in_sequential_queues(monkeypatch: pytest.MonkeyPatch) -
     """The figures of Baechi's page: its clock books the queues and is behind one device."""
     text = (INDEX.parent / "baechi.md").read_text()
     planned: list[tuple[Any, int]] = []
-    plan = placers.earliest_first
+    plan = baechi.earliest_first
 
     def watched(instance: Any, *arguments: Any) -> Any:
         answer = plan(instance, *arguments)

@@ -21,9 +21,9 @@ from simdev.files.graph import read_graph  # noqa: E402
 from simdev.files.profile import read_profile  # noqa: E402
 from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure import profile_model  # noqa: E402
-from simdev.measure.batch import flat_step, loss_of  # noqa: E402
+from simdev.measure.building import flat_step, loss_of  # noqa: E402
 from simdev.measure.capture import Capture, capture  # noqa: E402
-from simdev.measure.isolation import isolated  # noqa: E402
+from simdev.measure.operators import isolated  # noqa: E402
 from simdev.nouns.semantics import kinds as kinds_described  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

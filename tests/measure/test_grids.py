@@ -22,7 +22,15 @@ from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure import profile_grid, profile_model  # noqa: E402
 from simdev.measure.capture import capture, row_key  # noqa: E402
 from simdev.measure.compare import compare, has_step  # noqa: E402
-from simdev.measure.grid import CLASSES, LIMITS, Limit, Point, capture_grid, capture_point, points  # noqa: E402
+from simdev.measure.profiles import (  # noqa: E402
+    CLASSES,
+    LIMITS,
+    Limit,
+    Point,
+    capture_grid,
+    capture_point,
+    points,
+)
 from simdev.measure.transfers import LinkTimes, cluster_object, fit_line, measure_copies  # noqa: E402
 
 # Grids.

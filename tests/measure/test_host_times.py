@@ -18,7 +18,7 @@ import any_models  # noqa: E402
 from captures import conv_net, lstm  # noqa: E402
 from simdev.costs import PHASE_CODES  # noqa: E402
 from simdev.measure import host  # noqa: E402
-from simdev.measure.batch import flat_step  # noqa: E402
+from simdev.measure.building import flat_step  # noqa: E402
 from simdev.measure.capture import Capture, capture  # noqa: E402
 from simdev.measure.host import (  # noqa: E402
     BREATH_NS,

@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure import inputs  # noqa: E402
-from simdev.measure.grid import LIMITS, capture_grid, capture_product, points  # noqa: E402
 from simdev.measure.inputs import make_inputs, needs_real, thunk_on  # noqa: E402
+from simdev.measure.profiles import LIMITS, capture_grid, capture_product, points  # noqa: E402
 from simdev.measure.record import Call, Slot, TensorSpec  # noqa: E402
 from simdev.measure.timers import of_one_call  # noqa: E402
 
@@ -151,14 +151,14 @@ def test_models_are_built_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_steps_in_a_row_tell_their_wall_time_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from simdev.measure import step_timer
+    from simdev.measure import steps
     from simdev.measure.capture import capture
-    from simdev.measure.step_timer import ROW_STEPS, STEP_WARM_UPS, StepTimer
+    from simdev.measure.steps import ROW_STEPS, STEP_WARM_UPS, StepTimer
     from simdev.measure.torch_models.classifiers import mlp
 
     ticks = iter([10.0, 10.0 + 3 * ROW_STEPS])
     ran: list[int] = []
-    monkeypatch.setattr(step_timer.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(steps.time, "perf_counter", lambda: next(ticks))
     for name in ("synchronize", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     for name, value in (("memory_allocated", 5), ("max_memory_allocated", 70)):

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import common
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.oracle import Oracle
-from simdev.oracle.placements.snapshots import FIRST, SAVED
+from simdev.oracle.placements.moves import FIRST, SAVED
 
 
 def with_weights(graph: Graph, grouped: bool) -> Graph:

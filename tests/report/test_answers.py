@@ -13,7 +13,7 @@ import pytest
 
 from answers import PLANS, SEARCH
 from simdev.commands import main
-from simdev.commands.plan_folder import write_plans
+from simdev.commands.plan import write_plans
 from simdev.ground.errors import InputError
 from simdev.report.page import answers_data
 from simdev.report.ranking import ranking

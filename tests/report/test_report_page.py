@@ -27,8 +27,17 @@ from simdev.nouns.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.nouns.trace import Trace
 from simdev.report import BLAMES, analyze, run
 from simdev.report.figures.style import ALARM, COLOURS, DEVICES
-from simdev.report.page import Subject, WhatIf, compare_data, page, results_data, run_data
-from simdev.report.page.html import ASSETS, SCRIPTS, json_for_html
+from simdev.report.page import (
+    ASSETS,
+    SCRIPTS,
+    Subject,
+    WhatIf,
+    compare_data,
+    json_for_html,
+    page,
+    results_data,
+    run_data,
+)
 from traces import HOSTILE, Held, Span, hostile, trace_of
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import pytest
 
 from simdev.commands import main
 from simdev.search import METHODS
-from simdev.search.comparison import tasks
+from simdev.search.comparison import runner
 from simdev.search.trial import Trial
 
 OPS = [{"name": "s", "outputs": [{"bytes": 1}], "time": "1 ms"}]
@@ -124,7 +124,7 @@ def test_an_interrupt_prints_what_is_there_and_keeps_the_best(scenario, capsys, 
         return score(self, placement)
 
     for method in ("single", "random", "annealing"):
-        tasks.rehearse(method)
+        runner.rehearse(method)
     with monkeypatch.context() as patch:
         patch.setattr(Trial, "score", interrupted)
         assert main(["search", scenario, *COMPARE, "-o", "best.json", "--journal", "j"]) == 0

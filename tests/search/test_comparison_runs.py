@@ -10,9 +10,9 @@ import pytest
 
 from forks import fork, forks, mixed
 from simdev.ground.errors import InputError
-from simdev.learn.post.settings import Settings
+from simdev.learn.post import Settings
 from simdev.search import Comparison, compare, run_comparison, search
-from simdev.search.comparison import runner, tasks
+from simdev.search.comparison import runner
 from simdev.search.comparison.plot import COLOURS, _looks
 
 METHODS = ["single", "annealing", "greedy", "heft"]
@@ -31,7 +31,7 @@ def told(comparison: Comparison) -> pd.DataFrame:
 def made(monkeypatch: pytest.MonkeyPatch, most: int = 10**6) -> list[tuple[str, int]]:
     """The runs that are made from now on; after ``most`` of them somebody presses Ctrl-C."""
     runs: list[tuple[str, int]] = []
-    answer = tasks.answer
+    answer = runner.answer
 
     def counted(oracle, given, task, progress=None):
         if len(runs) == most:
@@ -145,7 +145,7 @@ def test_an_interrupt_keeps_the_best_of_the_run_under_way(monkeypatch):
             raise KeyboardInterrupt
         evaluate(self, cost, placement)
 
-    tasks.rehearse("random")
+    runner.rehearse("random")
     monkeypatch.setattr(Trial, "note", note)
     comparison = run_comparison(["random", "greedy"], {"q": forks()}, **LIMITS)
     assert comparison.interrupted

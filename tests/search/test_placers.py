@@ -18,8 +18,7 @@ from simdev.lowering import Prepared
 from simdev.nouns.cluster import Cluster
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import METHODS, confirm, prepare, search
-from simdev.search.baechi.favourite import Relaxed, favourites, relaxed
-from simdev.search.baechi.placers import earliest_first, topological_fill
+from simdev.search.baechi import Relaxed, earliest_first, favourites, relaxed, topological_fill
 from simdev.search.instance import Instance
 from simdev.search.prepare import Grouped
 from strategies import dag, drawn, op, two, worlds

@@ -13,8 +13,7 @@ from simdev import Oracle
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
 from simdev.search import search
-from simdev.search.adaptive.clusters import Clusters
-from simdev.search.adaptive.mixture import MOST, UNIFORM, Mixture
+from simdev.search.adaptive import MOST, UNIFORM, Clusters, Mixture
 from simdev.search.features import group_edges
 from strategies import UNIT, op
 from toys import toy, until_optimum

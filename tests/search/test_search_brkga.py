@@ -12,7 +12,7 @@ from measured_gnmt import cluster, gnmt
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.search import search
-from simdev.search.brkga.keys import Decoder, next_generation, offspring
+from simdev.search.brkga import Decoder, next_generation, offspring
 from simdev.search.space import choices
 from toys import RANDOM_MEDIAN, WITHIN, optimum, toy, until_optima
 

@@ -13,8 +13,7 @@ import torch
 import measured_gnmt
 from simdev import Oracle
 from simdev.learn import train
-from simdev.learn.gdp.inputs import inputs_of
-from simdev.learn.gdp.network import Attention, Network
+from simdev.learn.gdp.policy import Attention, Network, inputs_of
 from simdev.learn.gdp.rule import Proximal
 from simdev.learn.gdp.settings import Settings
 from simdev.nouns.cluster import Cluster, Device

@@ -12,9 +12,7 @@ import torch
 
 from simdev import Oracle
 from simdev.ground.errors import InputError
-from simdev.learn.hdp.homes import bands, pure
-from simdev.learn.hdp.ops import WIDTH, Ops, ops_of
-from simdev.learn.hdp.policy import Hierarchical
+from simdev.learn.hdp.learner import WIDTH, Hierarchical, Ops, bands, ops_of, pure
 from simdev.learn.hdp.settings import Settings
 from simdev.learn.networks.controllers import Controller, weights_of
 from simdev.learn.networks.rules import Reinforce

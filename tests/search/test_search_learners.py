@@ -220,7 +220,7 @@ def test_where_a_warm_start_plans_nothing_the_best_start_stands_for_it(monkeypat
     def spent(trial: Trial) -> None:
         raise SpentError
 
-    monkeypatch.setattr("simdev.search.baechi.placers.m_sct", spent)
+    monkeypatch.setattr("simdev.search.baechi.m_sct", spent)
     start = search(toy(), "tiny", 60, warm="m-sct").details["warm"]
     assert start["step_time_s"] == search(toy(), "single").cost.seconds
 
@@ -229,7 +229,7 @@ def test_starts_in_place_of_a_plan_stay_within_the_budget_too(monkeypatch):
     def spent(trial: Trial) -> None:
         raise SpentError
 
-    monkeypatch.setattr("simdev.search.baechi.placers.m_sct", spent)
+    monkeypatch.setattr("simdev.search.baechi.m_sct", spent)
     result = search(toy(), "tiny", 2, warm="m-sct")
     assert result.provenance["evaluations"] == 2
     assert result.provenance["ended"] == "budget"

@@ -20,7 +20,8 @@ from strategies import UNIT
 from toys import RANDOM_MEDIAN, toy, until_optima
 
 torch = pytest.importorskip("torch")
-from simdev.learn.placeto import network, returns, structure, training  # noqa: E402
+from simdev.learn.placeto import learner as placeto  # noqa: E402
+from simdev.learn.placeto import network, returns, structure  # noqa: E402
 
 TINY = {"hidden": 4, "rounds": 1, "episodes": 2, "refresh": 2, "epochs": 1, "parts": 1}
 
@@ -111,7 +112,7 @@ def test_an_episode_visits_every_group_and_its_gains_add_up(trial_of, undo: bool
     settings = Settings(**TINY, start="first", undo=undo, stay=0.0, passes=2)
     trial = trial_of(toy())
     trial.learning = replace(trial.learning, settings=settings)
-    learner = training.Placeto(trial)
+    learner = placeto.Placeto(trial)
     task = learner.task(trial)
     played = learner.sample(task)
     assert np.concatenate(task.visits).tolist() == [*task.structure.order] * 2
@@ -130,7 +131,7 @@ def test_an_episode_that_teaches_nothing_is_evaluated_less_often(trial_of):
     for every in (1, 2):
         trial = trial_of(toy())
         trial.learning = replace(trial.learning, settings=Settings(**TINY, every=every, stay=0.0))
-        learner = training.Placeto(trial)
+        learner = placeto.Placeto(trial)
         task = learner.task(trial)
         before = trial.distinct
         played = learner.sample(task, every)
@@ -144,7 +145,7 @@ def test_with_one_epoch_in_one_part_the_gradient_is_reinforces(trial_of):
     settings = Settings(**TINY, entropy=0.0)
     trial = trial_of(toy())
     trial.learning = replace(trial.learning, settings=settings)
-    learner = training.Placeto(trial)
+    learner = placeto.Placeto(trial)
     task = learner.task(trial)
     played = learner.sample(task)
     gained = torch.rand(played.devices.shape)

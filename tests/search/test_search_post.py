@@ -13,9 +13,7 @@ from forks import forks
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.learn.networks import ppo
-from simdev.learn.post import learner
-from simdev.learn.post.settings import Settings
-from simdev.learn.post.surrogate import advantages, ascended, gradient, stepped, surrogate
+from simdev.learn.post import Post, Settings, advantages, ascended, gradient, stepped, surrogate
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
 from simdev.nouns.taskgraph import Floats, Ints
@@ -203,7 +201,7 @@ def test_what_it_imitates_is_left_by_a_few_groups_only(trial_of):
     start = np.arange(300) % 4
     trial = trial_of(oracle)
     trial.learning = learner_options(start)
-    begun = learner.Post(trial)
+    begun = Post(trial)
     random = np.random.default_rng(0)
 
     def apart() -> float:

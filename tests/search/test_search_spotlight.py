@@ -13,8 +13,8 @@ import torch
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.learn.networks.signals import FAILING
-from simdev.learn.spotlight import rule
-from simdev.learn.spotlight.rule import ByStage
+from simdev.learn.spotlight import learner as rule
+from simdev.learn.spotlight.learner import ByStage
 from simdev.learn.spotlight.settings import Settings
 from simdev.nouns.cluster import Cluster, Link
 from simdev.search import Result, search

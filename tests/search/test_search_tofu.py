@@ -20,8 +20,16 @@ from simdev.nouns.strategy import Strategy
 from simdev.search import confirm, search
 from simdev.search.elimination import minimise
 from simdev.search.tofu.coarse import Coarse
-from simdev.search.tofu.costs import Side, cuts, read_step, write_step
-from simdev.search.tofu.plan import BASELINES, Level, communication, recursive
+from simdev.search.tofu.plan import (
+    BASELINES,
+    Level,
+    Side,
+    communication,
+    cuts,
+    read_step,
+    recursive,
+    write_step,
+)
 from simdev.search.tofu.strategy import strategy_of
 from strategies import UNIT, Tape, drawn
 

@@ -2,16 +2,273 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...ground.errors import InputError
+from ...nouns.structure import unit_of
+from ...nouns.taskgraph import Floats, Ints
+from ...oracle import Oracle
+from ...search.features import Nodes, features_of
+from ...search.instance import Instance
+from ...search.prepare import Grouped
 from ...search.trial import Trial
 from ..networks.policy import BARRED, Policy, entropies, inverse, likeliest
-from .inputs import Inputs, inputs_of
-from .network import Network
 from .settings import Settings
+
+# What the network reads of a graph: rows that do not know how many others there are.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """A graph as its network reads it: n nodes in topological order, e edges.
+
+    ``rows`` [n, F], where F depends on the number of devices alone; ``source`` and ``target`` [e]
+    are rows; ``nodes`` [n] tells which node each row is.
+    """
+
+    rows: NDArray[np.float32]
+    source: Ints
+    target: Ints
+    nodes: Ints
+
+
+def inputs_of(oracle: Oracle, harmonics: int) -> Inputs:
+    """The features of the groups of an oracle (``Nodes.scaled``), and where each is.
+
+    Ours: how dear transfers are (``_dearness``), without which graphs would look alike that are
+    best on one device and on all; the longest way to a node and from it, in seconds over the
+    longest of all; and so many ``harmonics`` of both, of the topological number and of how dear all
+    transfers are, sin and cos of pi 2^k x, by which a network tells apart neighbours, and graphs,
+    that are alike but for these.
+    """
+    nodes = features_of(oracle).groups
+    sequence = np.argsort(nodes.order, kind="stable").astype(np.int64)
+    time = nodes.seconds.sum(axis=1) / np.maximum(nodes.able.sum(axis=1), 1)
+    before, after = _ways(nodes, sequence, time)
+    dearness = _dearness(oracle, time)
+    number = nodes.order / max(len(nodes) - 1, 1)
+    place = np.column_stack([number, before, after, dearness[:, 2]])
+    waves = [place[:, :, None] * (np.pi * 2.0**k) for k in range(harmonics)]
+    turned = [f(wave).reshape(len(nodes), -1) for wave in waves for f in (np.sin, np.cos)]
+    table = np.hstack([nodes.scaled(), dearness, before[:, None], after[:, None], *turned])
+    source, target = nodes.order[nodes.source], nodes.order[nodes.target]
+    return Inputs(table[sequence].astype(np.float32), source, target, sequence)
+
+
+def _dearness(oracle: Oracle, time: Floats) -> Floats:
+    """The share [n, 3] that transfers have in the seconds of transfers and computing: of all that a
+    node reads and of all that it sends, were it alone on its device, and of the whole graph.
+
+    ``time`` [n] is what each computes, in seconds.
+    """
+    instance = Instance(oracle.prepared, Grouped.of(oracle.graph))
+    group_of = np.array(unit_of(oracle.graph), np.int64)
+    ends = group_of[np.array(instance.edges, np.int64).reshape(-1, 2)]
+    apart = ends[:, 0] != ends[:, 1]
+    seconds = instance.edge_ps[apart] / 1e12
+    read, sent = (np.bincount(ends[apart, side], seconds, len(time)) for side in (1, 0))
+    moved = np.column_stack([read, sent, np.full(len(time), seconds.sum())])
+    both = moved + np.column_stack([time, time, np.full(len(time), time.sum())])
+    share: Floats = moved / np.where(both > 0, both, 1.0)
+    return share
+
+
+def _ways(nodes: Nodes, sequence: Ints, time: Floats) -> tuple[Floats, Floats]:
+    """The longest way that ends before each node [n] and that ends with it, from its end on [n],
+    over the longest of all; by ``time`` [n]. Edges that lead back, on cycles, are left out.
+    """
+    ahead = nodes.order[nodes.source] < nodes.order[nodes.target]
+    source, target = nodes.source[ahead], nodes.target[ahead]
+    begin, rest = np.zeros(len(nodes)), np.zeros(len(nodes))
+    for edge in np.argsort(nodes.order[source], kind="stable"):
+        here, there = source[edge], target[edge]
+        begin[there] = max(begin[there], begin[here] + time[here])
+    for edge in np.argsort(-nodes.order[target], kind="stable"):
+        here, there = source[edge], target[edge]
+        rest[here] = max(rest[here], rest[there] + time[there])
+    longest = float((begin + time + rest).max(initial=0.0)) or 1.0
+    return begin / longest, rest / longest
+
+
+# The network of GDP: a graph encoder, and a placer that attends over segments (section 3).
+
+
+class Network(nn.Module):
+    """Logits for every node of a graph in one pass. No weight depends on how many there are.
+
+    ``features`` is the number of columns that describe a node. Raises InputError where ``width``
+    is no multiple of ``heads``.
+    """
+
+    def __init__(self, features: int, devices: int, settings: Settings, seed: int) -> None:
+        super().__init__()
+        width, superposed = settings.width, settings.superposition
+        if width % settings.heads:
+            raise InputError(
+                f"settings: width must be a multiple of heads, got {width} and {settings.heads}"
+            )
+        self._segment, self._memory = settings.segment, settings.memory
+        # Layers draw their first weights from the caller's random numbers, which stay as they were.
+        with torch.random.fork_rng(devices=[]):
+            self.entry = nn.Linear(features, width)
+            self.hops = nn.ModuleList(Sage(width) for _ in range(settings.hops))
+            heads = settings.heads if settings.attention else 0
+            layers = (Attention(width, heads, superposed) for _ in range(settings.layers))
+            self.layers = nn.ModuleList(layers)
+            self.exit = Gated(width, devices, width, superposed)
+        _begin(self, torch.Generator().manual_seed(seed))
+
+    def encoded(self, rows: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """The vectors [n, W] of nodes [n, features] between which there are edges [e]."""
+        nodes: Tensor = self.entry(rows).relu()
+        for hop in self.hops:
+            nodes = hop(nodes, source, target)
+        return nodes
+
+    def forward(self, rows: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """Logits [n, D] of nodes in topological order."""
+        nodes = self.encoded(rows, source, target)
+        graph = nodes.mean(0)
+        for layer in self.layers:
+            nodes = layer(nodes, graph, self._segment, self._memory)
+        logits: Tensor = self.exit(nodes, graph)
+        return logits
+
+
+def _begin(network: Network, generator: torch.Generator) -> None:
+    """First weights by Glorot and Bengio (2010), biases 0, gates 1. All of the last layer are 0, so
+    that every device is as likely as the others (ours: most nodes would begin on the same one).
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight, generator=generator)
+            nn.init.zeros_(module.bias)
+    for module in network.modules():
+        if isinstance(module, Gated) and module.gate is not None:
+            nn.init.zeros_(module.gate.weight)
+    nn.init.zeros_(network.exit.dense.weight)
+
+
+class Sage(nn.Module):
+    """A hop of GraphSAGE with max-pooling (section 3.1; Hamilton, Ying, Leskovec, NIPS 2017,
+    equation 3): of all neighbours what is largest, element by element, after a trained layer;
+    beside the node itself through another.
+
+    Ours: producers and consumers are pooled each by a layer of their own, and rows are normalised
+    to mean 0 and variance 1, where GraphSAGE divides by their length.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.producers = nn.Linear(width, width)
+        self.consumers = nn.Linear(width, width)
+        self.joined = nn.Linear(3 * width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, nodes: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """The nodes [n, W] after a hop along edges [e] in both directions."""
+        before = _largest(self.producers(nodes).relu(), source, target)
+        after = _largest(self.consumers(nodes).relu(), target, source)
+        joined: Tensor = self.joined(torch.cat([nodes, before, after], 1))
+        normed: Tensor = self.norm(joined.relu())
+        return normed
+
+
+def _largest(messages: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """The largest message [n, W] that arrives at each node, element by element; 0 where none
+    does, which is the least that comes out of a ReLU.
+    """
+    index = target[:, None].expand(-1, messages.shape[1])
+    return torch.zeros_like(messages).scatter_reduce(0, index, messages[source], "amax")
+
+
+class Gated(nn.Module):
+    """A dense layer under superposition (section 3.3): its input is multiplied, element by
+    element, by what a layer makes of the graph's vector; g(c(graph) * x).
+
+    Without ``superposed`` it is the dense layer alone. The gate is 1 + c, and c is 0 at first
+    (ours): then both are the same.
+    """
+
+    def __init__(self, inside: int, outside: int, graph: int, superposed: bool) -> None:
+        super().__init__()
+        self.dense = nn.Linear(inside, outside)
+        self.gate = nn.Linear(graph, inside) if superposed else None
+
+    def forward(self, rows: Tensor, graph: Tensor) -> Tensor:
+        """Rows [..., outside] of rows [..., inside] and the vector of the graph [W]."""
+        if self.gate is not None:
+            rows = rows * (1.0 + self.gate(graph))
+        dense: Tensor = self.dense(rows)
+        return dense
+
+
+class Attention(nn.Module):
+    """A layer of Transformer-XL without its positions (section 3.2; Dai and others, ACL 2019): the
+    rows of a segment attend to each other and to the ``memory`` rows before it, through which no
+    gradient flows. Then two dense layers. Both are added to what came in, and normalised.
+
+    All of a segment are placed at once, so rows see what follows them in it (ours). With no
+    ``heads`` there are the two dense layers alone, by which the paper shows what attention adds.
+    """
+
+    def __init__(self, width: int, heads: int, superposed: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        if heads:
+            self.query = Gated(width, width, width, superposed)
+            self.key_value = Gated(width, 2 * width, width, superposed)
+            self.mixed = Gated(width, width, width, superposed)
+            self.first = nn.LayerNorm(width)
+        self.wide = Gated(width, 2 * width, width, superposed)
+        self.narrow = Gated(2 * width, width, width, superposed)
+        self.second = nn.LayerNorm(width)
+
+    def forward(self, rows: Tensor, graph: Tensor, segment: int, memory: int) -> Tensor:
+        """The rows [n, W] after the layer.
+
+        What a segment remembers of the layer is what came in before it, and that is known for all
+        segments: so they are computed side by side, with the same result as one after another.
+        """
+        if self.heads:
+            mixed = self.mixed(self._attended(rows, graph, segment, memory), graph)
+            rows = self.first(rows + mixed)
+        dense = self.narrow(self.wide(rows, graph).relu(), graph)
+        after: Tensor = self.second(rows + dense)
+        return after
+
+    def _attended(self, rows: Tensor, graph: Tensor, segment: int, memory: int) -> Tensor:
+        """What each row reads [n, W]."""
+        count, width = rows.shape
+        segment = min(segment, count)
+        segments = -(-count // segment)
+        padding, memory = segments * segment - count, min(memory, (segments - 1) * segment)
+        queries = _padded(self.query(rows, graph), 0, padding).view(segments, segment, width)
+        here = _padded(self.key_value(rows, graph), 0, padding).view(segments, segment, -1)
+        before = self.key_value(rows.detach(), graph)
+        before = _padded(before, memory, padding).unfold(0, memory, segment)[:segments]
+        kept = torch.cat([before.transpose(1, 2), here], 1)  # [segments, memory + segment, 2 W]
+        position = torch.arange(segments)[:, None] * segment + torch.arange(-memory, segment)
+        there = ((position >= 0) & (position < count))[:, None, None]
+        keys, values = self._by_head(kept).chunk(2, -1)
+        read = nn.functional.scaled_dot_product_attention(
+            self._by_head(queries), keys, values, attn_mask=there
+        )
+        return read.transpose(1, 2).reshape(-1, width)[:count]
+
+    def _by_head(self, rows: Tensor) -> Tensor:
+        """Rows [S, L, H * w] by head [S, H, L, w]."""
+        return rows.view(*rows.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+def _padded(rows: Tensor, before: int, after: int) -> Tensor:
+    """Rows [n, W] with zeros before and after."""
+    return nn.functional.pad(rows, (0, 0, before, after))
 
 
 class OnGraph(Policy):

@@ -2,13 +2,340 @@
 
 from __future__ import annotations
 
-from math import nan
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import log, nan
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from ...ground.errors import InputError
-from ...search.features import features_of
+from ...nouns.graph import Op
+from ...nouns.taskgraph import Floats, Ints
+from ...oracle import Oracle
+from ...search.features import Nodes, features_of
+from ...search.space import mean_ps
 from ...search.trial import Trial
-from .ops import ops_of
+from ..networks.placer import Memory, Placer, begin
+from ..networks.policy import BARRED, Policy, chosen, entropies, inverse, likeliest
 from .settings import Settings
+
+# Homes: the group in which each op begins (ours; the paper's grouper begins at random).
+
+
+def bands(ops: int, groups: int) -> Ints:
+    """Groups of equally many ops, one band after another in topological order."""
+    return np.arange(ops, dtype=np.int64) * groups // max(ops, 1)
+
+
+def pure(devices: Ints, groups: int) -> Ints:
+    """Groups of which each has ops of one device alone, where there are groups enough: bands of the
+    ops of each device, in proportion to their number.
+
+    ``devices`` [V] are in topological order, and groups are numbered by their first ops.
+    """
+    used, counts = np.unique(devices, return_counts=True)
+    if len(used) > groups:
+        return bands(len(devices), groups)
+    # Each has one; what is left over is shared out by their further ops, sums rounded down.
+    spare, further = groups - len(used), np.concatenate([[0], np.cumsum(counts - 1)])
+    shares = 1 + np.diff(further * spare // max(int(further[-1]), 1))
+    homes, begin = np.empty(len(devices), np.int64), 0
+    for device, count, share in zip(used, counts.tolist(), shares.tolist(), strict=True):
+        homes[devices == device] = begin + bands(count, share)
+        begin += share
+    _, first, number = np.unique(homes, return_index=True, return_inverse=True)
+    renumbered: Ints = np.argsort(np.argsort(first))[number.ravel()]
+    return renumbered
+
+
+# Ops: what HDP groups, and how it describes each (numpy only).
+# The layout is that of the released code (TensorFlow,
+# python/grappler/hierarchical_controller.py): the paper's text says no more than that types,
+# output shapes and adjacency are in it.
+
+OUTPUTS, EXTENTS = 5, 5  # tensors of an op that are described, and extents of each
+SHAPES = OUTPUTS * EXTENTS
+NEIGHBOURS = 10  # that are described, each by its number and +1 (it reads) or -1 (it is read)
+WIDTH = 1 + SHAPES + 2 * NEIGHBOURS  # 46
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ops:
+    """The V ops that have a choice of devices, in topological order; what has to stand together
+    counts as one of them.
+
+    ``where`` [V]: their groups in the oracle. ``kind`` [V]: the type of each, as a number of
+    ``kinds``. ``shapes`` [V, 25]: extents of outputs, 0 where there are none. ``rows`` [V, 46]: the
+    description. ``source``, ``target`` [e]: the edges between them. ``instead`` [V]: where an op
+    stands whose group is placed where it cannot be: on the fastest device that it may use.
+    """
+
+    where: Ints
+    kind: Ints
+    kinds: int
+    shapes: NDArray[np.float32]
+    rows: NDArray[np.float32]
+    source: Ints
+    target: Ints
+    instead: Ints
+
+    def __len__(self) -> int:
+        return len(self.where)
+
+
+def ops_of(oracle: Oracle, groups: Nodes, scaled: bool) -> Ops:
+    """The ops of an oracle, of whose groups ``groups`` are the features.
+
+    Ours: of several ops that stand together the type is that of the longest, and all their outputs
+    are listed; a tensor whose shape is not known has one extent, its bytes. ``scaled``, ours too:
+    numbers of types and neighbours are divided by how many there are, logarithms of extents by the
+    largest; else they are the plain numbers of the released code.
+    """
+    order = np.argsort(groups.order)
+    where = order[groups.able[order].sum(axis=1) > 1].astype(np.int64)
+    kind, kinds = _kinds(oracle, where)
+    shapes = _shapes(oracle, where)
+    source, target = _edges(groups, where)
+    near = _neighbours(source, target, len(where))
+    types = kind.astype(np.float64)
+    if scaled:
+        types /= max(kinds, 1)
+        near[:, ::2] /= max(len(where), 1)
+        shapes = np.where(shapes > 0, np.log1p(np.abs(shapes)), shapes)
+        shapes = np.where(shapes > 0, shapes / max(shapes.max(initial=0.0), 1.0), shapes)
+    rows = np.column_stack([types, shapes, near]).astype(np.float32)
+    instead = np.where(groups.able, groups.seconds, np.inf).argmin(axis=1)[where]
+    extents = np.maximum(shapes, 0.0).astype(np.float32)
+    return Ops(where, kind, kinds, extents, rows, source, target, instead.astype(np.int64))
+
+
+def _kinds(oracle: Oracle, where: Ints) -> tuple[Ints, int]:
+    """The types of ops as numbers, in the order of their names, and how many there are."""
+    ops, times = oracle.graph.ops, mean_ps(oracle.prepared.duration)
+    longest = [max(oracle.groups[group], key=lambda i: float(times[i])) for group in where]
+    names, kind = np.unique([ops[i].kind for i in longest], return_inverse=True)
+    return kind.ravel().astype(np.int64), len(names)
+
+
+def _shapes(oracle: Oracle, where: Ints) -> Floats:
+    """The extents of outputs [V, 25], -1 where there are none."""
+    table = np.full((len(where), OUTPUTS, EXTENTS), -1.0)
+    for row, group in zip(table, where, strict=True):
+        members = (oracle.graph.ops[i] for i in oracle.groups[group])
+        shapes = (shape for op in members for shape in _extents(op))
+        for cells, shape in zip(row, shapes, strict=False):
+            cells[: len(shape)] = shape[:EXTENTS]
+    return table.reshape(-1, SHAPES)
+
+
+def _extents(op: Op) -> Iterator[tuple[int, ...]]:
+    for tensor in op.made:
+        yield (tensor.bytes,) if tensor.shape is None else tensor.shape
+
+
+def _edges(groups: Nodes, where: Ints) -> tuple[Ints, Ints]:
+    """Source and target of the edges between the ops of ``where``, by their numbers there."""
+    number = np.full(len(groups), -1, np.int64)
+    number[where] = np.arange(len(where))
+    source, target = number[groups.source], number[groups.target]
+    both = (source >= 0) & (target >= 0)
+    return source[both], target[both]
+
+
+def _neighbours(source: Ints, target: Ints, count: int) -> Floats:
+    """Pairs of a neighbour's number and +1 or -1 [V, 20], those of least number first; 0 where
+    there are no more.
+    """
+    table = np.zeros((count, NEIGHBOURS, 2))
+    of, near = np.concatenate([source, target]), np.concatenate([target, source])
+    sign = np.repeat([1.0, -1.0], len(source))
+    used = np.zeros(count, np.int64)
+    for i in np.lexsort((sign, near)):
+        if used[of[i]] < NEIGHBOURS:
+            table[of[i], used[of[i]]] = near[i], sign[i]
+            used[of[i]] += 1
+    return table.reshape(-1, 2 * NEIGHBOURS)
+
+
+# Hierarchical: the grouper and the placer as one policy.
+
+
+class Grouper(nn.Module):
+    """Logits [V, G] of the group of each op: two matrices, neither biases nor a nonlinearity
+    between them, as in the released code.
+
+    They are divided by ``temperature``, and ``homing`` is added for the group where an op begins,
+    ``home`` [V] (all ours; homes.py).
+    """
+
+    rows: Tensor
+    home: Tensor
+    homing: Tensor
+
+    def __init__(self, rows: NDArray[np.float32], groups: int, settings: Settings) -> None:
+        super().__init__()
+        self.groups, self.temperature = groups, settings.grouper_temperature
+        self.inner = nn.Linear(WIDTH, settings.grouping, bias=False)
+        self.outer = nn.Linear(settings.grouping, groups, bias=False)
+        self.register_buffer("rows", torch.from_numpy(rows), persistent=False)
+        self.register_buffer("home", torch.from_numpy(bands(len(rows), groups)))
+        self.register_buffer("homing", torch.tensor(settings.homing))
+
+    def forward(self) -> Tensor:
+        """The logits, the same for every sample."""
+        at_home = nn.functional.one_hot(self.home, self.groups)
+        return self._of_rows() + self.homing * at_home
+
+    def settle(self, home: Ints, strays: float) -> None:
+        """Let ops begin in these groups, of which at most so many are expected to stray."""
+        self.home.copy_(torch.from_numpy(home))
+        with torch.no_grad():
+            logits = self._of_rows()
+            ahead = logits.amax(1, keepdim=True) - logits.gather(1, self.home.unsqueeze(1))
+        others = len(home) * (self.groups - 1)
+        self.homing.clamp_(min=float(ahead.max()) + log(max(others / strays, 1.0)))
+
+    def _of_rows(self) -> Tensor:
+        logits: Tensor = self.outer(self.inner(self.rows)) / self.temperature
+        return logits
+
+
+class Hierarchical(Policy):
+    """A sample is the groups of V ops, then the devices of G groups: their log-probabilities add,
+    so both networks are trained together.
+
+    The placer reads what the sampled groups are: edges to and from each group, types, shapes.
+    """
+
+    where: Tensor
+    kind: Tensor
+    shapes: Tensor
+    source: Tensor
+    target: Tensor
+    instead: Tensor
+    fixed: Tensor
+    barred: Tensor
+
+    def __init__(self, ops: Ops, allowed: NDArray[np.bool_], settings: Settings, seed: int) -> None:
+        most = min(settings.groups, len(ops))
+        super().__init__(allowed, len(ops) + most)
+        self.ops, self.most, self.kinds = len(ops), most, ops.kinds
+        self.together = settings.placements
+        tables = {name: getattr(ops, name) for name in ("where", "kind", "shapes", "instead")}
+        tables |= {"source": ops.source, "target": ops.target}
+        tables["fixed"] = allowed.argmax(axis=1)  # of groups without a choice
+        tables["barred"] = ~allowed[ops.where].any(axis=0)
+        for name, table in tables.items():
+            self.register_buffer(name, torch.from_numpy(table), persistent=False)
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
+            self.grouper = Grouper(ops.rows, self.most, settings)
+            width = 2 * self.most + self.kinds + SHAPES
+            self.placer = Placer(width, self.devices, settings.network)
+        begin(self, settings.forget, torch.Generator().manual_seed(seed))
+
+    def settle(self, placement: Ints, differing: float) -> None:
+        """Begin with groups that a placement [groups of the oracle] does not split, and that hardly
+        an op leaves: half of ``differing`` are expected to.
+        """
+        self.grouper.settle(pure(placement[self.where.numpy()], self.most), differing / 2.0)
+
+    def require_homes(self) -> None:
+        """Raises InputError where a saved policy has groups for homes that are not there."""
+        home = self.grouper.home
+        if bool(((home < 0) | (home >= self.most)).any()):
+            raise InputError(f"policy: grouper.home must hold groups from 0 to {self.most - 1}")
+
+    def groups_in_use(self) -> int:
+        """How many groups the likeliest grouping has."""
+        with torch.inference_mode():
+            return len(likeliest(self.grouper()).unique())
+
+    def judge(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [n, V + G], and the mean entropy of an op's group plus that of a
+        group's device [n, 1].
+        """
+        groupings, devices = samples.split([self.ops, self.most], 1)
+        log_groups = self.grouper().log_softmax(-1)
+        logits = self.placer.logits(self._read(groupings), devices[:, None])[:, 0]
+        log_devices = logits.masked_fill(self.barred, BARRED).log_softmax(-1)
+        by_op = chosen(log_groups.expand(len(samples), -1, -1), groupings)
+        spread = entropies(log_groups).mean() + entropies(log_devices).mean(1, keepdim=True)
+        return torch.cat([by_op, chosen(log_devices, devices)], 1), spread
+
+    def placements(self, samples: Tensor) -> Tensor:
+        """Each op where its group is; where it cannot be, on the fastest device that it may use (as
+        TensorFlow's soft placement goes elsewhere; ours).
+        """
+        groupings, devices = samples.split([self.ops, self.most], 1)
+        there = devices.gather(1, groupings)
+        able = self.allowed[self.where].expand(len(samples), -1, -1)
+        may = able.gather(-1, there.unsqueeze(-1)).squeeze(-1)
+        placements = self.fixed.repeat(len(samples), 1)
+        placements[:, self.where] = torch.where(may, there, self.instead)
+        return placements
+
+    def imitating(self, placement: Tensor) -> tuple[Tensor, Tensor]:
+        """Every op at home, and each group where most of its ops are in the placement."""
+        home = self.grouper.home
+        counts = torch.zeros(self.most, self.devices)
+        counts.index_put_((home, placement[self.where]), torch.ones(()), accumulate=True)
+        moved = torch.cat([torch.ones(self.ops), counts.sum(1)])
+        return torch.cat([home, counts.argmax(1)]), moved
+
+    def described(self, groupings: Tensor) -> Tensor:
+        """What the placer reads of m groupings [m, V]: rows [m, G, 2 G + K + 25].
+
+        Of each group the edges to every group and from every group (within it too), how many ops it
+        has of each type, and their summed shapes; each row over its maximum + 1. The released code
+        adds the shapes onto the first 25 of the types' columns; here they have their own.
+        """
+        count, most = len(groupings), self.most
+        counted = self.shapes.new_ones(1)
+        ops, edges = counted.expand(groupings.shape), counted.expand(count, len(self.source))
+        cells = groupings[:, self.source] * most + groupings[:, self.target]
+        sent = self.shapes.new_zeros(count, most * most).scatter_add_(1, cells, edges)
+        sent = sent.view(count, most, most)
+        types = self.shapes.new_zeros(count, most * self.kinds)
+        types.scatter_add_(1, groupings * self.kinds + self.kind, ops)
+        shapes = self.shapes.new_zeros(count, most, SHAPES)
+        index = groupings.unsqueeze(-1).expand(-1, -1, SHAPES)
+        shapes.scatter_add_(1, index, self.shapes.expand(count, -1, -1))
+        rows = torch.cat([sent, sent.mT, types.view(count, most, -1), shapes], 2)
+        return rows / (rows.amax(2, keepdim=True) + 1.0)
+
+    def _read(self, groupings: Tensor) -> Memory:
+        """What the encoder makes of each of n groupings; of equal ones once."""
+        different, which = groupings.unique(dim=0, return_inverse=True)
+        return self.placer.read(self.described(different)).of(which)
+
+    def _sampled(self, uniforms: Tensor) -> Tensor:
+        """The numbers of the first of every ``together`` samples group the ops for all of these."""
+        by_op, by_group = uniforms.split([self.ops, self.most], 1)
+        chances = self.grouper().softmax(-1)
+        first = by_op[:: self.together]
+        groupings = inverse(chances.expand(len(first), -1, -1), first)
+        groupings = groupings.repeat_interleave(self.together, 0)[: len(uniforms)]
+
+        def choose(stage: int, logits: Tensor) -> Tensor:
+            return inverse(logits.softmax(-1), by_group[:, stage])
+
+        return self._placed(groupings, choose)
+
+    def _decoded(self) -> Tensor:
+        groupings = likeliest(self.grouper())[None]
+        return self._placed(groupings, lambda _, logits: likeliest(logits))[0]
+
+    def _placed(self, groupings: Tensor, choose: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Samples [n, V + G] of groupings [n, V]."""
+
+        def choose_allowed(stage: int, logits: Tensor) -> Tensor:
+            return choose(stage, logits.masked_fill(self.barred, BARRED))
+
+        devices = self.placer.walk(self._read(groupings), 1, choose_allowed)[:, 0]
+        return torch.cat([groupings, devices], 1)
 
 
 def hdp(trial: Trial) -> None:
@@ -22,7 +349,6 @@ def hdp(trial: Trial) -> None:
     from ..networks.rules import Reinforce
     from ..networks.signals import FAILING
     from ..networks.training import train
-    from .policy import Hierarchical
 
     problem, settings = trial.problem, trial.learning.settings
     assert isinstance(settings, Settings)

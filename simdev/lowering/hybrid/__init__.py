@@ -8,6 +8,7 @@ those of one device for each rank.
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -16,9 +17,19 @@ from ...costs import RUNGS, CostModel
 from ...costs.collectives import CollectiveModel
 from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops, peak_name
 from ...ground.errors import InputError, refuse
-from ...nouns.models.large import Transformer, all_buckets, shard_of
+from ...ground.units import PS_PER_SECOND
+from ...nouns.models.large import Transformer, all_buckets, footprint, shard_of
 from ...nouns.models.large.roles import LargeStep
-from ...nouns.schedules import INPUT
+from ...nouns.models.large.shard import classifier_kept, classifier_saved, embedding_saved
+from ...nouns.schedules import (
+    FORWARD,
+    INPUT,
+    SEARCHED,
+    WEIGHT,
+    Schedule,
+    StageTimes,
+    searched_schedule,
+)
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import MAX_TASKS, Ints, TaskGraph
 from ..pipeline import schedule_of
@@ -27,9 +38,57 @@ from .buffers import add_activations, add_parameters
 from .dispatch import add_dispatches
 from .durations import Durations, Timings
 from .expand import expand
-from .program import NONE, QUEUES, Program
-from .searched import searched
+from .program import NONE, QUEUES, Program, Template
 from .tail import add_tail, join_copies, tie
+from .templates import template_of
+
+# Schedules that are made from the times of the stages: ZB-1p and ZB-2p of a large model.
+
+
+def searched(program: Program) -> Schedule:
+    """The schedule of a program that has none of its actions yet, by the times of its stages.
+
+    They are what computes and what tp and the experts exchange, and how long a message takes to the
+    next stage; what is gathered, reduced or offloaded beside them is not counted. Raises
+    InputError.
+    """
+    p, stages = program.parallelism, range(program.schedule.stages)
+    if program.schedule.name not in SEARCHED or p.table is not None:
+        return program.schedule
+    templates = {
+        kind: [template_of(program, stage, kind) for stage in stages]
+        for kind in (FORWARD, INPUT, WEIGHT)
+    }
+    forward, backward, weight = (
+        tuple(_seconds(template, template.main.tolist()) for template in column)
+        for column in templates.values()
+    )
+    sends = (template for template in templates[FORWARD] if template.transfer != NONE)
+    comm = tuple(_seconds(template, [template.transfer]) for template in sends)
+    saved, kept = zip(*(_saved(program, stage) for stage in stages), strict=True)
+    times = StageTimes(forward, backward, weight, comm, saved, kept, (0,) * len(stages))
+    return searched_schedule(p.schedule, times, p.microbatches)
+
+
+def _seconds(template: Template, rows: list[int]) -> Fraction:
+    """What some rows take one after the other, where the groups differ the slowest."""
+    durations = template.durations
+    numbers = template.table[rows, 2].tolist()
+    ps = sum(int(durations.columns[n].max()) + int(durations.lags[n].max()) for n in numbers)
+    return Fraction(ps, PS_PER_SECOND)
+
+
+def _saved(program: Program, stage: int) -> tuple[int, int]:
+    """Bytes that a microbatch leaves on a stage from its forward on, and after the input's
+    gradient until that of the weights: of the layers all, of the classifier what it made since.
+    """
+    shard = program.shard
+    size = sum(footprint(shard, layer).saved for layer in program.stage_layers[stage])
+    size += embedding_saved(shard) * (stage == 0)
+    if stage < program.schedule.stages - 1:
+        return size, size
+    return size + classifier_saved(shard), size + classifier_kept(shard)
+
 
 __all__ = ["Timings", "even_layers", "lower_hybrid"]
 

@@ -17,34 +17,347 @@ for only the collectives cross them, and these are costed on the whole cluster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TypeGuard
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeGuard
 
 import numpy as np
 
+from ...costs import CostModel
+from ...costs.collectives import CollectiveCall
 from ...ground.errors import InputError
 from ...nouns.cluster import Cluster
-from ...nouns.graph import Graph
-from ...nouns.strategy import Origin, Strategy
-from ..collective import is_collective, rings
+from ...nouns.fabric import Fabric
+from ...nouns.fabric.queues import Queue
+from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.semantics import volume
+from ...nouns.strategy import Collectives, Configuration, Origin, Strategy, Sync
+from ...nouns.strategy.configuration import resolve_partition
+from ...nouns.taskgraph import Ints
+from ..collective import Communicators, Ring, is_collective, rings
 from ..partition import expanded
-from ..partition.problem import SplitProblem
-from ..partition.sharding import sharding_of
+from ..partition.emit import Shares
+from ..partition.geometry import Part, part
+from ..partition.layout import inside, part_of
+from ..partition.problem import Placed, SplitProblem
+from ..partition.sharding import Sharding, sharding_of
 from ..prepare import CostedGraph, Prepared
+from ..sharing import slows
 from ..splitting import split
-from .groups import GroupCommunicators, SharedFabric
-from .reduced import BrokenSymmetryError, Reduction
-from .replicas import (
-    Replicas,
-    reduced_cluster,
-    reduced_strategy,
-    refusal,
-    replicas_of,
-    representatives,
-)
-from .symmetry import Expanded, Symmetry
+from .symmetry import IDLE, Expanded, Symmetry
+
+# Collectives of all replicas where only some are simulated: they last as long as those of the
+# full group, and hold what stands for the queues that these hold.
+
+
+class SharedFabric(Fabric):
+    """The queues of a cluster that collectives hold, one for all that the same collectives hold.
+
+    Such queues are interchangeable: they have one policy, the same tasks in the same order, and so
+    are idle and busy together. Nothing else may cross the cluster, so there are no routes.
+    """
+
+    def __init__(self, cluster: Cluster, whole: Fabric) -> None:
+        super().__init__(cluster)
+        self.whole = whole
+        self.classes: Ints = np.full(len(whole.queues), IDLE, np.int64)
+        self._sets: dict[tuple[int, ...], None] = {}
+
+    def settle(self) -> None:
+        """Number the classes, from all that was asked for so far."""
+        sets = list(self._sets)
+        holds = np.zeros((len(self.whole.queues), len(sets)), np.bool_)
+        for column, queues in enumerate(sets):
+            holds[np.array(queues, np.int64) - self.whole.first_queue, column] = True
+        used = np.flatnonzero(holds.any(axis=1))
+        if not len(used):
+            return
+        _, first, number = np.unique(holds[used], axis=0, return_index=True, return_inverse=True)
+        # By the first queue of each: the order of numpy's sort says nothing.
+        rank = np.argsort(np.argsort(first))
+        self.classes[used] = rank[number.ravel()]
+        self.queues = tuple(Queue(self.whole.queues[used[i]].name, -1) for i in np.sort(first))
+
+    @cached_property
+    def queues(self) -> tuple[Queue, ...]:
+        """One queue a class; none before they are settled."""
+        return ()
+
+    def held(self, queues: tuple[int, ...]) -> tuple[int, ...]:
+        """The queues that stand for those of the full group, as numbers of a task graph."""
+        self._sets.setdefault(queues)
+        rows = self.classes[np.array(queues, np.int64) - self.whole.first_queue]
+        return tuple((self.first_queue + np.unique(rows)).tolist())
+
+
+class GroupCommunicators(Communicators):
+    """Collectives among those that stand for ``everyone`` (device indices of the whole cluster)."""
+
+    def __init__(
+        self, cluster: Cluster, whole: Communicators, everyone: Sequence[int], fabric: SharedFabric
+    ) -> None:
+        # Not as those of a cluster by itself: nothing is costed on the one that is simulated.
+        self.cluster, self.choice, self.fabric = cluster, whole.choice, fabric
+        self.whole, self.everyone, self.shared = whole, tuple(everyone), fabric
+
+    def choosing(self, choice: Collectives) -> Communicators:
+        """These, as another strategy chooses them."""
+        whole = self.whole.choosing(choice)
+        return GroupCommunicators(self.cluster, whole, self.everyone, self.shared)
+
+    def costed(self, call: CollectiveCall, cost: str) -> Ring:
+        """A collective among those simulated: what the full group does, as they see it."""
+        ring = self.whole.costed(replace(call, ranks=self.everyone), cost)
+        held = self.shared.held(ring.resources) if ring.resources else ()
+        return replace(ring, ranks=call.ranks, resources=held)
+
+
+# The graph of some replicas: every op on the samples that they take of the whole batch.
+# How an op is cut is read off the sharding of the whole graph over a few devices. That an even
+# cut into all replicas goes along the same axes is checked on the first, second and last of them:
+# each reads only what lies in its part. Regions are affine in the number of a part, so what holds
+# there holds between; an axis whose parts read nothing but their part is followed before any
+# other.
+
+SIZES = ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes")
+Fields = Mapping[str, Any]
+
+
+class BrokenSymmetryError(Exception):
+    """Why replicas do not run alike."""
+
+
+class Reduction:
+    """A graph cut over ``replicas``, of which ``kept`` stay; ``sharding`` is that of the whole
+    graph over the ``sample`` devices, in the order of the parts.
+
+    ``axes`` is by op the axis that is cut, with the extent of a part (None: every replica, or the
+    first alone, runs all of it). Raises BrokenSymmetryError, InputError.
+    """
+
+    def __init__(
+        self,
+        sharding: Sharding,
+        sample: tuple[int, ...],
+        replicas: int,
+        kept: int,
+        costs: CostModel,
+    ) -> None:
+        self.sharding, self.graph = sharding, sharding.graph
+        self.sample, self.replicas, self.kept, self.costs = sample, replicas, kept, costs
+        self.axes = [self._axis(i) for i in range(len(self.graph.ops))]
+        for i, axis in enumerate(self.axes):
+            if axis is not None:
+                self._require_closed(i)
+
+    def _axis(self, i: int) -> tuple[str, int] | None:
+        name, parts = self.graph.ops[i].name, self.sharding.parts[i]
+        boxes, devices = [dict(each.part.box) for each in parts], [each.device for each in parts]
+        if not any(boxes) and devices in (list(self.sample), [self.sample[0]]):
+            return None
+        axes = {axis for box in boxes for axis in box}
+        if devices != list(self.sample) or len(axes) != 1:
+            raise BrokenSymmetryError(f'"{name}" is not cut as the samples are')
+        axis = axes.pop()
+        semantics = self.sharding.problem.readings[i].semantics
+        assert semantics is not None
+        size = next(each.size for each in semantics.axes if each.name == axis)
+        extent, rest = divmod(size, self.replicas)
+        each = size // len(self.sample)
+        even = [{axis: (at * each, (at + 1) * each)} for at in range(len(self.sample))]
+        if rest or boxes != even:
+            raise BrokenSymmetryError(f'"{name}" is cut unevenly along "{axis}"')
+        return axis, extent
+
+    def part(self, i: int, number: int, count: int = 1) -> Part:
+        """So many parts of an op as one, from that of this number on."""
+        cut, reading = self.axes[i], self.sharding.problem.readings[i]
+        if cut is None:
+            return part(reading, ())
+        axis, extent = cut
+        return part(reading, ((axis, (number * extent, (number + count) * extent)),))
+
+    def _require_closed(self, i: int) -> None:
+        """What a replica reads of tensors that are cut lies in its part of them."""
+        for number in dict.fromkeys((0, 1, self.replicas - 1)):
+            needs = self.part(i, number).needs
+            for (producer, output), region in zip(
+                self.sharding.problem.read[i], needs, strict=True
+            ):
+                if self.axes[producer] is None or region is None:
+                    continue
+                made = self.part(producer, number).makes[output]
+                if made is None or not inside(region, made):
+                    names = self.graph.ops[i].name, self.graph.ops[producer].name
+                    raise BrokenSymmetryError(f'"{names[0]}" reads "{names[1]}" of other replicas')
+
+    def fields(self, i: int, number: int, count: int = 1) -> dict[str, Any]:
+        """The fields of parts of an op as one op."""
+        placed = Placed(self.part(i, number, count), 0)
+        return Shares(self.sharding, i, self.costs).fields(placed)
+
+    def outputs(self, i: int, count: int) -> Iterator[Tensor]:
+        """The outputs of so many parts, of as many times the bytes of one, which are rounded up."""
+        single, several = self.part(i, 0), self.part(i, 0, count)
+        pairs = zip(self.graph.ops[i].outputs, single.makes, several.makes, strict=True)
+        for tensor, first, region in pairs:
+            if first is None or region is None:
+                raise BrokenSymmetryError(f'"{self.graph.ops[i].name}" makes nothing on a replica')
+            grown = volume(region) // max(volume(first), 1) if region != first else 1
+            part = part_of(tensor, region)
+            yield replace(part, bytes=grown * part_of(tensor, first).bytes)
+
+    def op(self, i: int) -> Op:
+        """An op on the samples of the replicas that stay."""
+        op = self.graph.ops[i]
+        if self.axes[i] is None:
+            return op
+        fields = self.fields(i, 0, self.kept)
+        single = self.fields(i, 0)
+        sizes = {name: self.kept * single[name] for name in SIZES}
+        return replace(op, outputs=tuple(self.outputs(i, self.kept)), **(fields | sizes))
+
+    def reduced(self) -> Graph:
+        """The graph of the replicas that stay. Raises InputError."""
+        return Graph(self.graph.name, tuple(map(self.op, range(len(self.graph.ops)))))
+
+    def require_as_whole(self, i: int, made: Op) -> None:
+        """An op of a replica of the reduced graph is that of the whole graph.
+
+        ``made`` is the one that the reduced graph was cut into.
+        """
+        if self.axes[i] is None:
+            return
+        outputs = tuple(self.outputs(i, 1))
+        # The first and the last may be cut at an edge.
+        alike = outputs == made.outputs[: len(outputs)] and all(
+            _plain(getattr(made, name)) == _plain(value)
+            for number in dict.fromkeys((0, 1, self.replicas - 1))
+            for name, value in self.fields(i, number).items()
+        )
+        if not alike:
+            raise BrokenSymmetryError(f'"{self.graph.ops[i].name}" differs on fewer samples')
+
+
+def _plain(value: Any) -> Any:
+    """Lists as tuples, however deep: how a field is written does not matter."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value))
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return value
+
+
+# Which replicas a strategy makes, which of them differ, and which stand for the rest.
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """A strategy that cuts samples evenly over ``devices`` (indices, in the order of the parts),
+    as written out; ``axes`` are those along which it says so, by key of its partition.
+    """
+
+    strategy: Strategy
+    devices: tuple[int, ...]
+    axes: dict[str, str]
+
+
+def refusal(prepared: Prepared, strategy: Strategy) -> str:
+    """Why no replica can be simulated alone, whatever the graph; "" where one can.
+
+    Replicas must share nothing but collectives of all: then the state of each is the image of any
+    other's, round by round (``quotient``).
+    """
+    cluster = prepared.cluster
+    hosts = (cluster.host_of(device) for device in cluster.hosted)
+    reasons = {
+        "a pipeline gives devices different work": strategy.pipeline is not None,
+        "a synchronisation policy gives servers different work": isinstance(strategy.sync, Sync),
+        "a loader feeds all devices": strategy.loader is not None,
+        "tensors are stored otherwise than they are made": bool(strategy.tensors),
+        "queues have sequences of their own": strategy.order.policy == "fixed",
+        "collectives run as their messages": strategy.collectives.cost == "expanded",
+        "links are shared at max-min rates": prepared.fabric.shares_rates,
+        "transfers and computing slow each other": slows(cluster),
+        "devices of a node share a host": any(h is not None and h.threads == "node" for h in hosts),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def replicas_of(prepared: Prepared, strategy: Strategy) -> Replicas | str:
+    """The replicas of a strategy whose short form is written out, or why it has none.
+
+    Raises InputError.
+    """
+    if strategy.placement:
+        return "some ops are placed by themselves"
+    graph, cluster, cuts = prepared.graph, prepared.cluster, dict[str, str]()
+    for key, configuration in strategy.partition.items():
+        axes = [axis for axis, degree in configuration.split.items() if degree > 1]
+        if len(axes) != 1:
+            return "ops are split along several axes, or not at all"
+        cuts[key] = axes[0]
+    resolved = resolve_partition(graph, cluster, strategy.partition).values()
+    spread = {each.devices for each in resolved}
+    devices = next(iter(spread))
+    if len(spread) > 1 or len(set(devices)) < len(devices):
+        return "ops are split over different devices"
+    return Replicas(strategy, devices, cuts)
+
+
+def representatives(prepared: Prepared, replicas: Replicas) -> tuple[list[int], list[int]]:
+    """The devices to simulate (indices, in the order of the parts, then idle ones in that of the
+    cluster), and by device of the cluster the place among them of the one that stands for it.
+
+    The first stands for itself alone, for what nothing cuts lies there.
+    """
+    cluster, place = prepared.cluster, {d: i for i, d in enumerate(replicas.devices)}
+    first, last = replicas.devices[0], replicas.devices[-1]
+    stands: dict[Hashable, int] = {}
+    for device in (*replicas.devices[1:], *_idle(cluster, place)):
+        stands.setdefault(traits(cluster, device, device in place), device)
+    # The last names the far end of a collective; three at least, for a group of two has other
+    # buffers in NCCL.
+    used = {first, last, *(device for device in stands.values() if device in place)}
+    chosen = sorted(used, key=place.__getitem__)
+    chosen += sorted(device for device in stands.values() if device not in place)
+    at = {device: number for number, device in enumerate(chosen)}
+    by_device = [
+        at[device] if device in at else at[stands[traits(cluster, device, device in place)]]
+        for device in range(len(cluster.devices))
+    ]
+    return chosen, by_device
+
+
+def _idle(cluster: Cluster, used: dict[int, int]) -> Iterator[int]:
+    return (device for device in range(len(cluster.devices)) if device not in used)
+
+
+def traits(cluster: Cluster, device: int, used: bool) -> Hashable:
+    """What a device has in common with those that run as it does, and hold as much."""
+    there = cluster.devices[device]
+    held = there.kind, there.memory, there.staging
+    # Where nothing runs, how fast it would run does not matter.
+    return (*held, there.gap, there.beside_copies, cluster.host_of(device)) if used else held
+
+
+def reduced_cluster(cluster: Cluster, chosen: list[int]) -> Cluster:
+    """These devices without links: only collectives, which are costed on the whole, join them."""
+    # The order of a cluster breaks ties, so it stays.
+    devices = tuple(cluster.devices[device] for device in sorted(chosen))
+    return replace(cluster, devices=devices, links=())
+
+
+def reduced_strategy(replicas: Replicas, names: tuple[str, ...]) -> Strategy:
+    """The strategy on fewer devices, by name, in the order of the parts."""
+    partition = {
+        key: Configuration({axis: len(names)}, names, replicas.strategy.partition[key].time)
+        for key, axis in replicas.axes.items()
+    }
+    return replace(replicas.strategy, partition=partition)
+
 
 WORTH_REDUCING = 17
 """Fewer replicas are simulated one by one: that is quick, and charts show each of them."""

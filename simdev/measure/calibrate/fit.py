@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
@@ -11,14 +11,262 @@ import numpy as np
 
 from ...execution.scenario import Scenario, graph_of
 from ...ground.errors import InputError
-from ...ground.units import PS_PER_SECOND, picoseconds
+from ...ground.units import MAX_BYTES, PS_PER_SECOND, picoseconds
 from ...lowering import Prepared
-from ...nouns.cluster import Device
+from ...nouns.cluster import Device, Link
+from ...nouns.fabric import Route
 from ...nouns.taskgraph import TRANSFER, Ints
-from .links import LinkNumbers, crossings_of, fit_links, gap_parameter, numbers_of
 from .measured import Measured
-from .observe import UNKNOWN, Alike, Beliefs, Scene, Waits, device_classes, scene_of, waits
-from .solve import Floats, Parameter, error_of, significant, solve
+from .observe import UNKNOWN, Alike, Beliefs, Scene, Waits, alone, device_classes, scene_of, waits
+from .solve import Floats, Parameter, error_of, independent, middle, significant, solve
+
+# Gaps, latencies and bandwidths of classes of links, from the spans of transfers.
+# A transfer lasts bytes / the smallest bandwidth of its route plus the latencies that are held;
+# the others are the lag after it. Both are linear in the latencies and in the inverse bandwidths,
+# so a system of equations tells all.
+
+ROUNDING_PS = 2.0  # a duration is two parts, each rounded up
+LEAST_INVERSE = PS_PER_SECOND / MAX_BYTES  # ps a byte of the largest bandwidth that a link may have
+
+
+@dataclass(frozen=True, slots=True)
+class LinkNumbers:
+    """The numbers of all link classes: ``line`` holds their inverse bandwidths (ps a byte), then
+    their latencies (ps); ``gap`` is in ps.
+    """
+
+    line: Floats
+    gap: Floats
+
+
+def numbers_of(classes: Sequence[Alike[Link]]) -> LinkNumbers:
+    """The numbers that the cluster tells."""
+    links = [links.member for links in classes]
+    inverse, latency, gap = (
+        [float(value) * PS_PER_SECOND for value in column]
+        for column in (
+            [1 / Fraction(link.bandwidth) for link in links],
+            [link.latency for link in links],
+            [link.gap for link in links],
+        )
+    )
+    return LinkNumbers(np.array(inverse + latency), np.array(gap))
+
+
+@dataclass(frozen=True, slots=True)
+class Crossings:
+    """How each task crosses the link classes, [tasks, 2 classes]: ``duration`` and ``lag`` times a
+    ``line`` of numbers are what it takes alone on its links, and what passes until it is received.
+
+    ``stiffest`` is the class whose gap counts after it, -1 for none.
+    """
+
+    duration: Floats
+    lag: Floats
+    stiffest: Ints
+
+
+def crossings_of(scene: Scene, numbers: LinkNumbers) -> Crossings:
+    """Those of all transfers, with bottlenecks by the given numbers; other tasks cross none."""
+    tasks, classes = scene.task_graph.tasks, len(scene.links)
+    duration, lag = np.zeros((2, len(tasks), 2 * classes))
+    stiffest = np.full(len(tasks), UNKNOWN)
+    # Thousands of transfers take a few routes.
+    ways: dict[tuple[tuple[int, ...], ...], tuple[list[int], list[int], int, int]] = {}
+    for task, routes in scene.routes.items():
+        key = tuple(route.half_links for route in routes)
+        if key not in ways:
+            ways[key] = _way(scene, routes, numbers)
+        duration[task, classes:], lag[task, classes:], slowest, stiffest[task] = ways[key]
+        if slowest != UNKNOWN:
+            duration[task, slowest] = tasks.bytes[task]
+    return Crossings(duration, lag, stiffest)
+
+
+def _way(
+    scene: Scene, routes: Sequence[Route], numbers: LinkNumbers
+) -> tuple[list[int], list[int], int, int]:
+    """(how often the latency of each class is held, how often it is a lag, the class whose
+    bandwidth rules, the class whose gap does).
+
+    Of several routes of one multicast the largest latency counts, held and not, and the smallest
+    bandwidth.
+    """
+    crossed = [[scene.class_of_half_link[half] for half in route.half_links] for route in routes]
+    holds = np.array([links.member.hold_latency for links in scene.links], np.bool_)
+    inverse, latency = numbers.line[: len(holds)], numbers.line[len(holds) :]
+    counts = np.array(
+        [np.bincount(np.array(path, np.int64), minlength=len(holds)) for path in crossed]
+    )
+    held, lagging = (
+        max(kept.tolist(), key=lambda count: float(latency @ np.array(count)))
+        for kept in (counts * holds, counts * ~holds)
+    )
+    classes = list(dict.fromkeys(k for path in crossed for k in path))
+    slowest = max(classes, key=lambda k: float(inverse[k]), default=UNKNOWN)
+    stiffest = max(classes, key=lambda k: float(numbers.gap[k]), default=UNKNOWN)
+    return held, lagging, slowest, stiffest
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Rows of equations in ps: columns are those of a ``line`` of numbers.
+
+    ``care`` is how much each row counts beside the others.
+    """
+
+    columns: Floats
+    target: Floats
+    care: Floats
+
+
+def system(scene: Scene, crossings: Crossings, lags: Waits) -> System:
+    """What the transfers took, and how long their receivers waited after them."""
+    sent, target = list[int](), list[float]()
+    for start, finish in zip(scene.steps.start, scene.steps.finish, strict=True):
+        for task in alone(scene, start, finish):
+            sent.append(task)
+            target.append(float(finish[task] - start[task]))
+    rows = np.array(sent, np.int64)
+    columns = np.concatenate((crossings.duration[rows], crossings.lag[lags.before]))
+    times = np.array(target + lags.length.tolist())
+    care = np.ones(len(times))
+    if len(lags.scale):
+        care[len(target) :] = np.median(lags.scale) / lags.scale
+    telling = (times > 0) & columns.any(axis=1)
+    return System(columns[telling], times[telling], care[telling])
+
+
+def fit_links(
+    scene: Scene, numbers: LinkNumbers, waits: tuple[Waits, Waits], quantities: Sequence[str]
+) -> tuple[list[Parameter], LinkNumbers]:
+    """The parameters of all link classes, of these ``quantities``, and the numbers with what was
+    fitted.
+    """
+    parameters: list[Parameter] = []
+    if not scene.links:
+        return parameters, numbers
+    crossings = crossings_of(scene, numbers)
+    if "gap" in quantities and scene.prepared.fabric.has_queues:
+        behind = crossings.stiffest[waits[0].before]
+        parameters = [
+            gap_parameter(links, waits[0].of(np.flatnonzero(behind == k)), on_links=True)
+            for k, links in enumerate(scene.links)
+        ]
+        gaps = np.array([float(gap.value) * PS_PER_SECOND for gap in parameters])
+        numbers = replace(numbers, gap=gaps)
+    wanted = [name for name in ("bandwidth", "latency") if name in quantities]
+    if wanted:
+        lines, line = _lines(scene, numbers, system(scene, crossings, waits[1]), wanted)
+        return [*parameters, *lines], replace(numbers, line=line)
+    return parameters, numbers
+
+
+def gap_parameter(alike: Alike[Device] | Alike[Link], waits: Waits, on_links: bool) -> Parameter:
+    """The gap of a class from the waits for it."""
+    before, count = Fraction(alike.member.gap), len(waits.before)
+    kept = Parameter("gap", alike.name, before, before, None, count, alike.rows, on_links)
+    if not count:
+        note = "left alone: in the trace nothing there starts right after another"
+        return replace(kept, note=note)
+    solution = middle(waits.length, waits.scale)
+    value, error = float(solution.values[0]), float(solution.errors[0])
+    seconds = significant(max(value, 0.0), error, Fraction(1, 2)) / PS_PER_SECOND
+    # After transfers whose ends are only believed, the error is that of their durations, which this
+    # error does not tell.
+    known = None if on_links and waits.believed else error_of(error / PS_PER_SECOND)
+    return replace(kept, value=seconds, error=known)
+
+
+def _lines(
+    scene: Scene, numbers: LinkNumbers, rows: System, quantities: Sequence[str]
+) -> tuple[list[Parameter], Floats]:
+    """The latencies and bandwidths, and the line of numbers with what was fitted."""
+    classes, values = len(scene.links), numbers.line.copy()
+    wanted = list(range(classes)) if "bandwidth" in quantities else []
+    if "latency" in quantities:
+        # Where two latencies cannot be told apart, the larger is fitted.
+        wanted += sorted(range(classes, 2 * classes), key=lambda k: (-values[k], k))
+    solved = _solved(rows, values, wanted)
+    for k, (value, _) in solved.items():
+        values[k] = value
+    # Class by class, the latency before the bandwidth.
+    order = sorted(wanted, key=lambda k: (k % classes, -k))
+    lines = [
+        _line(scene.links[k % classes], k >= classes, solved.get(k), rows, rows.columns[:, k])
+        for k in order
+    ]
+    return lines, values
+
+
+def _solved(rows: System, values: Floats, wanted: Sequence[int]) -> dict[int, tuple[float, float]]:
+    """(value, standard error) in ps of the columns that the data tell of; none comes out
+    negative.
+    """
+    classes, fixed = len(values) // 2, values.copy()
+    free, zero = list(wanted), dict[int, tuple[float, float]]()
+    while True:
+        relative = rows.columns[:, free] / rows.target[:, None]
+        chosen = [free[k] for k in independent(relative)]
+        if not chosen:
+            return zero
+        others = np.setdiff1d(np.arange(2 * classes), chosen)
+        offset = rows.columns[:, others] @ fixed[others]
+        solution = solve(rows.columns[:, chosen], rows.target, offset, care=rows.care)
+        pairs = zip(solution.values.tolist(), solution.errors.tolist(), strict=True)
+        fitted = dict(zip(chosen, pairs, strict=True))
+        impossible = (
+            k
+            for k, (value, _) in fitted.items()
+            if value < 0 or (k < classes and value <= LEAST_INVERSE)
+        )
+        worst = next(impossible, None)
+        if worst is None:
+            return zero | fitted
+        # A negative inverse bandwidth means that the latencies told are too long; a negative
+        # latency means none.
+        free.remove(worst)
+        if worst >= classes:
+            fixed[worst] = 0.0
+            zero[worst] = 0.0, fitted[worst][1]
+
+
+def _line(
+    links: Alike[Link],
+    is_latency: bool,
+    solved: tuple[float, float] | None,
+    rows: System,
+    column: Floats,
+) -> Parameter:
+    """The parameter of one column, in SI units."""
+    quantity = "latency" if is_latency else "bandwidth"
+    before = Fraction(getattr(links.member, quantity))
+    count = int(np.count_nonzero(column))
+    kept = Parameter(quantity, links.name, before, before, None, count, links.rows, True)
+    if solved is None:
+        return replace(kept, note=_why_not(quantity, count))
+    value, error = solved
+    if is_latency:
+        exact = significant(value, error, ROUNDING_PS) / PS_PER_SECOND
+        return replace(kept, value=exact, error=error_of(error / PS_PER_SECOND))
+    rate, rounding = PS_PER_SECOND / value, ROUNDING_PS * np.mean(1 / rows.target[column > 0])
+    error = error * rate / value
+    return replace(
+        kept, value=significant(rate, error, float(rounding) * rate), error=error_of(error)
+    )
+
+
+def _why_not(quantity: str, count: int) -> str:
+    if not count and quantity == "bandwidth":
+        reason = "no transfer in the trace is ruled by it"
+    elif not count:
+        reason = "no transfer waits for it"
+    elif quantity == "latency":
+        reason = "the sizes sent do not tell it from the bandwidth, or from another latency"
+    else:
+        reason = "the latencies leave no time for sending"
+    return f"left alone: {reason}"
+
 
 FIT = ("gap", "latency", "bandwidth")
 ROUNDS = 3  # gaps, latencies and bandwidths tell each other which tasks waited for what

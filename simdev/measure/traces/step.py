@@ -3,21 +3,273 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import chain, count
+from math import prod
 from typing import Any
 
 from ...ground.errors import InputError
 from ...nouns.cluster import Host
-from ...nouns.graph import Graph, Op
-from .calls import Call, waits
-from .events import Event, Events, busy, parse_events
-from .graph import step_graph
+from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.semantics import work
+from ...nouns.semantics.dtype import bits_of
+from ..kinds import Fields
+from .calls import Call, is_copy, waits
+from .compiled import is_fused, kernel_row, region_of
+from .events import LAUNCHES, Event, Events, busy, parse_events
 from .operators import Replay, types_of
 from .reading import calls_of, kind_of_device, steps_of
-from .timeline import Timeline, bounds, device_timeline, host_timeline
-from .updates import OPTIMIZER, gradients_of, update_kind
+from .replay import ATEN, Replayed, shares
+from .timeline import Piece, Timeline, bounds, device_timeline, host_timeline
+from .updates import OPTIMIZER, Parameter, gradients_of, update_kind
+
+# The graph of a traced step: its calls in their order, with the times of the trace.
+# A trace knows no tensors, only their shapes. What an op reads is taken to be the latest output
+# of as many elements of the same type; the backward first looks at what its forward op read and
+# made, which autograd's sequence numbers tell. An op that reads nothing so waits for the op
+# before it. Parameters are those whose gradients autograd stores; the memory of a step is told as
+# far as this goes.
+
+STATES = {"adam": 2, "adamw": 2, "sgd_momentum": 1, "sgd": 0, "adagrad": 1, "rmsprop": 1}
+"""Tensors of state a parameter, by kind of update without its ending."""
+
+_PHASES = {"backward": "grad/", "update": "update/"}
+_NANOSECOND = Fraction(1, 10**9)
+Key = tuple[int, str]
+"""Elements and dtype of a tensor."""
+
+
+@dataclass
+class Step:
+    """The ops of a step while they are written, and what is known of the tensors around them."""
+
+    kind: str
+    replay: Replay
+    ops: list[Op] = field(default_factory=list)
+    unnamed: Counter[str] = field(default_factory=Counter)
+    gradients: list[str] = field(default_factory=list)
+    _taken: set[str] = field(default_factory=set)
+    _latest: dict[Key, str] = field(default_factory=dict)
+    _around: dict[int, dict[Key, str]] = field(default_factory=dict)
+
+    def add(self, piece: Piece) -> None:
+        """Writes a piece: an op, or several where one call is several ops."""
+        call = piece.call
+        if call.event is not None and call.event.category in LAUNCHES:
+            self.add_host(call.event.name, piece.host_ns, self.ops[-1].phase, piece.blocks)
+            return
+        if not piece.last or _copies(piece) or call.event is None:
+            if is_fused(call.name):
+                self.unnamed[_plain(piece).row["op"]] += piece.device_ns
+            self._write(piece, _plain(piece), 1.0, first=True)
+            return
+        parts = self.replay.of(call.event)
+        if isinstance(parts, str) or not parts:
+            self._write(piece, _plain(piece), 1.0, first=True)
+            return
+        if is_fused(call.name):
+            self.unnamed[parts[0].row["op"]] += piece.device_ns
+        rows = [part.row for part in parts]
+        for part, share in zip(parts, shares(rows) if len(rows) > 1 else [1.0], strict=True):
+            self._write(piece, part, share, first=part is parts[0])
+
+    def add_host(self, name: str, host_ns: int, phase: str, blocks: bool = False) -> None:
+        """Writes what the host does alone, and whether it then waits for all that it launched."""
+        before, time = (self.ops[-1].name,), host_ns * _NANOSECOND
+        self.ops.append(
+            Op(
+                self._unique(name), "host", phase, (), before,
+                time=0, host_time=time, blocks_host=blocks,
+            )
+        )  # fmt: skip
+
+    def keep_gradient(self, parameter: Parameter) -> int:
+        """Notes that the latest output of a parameter's size is its gradient; returns the bytes of
+        a gradient that no op is known to have made.
+        """
+        source = self._latest.get((prod(parameter[0]), parameter[1]), "")
+        if not source.startswith(_PHASES["backward"]) or source in self.gradients:
+            return _size(parameter)
+        self.gradients.append(source)
+        return 0
+
+    def _write(self, piece: Piece, part: Replayed, share: float, first: bool) -> None:
+        call, row = piece.call, part.row
+        span = call.event or (piece.kernels[0][0] if piece.kernels else None)
+        where = region_of(span) if span is not None else None
+        prefix = _PHASES.get(call.phase, "") + (f"compiled {where}/" if where else "")
+        name = self._unique(prefix + row["op"])
+        if any(Op(name).problems()):
+            name = self._unique("call")
+        inputs = self._reads(call, row)
+        outputs = part.outputs
+        if call.phase == "update" and call.name.endswith("_"):
+            # Made in place, where the parameters and the optimizer's state lie.
+            outputs = [output | {"bytes": 0} for output in outputs]
+        before = (self.ops[-1].name,) if self.ops and not inputs else ()
+        time = Fraction(round(piece.device_ns * share)) * _NANOSECOND
+        launches = len({id(launch) for launch, _ in piece.kernels})
+        seen: dict[str, Any] = {"in": row["in"], "dt": row["dt"]} if row["in"] else {}
+        self.ops.append(
+            Op(
+                name,
+                kind=row["op"],
+                phase=call.phase,
+                inputs=inputs,
+                control_inputs=before,
+                outputs=tuple(Tensor(**output) for output in outputs),
+                attrs=row["attrs"] | seen,
+                # Another kind of device has a time of its own where the ladder can tell it.
+                time={self.kind: time} if _has_work(part) else time,
+                # All launches of a call stand with its first op: the others follow on the device.
+                host_time=piece.host_ns * _NANOSECOND if first else 0,
+                launches=max(1, launches) if first else 1,
+                blocks_host=piece.blocks and first,
+            )
+        )
+        self._remember(call, row, inputs, name, [made for made in outputs if made["bytes"]])
+
+    def _reads(self, call: Call, row: Fields) -> tuple[str, ...]:
+        """The tensors that the op is taken to read."""
+        around = self._forward_of(call) if call.phase == "backward" else {}
+        sources = []
+        for i, (shape, dtype) in enumerate(zip(row["in"], row["dt"], strict=True)):
+            key = (prod(shape), dtype)
+            saved = around.get(key) if i or key not in self._latest else None
+            source = saved or self._latest.get(key)
+            if source is not None and source not in sources and prod(shape) > 1:
+                sources.append(source)
+        return tuple(sources)
+
+    def _forward_of(self, call: Call) -> Mapping[Key, str]:
+        """What the forward op of a backward op read and made."""
+        numbers = _sequence_numbers(call)
+        return next((self._around[number] for number in numbers if number in self._around), {})
+
+    def _remember(
+        self, call: Call, row: Fields, inputs: Sequence[str], name: str, outputs: Sequence[Fields]
+    ) -> None:
+        made = {
+            (prod(output["shape"]), output["dtype"]): f"{name}:{i}" if i else name
+            for i, output in reversed(list(enumerate(outputs)))
+        }
+        if call.phase == "forward":
+            keys = [(prod(shape), dtype) for shape, dtype in zip(row["in"], row["dt"], strict=True)]
+            read = {key: self._latest[key] for key in keys if self._latest.get(key) in inputs}
+            for number in _sequence_numbers(call):
+                self._around[number] = read | made
+        self._latest |= made
+
+    def _unique(self, name: str) -> str:
+        numbered = (f"{name}_{i}" for i in count(1))
+        free = next(text for text in chain([name], numbered) if text not in self._taken)
+        self._taken.add(free)
+        return free
+
+
+def step_graph(
+    name: str,
+    timeline: Timeline,
+    kind: str,
+    replay: Replay,
+    gradients: Sequence[tuple[int, Parameter]],
+    update: str | None,
+) -> tuple[Graph, Counter[str]]:
+    """The graph of a step on a kind of device, and ns by kind of what a compiler fused.
+
+    ``gradients`` as ``gradients_of`` tells them; ``update`` is the kind of the optimizer's updates,
+    where it is known.
+    """
+    step = Step(kind, replay)
+    if gradients:
+        step.ops.append(_parameters([parameter for _, parameter in gradients], update))
+    left, unmade = deque(gradients), 0
+    for piece in timeline.pieces:
+        while left and left[0][0] < piece.launched:
+            unmade += step.keep_gradient(left.popleft()[1])
+        step.add(piece)
+    unmade += sum(step.keep_gradient(parameter) for _, parameter in left)
+    if timeline.rest_ns:
+        step.add_host("rest of the step", timeline.rest_ns, "update")
+    if gradients:
+        step.ops[0] = replace(step.ops[0], grad_bytes=unmade)
+    # Gradients live to the end of the step, where the next one clears them.
+    last = step.ops[-1]
+    reached = (*last.inputs, last.name)
+    kept = [
+        name
+        for name in step.gradients
+        if name not in reached and not name.startswith(f"{last.name}:")
+    ]
+    step.ops[-1] = replace(last, inputs=(*last.inputs, *kept))
+    return Graph(name, tuple(step.ops)), step.unnamed
+
+
+def _parameters(parameters: Sequence[Parameter], update: str | None) -> Op:
+    """An op that owns all parameters and the optimizer's state."""
+    size = sum(map(_size, parameters))
+    states = STATES.get((update or "").removesuffix("_update"), 0)
+    return Op(
+        "parameters",
+        "parameter",
+        time=0,
+        host_time=0,
+        param_bytes=size,
+        state_bytes=states * size,
+    )
+
+
+def _has_work(part: Replayed) -> bool:
+    """Whether simdev knows what an op computes."""
+    row = part.row
+    amount = work(row["op"], row["attrs"], row["in"], row.get("out", ()), row["dt"])
+    return bool(part.outputs) and amount is not None
+
+
+def _size(parameter: Parameter) -> int:
+    shape, dtype = parameter
+    return prod(shape) * bits_of(dtype) // 8
+
+
+def _plain(piece: Piece) -> Replayed:
+    """What a piece is of which no row is known, by its operator's or its kernel's name."""
+    call, attrs = piece.call, Fields()
+    if _copies(piece):
+        home = is_copy(piece.kernels[0][1], "DtoH")
+        kind = "copy_to_host" if home else "copy_to_device"
+        attrs["bytes"] = sum(kernel.number("bytes") or 0 for _, kernel in piece.kernels)
+    elif call.event is not None:
+        kind = call.event.name.removeprefix(ATEN).strip("_") or "op"
+        kind = kind if piece.last else f"{kind} (part)"
+    elif is_fused(call.name):
+        kind = kernel_row(call.name, call.phase)["op"]
+    else:
+        kind = _short(call.name)
+    return Replayed({"op": kind, "attrs": attrs, "in": [], "dt": []}, [])
+
+
+def _copies(piece: Piece) -> bool:
+    """Whether a piece copies between host and device and does nothing else."""
+    return bool(piece.kernels) and all(
+        is_copy(kernel, "HtoD", "DtoH") for _, kernel in piece.kernels
+    )
+
+
+def _short(name: str) -> str:
+    """A kernel's name without template arguments and parameters."""
+    return name.removeprefix("void ").split("<")[0].split("(")[0].strip() or "kernel"
+
+
+def _sequence_numbers(call: Call) -> list[int]:
+    """Numbers of the autograd node of a call, innermost first."""
+    event = call.event
+    spans: list[Event] = [] if event is None else [event, *event.above()]
+    numbers = [span.number("Sequence number") for span in spans]
+    return [number for number in numbers if number is not None]
+
 
 MOST_NAMED = 5
 

@@ -8,6 +8,12 @@ follows from the times of the stages.
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+from collections.abc import Iterator
+
+from ...ground.errors import InputError, refuse
 from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
 from .dualpipe import check_dualpipe, dualpipe, dualpipe_v
 from .generate import (
@@ -29,9 +35,92 @@ from .generate import (
     round_robin,
 )
 from .heuristic import searched_schedule, zero_bubble
-from .table import Schedule, aligned, weight_versions
-from .text import read_csv, schedule_csv
+from .sizes import MAX_ACTIONS
+from .table import Row, Schedule, aligned, weight_versions
 from .times import StageTimes, stage_times
+
+# Schedules as text: a line of comma-separated actions for each rank, as PyTorch's pipelining
+# reads and writes them.
+
+_ACTION = re.compile(r"([0-9]{1,7})([FBIW])([0-9]{1,7})")
+# What PyTorch's lowered tables hold besides: communication follows from the table, and is an empty
+# slot here.
+_COMMUNICATION = re.compile(
+    r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)[0-9]*"
+)
+_OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
+
+
+def read_csv(text: str, name: str = "custom") -> Schedule:
+    """A schedule from a table with a line a rank; empty cells are empty slots.
+
+    Reads what ``torch.distributed.pipelining`` dumps, in both of its formats: actions that
+    communicate become empty slots, and the parts of an OVERLAP_F_B are two actions of which the
+    first is one of ``Schedule.overlaps``. Raises InputError with every problem.
+    """
+    problems: list[str] = []
+    overlaps = set[Action]()
+    rows: list[Row] = []
+    try:
+        lines = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise InputError(f"not CSV: {error}") from None
+    while lines and not any(cell.strip() for cell in lines[-1]):
+        lines.pop()  # a file may end in empty lines
+    if sum(map(len, lines)) > MAX_ACTIONS:
+        raise InputError(f"more than {MAX_ACTIONS:,} slots")
+    for rank, line in enumerate(lines):
+        row: list[Action | None] = []
+        for cell in line:
+            try:
+                actions = list(_cell(cell))
+            except ValueError as error:
+                problems.append(f"rank {rank}, slot {len(row)}: {error}")
+                continue
+            row += actions
+            if len(actions) > 1:
+                overlaps.update(filter(None, actions[:1]))
+        rows.append(tuple(row))
+    refuse(problems)
+    return Schedule(tuple(rows), name, overlaps=frozenset(overlaps))
+
+
+def schedule_csv(schedule: Schedule) -> str:
+    """The table as PyTorch dumps it: a line a rank, an empty cell for an empty slot."""
+    file = io.StringIO()
+    csv.writer(file).writerows([list(_cells(row, schedule.overlaps)) for row in schedule.rows])
+    return file.getvalue()
+
+
+def _cells(row: Row, overlaps: frozenset[Action]) -> Iterator[str]:
+    """Two that overlap stand in the slot of the second."""
+    first: Action | None = None
+    for action in row:
+        if action is None or action in overlaps:
+            first = action or first
+            yield ""
+        elif first is not None:
+            yield f"({first};{action})OVERLAP_F_B"
+            first = None
+        else:
+            yield str(action)
+
+
+def _cell(cell: str) -> Iterator[Action | None]:
+    """What a cell holds: an action, an empty slot, or two actions that overlap."""
+    text = cell.strip()
+    if not text or _COMMUNICATION.fullmatch(text):
+        yield None
+    elif overlap := _OVERLAP.fullmatch(text):
+        for part in overlap[1].split(";"):
+            yield from _cell(part)
+    elif action := _ACTION.fullmatch(text):
+        yield Action(int(action[1]), action[2], int(action[3]))
+    else:
+        raise ValueError(
+            f'"{text[:40]}" is no action; write stage, F, B, I or W, and microbatch, like 2F0'
+        )
+
 
 __all__ = [
     "BACKWARD",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import accumulate
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...lowering import Prepared
 from ...lowering.partition.problem import SplitProblem
 from ...nouns.graph import Graph
 from ...nouns.semantics import statistics_of
-from ...nouns.strategy import Collectives, Resolved, Strategy
+from ...nouns.strategy import Collectives, Order, Resolved, Strategy
 from ...nouns.taskgraph import Ints
 from ..cost import EXCEEDING, WORSE, Cost, limits_of
 from ..peaks import Events, events_for
@@ -43,7 +43,6 @@ from .columns import (
     rules_of,
     work_for,
 )
-from .covered import require_covered
 from .fan import fans
 from .hosts import Hosts, dispatches_of, hosts_for
 from .instants import FULL, LONG
@@ -52,6 +51,44 @@ from .pieces import FULL as NO_ROOM
 from .program import SplitProgram
 from .run import step, step_in_order
 from .states import take_back
+
+# Which strategies and questions the compiled path of splits knows.
+
+FREE = ("placement", "partition", "sync", "collectives", "order")
+ORDERS = Order("fifo"), Order("program")
+COVERED = ("all-reduce", "parameter-server", "sharded")
+"""Ways to add gradients up, each tensor by itself."""
+FREE_OF_COLLECTIVES = ("algorithm", "cost", "tables", "chunks")
+"""Fields of a strategy, and of its collectives, that may be anything here; others must be left out.
+"""
+
+
+def require_covered(prepared: Prepared, strategy: Strategy) -> None:
+    """Raise NotCoveredError where lowering has to answer for the strategy, or the question."""
+    cluster, default, ops = prepared.cluster, Strategy(), prepared.graph.ops
+    covered = (
+        strategy.sync in COVERED
+        and strategy.order in ORDERS
+        and _equal(strategy, default, FREE)
+        and _equal(strategy.collectives, default.collectives, FREE_OF_COLLECTIVES)
+        and cluster.transfer == "once-per-device"
+        and prepared.memory.model == "full"
+        and not any(device.staging for device in cluster.devices)
+        and not prepared.fabric.shares_rates
+        and not prepared.rings
+    )
+    named = not any(
+        op.control_inputs or "#" in op.name or len(op.made) < len(op.outputs) for op in ops
+    )
+    if not (covered and named and ops):
+        raise NotCoveredError
+
+
+def _equal(value: Any, other: Any, but: Sequence[str]) -> bool:
+    """Whether two values of a dataclass have equal fields, some left out."""
+    names = (field.name for field in fields(other) if field.name not in but)
+    return all(getattr(value, name) == getattr(other, name) for name in names)
+
 
 ROUNDS = (5, 9, 2, 13)
 """Bits of rounds on the heap, tried in turn: few leave more room for times that lie far apart."""

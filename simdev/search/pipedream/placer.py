@@ -2,16 +2,224 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, partial
+from itertools import pairwise
+from math import lcm
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ...execution.engine import simulate
 from ...ground.errors import InputError
+from ...ground.units import PS_PER_SECOND
+from ...lowering.pipeline import Site, pipeline_task_graph
+from ...nouns.schedules import Schedule, StageTimes, round_robin
+from ...nouns.structure import hands_out_parameters
+from ...nouns.taskgraph import Ints
+from ...nouns.trace import Trace
 from ...oracle import Oracle
+from ...report.measures.pipeline import PipelineUse, pipeline_use
 from ..fitting import repair
+from ..ideals import unhurried
 from ..trial import Trial
-from .plan import Partition, partition
+from .plan import Partition, Stage, partition
 from .profile import Level, levels_of, machines_of, profile_of
+
+# The plan executed: asynchronous 1F1B over the replicas of each stage, with versions of weights
+# and the links of the cluster, until it is steady (sections 3.2 and 3.3).
+
+ROUNDS = (4, 8, 16, 32, 64)  # to simulate beside what is in flight, one number after the other
+MOST_ACTIONS = 40_000  # of a simulation: some seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What an executed plan shows; times of a minibatch in seconds.
+
+    ``alone_s`` is its slowest stage by itself, ``in_turn_s`` the period of all stages in 1F1B-RR
+    with free transfers and replicas that do not wait for one another, ``together_s`` that with
+    replicas that do, and synchronise. ``use`` and ``trace`` are of the pipeline on the cluster.
+    """
+
+    use: PipelineUse
+    trace: Trace
+    alone_s: float
+    in_turn_s: float
+    together_s: float
+
+    @property
+    def period_s(self) -> float:
+        """The steady period."""
+        return _period(self.use, self.trace)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers and texts."""
+        schedule = self.use.schedule
+        return {
+            "period_s": self.period_s,
+            "steady": self.use.period is not None and self.use.period.repeats,
+            "alone_s": self.alone_s,
+            "in_turn_s": self.in_turn_s,
+            "together_s": self.together_s,
+            "first_s": self.use.latency_ps / PS_PER_SECOND,
+            "replicas": list(schedule.replicas),
+            "in_flight": self.use.versions[0],
+            "weight_versions": list(self.use.versions),
+            "peak_bytes": [memory.peak for memory in self.trace.memory],
+            "fits": self.trace.feasible,
+            "memory_excess_bytes": self.trace.memory_excess,
+        }
+
+
+def executed(
+    oracle: Oracle,
+    stages: Sequence[Stage],
+    devices: Sequence[int],
+    due: Callable[[], object] = unhurried,
+) -> Execution:
+    """A plan on the devices (index by machine) of the oracle's cluster.
+
+    A stage goes forward with its forward ops, and backward with all others; each takes the time of
+    its ops on its device, and gaps between them. What a later stage reads is handed on from stage
+    to stage. A round of a stage's replicas synchronises for as long as the planner counts, and no
+    link is held by it. ``due`` is called before each simulation, and may raise. Raises InputError
+    where no route joins two devices.
+    """
+    homes = [tuple(devices[machine] for machine in stage.machines) for stage in stages]
+    for source, destination in (pair for home in homes for pair in pairwise(home)):
+        oracle.prepared.segments(source, destination)  # replicas must reach one another, too
+    of_op = np.zeros(len(oracle.graph.ops), np.int64)
+    for number, stage in enumerate(stages):
+        for group in stage.groups:
+            of_op[list(oracle.groups[group])] = number
+    parts = _Parts(oracle, of_op)
+    every = [(stage, device) for stage, home in enumerate(homes) for device in home]
+    forward, backward = (
+        tuple(parts.seconds(chosen, *replica) for replica in every)
+        for chosen in (parts.forward, ~parts.forward)
+    )
+    kept, weights = parts.kept(), parts.sums([op.param_bytes for op in parts.ops])
+    none, sizes = Fraction(0), tuple(kept[stage] for stage, _ in every)
+    columns = (
+        forward, backward, (none,) * len(every), (none,) * (len(stages) - 1), sizes, sizes,
+        tuple(weights[stage] for stage, _ in every),
+    )  # fmt: skip
+    sync = tuple(Fraction(stage.sync_seconds) for stage in stages)
+    site = parts.site(tuple(device for _, device in every))
+    # Tables take as long to check as simulations take.
+    table = cache(partial(round_robin, tuple(map(len, homes))))
+    runs = list[tuple[PipelineUse, Trace]]()
+    for summed, place in ((None, None), (sync, None), (sync, site)):
+        due()
+        runs.append(_steady(table, [*map(len, homes)], StageTimes(*columns, summed), place))
+    times = zip(every, forward, backward, strict=True)
+    alone = float(max((f + b) / len(homes[stage]) for (stage, _), f, b in times))
+    # Replicas of a single stage wait for nothing: the fast ones run ahead, and rounds begin at
+    # their pace, while the slowest ends them.
+    in_turn = max(_period(*runs[0]), alone)
+    return Execution(*runs[2], alone, in_turn, _period(*runs[1]))
+
+
+def _steady(
+    table: Callable[[int], Schedule], replicas: Sequence[int], times: StageTimes, site: Site | None
+) -> tuple[PipelineUse, Trace]:
+    """The pipeline with as many minibatches as it takes until it repeats, or as there may be;
+    ``table`` makes the schedule of so many.
+    """
+    most = max(MOST_ACTIONS // (2 * len(replicas)), *replicas)
+    for rounds in ROUNDS:
+        # Beside those of the start, which are no more than all stages have in flight.
+        wanted = rounds * lcm(*replicas) + 2 * sum(replicas)
+        schedule = table(min(wanted, most))
+        trace = simulate(pipeline_task_graph(schedule, times, site))
+        use = pipeline_use(schedule, trace)
+        if wanted >= most or (use.period is not None and use.period.repeats):
+            break
+    return use, trace
+
+
+def _period(use: PipelineUse, trace: Trace) -> float:
+    """The steady period in seconds; where a round is too long to see several, the mean over the
+    later half of the minibatches.
+    """
+    if use.period_ps is not None:
+        return float(use.period_ps / PS_PER_SECOND)
+    starts: list[int] = trace.start.tolist()
+    actions = zip(use.schedule.actions, starts, strict=False)
+    begins = sorted(start for action, start in actions if (action.stage, action.kind) == (0, "F"))
+    later = begins[len(begins) // 2 :]
+    return (later[-1] - later[0]) / max(len(later) - 1, 1) / PS_PER_SECOND
+
+
+class _Parts:
+    """A graph cut into stages: what each of them computes, holds and hands on."""
+
+    def __init__(self, oracle: Oracle, of_op: Ints) -> None:
+        """``of_op``: the stage of each op."""
+        self.prepared, self.of_op = oracle.prepared, of_op
+        self.ops = oracle.prepared.graph.ops
+        self.count = int(of_op.max()) + 1
+        self.forward = np.array([op.phase == "forward" for op in self.ops])
+
+    def sums(self, sizes: Sequence[int]) -> list[int]:
+        """A number of each op, summed by stage."""
+        sums = np.zeros(self.count, np.int64)
+        np.add.at(sums, self.of_op, np.array(sizes, np.int64))
+        return sums.tolist()
+
+    def seconds(self, chosen: NDArray[np.bool_], stage: int, device: int) -> Fraction:
+        """Of the chosen ops of a stage, one after another on a device."""
+        duration = self.prepared.duration[chosen & (self.of_op == stage), device]
+        gaps = int(self.prepared.gap_ps[device]) * int((duration > 0).sum())
+        return Fraction(int(duration.sum()) + gaps, PS_PER_SECOND)
+
+    def _read(self) -> Iterator[tuple[int, int, Ints]]:
+        """Producer and output of each tensor that is read, and its readers."""
+        reads = self.prepared.reads
+        keys = zip(reads.producer.tolist(), reads.output.tolist(), strict=True)
+        for (producer, output), readers in zip(keys, reads.consumers.each(), strict=True):
+            if output >= 0:
+                yield producer, output, np.array(readers, np.int64)
+
+    def kept(self) -> list[int]:
+        """Bytes by stage that a forward makes and a backward, or a later stage, reads."""
+        held = set[tuple[int, int]]()
+        for producer, output, readers in self._read():
+            op = self.ops[producer]
+            here = self.forward[readers] & (self.of_op[readers] == self.of_op[producer])
+            if self.forward[producer] and not here.all() and not hands_out_parameters(op):
+                base = op.outputs[output].view_of
+                held.add((producer, output if base is None else base))
+        sizes = [0] * len(self.ops)
+        for producer, output in held:
+            sizes[producer] += self.ops[producer].outputs[output].bytes
+        return self.sums(sizes)
+
+    def site(self, devices: tuple[int, ...]) -> Site:
+        """The cluster under the stages, with ``devices`` by rank."""
+        crossing = np.zeros((2, self.count), np.int64)  # forth and back, behind each stage
+        gradients = [0] * len(self.ops)
+        for producer, output, readers in self._read():
+            home, size = int(self.of_op[producer]), self.ops[producer].outputs[output].bytes
+            there = self.of_op[readers]
+            crossing[0, home : max(int(there.max()), home)] += size
+            crossing[1, min(int(there.min()), home) : home] += size
+            updated = any(self.ops[reader].phase == "update" for reader in readers.tolist())
+            if self.ops[producer].phase == "backward" and updated:
+                gradients[producer] += size
+        space = np.zeros(self.count, np.int64)
+        np.maximum.at(space, self.of_op, [op.workspace_bytes for op in self.ops])
+        columns = (
+            *crossing[:, :-1].tolist(),
+            self.sums([op.grad_bytes + op.state_bytes for op in self.ops]),
+            self.sums(gradients),
+            space.tolist(),
+        )
+        return Site(self.prepared, devices, *map(tuple, columns))
 
 
 def pipedream(trial: Trial) -> None:
@@ -41,7 +249,6 @@ def _execute(trial: Trial, plan: Partition) -> None:
     """Run the plan, and tell what comes out."""
     oracle, best = trial.problem.oracle, trial.best
     # Loaded where a plan is executed: the report is much to load, and other methods need none.
-    from .execution import executed
 
     try:
         execution = executed(oracle, plan.stages, machines_of(oracle), trial.budget.require_time)

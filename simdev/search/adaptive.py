@@ -1,15 +1,98 @@
-"""Adaptive annealing: groups move one at a time or as clusters, and a policy learns which pays."""
+"""Adaptive annealing (ours): local search whose moves a policy learns while it searches."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from ...nouns.taskgraph import Ints
-from ..cooling import Cooling, cool, cool_chains, mean_change, movable_groups
-from ..space import energy
-from ..trial import Trial, Walk, best_start
-from .clusters import Clusters
-from .mixture import Mixture
+import numpy as np
+from numpy.random import Generator
+
+from ..nouns.taskgraph import Floats, Ints
+from ..oracle import Oracle
+from .cooling import Cooling, cool, cool_chains, mean_change, movable_groups
+from .features import neighbours
+from .kernels.clusters import Growth, grow
+from .kernels.compiling import Columns
+from .space import energy
+from .trial import Trial, Walk, best_start
+
+# Clusters: connected groups on one device, which move together.
+
+
+class Clusters:
+    """Grows clusters of the groups of an oracle."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        groups, near = len(oracle.groups), neighbours(oracle)
+        edges, none = len(near.ids), np.zeros(groups, np.int64)
+        rooms = np.zeros(groups, np.int64), np.zeros(edges, np.int64), np.zeros(edges, np.int64)
+        cells = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._near, self._columns = near, Columns(Growth(near.ptr, near.ids, *rooms, none, *cells))
+
+    def around(
+        self, group: int, size: int, where: Ints, random: np.random.Generator
+    ) -> tuple[Ints, Ints]:
+        """A cluster of at most ``size`` groups around one, and the devices of neighbours that stand
+        elsewhere, each as often as it was met; ``where`` is each group's device.
+
+        As in Wolff's cluster updates (1989) it grows along edges between equals; which edge is next
+        is drawn, so that clusters differ.
+        """
+        columns, edges = self._columns, int(self._near.ptr[group + 1] - self._near.ptr[group])
+        count = grow(columns.handle, where, group, size, random.random(2 * size + edges))
+        met = int(columns.array("met")[0])
+        return columns.array("cluster")[:count].copy(), columns.array("elsewhere")[:met]
+
+
+# Mixture: which kinds of moves are proposed, learned from what they gain.
+
+RATE = 0.03  # how far the logits go in an update
+UNIFORM = 0.4  # share of proposals of a kind that is drawn evenly: what pays changes on the way
+MEMORY = 0.98  # of the gains of earlier updates
+MOST = 6.0  # how far a logit may be below the largest
+
+
+class Mixture:
+    """A policy over ``count`` kinds of moves: a softmax that climbs what a proposal gains in the
+    mean (REINFORCE, Williams 1992), with the mean of all kinds as its baseline.
+
+    Gains are remembered with less and less weight, since one update sees a handful of each kind.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._logits = np.zeros(count)
+        self._gains, self._counts = np.zeros(count), np.zeros(count)
+
+    @property
+    def chances(self) -> Floats:
+        """The chance of each kind."""
+        weights = np.exp(self._logits - self._logits.max())
+        chances: Floats = (1.0 - UNIFORM) * weights / weights.sum() + UNIFORM / len(weights)
+        return chances
+
+    def draw(self, random: Generator, count: int) -> list[int]:
+        """Kinds of so many moves."""
+        kinds: list[int] = random.choice(len(self._logits), count, p=self.chances).tolist()
+        return kinds
+
+    def learn(self, gained: Sequence[tuple[int, float]]) -> None:
+        """Learn from proposals, each a kind and what it gained (of any scale)."""
+        kinds, gains = [kind for kind, _ in gained], [gain for _, gain in gained]
+        counts = np.bincount(np.array(kinds, np.int64), minlength=len(self._logits))
+        self._counts = MEMORY * self._counts + counts
+        self._gains = MEMORY * self._gains + np.bincount(
+            np.array(kinds, np.int64), gains, len(self._logits)
+        )
+        mean = self._gains / np.maximum(self._counts, 1.0)
+        baseline = self._gains.sum() / max(self._counts.sum(), 1.0)
+        climb = (mean - baseline) * counts
+        norm = float(np.sqrt(np.square(climb).sum()))
+        if norm > 0:
+            logits = self._logits + RATE * climb / norm
+            self._logits = np.maximum(logits - logits.max(), -MOST)
+
+
+# Adaptive annealing: groups move one at a time or as clusters, and a policy learns which pays.
 
 BLOCK = 64  # moves drawn at a time, under one temperature
 PARTS = 4  # a cluster has at most a fourth of the groups
@@ -94,3 +177,6 @@ class Clustered:
         cluster, elsewhere = self._clusters.around(group, size, where, random)
         devices = elsewhere if near and len(elsewhere) else self._trial.problem.choices[group]
         return cluster, int(devices[int(random.random() * len(devices))])
+
+
+"""Adaptive annealing (ours): local search whose moves a policy learns while it searches."""

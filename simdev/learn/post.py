@@ -1,0 +1,269 @@
+"""Post: cross-entropy minimisation and proximal policy optimisation of one distribution, without a
+network (Gao, Chen, Li, NeurIPS 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from math import nan
+from typing import Self
+
+import numpy as np
+
+from ..ground.errors import InputError
+from ..nouns.taskgraph import Floats, Ints
+from ..oracle import Cost
+from ..search.learning.settings import require_finite
+from ..search.policy import SavedPolicy, tied_to
+from ..search.sampling import (
+    PATIENCE,
+    around,
+    best_of,
+    frequencies,
+    likeliest,
+    mixed,
+    sampled,
+    share_of_moves,
+    uniform,
+)
+from ..search.space import rank_of
+from ..search.trial import Trial
+from .networks.evaluation import use
+from .networks.signals import reference_ps, signal, spread
+
+# Proximal policy optimisation (Schulman and others, 2017) of independent softmaxes, in closed
+# form.
+# The parameters are the logits u [group, device] of a distribution f = softmax(u) by group, as in
+# Post (Gao, Chen, Li, NeurIPS 2018). A step u + rate x gradient multiplies the chances by
+# exp(rate x gradient), so only these are kept. Of networks learning/ppo.py has the same objective
+# in torch: in closed form a step costs some array operations, and Post does without PyTorch.
+
+
+def advantages(costs: Floats) -> Floats:
+    """How much better each of a batch is than their mean, in standard deviations; 0 where all are
+    equal (ours).
+    """
+    deviation = spread(costs)
+    better: Floats = (costs.mean() - costs) / deviation if deviation else np.zeros_like(costs)
+    return better
+
+
+def surrogate(
+    chance: Floats, old: Floats, placements: Ints, gains: Floats, clip: float, kl: float
+) -> float:
+    """The objective of a batch: the mean over its ``placements`` [n, group] of the sum over groups
+    of min(r A, clip(r, 1 - c, 1 + c) A), less ``kl`` times the sum of the groups' divergences
+    KL(old || new).
+
+    r = new chance / old chance of the device that was drawn, group by group (ours: one ratio of
+    hundreds of factors diverges); A the placement's advantage (``gains``).
+    """
+    groups = np.arange(len(chance))
+    ratio = chance[groups, placements] / old[groups, placements]
+    gain = gains[:, None]
+    least = np.minimum(ratio * gain, np.clip(ratio, 1.0 - clip, 1.0 + clip) * gain)
+    is_old = old > 0
+    divergence = float((old[is_old] * np.log(old[is_old] / chance[is_old])).sum())
+    return float(least.sum() / len(placements)) - kl * divergence
+
+
+def gradient(
+    chance: Floats, old: Floats, placements: Ints, gains: Floats, clip: float, kl: float
+) -> Floats:
+    """Of ``surrogate`` by the logits [group, device].
+
+    Where a ratio counts, its slope by u[device] is r (1[drawn] - chance); that of the divergence is
+    chance - old.
+    """
+    groups, gain = np.arange(len(chance)), gains[:, None]
+    ratio = chance[groups, placements] / old[groups, placements]
+    counts = np.where(gain > 0, ratio < 1.0 + clip, ratio > 1.0 - clip)
+    weights = counts * ratio * gain / len(placements)
+    cells = (groups * chance.shape[1] + placements).ravel()
+    drawn = np.bincount(cells, weights.ravel(), chance.size).reshape(chance.shape)
+    slope: Floats = drawn - weights.sum(axis=0)[:, None] * chance - kl * (chance - old)
+    return slope
+
+
+def stepped(chance: Floats, slope: Floats, rate: float) -> Floats:
+    """The distribution after one step of ascent on its logits; what has no chance keeps none."""
+    change = rate * slope
+    grown = chance * np.exp(change - change.max(axis=1, keepdims=True))
+    after: Floats = grown / grown.sum(axis=1, keepdims=True)
+    return after
+
+
+def ascended(
+    old: Floats, placements: Ints, gains: Floats, steps: int, rate: float, clip: float, kl: float
+) -> Floats:
+    """The distribution after ``steps`` of ascent on the objective of a batch drawn from ``old``."""
+    chance = old
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller asks what came of it
+        for _ in range(steps):
+            slope = gradient(chance, old, placements, gains, clip, kl)
+            chance = stepped(chance, slope, rate)
+    return chance
+
+
+# The settings of Post.
+
+ANY = {"least": 0}
+SHARE = {"least": 0, "most": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What Post is run with. That there are about 10 steps of ascent, and that N is several or tens
+    of times K, is the paper's; the rest is recalled of it, or ours where it says so.
+
+    - ``batch``: K, the samples of one proximal update. ``samples``: N, those of one cross-entropy
+      step, a multiple of K (100: ours).
+    - ``elite``: the share of the N samples that the distribution follows. 0 leaves out the
+      cross-entropy steps; then the N-th sample, too, ends in a proximal update.
+    - ``explore``: the share of the uniform distribution that is mixed in after a cross-entropy
+      step, at first; it falls to 0 over the budget (in proportion: ours).
+    - ``moves``: how many groups of a sample are expected elsewhere at first, where it begins at a
+      placement, and what the uniform share may then move of a sample at most (ours).
+    - ``steps``: of ascent in one proximal update; 0 leaves them out. ``rate``: how long such a step
+      is (ours).
+    - ``clip``: how far from 1 a ratio counts (the usual value, ours). ``kl``: the weight of
+      KL(old || new), in place of ``clip`` or beside it (the paper's penalty, recalled; 0: ours).
+    """
+
+    batch: int = 10
+    samples: int = 100
+    elite: float = field(default=0.1, metadata=SHARE)
+    explore: float = field(default=0.1, metadata=SHARE)
+    moves: float = 3.0
+    steps: int = field(default=10, metadata=ANY)
+    rate: float = 0.3
+    clip: float = 0.2
+    kl: float = field(default=0.0, metadata=ANY)
+
+    @classmethod
+    def published(cls) -> Self:
+        """What is recalled of the paper."""
+        return cls(samples=50)
+
+
+# Post's loop: proximal updates after every K samples, a cross-entropy step after every N.
+
+ROUNDED = 1e-6  # by which a chance that was kept may be over 1
+CHANCE = "chance"  # name of the weights of a saved policy: the distribution [group, device]
+
+
+def post(trial: Trial) -> None:
+    """Post (Gao, Chen, Li, NeurIPS 2018, algorithm 1): no network, one distribution over the
+    devices of each group.
+
+    It ends where nothing new is sampled any more. Raises SpentError, and InputError for settings
+    that contradict.
+    """
+    learner, idle = Post(trial), 0
+    if not trial.learning.train:
+        return
+    while idle < PATIENCE:
+        before = trial.distinct
+        learner.round()
+        idle = 0 if trial.distinct > before else idle + 1
+
+
+class Post:
+    """The distribution of a trial and how it changes.
+
+    It begins uniform, with a saved policy, or around a placement. Then the uniform share that is
+    mixed in moves no more groups of a sample than the beginning did: a tenth of hundreds of groups
+    at random would leave nothing of the placement.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial, learning, problem = trial, trial.learning, trial.problem
+        self._settings: Settings = learning.settings
+        if self._settings.samples % self._settings.batch:
+            raise InputError(
+                f"settings: samples must be a multiple of batch, got {self._settings.samples} and "
+                f"{self._settings.batch}"
+            )
+        self._even = uniform(problem.allowed)
+        self.chance, self._most = self._even, 1.0
+        if learning.policy is not None:
+            self.chance = _weights(learning.policy, self._even)
+        elif learning.warm is not None:
+            self.chance = around(learning.warm, self._even, self._settings.moves)
+        if self.chance is not self._even:
+            self._most = share_of_moves(self._settings.moves, self._even)
+        trial.policy = self
+        use(trial, lambda: trial.score_once(likeliest(self.chance)), self._play)
+        # What is only judged is judged alone: no single device stands beside it.
+        self._reference = reference_ps(trial) if learning.train else nan
+
+    def saved(self) -> SavedPolicy:
+        """The distribution as it is now, tied to the groups of its graph."""
+        groups, devices = self.chance.shape
+        graph, settings = tied_to(self._trial.problem.oracle), asdict(self._settings)
+        weights = {CHANCE: self.chance.copy()}
+        return SavedPolicy("post", 0, devices, groups, graph, settings, weights)
+
+    def _play(self) -> tuple[Ints, list[Cost]]:
+        """K placements [sample, group] and their costs. Raises SpentError."""
+        lucks = self._trial.budget.random.random((self._settings.batch, len(self._even)))
+        rows = sampled(self.chance, lucks)
+        return rows, [self._trial.score_once(row) for row in rows]
+
+    def round(self) -> None:
+        """N samples: proximal updates after every K, a cross-entropy step after the last."""
+        count, elite = self._settings.samples // self._settings.batch, self._settings.elite
+        rows: list[Ints] = []
+        costs: list[Cost] = []
+        for number in range(1, count + 1):
+            drawn, its = self._play()
+            rows.append(drawn)
+            costs += its
+            if number < count or not elite:
+                self._ascend(drawn, its)
+        if elite:
+            self._follow(np.concatenate(rows), costs)
+
+    def _ascend(self, rows: Ints, costs: Sequence[Cost]) -> None:
+        """Steps of ascent on the proximal objective of the last K."""
+        oracle, settings = self._trial.problem.oracle, self._settings
+        # What does not fit counts as slower: its excess is a slope that leads out.
+        signals = [signal(oracle, cost, self._reference, overflow_fails=False) for cost in costs]
+        gains = advantages(np.array(signals))
+        chance = ascended(
+            self.chance, rows, gains, settings.steps, settings.rate, settings.clip, settings.kl
+        )
+        require_finite(chance)
+        self.chance = chance
+
+    def _follow(self, rows: Ints, costs: Sequence[Cost]) -> None:
+        """The cross-entropy step in closed form: the frequencies among the elite of the last N
+        replace the distribution, and some of the uniform one is mixed in.
+        """
+        oracle, settings = self._trial.problem.oracle, self._settings
+        best = best_of(rows, [rank_of(oracle, cost) for cost in costs], settings.elite)
+        explore = settings.explore * (1.0 - self._trial.budget.share)
+        chance = frequencies(best, self._even.shape[1])
+        self.chance = mixed(chance, self._even, min(explore, self._most))
+
+
+def _weights(policy: SavedPolicy, even: Floats) -> Floats:
+    """The distribution of a saved policy, on the devices that are allowed here.
+
+    Raises InputError where it holds none of this shape.
+    """
+    kept = np.asarray(policy.weights.get(CHANCE))
+    is_table = kept.shape == even.shape and kept.dtype.kind in "fiub"
+    if not is_table or not ((kept >= 0) & (kept <= 1 + ROUNDED)).all():
+        raise InputError(f"policy: must hold chances {even.shape[0]} x {even.shape[1]}")
+    chance = np.where(even > 0, kept, 0.0).astype(np.float64)
+    total = chance.sum(axis=1, keepdims=True)
+    # The devices of a group may be others than where it was learned.
+    here: Floats = np.divide(chance, total, out=even.copy(), where=total > 0)
+    return here
+
+
+"""Post: cross-entropy minimisation and proximal policy optimisation of one distribution, without a
+network (Gao, Chen, Li, NeurIPS 2018).
+"""

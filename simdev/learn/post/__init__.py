@@ -1,3 +1,0 @@
-"""Post: cross-entropy minimisation and proximal policy optimisation of one distribution, without a
-network (Gao, Chen, Li, NeurIPS 2018).
-"""

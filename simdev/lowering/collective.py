@@ -1,0 +1,418 @@
+"""Collective ops: one op that several devices run together, over the links between them.
+
+An op of one of KINDS with the attribute ``ranks`` (device names) reads its inputs and leaves its
+outputs on its ranks (``operands.py``). It holds no compute queue. Costed by closed form or table it
+is one task that holds, for its whole length, every queue that one of its messages would hold: one
+communicator at a time, as NCCL. Expanded it is its messages, one task each, which contend with
+everything else (``steps.py``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from ..costs.collectives import (
+    COLLECTIVES,
+    Closed,
+    CollectiveCall,
+    CollectiveCost,
+    CollectiveModel,
+    CollectiveTable,
+    Form,
+    Phase,
+    bytes_sent,
+    collective_model,
+    pieces_of,
+)
+from ..ground.errors import InputError
+from ..ground.units import MAX_PS, PS_PER_SECOND, transmission_ps
+from ..nouns.cluster import Cluster
+from ..nouns.fabric import Fabric, fabric_of
+from ..nouns.graph import Graph, Op
+from ..nouns.strategy import Collectives, choice_problems, settled_cost
+
+# An expanded collective: its messages as tasks, which contend with everything else on the links.
+# The op's task starts it: it waits for all inputs, takes no time and holds nothing. A rank sends
+# and gets one message at a time (but for those of one round): a message starts when the one that
+# its source sent before has arrived, and the one that its destination got before, and what it
+# passes on. A rank is done when all that it sends and gets has arrived: then readers of its
+# output may start, and its input is no longer needed. Adding up takes no time, as in closed
+# forms.
+
+Send = Callable[[int, int, int, int], tuple[list[int], list[int]]]
+"""Adds the tasks of a message (source, destination, bytes, round): those that begin it, those with
+which it arrives."""
+Wait = Callable[[int, Sequence[int]], None]
+"""Lets a task wait for others."""
+Arrived = list[tuple[int, list[int]]]
+"""Where messages arrived, with the tasks of each."""
+
+
+class _Ranks:
+    """What each rank (device index) has to wait for: the tasks of the messages that it sent in its
+    last round, got in its last, and holds since, which it may pass on.
+    """
+
+    def __init__(self) -> None:
+        self.sent: dict[int, list[int]] = defaultdict(list)
+        self.held: dict[int, list[int]] = defaultdict(list)
+        self.got: dict[int, list[int]] = defaultdict(list)
+
+    def before(self, source: int, destination: int) -> Sequence[int]:
+        """The tasks after which a message from one to the other starts."""
+        return [*self.sent[source], *self.held[source], *self.got[destination]]
+
+    def advance(self, sent: Arrived, arrived: Arrived) -> None:
+        """A round is over; both are told by rank."""
+        # What a rank held it has sent on: later rounds wait for that alone, or edges would grow
+        # with the square of the rounds.
+        self.held.update((rank, []) for rank, _ in sent)
+        for last, messages in ((self.sent, sent), (self.got, arrived)):
+            last.update((rank, []) for rank, _ in messages)
+            for rank, tasks in messages:
+                last[rank] += tasks
+
+    def receive(self, arrived: Arrived) -> None:
+        """What arrived may be passed on from now."""
+        for rank, tasks in arrived:
+            self.held[rank] += tasks
+
+
+def add_steps(steps: Iterable[Phase], start: int, send: Send, wait: Wait) -> dict[int, list[int]]:
+    """Add the messages after the task ``start``, by round and by the order of the phase.
+
+    Returns by rank (device index) the tasks that must have arrived before it is done.
+    """
+    ranks, number = _Ranks(), 0
+    for phase in steps:
+        kept: Arrived = []
+        for messages in phase.rounds():
+            sent, arrived = Arrived(), Arrived()
+            for source, destination in messages:
+                first, last = send(source, destination, phase.size, number)
+                for task in first:
+                    wait(task, ranks.before(source, destination) or (start,))
+                sent.append((source, last))
+                arrived.append((destination, last))
+            ranks.advance(sent, arrived)
+            if phase.relays:
+                ranks.receive(arrived)
+            else:
+                # Passed on in the next phase at the earliest: nobody sends what it gets in this.
+                kept += arrived
+            number += 1
+        ranks.receive(kept)
+    everyone = dict.fromkeys([*ranks.sent, *ranks.held])
+    return {rank: list(dict.fromkeys([*ranks.sent[rank], *ranks.held[rank]])) for rank in everyone}
+
+
+# What lowering makes of the model's answer: one task that holds what it crosses, or its messages.
+
+MAX_MESSAGES = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A collective ready to run: ranks (device indices), ps, what it holds, bytes sent a result.
+
+    ``bytes`` are those of all messages over the number of ranks that are left with a result: what
+    each rank of a ring sends. Under fair links it is a flow: ``duration_ps`` is then the latency of
+    all its steps, and ``bytes`` go over ``half_links``, more where several messages of a step cross
+    one half-link. Expanded it takes no time and holds nothing itself: ``steps`` are its messages,
+    over device indices. Of an op, ``inputs_on`` and ``outputs_on`` are the devices on which its
+    inputs and outputs lie.
+    """
+
+    ranks: tuple[int, ...]
+    duration_ps: int
+    bytes: int
+    resources: tuple[int, ...]
+    half_links: tuple[int, ...]
+    steps: tuple[Phase, ...] = ()
+    inputs_on: tuple[int, ...] = ()
+    outputs_on: tuple[int, ...] = ()
+
+    @property
+    def expanded(self) -> bool:
+        """Whether it runs as its messages, one task each."""
+        return bool(self.steps)
+
+
+class Communicators:
+    """Collectives on a cluster, as a strategy chooses them: each is costed once.
+
+    ``base`` are those of another choice on this cluster: with these they share the fabric, and the
+    model where it has the same tables.
+    """
+
+    def __init__(
+        self, cluster: Cluster, choice: Collectives, base: Communicators | None = None
+    ) -> None:
+        self.cluster, self.choice = cluster, choice
+        self.fabric: Fabric = base.fabric if base else fabric_of(cluster)
+        if base and base.choice.tables == choice.tables:
+            self.model = base.model
+        self._rings: dict[tuple[CollectiveCall, str], Ring] = {}
+
+    def choosing(self, choice: Collectives) -> Communicators:
+        """Collectives on this cluster, as another strategy chooses them."""
+        return Communicators(self.cluster, choice, self)
+
+    @cached_property
+    def model(self) -> CollectiveModel:
+        """The model of collectives, with the tables of the choice, else those of the cluster."""
+        tables = [
+            CollectiveTable(t.collective, t.ranks, t.anchors, t.source) for t in self.choice.tables
+        ]
+        return collective_model(self.cluster, tables=tables)
+
+    def ring(
+        self,
+        kind: str,
+        ranks: Sequence[int],
+        size: int,
+        algorithm: str | None = None,
+        cost: str | None = None,
+    ) -> Ring:
+        """What a collective among these devices (indices, in the order of their ranks) costs, and
+        what it holds.
+
+        ``size`` is in bytes, as nccl-tests counts them. Raises InputError.
+        """
+        return self.costed(self._call(kind, ranks, size, algorithm), cost or self.choice.cost)
+
+    def alone_ps(self, kind: str, ranks: Sequence[int], size: int) -> int:
+        """How long a collective takes that shares nothing; expanded, its closed form.
+
+        Raises InputError.
+        """
+        form, measured = _timed(self._call(kind, ranks, size), self.choice.cost, self.model)
+        return measured.ps if measured else self.model.forms.closed(form.phases).ps
+
+    def _call(
+        self, kind: str, ranks: Sequence[int], size: int, algorithm: str | None = None
+    ) -> CollectiveCall:
+        name = algorithm or self.choice.algorithm
+        return CollectiveCall(kind, tuple(ranks), size, name, self.choice.chunks)
+
+    def costed(self, call: CollectiveCall, cost: str) -> Ring:
+        """A collective by its "closed" form, the model's "table", "auto" or "expanded".
+
+        Raises InputError where a route is missing, an algorithm has no such form, or the time is
+        absurd.
+        """
+        key = call, cost
+        if key not in self._rings:
+            self._rings[key] = _ring_of(call, cost, self.model)
+        return self._rings[key]
+
+
+def _timed(
+    call: CollectiveCall, cost: str, model: CollectiveModel
+) -> tuple[Form, CollectiveCost | None]:
+    """The messages of a collective, and its time where tables tell it."""
+    if settled_cost(cost, call.algorithm, bool(model.tables)) != "table":
+        return model.form(call), None
+    if not model.tables:
+        raise InputError(
+            'cost: "table" needs tables: those of the cluster, or those that the strategy names'
+        )
+    measured, form = model.timed(replace(call, algorithm="auto"))
+    return form, measured
+
+
+def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel) -> Ring:
+    form, measured = _timed(call, cost, model)
+    fabric = model.fabric
+    # What is left with a result: of a broadcast all but the root, of a reduction the root.
+    results = {"broadcast": len(call.ranks) - 1, "reduce": 1, "p2p": 1}
+    sent = -(-bytes_sent(form.phases) // max(results.get(call.kind, len(call.ranks)), 1))
+    if cost == "expanded":
+        _require_few(form.phases, len(call.ranks))
+        for phase in form.phases:
+            for source, destination, _ in phase.messages:
+                pieces_of(fabric, source, destination)
+        return Ring(call.ranks, 0, sent, (), (), form.phases)
+    closed = model.forms.closed(form.phases)
+    ps = measured.ps if measured else closed.ps
+    if ps > MAX_PS:
+        raise InputError(
+            f"an {call.kind.replace('_', '-')} of {call.size} bytes over {len(call.ranks)} ranks "
+            "takes more than 53 days"
+        )
+    if fabric.shares_rates:
+        return _flow(call, model, form, closed, ps)
+    queues = tuple(fabric.first_queue + queue for queue in sorted(model.forms.crossed(form.phases)))
+    return Ring(call.ranks, ps, sent, queues, ())
+
+
+def _require_few(phases: Sequence[Phase], ranks: int) -> None:
+    """Messages, each counted with what it waits for: as many as its rank sent and got in the phase
+    before.
+    """
+    total, before = 0, 1
+    for phase in phases:
+        total += phase.count() * before
+        before = max(1, len(phase.messages) // ranks)
+    if total > MAX_MESSAGES:
+        raise InputError(
+            f"cost: expanded makes more than {MAX_MESSAGES} messages; cost it by its closed form"
+        )
+
+
+def _flow(
+    call: CollectiveCall, model: CollectiveModel, form: Form, closed: Closed, ps: int
+) -> Ring:
+    """A collective as one flow over every half-link that it crosses, so large that alone it takes
+    ``ps``.
+
+    Its bytes are what the busiest half-link carries, more where phases leave it idle or a slower
+    link counts. By table its latency is what they do not need of the time measured.
+    """
+    crossed = model.forms.crossed(form.phases)
+    links = (model.cluster.half_links[half_link].link for half_link in crossed)
+    slowest = min((Fraction(link.bandwidth) for link in links), default=Fraction(1))
+    latency, size = closed.latency, max(crossed.values(), default=0)
+    if ps != closed.ps:
+        size = min(size, int(ps * slowest // PS_PER_SECOND))
+        latency = ps - transmission_ps(size, slowest)
+    elif abs(transmission_ps(size, slowest) + latency - ps) > closed.rounds:
+        size = int((ps - latency) * slowest // PS_PER_SECOND)
+    return Ring(call.ranks, latency, size, (), tuple(sorted(crossed)))
+
+
+# What a collective op reads and leaves, on which of its ranks, and what can be wrong with it.
+
+ALL_REDUCE = "all_reduce"
+KINDS = COLLECTIVES
+SINGLE_INPUT = ("broadcast", "p2p")
+_OPTIONS = ("algorithm", "cost", "chunks")
+
+
+def is_collective(op: Op) -> bool:
+    """Whether the op runs on several devices at once."""
+    return op.kind in KINDS and "ranks" in op.attrs
+
+
+def rings(graph: Graph, positions: Sequence[int], communicators: Communicators) -> dict[int, Ring]:
+    """The collective ops of a graph, which stand at these positions, costed as they say, else as a
+    strategy chooses.
+
+    Raises InputError with every problem at once.
+    """
+    ring_of: dict[int, Ring] = {}
+    problems: list[str] = []
+    for i in positions:
+        reasons = collective_problems(graph, communicators.cluster, i)
+        wrong = [f"ops[{i}].{reason}" for reason in reasons]
+        try:
+            if not wrong:
+                ring_of[i] = _ring(graph, i, communicators)
+        except InputError as error:
+            name = graph.ops[i].name
+            wrong = [f'ops[{i}]: "{name}": {problem}' for problem in error.problems]
+        problems += wrong
+    if problems:
+        raise InputError(problems)
+    return ring_of
+
+
+def _ring(graph: Graph, position: int, communicators: Communicators) -> Ring:
+    """An op's collective, with the devices of its inputs and of its outputs."""
+    op, operands = graph.ops[position], graph.operands[position]
+    ranks = tuple(communicators.cluster.index[name] for name in op.attrs["ranks"])
+    options = (op.attrs.get(name, getattr(communicators.choice, name)) for name in _OPTIONS)
+    algorithm, cost, chunks = options
+    call = CollectiveCall(op.kind, ranks, _size(op, operands, len(ranks)), algorithm, chunks)
+    ring = communicators.costed(call, cost)
+    # Of each rank the inputs of a bucket stand together.
+    inputs = tuple(rank for rank in ranks for _ in range(len(op.inputs) // len(ranks)))
+    outputs = ranks
+    if op.kind in SINGLE_INPUT:
+        inputs, outputs = ranks[:1], ranks[1:]
+    made, homes = iter(outputs), list[int]()
+    for tensor in op.outputs:
+        # A view lies with its base.
+        homes.append(next(made) if tensor.view_of is None else homes[tensor.view_of])
+    return replace(ring, inputs_on=inputs, outputs_on=tuple(homes))
+
+
+def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
+    """Bytes as nccl-tests counts them; shards of unequal size are padded to the largest."""
+    match op.kind:
+        case "all_gather":
+            return ranks * max(int(tensor.bytes) for tensor in operands)
+        case "reduce_scatter":
+            return ranks * max(tensor.bytes for tensor in op.made)
+        case "all_reduce":
+            return op.made[0].bytes  # of all that a rank reads
+        case _:
+            return int(operands[0].bytes)
+
+
+def collective_problems(graph: Graph, cluster: Cluster, position: int) -> Iterator[str]:
+    """What is wrong with a collective op, as ``field: reason``."""
+    op = graph.ops[position]
+    names: Any = op.attrs["ranks"]
+    listed = isinstance(names, Sequence) and not isinstance(names, str)
+    texts = listed and all(isinstance(name, str) for name in names)
+    if not texts or len(names) < 2 or len(set(names)) < len(names):
+        yield "attrs.ranks: must name two devices at least, each once"
+        return
+    for j, name in enumerate(names):
+        if name not in cluster.index or not cluster.devices[cluster.index[name]].runs_ops:
+            yield f'attrs.ranks[{j}]: no device that runs ops is named "{name}"'
+    given = (op.attrs.get(name, getattr(Collectives(), name)) for name in _OPTIONS)
+    yield from (f"attrs.{problem}" for problem in choice_problems(*given))
+    sizes = [tensor.bytes for tensor in graph.operands[position]]
+    yield from _operand_problems(op, sizes, len(names))
+
+
+def _operand_problems(op: Op, read: list[int], ranks: int) -> Iterator[str]:
+    made = [tensor.bytes for tensor in op.made]
+    if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
+        # A bucket: each rank reads so many tensors, and is left with one of their size.
+        each = len(read) // ranks
+        read = [sum(read[first : first + each]) for first in range(0, len(read), each)]
+    if op.kind == "p2p" and ranks != 2:
+        yield f"attrs.ranks: p2p joins two, got {ranks}"
+        return
+    counts = (ranks, 1 if op.kind == "reduce" else ranks)
+    if op.kind in SINGLE_INPUT:
+        counts = 1, ranks - 1
+    if (len(read), len(made)) != counts:
+        if counts == (ranks, ranks):
+            yield f"inputs: {ranks} ranks need as many inputs and outputs"
+        else:
+            yield (
+                f"inputs: {op.kind} of {ranks} ranks has {counts[0]} inputs and {counts[1]} outputs"
+            )
+        return
+    match op.kind:
+        case "all_gather":
+            parts, whole, names = read, made, ("outputs", "inputs")
+        case "reduce_scatter":
+            parts, whole, names = made, read, ("inputs", "outputs")
+        case _:
+            if len({*read, *made}) > 1:
+                yield "inputs: all inputs and outputs must have the same bytes"
+            return
+    if set(whole) != {sum(parts)}:
+        yield f"{names[0]}: each must have the {sum(parts)} bytes of all {names[1]} together"
+
+
+__all__ = [
+    "ALL_REDUCE",
+    "KINDS",
+    "Communicators",
+    "Ring",
+    "add_steps",
+    "collective_problems",
+    "is_collective",
+    "rings",
+]

@@ -1,1 +1,0 @@
-"""Baechi (Jeon et al., SoCC 2020): memory-constrained placers that need no learning."""

@@ -1,3 +1,0 @@
-"""A biased random-key genetic algorithm over placements (Goncalves, Resende, Journal of Heuristics,
-2011).
-"""
