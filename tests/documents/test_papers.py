@@ -111,7 +111,7 @@ def test_why_m_sct_loses_in_sequential_queues(monkeypatch: pytest.MonkeyPatch) -
         planned.append((instance, answer[1]))
         return answer
 
-    monkeypatch.setattr(placers, "earliest_first", watched)
+    monkeypatch.setattr(baechi, "earliest_first", watched)
     graph = {"model": "gnmt", "batch": 128, "length": 40, "vocabulary": 30000}
     scenario = load_scenario({
         "version": 1, "graph": graph, "cluster": "4x-rtx-2080",

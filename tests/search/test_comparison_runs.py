@@ -108,7 +108,7 @@ def test_other_limits_and_other_questions_are_asked_again(monkeypatch, tmp_path)
         limits = {"budget": 30, "seeds": 1, "journal": journal} | more
         run_comparison(["annealing"], {"q": question}, **limits)
     assert len(runs) == 7
-    monkeypatch.setattr(tasks, "sources_version", lambda _: "9.9.9+00000000")
+    monkeypatch.setattr(runner, "sources_version", lambda _: "9.9.9+00000000")
     run_comparison(["annealing"], {"q": forks()}, budget=30, seeds=1, journal=journal)
     assert len(runs) == 8
 
