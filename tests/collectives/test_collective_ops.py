@@ -64,6 +64,13 @@ def test_a_chain_is_cut_so_that_it_is_fastest(queues: str) -> None:
     )
 
 
+def test_a_chain_of_three_is_cut_into_as_many_chunks_as_are_fastest() -> None:
+    found, *others = (
+        seconds(mesh(3, "link"), "broadcast", 10**6, chunks=k) for k in (None, *range(14, 24))
+    )
+    assert found == min(others)
+
+
 @pytest.mark.parametrize("cost", ["closed", "expanded"])
 @pytest.mark.parametrize("queues", EXACT)
 def test_two_levels_add_up(queues: str, cost: str) -> None:

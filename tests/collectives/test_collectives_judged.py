@@ -67,6 +67,14 @@ def test_bytes_that_do_not_divide_evenly_tell_algorithms_apart(
     assert rules(with_bytes(task_graph, 1)) == {"bytes"}
 
 
+@pytest.mark.parametrize("cost", ["closed", "expanded"])
+def test_a_ring_of_five_sends_padded_parts(cost: str) -> None:
+    """A part of 6003 bytes is one of 1201."""
+    task_graph = lowered(mesh(5, "device"), "all_reduce", 6003, algorithm="ring", cost=cost)
+    assert rules(task_graph) == set()
+    assert rules(with_bytes(task_graph, 1)) == {"bytes"}
+
+
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
 def test_rings_inside_nodes_pad_their_shares(kind: str) -> None:
     cluster = read_preset("p3-16xlarge", 2)

@@ -20,7 +20,7 @@ from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.taskgraph import COLLECTIVE, TRANSFER
 from simdev.nouns.trace import Trace
 from split_cases import WEIGHT, C, graph_of, parts, ring, simulated, vgg_fc1
-from split_graphs import cluster, linears
+from split_graphs import cluster, leaf, linears, parameter, tensor
 
 # Orders, the oracle, and the report
 
@@ -224,3 +224,35 @@ def test_the_checker_knows_what_a_collective_sends() -> None:
     task_graph = replace(trace.task_graph, tasks=replace(tasks, bytes=wrong))
     found = check(task_graph, Trace(task_graph, trace.start, trace.finish, trace.engine))
     assert [one.rule for one in found] == ["bytes"]
+
+
+# What follows from leaves alone is there where it is read
+
+
+def relu(name: str, read: str) -> Op:
+    return Op(name, "relu", inputs=(read,), outputs=(tensor(8, 4),))
+
+
+HALVES = {"half": C({"d0": 2}, ("gpu:0", "gpu:1"))}
+
+
+@pytest.mark.parametrize(("whole", "sizes"), [("gpu:0", [128, 64]), ("gpu:1", [64, 128])])
+def test_a_device_keeps_one_copy_of_a_weight_that_holds_all_that_is_read_there(
+    whole: str, sizes: list[int]
+) -> None:
+    graph = Graph("read twice", (parameter("w", 8, 4), relu("half", "w"), relu("all", "w")))
+    task_graph = lower(graph, cluster(), COSTS, Strategy({"all": whole}, partition=HALVES))
+    buffers = task_graph.buffers
+    kept = zip(buffers.name, buffers.device.tolist(), buffers.bytes.tolist(), strict=True)
+    assert [row[1:] for row in kept if row[0].startswith("w#")] == list(enumerate(sizes))
+
+
+def test_what_a_weight_alone_makes_is_computed_where_it_is_read_and_no_sample_is() -> None:
+    made = relu("made", "w"), relu("half", "made")
+    graph = Graph("of a weight", (parameter("w", 8, 4), *made))
+    tasks = lower(graph, cluster(), COSTS, Strategy(partition=HALVES)).tasks
+    places = dict(zip(tasks.name, tasks.source.tolist(), strict=True))
+    assert places == {"w#0": 0, "w#1": 1, "made#0": 0, "made#1": 1, "half#0": 0, "half#1": 1}
+    samples = Graph("of samples", (leaf("w", 8, 4), *made))
+    with pytest.raises(InputError, match='op "made" has no device, is not split'):
+        lower(samples, cluster(), COSTS, Strategy(partition=HALVES))

@@ -145,6 +145,23 @@ def test_bounds_hold_everywhere(world: int) -> None:
     check_bounds(world, 400, seed=world)
 
 
+def test_what_layers_save_counts_where_actions_follow_one_another() -> None:
+    question, _, plans = world_of(0)
+    saving = next(plan.setup for plan in plans if plan.setup.recompute == "none")
+    again = saving._replace(recompute="full")
+    follow, overlap = Bounds(question), Bounds(question, PAIRED)
+    assert follow.held(again, (0,))[0] < follow.held(saving, (0,))[0]
+    assert overlap.held(again, (0,))[0] == overlap.held(saving, (0,))[0]
+
+
+def test_a_rank_waits_longer_than_the_mean_of_all() -> None:
+    question, _, plans = world_of(0)
+    bounds, some = Bounds(question), random.Random(5).sample(plans, 20)
+    pairs = [(bounds.setup_ps(plan.setup), bounds.waited_ps(plan)) for plan in some]
+    assert all(mean <= longest for mean, longest in pairs)
+    assert any(mean < longest for mean, longest in pairs)
+
+
 def test_updates_are_those_of_no_other_kind_of_device() -> None:
     """Whatever was asked before: of 9 layers rank 2, the slow one, has 2, as rank 1 of 8 stages."""
     graph, cluster, _ = WORLDS[-1]
