@@ -87,7 +87,7 @@ class _Announcement(event.Listener):
 
     def on_start(self, begun: Any) -> None:
         module = begun.data["dispatcher"].py_func.__module__
-        if self.made or not module.startswith("simdev.") or not _on_terminal():
+        if self.made or not module.startswith(f"{PACKAGE.name}.") or not _on_terminal():
             return
         self.made = True
         folder = cache_folder()

@@ -287,7 +287,7 @@ def test_the_verb_lists_shows_and_draws(tmp_path: Path, capsys: pytest.CaptureFi
             ["clusters", "dgx-h100", "-o", "nowhere/x.png"],
             "--output: cannot write nowhere/x.png: no such file",
         ),
-        (["clusters", "dgx-h100", "--nodes", "0"], "nodes: must be > 0, got 0"),
+        (["clusters", "dgx-h100", "--nodes", "0"], "--nodes: must be > 0, got 0"),
         (["clusters", "missing.json"], "missing.json: no such file"),
         (
             ["clusters", "c.json", "--nodes", "2"],

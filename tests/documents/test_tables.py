@@ -161,7 +161,7 @@ def test_every_registry_table_has_a_page(registries: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["scenario", "graph", "cluster_keys", "strategy_keys", "collectives", "grid"]
+    "module", ["scenario", "graph", "cluster", "strategy", "collectives", "grid"]
 )
 def test_every_key_of_a_file_means_something(registries: ModuleType, module: str) -> None:
     """The docstring of its shape tells it, but for keys that a noun or another page explains."""
@@ -182,7 +182,7 @@ def test_every_key_that_a_noun_explains_is_explained(monkeypatch: pytest.MonkeyP
     pytest.importorskip("sphinx")
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
     formats = import_module("file_formats")
-    modules = {"SyncShape": "strategy_keys", "_MemoryShape": "scenario"}
+    modules = {"SyncShape": "strategy", "_MemoryShape": "scenario"}
     assert formats.NOUNS.keys() == modules.keys()
     for name, noun in formats.NOUNS.items():
         shape = getattr(import_module(f"simdev.files.{modules[name]}"), name)

@@ -17,7 +17,7 @@ import simdev.ground.errors
 import simdev.ground.jit
 
 KERNEL = """
-from readonly.jit import jit
+from readonly.ground.jit import jit
 
 @jit
 def twice(x):
@@ -37,29 +37,33 @@ def loaded(name: str, path: Path) -> ModuleType:
 
 
 class Installation:
-    """A package ``readonly`` with copies of jit.py and errors.py and one kernel, in a folder that
+    """A package ``readonly`` with copies of jit.py and errors.py, and one kernel, in a folder that
     takes no folder.
     """
 
     def __init__(self, root: Path) -> None:
         self.root, self.package = root, root / "readonly"
-        (self.package / "engine").mkdir(parents=True)
-        for module in (simdev.ground.jit, simdev.ground.errors):
+        (self.package / "ground").mkdir(parents=True)
+        (self.package / "execution" / "engine").mkdir(parents=True)
+        for module in (simdev.ground, simdev.ground.jit, simdev.ground.errors):
             source = Path(str(module.__file__))
-            (self.package / source.name).write_text(source.read_text())
+            (self.package / "ground" / source.name).write_text(source.read_text())
         self.write(2)
         # Not even root makes a folder where a file stands.
         (self.package / "__pycache__").touch()
 
     def write(self, factor: int) -> None:
-        (self.package / "engine" / "kernel.py").write_text(KERNEL.format(factor=factor))
+        kernel = self.package / "execution" / "engine" / "kernel.py"
+        kernel.write_text(KERNEL.format(factor=factor))
 
     def process(self) -> tuple[int, int]:
         """(twice 21, how many kernels came from disk) as in a fresh process."""
         known = list(event._registered["numba:compile"])
-        loaded("readonly.errors", self.package / "errors.py")
-        self.jit = loaded("readonly.jit", self.package / "jit.py")
-        kernel = loaded("readonly.engine.kernel", self.package / "engine" / "kernel.py").twice
+        ground, engine = self.package / "ground", self.package / "execution" / "engine"
+        loaded("readonly.ground", ground / "__init__.py")
+        loaded("readonly.ground.errors", ground / "errors.py")
+        self.jit = loaded("readonly.ground.jit", ground / "jit.py")
+        kernel = loaded("readonly.engine.kernel", engine / "kernel.py").twice
         try:
             return kernel(21), sum(kernel.stats.cache_hits.values())
         finally:

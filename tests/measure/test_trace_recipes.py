@@ -143,6 +143,7 @@ def test_an_optimizer_over_a_long_list_has_the_parameters_of_the_backward(tmp_pa
 def compiled_net(backend):
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.compiler.reset()  # compiled regions are numbered from 0
     compiled = torch.compile(model, backend=backend)
     step = training(compiled, optimizer, torch.randn(8, 16), torch.randint(4, (8,)))
     for _ in range(2):

@@ -152,5 +152,7 @@ def test_importing_simdev_loads_nothing_that_is_slow_to_load() -> None:
     }
     assert {name for name in loaded if name.startswith("simdev")} == {
         "simdev",
+        "simdev.ground",
+        "simdev.ground.registry",
         "simdev.ground.version",
     }

@@ -297,7 +297,7 @@ def test_an_interrupt_ends_with_the_best_so_far(scenario, tmp_path):
 
 @pytest.mark.parametrize(
     "stage",
-    ["scenario.load_scenario", "search.run.problem_of", "search.baechi.placers.m_sct"],
+    ["execution.scenario.load_scenario", "search.run.problem_of", "search.baechi.m_sct"],
     ids=["loading", "preparing", "imitating"],
 )
 @pytest.mark.parametrize("how", [["--method", "post", "--warm", "m-sct"], ["--compare", "m-sct"]])

@@ -79,7 +79,9 @@ class Path:
         return times
 
     def _turns(self) -> tuple[int, int, Ints, Ints]:
-        """As ``kernels.pipelines`` has them: none where replicas send nothing during actions."""
+        """The turns of buckets as ``kernels.pipelines`` takes them; none where replicas send
+        nothing during actions.
+        """
         stages, none = self.division.layers, (0, 1, np.zeros(1, np.int64), np.zeros(0, np.int64))
         if self.p.zero < 2 or self.p.replicas == 1:
             return none
