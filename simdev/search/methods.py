@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
 from pkgutil import resolve_name
@@ -106,15 +106,21 @@ OWN: Mapping[str, Method] = {
 }
 
 
-class _Methods(Mapping[str, Method]):
+class _Methods(MutableMapping[str, Method]):
     """The methods of this floor, then those that learn, which the floor above registers."""
 
     @cached_property
-    def _rows(self) -> Mapping[str, Method]:
+    def _rows(self) -> dict[str, Method]:
         return {**OWN, **provided("methods")}
 
     def __getitem__(self, name: str) -> Method:
         return self._rows[name]
+
+    def __setitem__(self, name: str, method: Method) -> None:
+        self._rows[name] = method
+
+    def __delitem__(self, name: str) -> None:
+        del self._rows[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)

@@ -96,5 +96,5 @@ def tiny(trial: Trial) -> None:
 def register(monkeypatch: pytest.MonkeyPatch, *prepare: str) -> None:
     """Make it a method, "tiny", with these usual preparations, until the test ends."""
     monkeypatch.setitem(sys.modules, "simdev.search.tiny", sys.modules[__name__])
-    method = Method("tiny:tiny", prepare, 40, learner="tiny:Settings")
+    method = Method("search.tiny:tiny", prepare, 40, learner="search.tiny:Settings")
     monkeypatch.setitem(METHODS, "tiny", method)
