@@ -27,7 +27,7 @@ DATASHEET_HELP = "layers by datasheets alone, without the measured rows that shi
 
 
 def _number(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The type of an option, of what ``parse`` makes of a text or raises ValueError."""
+    """The function as an argparse type: its ValueError is a usage error with its message."""
 
     def number(text: str) -> Any:
         try:
@@ -43,7 +43,7 @@ def _seconds(text: str) -> float:
 
 
 NUMBERS = {"N": _number(parse_whole), "S": _number(_seconds)}
-"""The types of options by their metavars, of those that take a number."""
+"""For the metavar of each option that takes a number: the function that reads the number."""
 
 
 def whole_numbers(option: str, text: str | None) -> list[int] | None:

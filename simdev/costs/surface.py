@@ -33,8 +33,10 @@ from .roofline import Scalars, ideal_seconds
 # it at length n (R. W. Hockney, C. R. Jesshope, "Parallel Computers 2", 1988, section 1.3).
 # Kernels are alike in each of their extents: tiles that are cut off, threads without work, sums
 # too short to hide the latency. So
-#     time = overhead + max(F / (e1 x peak) x slow, B / (e2 x bandwidth))     slow = 1 + w (prod(1
-# + h_j / x_j) - 1)
+#
+#     time = overhead + max(F / (e1 x peak) x slow, B / (e2 x bandwidth))
+#     slow = 1 + w (prod(1 + h_j / x_j) - 1)
+#
 # with x_j the extents and h_j their half lengths. Kinds that compute (a trait) are slowed there
 # and have w = 1. The others, which pass over memory, are slowed where they read: threads without
 # work cost by the element, however few bytes it has, so that w is 4 bytes over those of an

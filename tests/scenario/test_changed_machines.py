@@ -1,4 +1,4 @@
-"""What a change of a machine touches, what it leaves alone, and the most that it reaches."""
+"""A change of a machine touches its own parts alone, and stops at the most that a rate may be."""
 
 from __future__ import annotations
 

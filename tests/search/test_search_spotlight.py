@@ -13,7 +13,7 @@ import torch
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.learn.networks.signals import FAILING
-from simdev.learn.spotlight import learner as rule
+from simdev.learn.spotlight import learner as spotlight
 from simdev.learn.spotlight.learner import ByStage
 from simdev.learn.spotlight.settings import Settings
 from simdev.nouns.cluster import Cluster, Link
@@ -44,8 +44,8 @@ def batches(monkeypatch) -> list[dict[str, Any]]:
         seen[-1]["old"].append(old.clone())
         return loss(self, new, old, *rest)
 
-    monkeypatch.setattr(rule.ByStage, "advantages", spy_advantages)
-    monkeypatch.setattr(rule.ByStage, "loss", spy_loss)
+    monkeypatch.setattr(spotlight.ByStage, "advantages", spy_advantages)
+    monkeypatch.setattr(spotlight.ByStage, "loss", spy_loss)
     return seen
 
 

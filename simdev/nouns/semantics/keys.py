@@ -17,15 +17,19 @@ from ..graph import Graph
 from . import backward_of, op_class, operand_dtypes, operand_shapes, semantics_of, traits_of, work
 from .dtype import bits_of, canonical
 
-# The extents of an op that its speed hangs on, beside its FLOPs and bytes: a product of few
-# columns, a norm of short rows or a convolution of three channels runs slower than its work
-# tells.
+# The extents of an op, on which its speed depends beside its FLOPs and bytes: a product of few
+# columns, a norm of short rows or a convolution of three channels runs slower than its work tells.
+#
 # One tuple an op class, in units of elements:
-# gemm       (b, m, n, k) of the product, from the sizes of both factors and of the result conv
-# (positions of the result, its channels, channels summed over, points of the window);
-# of a gradient those of its forward attention  (heads of all samples, queries, keys, width of a
-# head) norm       (values that are normalised apart, elements of each) softmax    (rows, elements
-# of a row) reduction  (results, elements summed up in each)
+#
+#     gemm       (b, m, n, k) of the product, from the sizes of both factors and of the result
+#     conv       (positions of the result, its channels, channels summed over, points of the
+#                window); of a gradient those of its forward
+#     attention  (heads of all samples, queries, keys, width of a head)
+#     norm       (values that are normalised apart, elements of each)
+#     softmax    (rows, elements of a row)
+#     reduction  (results, elements summed up in each)
+#
 # Other classes have none. Rows whose bytes are a multiple of 16 are read by whole vectors, which
 # matters to floats of 16 bits and to convolutions.
 

@@ -62,8 +62,8 @@ class Turn(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a part of an action takes, in ps: ``main`` its rows one after the other, ``computed``
-    those up to the last that computes; and its turns.
+    """The ps of a part of an action: ``main`` is the sum of its rows, ``computed`` the sum up to
+    the last row that computes; and its turns.
     """
 
     main: int
