@@ -126,7 +126,7 @@ def test_no_scenarios_are_no_rows() -> None:
 
 FIRST = """
 import sys
-for first in ("import simdev", "import simdev.sweep", "from simdev.commands import main"):
+for first in ("import simdev", "import simdev.search.sweep", "from simdev.commands import main"):
     exec(first)
     import simdev
     print(len(simdev.sweep([])), simdev.search.sweep.__doc__ is not None)

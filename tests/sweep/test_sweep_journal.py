@@ -106,7 +106,9 @@ def test_another_engine_asks_again_and_keeps_the_old_rows(
 ) -> None:
     old = sweep("s.json", journal="j")
     for module in ("point", "answer"):
-        monkeypatch.setattr(f"simdev.sweep.{module}.engine_version", lambda: "9.9.9+00000000")
+        monkeypatch.setattr(
+            f"simdev.search.sweep.{module}.engine_version", lambda: "9.9.9+00000000"
+        )
     new = sweep("s.json", journal="j")
     assert new["key"][0] != old["key"][0]
     assert (old["simdev"][0], new["simdev"][0]) != ("9.9.9+00000000", old["simdev"][0])
