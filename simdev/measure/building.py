@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ..ground.errors import InputError
-from .optimizers import optimizer_named
 from .torch_models import MODELS
-from .tracing import Loss
+from .tracing import Loss, optimizer_named
 
 # The tensors of a batch however they are nested, and the loss of whatever a model returns.
 # People hand a step one tensor, several, a dict of them as the tokenizers of Hugging Face give

@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from ..costs import PHASE_CODES, profile_key
 from ..nouns.semantics import traits_of
 from .kinds import Fields
-from .optimizers import Optimizer, optimizer_named
-from .record import Call, Record, Recorder, Slot, TensorSpec
-from .scopes import Instance
-from .tracing import Gradient, Loss, trace_step
+from .record import Call, Instance, Record, Recorder, Slot, TensorSpec
+from .tracing import Gradient, Loss, Optimizer, optimizer_named, trace_step
 
 
 @dataclass(frozen=True, slots=True)

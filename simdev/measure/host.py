@@ -26,7 +26,7 @@ from ..costs import PHASE_CODES
 from ..nouns.graph import PHASES
 from .capture import Capture
 from .kinds import Fields
-from .optimizers import Optimizer
+from .tracing import Optimizer
 
 HOST_STEPS, HOST_WARM_UPS, PROFILED_STEPS = 7, 2, 3
 # A queue of about a thousand launches is what a host runs ahead by before it waits: within this

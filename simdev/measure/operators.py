@@ -27,7 +27,6 @@ from torch.utils._pytree import tree_leaves
 
 from ..nouns.semantics import work
 from .capture import Capture
-from .inputs import needs_real, thunk_on, thunks
 from .kinds import Fields, named_arguments
 from .record import Call, TensorSpec, call_of
 from .timers import (
@@ -37,6 +36,9 @@ from .timers import (
     Timer,
     cuda_kernels,
     median,
+    needs_real,
+    thunk_on,
+    thunks,
     timing_fields,
     workspace_bytes,
 )

@@ -24,8 +24,7 @@ from .building import Chosen, alike, built, precision_flags, resolve, sizes_of
 from .capture import Capture, Writer, capture
 from .operators import Conditions, Progress
 from .provenance import describe, device_kind
-from .record import Recorder
-from .scopes import Scopes
+from .record import Recorder, Scopes
 from .steps import Measured, Step, measure_alone, measure_together, profile_text
 from .timers import require_device
 from .torch_models import MODELS

@@ -22,12 +22,10 @@ from ..costs import PHASE_CODES
 from ..nouns.graph import PHASES
 from .capture import Capture, row_key
 from .host import HostTimes, StepParts, measure_host, ops_of_phase
-from .inputs import INPUT_SETS
 from .kinds import Fields
 from .operators import LEAST_REPS, MOST_REPS, PASSES, WARM_UPS, Conditions, Noise, measure_operators
-from .optimizers import optimizer_named
-from .timers import KERNEL_CALLS, Timer, make_timer, median, quiet
-from .tracing import Loss, refusing
+from .timers import INPUT_SETS, KERNEL_CALLS, Timer, make_timer, median, quiet
+from .tracing import Loss, optimizer_named, refusing
 
 # Runs whole training steps: their phases one by one, in a row without waiting, on the host.
 

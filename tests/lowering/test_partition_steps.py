@@ -13,7 +13,7 @@ from simdev.execution.check import check
 from simdev.ground.errors import InputError
 from simdev.lowering import lower
 from simdev.measure.calibrate import calibrate
-from simdev.measure.calibrate.measured import Measured
+from simdev.measure.calibrate.observe import Measured
 from simdev.nouns.cluster import QUEUES, Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy

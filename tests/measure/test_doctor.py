@@ -12,7 +12,7 @@ import pytest
 
 from profile_rows import Row, Writer, checks, matmul, row, sound
 from simdev.measure.doctor import examine
-from simdev.measure.doctor.plausible import inside
+from simdev.measure.doctor.checks import inside
 from simdev.measure.doctor.sheet import Sample
 
 

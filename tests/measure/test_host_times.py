@@ -31,8 +31,8 @@ from simdev.measure.host import (  # noqa: E402
     split,
 )
 from simdev.measure.operators import Conditions  # noqa: E402
-from simdev.measure.optimizers import optimizer_named  # noqa: E402
 from simdev.measure.steps import Measured, StepTimer, measure  # noqa: E402
+from simdev.measure.tracing import optimizer_named  # noqa: E402
 from simdev.nouns.graph import PHASES  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -13,11 +13,15 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from simdev.ground.errors import InputError  # noqa: E402
-from simdev.measure import inputs  # noqa: E402
-from simdev.measure.inputs import make_inputs, needs_real, thunk_on  # noqa: E402
+from simdev.measure import timers  # noqa: E402
 from simdev.measure.profiles import LIMITS, capture_grid, capture_product, points  # noqa: E402
 from simdev.measure.record import Call, Slot, TensorSpec  # noqa: E402
-from simdev.measure.timers import of_one_call  # noqa: E402
+from simdev.measure.timers import (  # noqa: E402
+    make_inputs,
+    needs_real,
+    of_one_call,
+    thunk_on,
+)
 
 # Kernels of several calls.
 
@@ -50,7 +54,7 @@ class FakeGenerator:
 
 def test_random_inputs_are_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(inputs.torch, "Generator", FakeGenerator)
+    monkeypatch.setattr(timers.torch, "Generator", FakeGenerator)
     for name in ("randn", "rand", "randint"):
         made = getattr(torch, name)
 
@@ -58,7 +62,7 @@ def test_random_inputs_are_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -
             seen.append(str(options["device"]))
             return _made(*args, **options)
 
-        monkeypatch.setattr(inputs.torch, name, watched)
+        monkeypatch.setattr(timers.torch, name, watched)
     specs = tuple(
         TensorSpec((4, 3), (3, 1), dtype)
         for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.float8_e4m3fn)

@@ -12,7 +12,7 @@ from simdev.measure import model_names  # noqa: E402
 from simdev.measure.capture import capture, row_key  # noqa: E402
 from simdev.measure.torch_models import MODELS  # noqa: E402
 from simdev.measure.torch_models.batches import image_step  # noqa: E402
-from simdev.measure.torch_models.nasnet import NasNet  # noqa: E402
+from simdev.measure.torch_models.classifiers import NasNet  # noqa: E402
 
 PARAMETERS = {
     "inception-v3": 23_834_568,  # 27.16 million with the auxiliary head

@@ -4,19 +4,23 @@ squares, and host times of large models to measured steps.
 
 from __future__ import annotations
 
-from .calibration import Calibration, Quality, Residual, calibrate, calibration_text
-from .fit import FIT
-from .hosts import HostCalibration, HostTimes, calibrate_host, host_text, read_host_times
-from .measured import Measured, read_measured
-from .solve import Parameter
-from .steps import MeasuredStep, StepFit, calibrate_steps, read_steps, steps_text
-from .writing import (
+from .calibration import (
+    Calibration,
+    Quality,
+    Residual,
+    calibrate,
+    calibration_text,
     fitted_cluster,
     write_fitted,
     write_fitted_cluster,
     write_fitted_steps,
     write_hosted,
 )
+from .fit import FIT
+from .hosts import HostCalibration, HostTimes, calibrate_host, host_text, read_host_times
+from .observe import Measured, read_measured
+from .solve import Parameter
+from .steps import MeasuredStep, StepFit, calibrate_steps, read_steps, steps_text
 
 __all__ = [
     "FIT",

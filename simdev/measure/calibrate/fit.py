@@ -16,8 +16,18 @@ from ...lowering import Prepared
 from ...nouns.cluster import Device, Link
 from ...nouns.fabric import Route
 from ...nouns.taskgraph import TRANSFER, Ints
-from .measured import Measured
-from .observe import UNKNOWN, Alike, Beliefs, Scene, Waits, alone, device_classes, scene_of, waits
+from .observe import (
+    UNKNOWN,
+    Alike,
+    Beliefs,
+    Measured,
+    Scene,
+    Waits,
+    alone,
+    device_classes,
+    scene_of,
+    waits,
+)
 from .solve import Floats, Parameter, error_of, independent, middle, significant, solve
 
 # Gaps, latencies and bandwidths of classes of links, from the spans of transfers.

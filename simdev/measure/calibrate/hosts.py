@@ -19,7 +19,7 @@ from ...lowering import Prepared
 from ...nouns.graph import PHASES, Graph
 from ...nouns.strategy import resolve_placement
 from ...report.table import NUMBER, TEXT, Table, table_text
-from .measured import read_measured
+from .observe import read_measured
 
 _DISPATCH = "dispatch "
 # Factors outside are no host: the step, the graph or a unit is another.

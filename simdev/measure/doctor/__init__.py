@@ -10,25 +10,25 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from . import pairs, plausible, units
+from . import checks
 from .sheet import Sheet, read_sheet
 
 Check = Callable[[Sheet], Iterator[str]]
 
 CHECKS: dict[str, Check] = {
-    "noise": plausible.noise,
-    "header": plausible.header,
-    "quantiles": plausible.quantiles,
-    "repetitions": plausible.repetitions,
-    "spread": plausible.spread,
-    "roofline": plausible.roofline,
-    "dispatch": plausible.dispatch,
-    "clocks": plausible.clocks,
-    "backward": pairs.backward,
-    "monotone": pairs.monotone,
-    "units": units.times,
-    "work": units.counts,
-    "copies": pairs.copies_within,
+    "noise": checks.noise,
+    "header": checks.header,
+    "quantiles": checks.quantiles,
+    "repetitions": checks.repetitions,
+    "spread": checks.spread,
+    "roofline": checks.roofline,
+    "dispatch": checks.dispatch,
+    "clocks": checks.clocks,
+    "backward": checks.backward,
+    "monotone": checks.monotone,
+    "units": checks.times,
+    "work": checks.counts,
+    "copies": checks.copies_within,
 }
 """What is looked for in one profile, by the name that a warning bears."""
 
@@ -62,7 +62,7 @@ def examine(files: Iterable[str | os.PathLike[str]]) -> list[Warned]:
         # Each pair once; the later file is warned of, for it is the copy.
         for i, second in enumerate(sheets)
         for first in sheets[:i]
-        for name, compare in (("copies", pairs.copies), ("clocks", pairs.clocks))
+        for name, compare in (("copies", checks.copies), ("clocks", checks.clocks_between))
         for message in compare(first, second)
     ]
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from .attention import bert, gpt2, gpt2_medium, transformer
 from .batches import TrainingStep
-from .classifiers import alexnet, inception_v3, mlp, resnet_50, vgg_19
-from .nasnet import nasnet_large, nasnet_mobile
+from .classifiers import alexnet, inception_v3, mlp, nasnet_large, nasnet_mobile, resnet_50, vgg_19
 from .recurrent import gnmt, rnnlm
 
 

@@ -8,14 +8,311 @@ lost.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import re
+import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import prod
 
-from .compiled import CUDA_GRAPH, is_fused, is_graph, is_region
-from .events import ANNOTATIONS, LAUNCHES, OPERATORS, Event, Events
-from .replay import ATEN, is_composite
+import torch
+
+from ..kinds import Fields
+from .events import ANNOTATIONS, LAUNCHES, OPERATORS, Event, Events, is_shape
+from .replay import ATEN, DTYPES, is_composite
 from .updates import OPTIMIZER
+
+# The timeline of a traced step: for each of its calls the time of the device, the host's, and
+# whether the host waits.
+#
+# A host that needs h_1, h_2, .. to dispatch calls of device times d_1, d_2, .. gives the traced
+# step again where the sums of h are the moments at which each call was released: a kernel that
+# found the device idle was released when it started, one that had to queue when its launch was
+# done. Of several kernels of a call the latest decides: release = max over k of (moment k - the
+# call's kernels before k). What the host waits for the device is no time of the host: where the
+# device was done with all that it had, the next call counts from there, and what the host did
+# before it waited is a piece.
+
+FULL = 1000
+"""Launches under way from which on a launch that takes long waits for room: PyTorch's streams hold
+about 1,024.
+"""
+
+Pair = tuple[Event | None, Event]
+
+
+@dataclass(eq=False)
+class Piece:
+    """A call, or a part of one that the host waits in the middle of (``last`` for its last part);
+    or, without kernels, a wait that no such call holds.
+
+    ``device_ns`` is its time on the device: its kernels but for what ran beside earlier ones, and
+    the gaps in front of those that were waiting. ``host_ns`` is the host's.
+    """
+
+    call: Call
+    kernels: list[Pair]
+    last: bool
+    device_ns: int = 0
+    host_ns: int = 0
+    blocks: bool = False
+
+    @property
+    def launched(self) -> int:
+        """When its first kernel was launched, in ns; on a CPU when it began."""
+        if not self.kernels and self.call.event is not None:
+            return self.call.event.start
+        return _launches_of(self.kernels[0])
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A step's pieces in the order of their launches; ``rest_ns`` is what the host does after the
+    last, ``step_ns`` the step from its start to its last finish on the device and the host.
+    """
+
+    pieces: tuple[Piece, ...]
+    rest_ns: int
+    step_ns: int
+
+
+def device_timeline(
+    waiting: Sequence[Event], calls: Sequence[Call], start: int, end: int | None, marked: bool
+) -> Timeline:
+    """The timeline of the calls of a step that begins and (None: with the trace) ends at these
+    moments on the host, in ns; ``waiting`` are all waits of the trace. What no mark tells the end
+    of ends with its last kernel or wait.
+    """
+    stops = [wait for wait in waiting if start <= wait.start and (not end or wait.start < end)]
+    launched = sorted(_pieces(calls, stops), key=lambda piece: piece.launched)
+    finish = max(kernel.end for piece in launched for _, kernel in piece.kernels)
+    if end is None or not marked:
+        end = max((wait.end for wait in stops), default=start)
+    times, released = _device_times(launched)
+    stalls = _stalls(launched)
+    pieces = _with_waits(launched, stops)
+    # When the host would go on, and when the device would be done, in the step that is made.
+    host = device = start
+    for piece in pieces:
+        ran, release = 0, host if piece.kernels else piece.launched
+        for _, kernel in piece.kernels:
+            release = max(release, released[id(kernel)] - ran)
+            ran += times[id(kernel)]
+        piece.device_ns = ran
+        piece.host_ns = max(0, release - host - stalls.get(id(piece), 0))
+        host = max(release, host)
+        device = max(device, host) + ran
+        if piece.blocks:
+            host = device
+    return Timeline(tuple(pieces), max(0, end - host), max(finish, end) - start)
+
+
+def _with_waits(pieces: Sequence[Piece], stops: Sequence[Event]) -> list[Piece]:
+    """The pieces and, between them, the waits for all that was launched before them.
+
+    A wait inside the operator that launched last is that operator's. What waits for less, while
+    the device goes on, is time of the host, and what waits while others launch holds up nobody.
+    """
+    over = (max(kernel.end for _, kernel in piece.kernels) for piece in pieces)
+    timed, ends = list(pieces), list(accumulate(over, max))
+    starts = [piece.launched for piece in pieces]
+    for wait in stops:
+        i = bisect_right(starts, wait.start)
+        launches_meanwhile = i < len(starts) and starts[i] < wait.end
+        waits_for_less = i and wait.name not in ALL_STREAMS and wait.end < ends[i - 1]
+        if not i or launches_meanwhile or waits_for_less:
+            continue
+        last = pieces[i - 1]
+        if last.call.event in [*wait.above()] or wait in [launch for launch, _ in last.kernels]:
+            last.blocks = True
+        else:
+            timed.append(Piece(Call(wait, last.call.step), [], True, blocks=True))
+    return sorted(timed, key=lambda piece: piece.launched)
+
+
+def bounds(events: Events, steps: Sequence[Event], number: int) -> tuple[int, int | None]:
+    """When a step begins and ends on the host, in ns; None where it is the whole trace."""
+    if not steps:
+        return min(root.start for root in events.roots), None
+    return steps[number].start, steps[number].end
+
+
+def host_times(
+    events: Events, calls: Sequence[Call], steps: Sequence[Event], marked: bool
+) -> dict[int, int]:
+    """The host's ns of every call of all steps (none: the whole trace is one), by ``id``."""
+    times: dict[int, int] = {}
+    waiting = waits(events)
+    by_step: dict[int, list[Call]] = {}
+    for call in calls:
+        by_step.setdefault(call.step, []).append(call)
+    for number, members in by_step.items():
+        start, end = bounds(events, steps, number)
+        for piece in device_timeline(waiting, members, start, end, marked).pieces:
+            times[id(piece.call)] = times.get(id(piece.call), 0) + piece.host_ns
+    return times
+
+
+def host_timeline(calls: Sequence[Call], start: int, end: int | None) -> Timeline:
+    """The timeline of a step that a CPU runs itself: what lies between its operators is the
+    host's.
+    """
+    pieces, now = [], start
+    for call in sorted(calls, key=lambda call: call.event.start if call.event else 0):
+        assert call.event is not None
+        piece = Piece(call, [], True, call.host_ns, max(0, call.event.start - now))
+        pieces.append(piece)
+        # A graph's operators lie inside it: its own kernels run around them.
+        now = max(now, call.event.start) + call.host_ns
+    finish = max(now, end or 0)
+    return Timeline(tuple(pieces), finish - now, finish - start)
+
+
+def _launches_of(pair: Pair) -> int:
+    launch, kernel = pair
+    return kernel.start if launch is None else launch.start
+
+
+def _pieces(calls: Sequence[Call], stops: Sequence[Event]) -> list[Piece]:
+    """The calls, cut where the host waits between two of their launches."""
+    starts = [wait.start for wait in stops]
+    pieces = []
+    for call in calls:
+        parts: dict[int, list[Pair]] = {}
+        for pair in call.kernels:
+            parts.setdefault(bisect_left(starts, _launches_of(pair)), []).append(pair)
+        cut = list(parts.values())
+        pieces += [Piece(call, pairs, pairs is cut[-1]) for pairs in cut]
+    return pieces
+
+
+def _device_times(pieces: Sequence[Piece]) -> tuple[dict[int, int], dict[int, int]]:
+    """For each kernel its time on the device and when it was released, in ns."""
+    pairs = [pair for piece in pieces for pair in piece.kernels]
+    times: dict[int, int] = {}
+    released: dict[int, int] = {}
+    end: int | None = None
+    for launch, kernel in sorted(pairs, key=lambda pair: (pair[1].start, _launches_of(pair))):
+        begin = kernel.start if end is None else max(kernel.start, end)
+        times[id(kernel)] = max(0, kernel.end - begin)
+        released[id(kernel)] = kernel.start
+        if launch is not None and end is not None:
+            # A copy that the host waits for is launched long before the call returns.
+            ready = launch.start if launch.end >= kernel.end else launch.end
+            if ready <= end:
+                released[id(kernel)] = min(ready, kernel.start)
+                times[id(kernel)] += max(0, kernel.start - end)
+        end = kernel.end if end is None else max(end, kernel.end)
+    return times, released
+
+
+def _stalls(pieces: Sequence[Piece]) -> dict[int, int]:
+    """What the launches of a piece waited for room on the device, in ns, by piece."""
+    pairs = [pair for piece in pieces for pair in piece.kernels]
+    ends = sorted(kernel.end for _, kernel in pairs)
+    launches = sorted(launch.start for launch, _ in pairs if launch is not None)
+    if len(launches) <= FULL:
+        return {}
+    usual = statistics.median(launch.duration for launch, _ in pairs if launch is not None)
+    stalls: dict[int, int] = {}
+    for piece in pieces:
+        for launch in {id(launch): launch for launch, _ in piece.kernels}.values():
+            if launch is None:
+                continue
+            under_way = bisect_right(launches, launch.start) - bisect_right(ends, launch.start)
+            if under_way >= FULL:
+                extra = max(0, round(launch.duration - usual))
+                stalls[id(piece)] = stalls.get(id(piece), 0) + extra
+    return stalls
+
+
+# What ``torch.compile`` leaves in a trace: regions, their graphs, and the kernels that a compiler
+# fused.
+#
+# A call of a compiled region is a span ``Torch-Compiled Region: frame/recompilation``; inside it,
+# also in the backward, stands one ``## Call CompiledFxGraph <hash> ##`` a graph of Inductor. Its
+# products and convolutions are operators as ever; what was fused is an operator called like its
+# kernel (``triton_poi_fused_gelu_0``), with the tensors that it is given and no more: what it
+# computes no trace tells. Inductor puts what a kernel writes behind what it reads, so the last
+# tensor is taken to be its output.
+
+# triton_ and three letters of what kind of loop it is (pointwise, reduction, persistent, template),
+# or C++ of a CPU; the number at the end counts the kernels of a graph.
+FUSED = re.compile(r"(?:graph_\d+_)?((?:triton_[a-z]{3}|cpp_fused)_\w*?)(?:_\d+)?\Z")
+GRAPH = re.compile(r"## Call CompiledFxGraph (\w+)")
+FRAME = re.compile(r"Torch-Compiled Region: (\S+)")
+FUNCTION = re.compile(r"CompiledFunction(?:Backward)?\Z")
+REGION_KIND = "compiled_graph"
+CUDA_GRAPH = "cuda_graph"
+"""Kernels that are launched as one."""
+
+
+def is_graph(event: Event) -> bool:
+    """Whether a span is a call of a graph that a compiler made."""
+    return GRAPH.match(event.name) is not None
+
+
+def is_fused(name: str) -> bool:
+    """Whether an operator or a kernel is of those that a compiler made, or a graph of such."""
+    return name == CUDA_GRAPH or FUSED.match(name) is not None or GRAPH.match(name) is not None
+
+
+def is_region(event: Event) -> bool:
+    """Whether a span stands around what a compiler made, and is no operator itself."""
+    return any(pattern.match(event.name) for pattern in (GRAPH, FRAME, FUNCTION))
+
+
+def region_of(event: Event) -> str | None:
+    """The compiled region in which a span lies: its graph (a part of the hash), else its frame;
+    None outside of all.
+    """
+    region = None
+    for span in [event, *event.above()]:
+        if graph := GRAPH.match(span.name):
+            return graph[1][:8]
+        if frame := FRAME.match(span.name):
+            return frame[1]
+        if FUNCTION.match(span.name):
+            region = "function"
+    return region
+
+
+def kernel_row(name: str, phase: str) -> Fields:
+    """The parts of the key of a fused kernel's row where only its name is known."""
+    fused = FUSED.match(name)
+    kind = fused[1] if fused else name
+    code = "bwd" if phase == "backward" else "fwd"
+    return {"op": kind, "attrs": {}, "in": [], "dt": [], "out": [], "phase": code}
+
+
+def fused_row(event: Event) -> tuple[Fields, list[Fields]]:
+    """The parts of the key of a fused kernel's row (its name without number, its tensors), and its
+    output as a graph tells it.
+    """
+    tensors = [
+        (argument.shape, DTYPES[argument.type])
+        for argument in event.arguments()
+        if argument.type in DTYPES and is_shape(argument.shape)
+    ]
+    graph = GRAPH.match(event.name)
+    read, written = tensors[:-1], tensors[-1:]
+    outputs = [
+        {"bytes": prod(shape) * dtype.itemsize, "shape": shape, "dtype": _name(dtype)}
+        for shape, dtype in written
+    ]
+    row = kernel_row(event.name, event.phase) | {
+        "in": [shape for shape, _ in read],
+        "dt": [_name(dtype) for _, dtype in read],
+        "out": [shape for shape, _ in written],
+    }
+    if graph:
+        row |= {"op": REGION_KIND, "attrs": {"graph": graph[1][:16]}}
+    return row, outputs
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(eq=False)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ...costs import Profile
 from ...files.profile import read_profile
 from ...files.reading import PathLike, label, read_source, text_of
@@ -22,13 +24,73 @@ from ..kinds import Fields
 from ..provenance import gpu_kind
 from ..steps import Measured, profile_text
 from ..timers import median, timing_fields
-from .calls import Call, device_calls, host_calls
-from .compiled import is_fused, kernel_row
-from .events import Event, Events, busy, parse_events
-from .operators import Replay, types_of
-from .replay import shares
-from .timeline import host_times
-from .updates import OPTIMIZER, Timed, optimizer_steps, parameters_of, update_rows
+from .calls import Call, device_calls, fused_row, host_calls, host_times, is_fused, kernel_row
+from .events import Argument, Event, Events, busy, is_shape, parse_events
+from .replay import ATEN, DTYPES, Replayed, Types, UnknownError, fills_new_memory, replayed, shares
+from .updates import OPTIMIZER, Parameter, Timed, optimizer_steps, parameters_of, update_rows
+
+# What the operators of a trace are, as far as it tells: each kind of call put together once.
+
+
+class Replay:
+    """What operators are, each kind of call put together once.
+
+    ``types`` as in ``replayed``; ``parameters`` stand for lists of more than 30 tensors, of which a
+    trace has no shapes: what runs over so many at once runs over all parameters or their gradients.
+    """
+
+    def __init__(self, types: Types, parameters: Sequence[Parameter] = ()) -> None:
+        self.types = {**types, **{shape: getattr(torch, dtype) for shape, dtype in parameters}}
+        self._shapes = [list(shape) for shape, _ in parameters]
+        self._known: dict[str, list[Replayed] | str] = {}
+
+    def _arguments(self, event: Event) -> list[Argument]:
+        """The arguments of a call, with the shapes of long lists."""
+        given = event.arguments()
+        if not event.name.startswith(ATEN + "_foreach") or not self._shapes:
+            return given
+        return [
+            argument._replace(shape=self._shapes, stride=None)
+            if argument.type == "TensorList" and argument.shape == []
+            else argument
+            for argument in given
+        ]
+
+    def of(self, event: Event) -> list[Replayed] | str:
+        """What an operator is, or why that is not known."""
+        if is_fused(event.name):
+            return [Replayed(*fused_row(event))]
+        if not event.name.startswith(ATEN):
+            return "no operator of PyTorch's own (aten)"
+        fills = fills_new_memory(event)
+        arguments = self._arguments(event)
+        signature = f"{event.name} {event.phase} {fills} {arguments}"
+        if signature not in self._known:
+            try:
+                self._known[signature] = replayed(event, arguments, self.types)
+            except UnknownError as error:
+                self._known[signature] = str(error)
+        return self._known[signature]
+
+
+def types_of(events: Events) -> Types:
+    """The type of elements of every shape that has one in the trace; of several that one which is
+    no mask and no index.
+    """
+    types: defaultdict[tuple[int, ...], set[torch.dtype]] = defaultdict(set)
+    for root in events.roots:
+        for event in root.inside():
+            for argument in event.arguments():
+                # Numbers of Python's are written as tensors without dimensions too.
+                is_number = argument.shape == [] and argument.type in ("double", "long int")
+                if argument.type in DTYPES and is_shape(argument.shape) and not is_number:
+                    types[tuple(argument.shape)].add(DTYPES[argument.type])
+    chosen = {
+        shape: known if len(known) == 1 else {dtype for dtype in known if dtype.is_floating_point}
+        for shape, known in types.items()
+    }
+    return {shape: next(iter(known)) for shape, known in chosen.items() if len(known) == 1}
+
 
 METHOD = "kineto"
 LEAST_STEPS = 3  # from this many steps on the first is warm-up, unless another number is given

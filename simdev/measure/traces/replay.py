@@ -22,8 +22,7 @@ from torch.utils._pytree import tree_leaves
 from ...nouns.semantics import work
 from ..capture import Writer
 from ..kinds import ALLOCATIONS, Fields
-from ..record import Recorder
-from ..scopes import Scopes
+from ..record import Recorder, Scopes
 from .events import Argument, Event, is_shape
 
 ATEN = "aten::"

@@ -17,13 +17,22 @@ from ...nouns.graph import Graph, Op, Tensor
 from ...nouns.semantics import work
 from ...nouns.semantics.dtype import bits_of
 from ..kinds import Fields
-from .calls import Call, is_copy, waits
-from .compiled import is_fused, kernel_row, region_of
+from .calls import (
+    Call,
+    Piece,
+    Timeline,
+    bounds,
+    device_timeline,
+    host_timeline,
+    is_copy,
+    is_fused,
+    kernel_row,
+    region_of,
+    waits,
+)
 from .events import LAUNCHES, Event, Events, busy, parse_events
-from .operators import Replay, types_of
-from .reading import calls_of, kind_of_device, steps_of
+from .reading import Replay, calls_of, kind_of_device, steps_of, types_of
 from .replay import ATEN, Replayed, shares
-from .timeline import Piece, Timeline, bounds, device_timeline, host_timeline
 from .updates import OPTIMIZER, Parameter, gradients_of, update_kind
 
 # The graph of a traced step: its calls in their order, with the times of the trace.
