@@ -267,7 +267,7 @@ def require_possible(scenario: Scenario, prepared: Prepared | None = None) -> No
     """
     if isinstance(scenario.graph, Transformer):
         from ..lowering.hybrid import even_layers
-        from ..lowering.hybrid.grid import rank_grid
+        from ..lowering.hybrid.durations import rank_grid
         from ..lowering.pipeline import schedule_of
 
         pipeline = scenario.strategy.pipeline

@@ -16,10 +16,10 @@ from ...nouns.models.large.shard import (
     embedding_saved,
     stand_in_parameters,
 )
-from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT
+from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from ...nouns.taskgraph import PERSISTENT, Ints
-from .program import BACKWARDS, NONE, Placed, Program, Visit
-from .replicas import PARAMETER_BYTES
+from .program import NONE, Placed, Program, Visit
+from .templates import PARAMETER_BYTES
 
 
 def add_parameters(program: Program, rank: int) -> None:
@@ -57,7 +57,7 @@ class _Stage:
     """
 
     program: Program
-    number: int
+    part: Part
     microbatches: Ints
     forward: Placed
     back: Placed
@@ -76,10 +76,6 @@ class _Stage:
         rank = self.forward.template.rank
         self.program.add_buffers(rank, size, kind, filler, *readers)
 
-    @property
-    def way(self) -> int:
-        return self.forward.template.way
-
     def backward_rows(self, layer: int) -> list[Ints]:
         """The last rows that read what a layer's forward saved."""
         actions = (self.back, self.weight) if self.is_split else (self.back,)
@@ -88,20 +84,21 @@ class _Stage:
 
 def add_activations(program: Program, number: int) -> None:
     """What a stage keeps of each microbatch, and what passes through it."""
-    for way, kind in product(range(program.ways), BACKWARDS):
-        if (way, number, kind) not in program.placed:
+    for way, kind in product(range(program.ways), (BACKWARD, INPUT)):
+        part = way, number, kind
+        if part not in program.placed:
             continue
-        some = np.flatnonzero(program.placed[way, number, kind].base != NONE)
-        kinds = FORWARD, kind, BACKWARD if kind == BACKWARD else WEIGHT
-        placed = (program.placed[way, number, each] for each in kinds)
+        some = np.flatnonzero(program.placed[part].base != NONE)
+        kinds = dict.fromkeys((FORWARD, kind, BACKWARD if kind == BACKWARD else WEIGHT))
+        placed = [program.placed[way, number, each] for each in kinds]
         actions = [replace(each, base=each.base[some]) for each in placed]
-        if kind == BACKWARD:  # one and the same
-            actions[2] = actions[1]
-        _add_stage(_Stage(program, number, some, *actions))
+        _add_stage(_Stage(program, part, some, actions[0], actions[1], actions[-1]))
 
 
 def _add_stage(stage: _Stage) -> None:
-    received = _received(stage)
+    way, number, _ = stage.part
+    rows = stage.program.arrivals((way, number, FORWARD), stage.microbatches)
+    received = None if rows[0] == NONE else rows  # no other rank sends it
     visits = list(stage.forward.template.visits.values())
     for visit in visits:
         _add_layer(stage, visit, received is not None and visit is visits[0])
@@ -117,14 +114,6 @@ def _add_stage(stage: _Stage) -> None:
     _add_ends(stage, None if visits else received)
     _add_shared(stage)
     _add_transfers(stage)
-
-
-def _received(stage: _Stage) -> Ints | None:
-    """The rows that bring a stage its input; None where no other rank sends it."""
-    sender = stage.program.placed.get((stage.way, stage.number - 1, FORWARD))
-    if sender is None or sender.template.transfer == NONE:
-        return None
-    return sender.base[stage.microbatches] + sender.template.transfer
 
 
 def _add_received(stage: _Stage, visit: Visit, received: Ints) -> None:
@@ -168,9 +157,9 @@ def _add_transfers(stage: _Stage) -> None:
             filler, sent = placed.base + template.computing[1], placed.base + template.transfer
             stage.add(size, "activations", filler, sent)
     if stage.forward.template.transfer != NONE:
-        some = stage.way, stage.number + 1, BACKWARDS, stage.microbatches
         reader = stage.back.base + stage.back.template.computing[0]
-        stage.add(size, "received copies", program.at(*some, lambda t: t.transfer), reader)
+        arrivals = program.arrivals(stage.part, stage.microbatches)
+        stage.add(size, "received copies", arrivals, reader)
 
 
 def _add_layer(stage: _Stage, visit: Visit, is_received: bool) -> None:
@@ -220,8 +209,9 @@ def _add_tied_gradient(stage: _Stage) -> int:
     program, last = stage.program, stage.program.schedule.stages - 1
     table = program.tied_table(stage.forward.template.rank)
     if table:
-        some = stage.way, last, (BACKWARD, WEIGHT), stage.microbatches
-        filler = program.at(*some, lambda begun: begun.ends["classifier"].last)
+        parts = ((stage.part[0], last, kind) for kind in (BACKWARD, WEIGHT))
+        begun = stage.microbatches, lambda template: template.ends["classifier"].last
+        filler = program.at(parts, *begun)
         reader = stage.weight.base + stage.weight.template.ends["embedding"].reduced[0].row
         stage.add(program.parallelism.reduced_bytes * table, "gradients", filler, reader)
     return table

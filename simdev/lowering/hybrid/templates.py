@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...nouns.models.large import Block, buckets_of, classifier, embedding, footprint, layer, roles
 from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
-from .grid import EXPERT
+from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
+from .durations import EXPERT
 from .program import (
     CONTEXT_QUEUE,
+    DATA_QUEUE,
+    EXPERT_DATA_QUEUE,
     EXPERT_QUEUE,
     FROM_HOST,
     NONE,
@@ -19,12 +21,13 @@ from .program import (
     TO_NEXT,
     TO_PREVIOUS,
     Program,
+    Sent,
     Template,
     Turn,
     Visit,
 )
-from .replicas import add_turn, add_turns, gather, join_turns, reduce
 
+PARAMETER_BYTES = 2
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
 ROLES = {
@@ -35,14 +38,15 @@ ROLES = {
 }
 
 
-def template_of(program: Program, stage: int, kind: str, way: int = 0) -> Template:
-    """What the rank of a stage does for an action."""
-    template = Template(program.rank(stage, way), program.durations, way)
+def template_of(program: Program, part: Part) -> Template:
+    """What the rank of a stage does for an action of a part of the schedule."""
+    way, stage, kind = part
+    template = Template(program.rank(stage, way), program.durations)
     first, last = stage == 0, stage == program.schedule.stages - 1
     forward = kind == FORWARD
     layers = program.stage_layers[stage]
     if kind != WEIGHT:
-        _add_received(program, template, stage - 1 if forward else stage + 1)
+        _add_received(program, template, (way, stage - 1 if forward else stage + 1))
     if first and forward:
         _add_end(program, template, "embedding", kind)
     if last and not forward:
@@ -56,7 +60,7 @@ def template_of(program: Program, stage: int, kind: str, way: int = 0) -> Templa
     if first and kind in (BACKWARD, WEIGHT):
         _add_end(program, template, "embedding", kind)
     if kind != WEIGHT:
-        _add_send(program, template, stage + 1 if forward else stage - 1)
+        _add_send(program, template, (way, stage + 1 if forward else stage - 1))
     return template
 
 
@@ -283,24 +287,116 @@ def transfer_bytes(program: Program) -> int:
     return -(-size // program.parallelism.tp) if _is_scattered(program) else size
 
 
-def _crosses(program: Program, template: Template, other: int) -> bool:
-    """Whether there is another stage of this number, on another rank."""
-    is_stage = 0 <= other < program.schedule.stages
-    return is_stage and program.rank(other, template.way) != template.rank
+def _rank_across(program: Program, template: Template, other: tuple[int, int]) -> int | None:
+    """The rank of a stage (its way and number), where it is there and another one."""
+    way, stage = other
+    if not 0 <= stage < program.schedule.stages:
+        return None
+    rank = program.rank(stage, way)
+    return None if rank == template.rank else rank
 
 
-def _add_received(program: Program, template: Template, other: int) -> None:
+def _add_received(program: Program, template: Template, other: tuple[int, int]) -> None:
     """What the stage before or after scattered is gathered, where it runs on another rank."""
-    if _is_scattered(program) and _crosses(program, template, other):
+    if _is_scattered(program) and _rank_across(program, template, other) is not None:
         _add_tensor(program, template, [("all_gather", program.shard.rows_bytes)])
 
 
-def _add_send(program: Program, template: Template, other: int) -> None:
+def _add_send(program: Program, template: Template, other: tuple[int, int]) -> None:
     """To the stage after or before, where it runs on another rank."""
-    if _crosses(program, template, other):
-        destination = program.rank(other, template.way)
-        size = transfer_bytes(program)
+    destination = _rank_across(program, template, other)
+    if destination is not None:
         # By neighbour rather than direction: with chunks a forward can go around to the first rank.
         following = (template.rank + 1) % program.schedule.ranks
         queue = TO_NEXT if destination == following else TO_PREVIOUS
-        template.send(queue, destination, size)
+        template.send(queue, destination, transfer_bytes(program))
+
+
+# What the replicas send each other, bucket by bucket: parameters gathered, gradients reduced.
+#
+# From ZeRO 2 on gradients are reduced by bucket while the backward goes on, which waits where more
+# than ``in_flight`` of them are still on their way: FSDP2 has one reduce_scatter in flight
+# (``FSDPParamGroup.post_backward``), DeepSpeed two buckets, of which one is being filled
+# (``overlap_comm``; without it none is in flight). ZeRO 3 gathers ``prefetch`` buckets ahead: with
+# one ahead two are there, to which FSDP, too, limits them (``limit_all_gathers``). A bucket is a
+# layer, as FSDP is wrapped, the embedding or the classifier. A layer of more than ``bucket``
+# parameters is cut, for DeepSpeed's buckets hold no more (``reduce_bucket_size``); that its parts
+# are equal is ours.
+
+
+def add_turns(
+    program: Program,
+    template: Template,
+    layer: int,
+    role: int,
+    loads: Loads,
+    gathers: bool,
+    sums: bool,
+    fetch: int = NONE,
+) -> None:
+    """The turns of a layer that computes these loads, one for each of its buckets.
+
+    ``gathers``: parameters are collected before; ``sums``: gradients are reduced after.
+    """
+    parts = buckets_of(program.shard, program.parallelism, layer)
+    for part in range(parts):
+        sizes = [
+            size * (part + 1) // parts - size * part // parts
+            for size in program.bucket(template.rank, layer)
+        ]
+        gathered = gather(program, template, sizes, layer) if gathers else ()
+        row = template.compute(role, loads, layer, part, parts)
+        reduced = reduce(program, template, sizes, layer) if sums else ()
+        fetched = fetch if part == 0 else NONE
+        add_turn(template, Turn(layer, row, row, gathered, reduced, fetched))
+
+
+def add_turn(template: Template, turn: Turn) -> None:
+    """A turn, and what its rows wait for."""
+    template.turns.append(turn)
+    template.edges += [(sent.row, turn.first) for sent in turn.gathers]
+    template.edges += [(turn.last, sent.row) for sent in turn.reduced]
+    if turn.fetch != NONE:
+        template.edges.append((turn.fetch, turn.first))
+
+
+def join_turns(template: Template) -> None:
+    """Makes one of the last two turns: what was gathered for the first serves the second, too."""
+    first, second = template.turns[-2:]
+    joined = first._replace(last=second.last, reduced=second.reduced)
+    template.turns[-2:] = [joined]
+
+
+def gather(
+    program: Program, template: Template, sizes: Sequence[int], layer: int = NO_LAYER
+) -> tuple[Sent, ...]:
+    """Parameters from all replicas."""
+    return _collectives(program, template, "all_gather", sizes, PARAMETER_BYTES, layer)
+
+
+def reduce(
+    program: Program, template: Template, sizes: Sequence[int], layer: int = NO_LAYER
+) -> tuple[Sent, ...]:
+    """Gradients over all replicas; each keeps its share from ZeRO 1 on."""
+    p = program.parallelism
+    name = "reduce_scatter" if p.zero else "all_reduce"
+    return _collectives(program, template, name, sizes, p.reduced_bytes, layer)
+
+
+def _collectives(
+    program: Program,
+    template: Template,
+    name: str,
+    sizes: Sequence[int],
+    each: int,
+    layer: int,
+) -> tuple[Sent, ...]:
+    """Rows over the replicas of a layer, and over those of its experts, for so many parameters of
+    ``each`` bytes.
+    """
+    queues = DATA_QUEUE, EXPERT_DATA_QUEUE
+    return tuple(
+        Sent(template.collective(queue, name, size * each, layer), size)
+        for queue, size, count in zip(queues, sizes, program.parallelism.sharers, strict=False)
+        if size and count > 1
+    )

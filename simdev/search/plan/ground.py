@@ -94,7 +94,7 @@ class Ground:
         return len(runs[0]) if len(sorts) == 1 and is_whole else 0
 
     def _devices(self, pp: int, rank: int) -> list[int]:
-        # As lowering.hybrid.grid.rank_grid deals them out.
+        # As lowering.hybrid.durations.rank_grid deals them out.
         workers = list(self.cluster.workers)
         each = len(workers) // pp
         return workers[rank * each : (rank + 1) * each]

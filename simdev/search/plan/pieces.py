@@ -22,8 +22,13 @@ from ...lowering.hybrid.program import (
     Program,
     Template,
 )
-from ...lowering.hybrid.replicas import gather, reduce
-from ...lowering.hybrid.templates import end_template, exchanges_template, layer_template
+from ...lowering.hybrid.templates import (
+    end_template,
+    exchanges_template,
+    gather,
+    layer_template,
+    reduce,
+)
 from ...nouns.models.large import Footprint, footprint, roles, update
 from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
