@@ -21,7 +21,8 @@ from ..lowering.origins import (
     op_costs,
     rung_shares,
 )
-from ..lowering.symmetry import Expanded, Quotient, Symmetry, quotient_of
+from ..lowering.symmetry import Expanded, Symmetry
+from ..lowering.symmetry.quotient import Quotient, quotient_of
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
