@@ -24,7 +24,7 @@ from .program import (
     Turn,
     elsewhere,
 )
-from .templates import PARAMETER_BYTES, gather, reduce, template_of
+from .templates import PARAMETER_BYTES, Writer, template_of
 
 
 def add_actions(program: Program, rank: int) -> None:
@@ -188,13 +188,13 @@ def add_tail(program: Program, rank: int) -> None:
     all after the last action; from ZeRO 2 on that was done microbatch by microbatch.
     """
     p, first, last = program.parallelism, program.rows, program.last[rank]
-    tail = Template(rank, program.durations)
+    tail = Writer(program, rank)
     waits: list[int] = [row for rows in _reduced(program, rank).values() for row in rows]
     pairs: list[tuple[int, int]] = []
     complete: dict[int, list[int]] = {}
     # In the order in which the backward completes them, so that the first can go at once.
     for number in reversed(program.buckets(rank)) if p.zero < 2 else ():
-        sent = reduce(program, tail, program.bucket(rank, number), number)
+        sent = tail.reduce(program.bucket(rank, number), number)
         rows = [row + first for row, _ in sent]
         waits += rows
         ready = _computed(program, rank, number) if p.overlap else [last]
@@ -208,7 +208,7 @@ def add_tail(program: Program, rank: int) -> None:
     gathers = [
         row + first
         for number in (program.buckets(rank) if p.zero in (1, 2) else ())
-        for row, _ in gather(program, tail, program.bucket(rank, number), number)
+        for row, _ in tail.gather(program.bucket(rank, number), number)
     ]
     pairs += [(updates[-1], row) for row in gathers]
     program.append(tail)

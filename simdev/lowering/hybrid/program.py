@@ -129,52 +129,51 @@ class Template:
         """A row that computes the loads, or one of equal parts of them: its number."""
         duration = self.durations.compute(self.rank, loads, part, parts)
         # All launches stand with the last part: what follows the loads counts them once.
-        return self._add(role, COMPUTE, duration, 0, layer, len(loads) if part == parts - 1 else 0)
+        launches = len(loads) if part == parts - 1 else 0
+        return self.add(COMPUTE, duration, 0, layer, role, launches)
 
     def collective(self, queue: int, name: str, size: int, layer: int = NO_LAYER) -> int:
         """A row of a collective of ``size`` bytes, as nccl-tests count them."""
         duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
-        return self._add(QUEUES[queue].role, queue, duration, size, layer)
+        return self.add(queue, duration, size, layer)
 
-    def around(self, name: str, size: int, beside: Loads, layer: int) -> int:
-        """A row of what is left of a collective over the parts of a sample that goes on while these
-        loads are computed for all but a part.
+    def left(
+        self, queue: int, name: str, size: int, beside: Loads, share: Fraction = Fraction(1)
+    ) -> int:
+        """The number of the duration that is left of a collective which goes on while a share of
+        these loads is computed.
         """
-        parts = self.durations.grid.cp
-        left = self._left(CONTEXT_QUEUE, name, size, beside, Fraction(parts - 1, parts))
-        return self._add(QUEUES[CONTEXT_QUEUE].role, CONTEXT_QUEUE, left, size, layer)
-
-    def exceed(self, queue: int, name: str, size: int, beside: Loads, layer: int) -> None:
-        """A row of what is left of a collective that goes on beside these loads; none where they
-        hide it.
-        """
-        left = self._left(queue, name, size, beside, Fraction(1))
-        if self.durations.columns[left].any():
-            self._add(QUEUES[queue].role, queue, left, size, layer)
-
-    def _left(self, queue: int, name: str, size: int, beside: Loads, share: Fraction) -> int:
         whole = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
         return self.durations.beside(self.rank, whole, beside, share)
 
     def copy(self, queue: int, size: int, layer: int) -> int:
         """A row that copies to or from the host."""
-        return self._add(roles.HOST, queue, self.durations.copy(size), size, layer)
+        return self.add(queue, self.durations.copy(size), size, layer)
 
     def send(self, queue: int, rank: int, size: int) -> int:
         """The row that sends to another rank."""
         duration = self.durations.transfer(self.rank, rank, size)
-        self.transfer = self._add(roles.PIPELINE, queue, duration, size, rank)
+        self.transfer = self.add(queue, duration, size, rank)
         return self.transfer
 
     def swap(self, queue: int, rank: int, size: int, layer: int) -> int:
         """A row that sends to the other copy of a stage what that one sends as well."""
-        return self._add(
-            roles.DATA, queue, self.durations.transfer(self.rank, rank, size), size, layer
-        )
+        duration = self.durations.transfer(self.rank, rank, size)
+        return self.add(queue, duration, size, layer, roles.DATA)
 
-    def _add(
-        self, role: int, queue: int, duration: int, size: int, layer: int, launches: int = 1
+    def add(
+        self,
+        queue: int,
+        duration: int,
+        size: int,
+        layer: int,
+        role: int | None = None,
+        launches: int = 1,
     ) -> int:
+        """A row of the duration of this number, with the role of its queue or another one: its
+        number.
+        """
+        role = QUEUES[queue].role if role is None else role
         self.rows.append((role, queue, duration, size, layer))
         self.launches.append(launches)
         return len(self.rows) - 1
