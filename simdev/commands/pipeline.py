@@ -96,8 +96,13 @@ def run(args: argparse.Namespace) -> int:
 def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
     """The table that was named or given, with the times of its stages. Raises InputError."""
     from ..nouns.scale import scale_of_pipeline
-    from ..nouns.schedules import SEARCHED, full_name, named_schedule, searched_schedule
-    from ..nouns.schedules.sizes import check_sizes
+    from ..nouns.schedules import (
+        SEARCHED,
+        check_sizes,
+        full_name,
+        named_schedule,
+        searched_schedule,
+    )
 
     if args.csv is not None:
         schedule = _csv_schedule(args)

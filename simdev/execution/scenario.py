@@ -21,7 +21,8 @@ from ..lowering.origins import (
     op_costs,
     rung_shares,
 )
-from ..lowering.symmetry import Expanded, Quotient, Symmetry, quotient_of
+from ..lowering.symmetry import Expanded, Symmetry
+from ..lowering.symmetry.quotient import Quotient, quotient_of
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
@@ -267,7 +268,7 @@ def require_possible(scenario: Scenario, prepared: Prepared | None = None) -> No
     """
     if isinstance(scenario.graph, Transformer):
         from ..lowering.hybrid import even_layers
-        from ..lowering.hybrid.grid import rank_grid
+        from ..lowering.hybrid.durations import rank_grid
         from ..lowering.pipeline import schedule_of
 
         pipeline = scenario.strategy.pipeline

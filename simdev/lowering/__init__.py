@@ -20,17 +20,15 @@ from ..nouns.memory import MemoryModel
 from ..nouns.semantics import traits_of
 from ..nouns.strategy import Loader, Order, Strategy, Sync, resolve_placement
 from ..nouns.taskgraph import Ints, Resource, TaskGraph
-from .build import build
-from .machine import capacities
-from .microbatches import accumulated, once_a_step
+from .build import build, can_be_retimed, hangs_on_op_times, retimed, retimes_to_itself
 from .partition import Partitioned, expanded, partition, short_form, without_short, written_out
 from .prepare import Prepared
-from .retimed import can_be_retimed, hangs_on_op_times, retimed, retimes_to_itself
 from .sharing import refuse_slowing, slows, with_sharing
 from .splitting import Split, rows_of, split, split_gated
-from .stages import staged
+from .stages import accumulated, once_a_step, staged
 from .steps import LoweredStep, following, iterated, last_ops, most_steps
 from .sync import credited, synchronised
+from .transfer import capacities
 from .turns import in_turns
 
 # The pass that makes a step's batch on a host: its inputs move to the loader's device, from which

@@ -29,26 +29,19 @@ from ..nouns.schedules import (
     full_name,
     named_schedule,
     read_csv,
+    readers,
     weight_versions,
 )
 from ..nouns.strategy.parallelism import Parallelism
 from ..nouns.taskgraph import PERSISTENT, SYNC, TRANSFER, TaskGraph
 from .columns import Columns
-from .machine import add_hops, add_reserves, on_cluster, resources
 from .prepare import Prepared
 from .sharing import with_sharing
-from .transfer import chunks_of
+from .transfer import add_hops, add_reserves, chunks_of, on_cluster, resources
 
 # By kind of action; a whole backward is a backward too.
 KINDS = {FORWARD: "forward", BACKWARD: "backward", INPUT: "backward", WEIGHT: "weight gradient"}
 UPDATING = (BACKWARD, WEIGHT)  # the kinds after which an asynchronous schedule updates weights
-# The actions that wait for one of a kind: how many stages on, and of which kind.
-WAITING = {
-    FORWARD: ((1, FORWARD), (0, BACKWARD), (0, INPUT)),
-    BACKWARD: ((-1, BACKWARD), (-1, INPUT)),
-    INPUT: ((-1, BACKWARD), (-1, INPUT), (0, WEIGHT)),
-    WEIGHT: (),
-}
 
 
 def schedule_of(p: Parallelism, large: bool = False) -> Schedule:
@@ -93,12 +86,9 @@ def _schedule_problems(schedule: Schedule, p: Parallelism, large: bool) -> Itera
             yield f"{name}: is {given}, but the table has {count}"
     if large:
         return
-    kinds: dict[int, set[str]] = {}
-    for action in schedule.actions:
-        kinds.setdefault(action.stage, set()).add(action.kind)
     # An op belongs to one kind of action of its stage: it cannot be whole here and in two there.
-    for stage in sorted(kinds):
-        if {BACKWARD, INPUT} <= kinds[stage]:
+    for stage, kinds in enumerate(schedule.kinds):
+        if {BACKWARD, INPUT} <= kinds:
             yield f"table: stage {stage} does some backwards whole and some in two; do all alike"
 
 
@@ -165,7 +155,7 @@ class _Pipeline:
             self.devices = site.devices
             self.names = tuple(device.name for device in site.prepared.cluster.devices)
             self.columns = Columns(site.prepared.memory, resources(site.prepared.fabric))
-        self.rows = {action: row for row, action in enumerate(schedule.actions)}
+        self.rows = schedule.number
         # Two that overlap begin with the first of them and end with the second.
         self.pairs = {} if times.overlapped is None else schedule.pairs
         self.begins = self.rows | {last: self.rows[first] for first, last in self.pairs.items()}
@@ -195,10 +185,10 @@ class _Pipeline:
         return TaskGraph(tasks, tuple(self.columns.resources), buffers, self.names, capacity)
 
     def _device(self, action: Action) -> int:
-        return self.devices[self.schedule.home[self.schedule.replica(action)]]
+        return self.devices[self.schedule.rank(action)]
 
     def _add_actions(self) -> None:
-        durations, together = _durations(self.times), self._durations_of_pairs()
+        durations, together = self.times.ps(), self._durations_of_pairs()
         for action, row in self.rows.items():
             device, replica = self._device(action), self.schedule.replica(action)
             duration = together.get(action, durations[action.kind][replica])
@@ -213,12 +203,11 @@ class _Pipeline:
 
     def _durations_of_pairs(self) -> dict[Action, int]:
         """Ps of those that overlap: together what they take, each in proportion to what it does."""
-        alone, durations = _durations(self.times), dict[Action, int]()
+        alone, durations = self.times.ps(), dict[Action, int]()
         for first, last in self.pairs.items():
             assert self.times.overlapped is not None
-            numbers = self.schedule.replica(first), self.schedule.replica(last)
-            both = picoseconds(self.times.overlapped[self.schedule.home[numbers[0]]])
-            parts = alone[FORWARD][numbers[0]], alone[BACKWARD][numbers[1]]
+            both = picoseconds(self.times.overlapped[self.schedule.rank(first)])
+            parts = [alone[each.kind][self.schedule.replica(each)] for each in (first, last)]
             durations[first] = both * parts[0] // (sum(parts) or 1)
             durations[last] = both - durations[first]
         return durations
@@ -253,9 +242,9 @@ class _Pipeline:
     def _fix_order(self) -> None:
         """The queue of each rank, as its row of the table stands."""
         queues = self.columns.resources
-        for device, actions in zip(self.devices, self.schedule.rows, strict=True):
+        for device, actions in zip(self.devices, self.schedule.orders, strict=True):
             order = list[int]()
-            for action in filter(None, actions):
+            for action in actions:
                 order.append(self.rows[action])
                 if action in self.updates:
                     order.append(self.updates[action])
@@ -267,10 +256,7 @@ class _Pipeline:
         transfer.
         """
         before, source = self.ends[action], self._device(action)
-        for step, kind in WAITING[action.kind]:
-            waiting = Action(action.stage + step, kind, action.microbatch)
-            if waiting not in self.rows:
-                continue
+        for waiting in readers(action, self.rows):
             after, destination = self.begins[waiting], self._device(waiting)
             if destination == source:
                 self.columns.release(before, [after])
@@ -308,8 +294,8 @@ class _Pipeline:
             columns.release(task, [self.rows[waiting]])
         # A stage goes backward through what it read.
         ends = (FORWARD, *UPDATING) if forth else (BACKWARD, INPUT)
-        readers = [self.rows.get(waiting._replace(kind=kind)) for kind in ends]
-        here = [row for row in readers if row is not None]
+        rows = (self.rows.get(waiting._replace(kind=kind)) for kind in ends)
+        here = [row for row in rows if row is not None]
         columns.buffer(label, destination, size, "received copies", arrives[0], here)
 
     def _add_weights(self) -> None:
@@ -350,10 +336,3 @@ class _Pipeline:
             update = [self.updates[last]] if last in self.updates else []
             name, size = f"gradients of {last}", self.site.gradients[action.stage]
             buffer(name, device, size, "gradients", self.rows[last], update)
-
-
-def _durations(times: StageTimes) -> dict[str, list[int]]:
-    """Ps by kind of action and replica."""
-    whole = [b + w for b, w in zip(times.backward, times.weight, strict=True)]
-    seconds = {FORWARD: times.forward, BACKWARD: whole, INPUT: times.backward, WEIGHT: times.weight}
-    return {kind: list(map(picoseconds, column)) for kind, column in seconds.items()}

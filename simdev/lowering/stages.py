@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
@@ -19,14 +19,14 @@ import numpy as np
 from ..ground.errors import InputError
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
-from ..nouns.schedules import FORWARD, WEIGHT, Schedule
-from ..nouns.semantics import traits_of
-from ..nouns.strategy import Parallelism, named, resolve_placement
+from ..nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part, Schedule
+from ..nouns.semantics import is_linear, traits_of
+from ..nouns.strategy import Origin, Parallelism, named, resolve_placement
 from ..nouns.structure import Groups, components, mates, order_of, readers_of, updated
-from ..nouns.taskgraph import Ints, Rows, TaskGraph
+from ..nouns.taskgraph import MAX_TASKS, Ints, Rows, TaskGraph
 from .build import build
-from .copies import Copies, copied
-from .microbatches import microbatches, once_a_step
+from .collective import is_collective
+from .copies import Bools, Copies, copied, in_order
 from .pipeline import schedule_of
 from .prepare import Prepared
 from .steps import LoweredStep, following
@@ -367,11 +367,9 @@ class _Actions:
         self.schedule = schedule
         self._before: dict[int, list[int]] = defaultdict(list)  # by rank what runs once, first
         self._after: dict[int, list[int]] = defaultdict(list)  # and last
-        self._ops: dict[tuple[int, str], list[int]] = defaultdict(list)
-        self._action_of: dict[int, tuple[int, str]] = {}
+        self._ops: dict[Part, list[int]] = defaultdict(list)
+        self._part_of: dict[int, Part] = {}
         weights = _weight_gradients(graph, once, stage_of)
-        split = {action.stage for action in schedule.actions if action.kind == WEIGHT}
-        back_of = {a.stage: a.kind for a in schedule.actions if a.kind not in (FORWARD, WEIGHT)}
         for i in order_of(graph, range(len(graph.ops))):
             stage = stage_of[i]
             if i in once:
@@ -379,18 +377,16 @@ class _Actions:
                 single = self._after if late else self._before
                 single[schedule.rank_of[stage]].append(i)
                 continue
-            kind = WEIGHT if stage in split and i in weights else back_of[stage]
-            key = stage, FORWARD if graph.ops[i].phase == "forward" else kind
-            self._ops[key].append(i)
-            self._action_of[i] = key
-        self._microbatches: dict[tuple[int, str], list[int]] = defaultdict(list)
-        for action in schedule.actions:
-            self._microbatches[action.stage, action.kind].append(action.microbatch)
+            kinds = schedule.kinds[stage]
+            kind = BACKWARD if BACKWARD in kinds else WEIGHT if i in weights else INPUT
+            part = 0, stage, FORWARD if graph.ops[i].phase == "forward" else kind
+            self._ops[part].append(i)
+            self._part_of[i] = part
 
     def microbatches(self, op: int) -> Sequence[int]:
         """The microbatches in the order in which an op runs for them."""
-        key = self._action_of.get(op, (-1, ""))
-        return self._microbatches.get(key, range(self.schedule.microbatches))
+        part = self._part_of.get(op, (0, -1, ""))
+        return self.schedule.parts.get(part, range(self.schedule.microbatches))
 
     def sequence(self, rank: int, copies: Copies, held: Rows, queue: int) -> Iterator[int]:
         """The rows of a rank's queue in order: parameters, the schedule's actions, updates.
@@ -398,11 +394,9 @@ class _Actions:
         ``held`` are the queues of each task: a collective holds none.
         """
         yield from (i for i in self._before[rank] if queue in held[i])
-        for action in self.schedule.rows[rank]:
-            if action is not None:
-                ops = [i for i in self._ops[action.stage, action.kind] if queue in held[i]]
-                rows = copies.rows(np.array(ops, np.int64), action.microbatch)
-                yield from rows.tolist()
+        for action in self.schedule.orders[rank]:
+            ops = [i for i in self._ops[self.schedule.part(action)] if queue in held[i]]
+            yield from copies.rows(np.array(ops, np.int64), action.microbatch).tolist()
         yield from (i for i in self._after[rank] if queue in held[i])
 
 
@@ -417,3 +411,110 @@ def _weight_gradients(graph: Graph, once: frozenset[int], stage_of: Sequence[int
         if graph.ops[i].phase == "backward" and readers[i] and can_wait:
             late.add(i)
     return late
+
+
+# The pass that runs the forward and backward of a step several times, before its updates. The step
+# as it stands is that of one microbatch. Its forward and backward ops, and what they send one
+# another, are run again for each further one; parameters and their transfers, the synchronisation
+# of gradients and the updates stay single. Gradients are added up in place: each is one buffer,
+# from the first microbatch that makes it to its last reader, and adding takes no time of its own.
+
+
+def once_a_step(graph: Graph, origins: Mapping[str, Origin]) -> frozenset[int]:
+    """The ops (positions) that run once, however many microbatches there are.
+
+    Parameters, updates, and ops that only prepare gradients for these: collectives, what a
+    partition made to add up, copy or move them (PyTorch's ``no_sync``), and sums of gradients,
+    which for a weight with several readers are made in place as over microbatches. ``origins`` are
+    those of ops that a partition made.
+    """
+    readers = readers_of(graph)
+    once = {
+        i
+        for i, op in enumerate(graph.ops)
+        if op.phase == "update" or traits_of(op.kind).leaf == "parameter"
+    }
+    waiting = [producer for i in once for producer, _ in graph.reads[i]]
+    while waiting:
+        i = waiting.pop()
+        origin = origins.get(graph.ops[i].name)
+        made = is_collective(graph.ops[i]) or (origin is not None and origin.role != "shard")
+        if i not in once and (made or _adds_up(graph, i)) and once.issuperset(readers[i]):
+            once.add(i)
+            waiting += [producer for producer, _ in graph.reads[i]]
+    return frozenset(once)
+
+
+def _adds_up(graph: Graph, i: int) -> bool:
+    """Whether an op is a sum of what several backward ops make."""
+    producers = {producer for producer, _ in graph.reads[i]}
+    backward = all(graph.ops[producer].phase == "backward" for producer in producers)
+    return len(producers) > 1 and backward and is_linear(graph.ops[i])
+
+
+def microbatches(task_graph: TaskGraph, ops: int, once: Collection[int], count: int) -> Copies:
+    """Which tasks run again for each of ``count`` microbatches: the first ``ops``, which are those
+    of the ops, but for ``once``.
+
+    So is what they send, where it does not go to tasks that run once alone. Raises InputError for
+    more than ten million tasks.
+    """
+    rows, op = len(task_graph.tasks), task_graph.tasks.op
+    again = np.ones(rows, np.bool_)
+    again[list(once)] = False
+    again[ops:] = (op[ops:] >= 0) & again[op[ops:]]
+    is_op = np.arange(rows) < ops
+    before = task_graph.predecessors
+    # Through nothing but what is sent: an op in between takes what it gets, and makes its own.
+    again[ops:] &= (
+        _reached(before, again & is_op, ~is_op) | ~_reached(before, ~again & is_op, ~is_op)
+    )[ops:]
+    # Single tasks go on in the last microbatch if they wait for any, else they stand in the first.
+    copies = Copies(again, np.zeros(rows, np.bool_), count, "@")
+    if copies.total > MAX_TASKS:
+        raise InputError(f"{count} microbatches lower to more than {MAX_TASKS} tasks")
+    return copies
+
+
+def _reached(links: Rows, marked: Bools, through: Bools) -> Bools:
+    """The marked tasks, and those that links lead to from them over tasks of ``through`` alone."""
+    reached, lists = marked.copy(), links.lists()
+    waiting = np.flatnonzero(marked).tolist()
+    while waiting:
+        for row in lists[waiting.pop()]:
+            if through[row] and not reached[row]:
+                reached[row] = True
+                waiting.append(row)
+    return reached
+
+
+def accumulated(step: LoweredStep, ops: int, once: Collection[int], count: int) -> LoweredStep:
+    """The step with its forward and backward run ``count`` times (``Strategy.accumulate``).
+
+    ``ops`` is the number of ops, which are the first tasks; ``once`` are those that stay single.
+    What waits for nothing in its microbatch (the batch) waits for the last ops of the microbatch
+    before on its device, as it does for those of the step before (``lowering.steps.following``). A
+    step that follows waits for all microbatches of what it waits for. Raises InputError.
+    """
+    task_graph = step.task_graph
+    copies = microbatches(task_graph, ops, once, count)
+    successors = task_graph.tasks.successors
+    late = _reached(successors, copies.again, ~copies.again) & ~copies.again
+    # What is sent at the end goes with the last microbatch: its id decides ties there.
+    copies = replace(copies, late=late & (np.arange(len(late)) >= ops))
+    sequences = in_order(task_graph, copies, late)
+    across = tuple(
+        (before, after) for first, after in step.across for before in copies.all_rows(first)
+    )
+    row = copies.rows(slice(None), 0).tolist()
+    return replace(
+        step,
+        task_graph=copied(task_graph, copies, copies.joins(step.across), sequences),
+        across=across,
+        later=None if step.later is None else copies.tiled(step.later),
+        pushes=tuple(
+            replace(push, first=row[push.first], last=row[push.last]) for push in step.pushes
+        ),
+        microbatch=task_graph,
+        dispatches=None if step.dispatches is None else step.dispatches.in_copies(copies, late),
+    )

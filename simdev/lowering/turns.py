@@ -8,9 +8,11 @@ by heads (execution contract, rule 9).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -99,25 +101,42 @@ def _by_priority(graph: Graph, priority: Ints, place: Ints) -> Ints:
     """The place of each op in the topological order that takes the smallest (priority, place)
     first.
     """
+    keys = dict(enumerate(zip(priority.tolist(), place.tolist(), strict=True)))
+    reads = ((producer, i) for i, reads in enumerate(graph.reads) for producer, _ in reads)
     rank = np.empty(len(place), np.int64)
-    rank[np.lexsort((place, priority))] = np.arange(len(place))
-    ranks, op_of = rank.tolist(), np.argsort(rank).tolist()
-    readers: list[list[int]] = [[] for _ in ranks]
-    missing = [0] * len(ranks)
-    for i, reads in enumerate(graph.reads):
-        for producer in {producer for producer, _ in reads}:
-            readers[producer].append(i)
-            missing[i] += 1
-    ready = [ranks[i] for i, count in enumerate(missing) if not count]
-    heapify(ready)
-    for number in range(len(ranks)):
-        op = op_of[heappop(ready)]
-        rank[op] = number
-        for reader in readers[op]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heappush(ready, ranks[reader])
+    rank[list(_in_order(keys, reads))] = np.arange(len(place))
     return rank
+
+
+def _in_order(
+    keys: Mapping[int, Any],
+    pairs: Iterable[tuple[int, int]],
+    sequences: Sequence[Sequence[int]] = (),
+) -> Iterator[int]:
+    """All rows, the smallest key first, but of each pair its first row before its second, and
+    sequences in their order.
+    """
+    before, after = Counter[int](), dict[int, list[int]]()
+    for first, then in {*pairs, *chain.from_iterable(map(pairwise, sequences))}:
+        before[then] += 1
+        after.setdefault(first, []).append(then)
+    ready = [(key, row) for row, key in keys.items() if not before[row]]
+    heapify(ready)
+    left = set(keys)
+    while left:
+        if not ready:
+            # The sequences contradict the graph: a head goes all the same, and engines tell how.
+            ahead = ([row for row in sequence if row in left] for sequence in sequences)
+            heads = [rows[0] for rows in ahead if rows]
+            ready.append(min((keys[row], row) for row in heads or left))
+            before[ready[0][1]] = 0
+        row = heappop(ready)[1]
+        left.remove(row)
+        yield row
+        for then in after.get(row, ()):
+            before[then] -= 1
+            if not before[then]:
+                heappush(ready, (keys[then], then))
 
 
 def _with_queues(
@@ -170,88 +189,25 @@ def _merged(prepared: Prepared, task_graph: TaskGraph, entries: Ints, place: Int
     """
     place_of = dict(zip(entries[:, 0].tolist(), place[entries[:, 1]].tolist(), strict=True))
     given = (task_graph.resources[d].sequence for d in prepared.cluster.hosted)
-    queues = [[row for row in sequence if row in place_of] for sequence in given]
-    free = sorted(place_of.keys() - set().union(*queues))
-    order = list(_Merge(task_graph, queues, free, place_of).rows())
+    sequences = [[row for row in sequence if row in place_of] for sequence in given]
+    pairs: list[tuple[int, int]] = []
+    if free := place_of.keys() - set().union(*sequences):
+        behind, ahead = task_graph.tasks.successors.lists(), task_graph.predecessors.lists()
+        pairs += [(op, row) for row in free for op in _next_ops(ahead, row, place_of)]
+        pairs += [(row, op) for row in free for op in _next_ops(behind, row, place_of)]
+    order = list(_in_order(place_of, pairs, sequences))
     number = np.zeros(len(task_graph.tasks), np.int64)
     number[order] = np.arange(len(order))
     return entries[np.lexsort((entries[:, 2], number[entries[:, 0]]))]
 
 
-class _Merge:
-    """A merge of sequences of ops with what is ``free``: ops that stand in no sequence.
-
-    ``before`` counts for each op what has to go first: for free ones the ops that they wait for,
-    for the others the free ones. ``after`` are the reverse.
-    """
-
-    def __init__(
-        self,
-        task_graph: TaskGraph,
-        queues: Sequence[Sequence[int]],
-        free: Sequence[int],
-        place: Mapping[int, int],
-    ) -> None:
-        self.queues, self.place = queues, place
-        self.next = [0] * len(queues)
-        self.before: Counter[int] = Counter()
-        self.after: dict[int, list[int]] = {}
-        self.heads: list[tuple[int, int, int]] = []  # place, row, its queue (-1: it is free)
-        self.left = dict.fromkeys(free)
-        if free:
-            tasks = task_graph.tasks
-            self._connect(free, task_graph.predecessors.lists(), tasks.successors.lists())
-        self._enter(free, -1)
-        for queue in range(len(queues)):
-            self._enter(self._head(queue), queue)
-
-    def _connect(
-        self, free: Sequence[int], predecessors: list[list[int]], successors: list[list[int]]
-    ) -> None:
-        pairs = {(op, row) for row in free for op in self._next_ops(predecessors, row)}
-        pairs |= {(row, op) for row in free for op in self._next_ops(successors, row)}
-        for first, then in sorted(pairs):
-            self.before[then] += 1
-            self.after.setdefault(first, []).append(then)
-
-    def _next_ops(self, links: list[list[int]], row: int) -> Iterator[int]:
-        """The ops that links lead to from a row over what is no op: what is sent."""
-        waiting, seen = [row], {row}
-        while waiting:
-            for other in links[waiting.pop()]:
-                if other in self.place:
-                    yield other
-                elif other not in seen:
-                    seen.add(other)
-                    waiting.append(other)
-
-    def _head(self, queue: int) -> Sequence[int]:
-        return self.queues[queue][self.next[queue] : self.next[queue] + 1]
-
-    def _enter(self, rows: Sequence[int], queue: int) -> None:
-        for row in rows:
-            if not self.before[row]:
-                heappush(self.heads, (self.place[row], row, queue))
-
-    def rows(self) -> Iterator[int]:
-        """All ops in their order."""
-        waiting = {head: q for q in range(len(self.queues)) for head in self._head(q)}
-        while self.heads or waiting or self.left:
-            if not self.heads:
-                # The sequences contradict the graph: engines tell how.
-                row = min(waiting or self.left, key=lambda row: (self.place[row], row))
-                self.before[row] = 0
-                self._enter([row], waiting.get(row, -1))
-            _, row, queue = heappop(self.heads)
-            yield row
-            if queue < 0:
-                self.left.pop(row)
-            else:
-                waiting.pop(row)
-                self.next[queue] += 1
-                waiting |= dict.fromkeys(self._head(queue), queue)
-                self._enter(self._head(queue), queue)
-            for then in self.after.get(row, ()):
-                self.before[then] -= 1
-                if not self.before[then] and (then in waiting or then in self.left):
-                    self._enter([then], waiting.get(then, -1))
+def _next_ops(links: list[list[int]], row: int, ops: Container[int]) -> Iterator[int]:
+    """The ops that links lead to from a row over what is no op: what is sent."""
+    waiting, seen = [row], {row}
+    while waiting:
+        for other in links[waiting.pop()]:
+            if other in ops:
+                yield other
+            elif other not in seen:
+                seen.add(other)
+                waiting.append(other)

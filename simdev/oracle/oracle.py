@@ -21,7 +21,7 @@ from ..execution.period import STEPS, follow_one_another, simulate_strategy
 from ..ground.errors import InputError
 from ..ground.units import Number
 from ..lowering import Prepared, expanded, rows_of, slows
-from ..lowering.symmetry import Quotient, quotient_of
+from ..lowering.symmetry.quotient import Quotient, quotient_of
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel

@@ -23,8 +23,7 @@ from simdev.execution.engine import simulate
 from simdev.files import read_preset
 from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, lower
-from simdev.lowering.hybrid.durations import Durations, Timings
-from simdev.lowering.hybrid.grid import EXPERT
+from simdev.lowering.hybrid.durations import EXPERT, Durations, Timings
 from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.nouns.graph import Graph
 from simdev.nouns.strategy import Collectives, Strategy

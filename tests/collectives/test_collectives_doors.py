@@ -14,8 +14,7 @@ from simdev.costs import CostModel, DeviceSpec
 from simdev.costs.collectives import collective_model
 from simdev.files import read_preset
 from simdev.lowering import Prepared
-from simdev.lowering.hybrid.durations import Durations, Timings
-from simdev.lowering.hybrid.grid import DATA
+from simdev.lowering.hybrid.durations import DATA, Durations, Timings
 from simdev.nouns.cluster import Cluster
 from simdev.nouns.models.layers import Layer, layer_graph
 from simdev.nouns.strategy import Collectives, Configuration, Parallelism, sync_policy

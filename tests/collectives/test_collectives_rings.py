@@ -20,8 +20,7 @@ from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.files import read_preset
 from simdev.lowering import Prepared, lower, lower_step
-from simdev.lowering.hybrid.durations import Durations, Timings
-from simdev.lowering.hybrid.grid import DATA
+from simdev.lowering.hybrid.durations import DATA, Durations, Timings
 from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.models.layers import Layer, layer_graph

@@ -80,7 +80,7 @@ def test_where_a_step_is_not_given_its_own_times_each_is_lowered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = [answered(explorer_of("pipeline-1f1b", anew=True), bandwidth=x) for x in (2, 3)]
-    monkeypatch.setattr(sys.modules["simdev.lowering.retimed"], "transfer_ps", lambda *_: 7)
+    monkeypatch.setattr(sys.modules["simdev.lowering.build"], "transfer_ps", lambda *_: 7)
     explorer = explorer_of("pipeline-1f1b")
     for x, answer in zip((2, 3), expected, strict=True):
         assert answered(explorer, bandwidth=x)["timeline"]["tasks"] == answer["timeline"]["tasks"]

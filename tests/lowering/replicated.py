@@ -11,7 +11,7 @@ from simdev.costs import CostModel
 from simdev.execution.period import simulate_strategy
 from simdev.execution.scenario import outcome_of, prepare
 from simdev.files.device import read_device
-from simdev.lowering.symmetry import Quotient, quotient_of
+from simdev.lowering.symmetry.quotient import Quotient, quotient_of
 from simdev.nouns.cluster import Cluster, Device, Host, Link
 from simdev.nouns.graph import Graph
 from simdev.nouns.memory import MemoryModel

@@ -18,7 +18,7 @@ from simdev.execution.scenario import Scenario, execute
 from simdev.files import read_graph, read_profile, write_graph
 from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, lower_prepared
-from simdev.lowering.scratch import BLAS_WORKSPACE, LT_WORKSPACE, cuda_kinds
+from simdev.lowering.prepare import BLAS_WORKSPACE, LT_WORKSPACE, cuda_kinds
 from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.memory import MemoryModel

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedule_times import COUNTS, PS, TIMES, live, run, step
-from simdev.nouns.schedules import SCHEDULES, Schedule, named_schedule
-from simdev.nouns.schedules.actions import BACKWARD, FORWARD, Action
+from simdev.nouns.schedules import (
+    BACKWARD,
+    FORWARD,
+    SCHEDULES,
+    Action,
+    Schedule,
+    named_schedule,
+)
 
 
 @pytest.mark.parametrize(

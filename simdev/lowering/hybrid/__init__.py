@@ -33,13 +33,12 @@ from ...nouns.schedules import (
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import MAX_TASKS, Ints, TaskGraph
 from ..pipeline import schedule_of
-from .actions import add_actions, add_sends, join_pairs
+from .actions import add_actions, add_sends, add_tail, join_copies, join_pairs, tie
 from .buffers import add_activations, add_parameters
 from .dispatch import add_dispatches
 from .durations import Durations, Timings
 from .expand import expand
 from .program import NONE, QUEUES, Program, Template
-from .tail import add_tail, join_copies, tie
 from .templates import template_of
 
 # Schedules that are made from the times of the stages: ZB-1p and ZB-2p of a large model.
@@ -56,7 +55,7 @@ def searched(program: Program) -> Schedule:
     if program.schedule.name not in SEARCHED or p.table is not None:
         return program.schedule
     templates = {
-        kind: [template_of(program, stage, kind) for stage in stages]
+        kind: [template_of(program, (0, stage, kind)) for stage in stages]
         for kind in (FORWARD, INPUT, WEIGHT)
     }
     forward, backward, weight = (
@@ -147,7 +146,7 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
         raise InputError(
             f"stage_layers: tell of {len(counts)} stages, the schedule has {schedule.stages}"
         )
-    if not counts[0] and any(action.kind == INPUT for action in schedule.actions):
+    if not counts[0] and any(INPUT in kinds for kinds in schedule.kinds):
         raise InputError("stage_layers[0]: the embedding alone has no backward to be split")
     layers = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(counts, initial=0)))
     shard = shard_of(model, parallelism)
@@ -165,8 +164,8 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
         add_parameters(program, rank)
     tie(program)
     join_copies(program)
+    add_sends(program)
     for stage in range(schedule.stages):
-        add_sends(program, stage)
         add_activations(program, stage)
     join_pairs(program)
     add_dispatches(program)

@@ -3,44 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain, product
+from itertools import chain, pairwise, product
 
 import numpy as np
 
+from ...nouns.models.large import roles, update
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.schedules import FORWARD, Action
+from ...nouns.schedules import READERS
 from ...nouns.taskgraph import Ints
-from .program import BACKWARDS, ENDS, NONE, Placed, Program, Template, Turn
-from .templates import template_of
+from .program import (
+    ENDS,
+    FROM_HOST,
+    NONE,
+    TO_HOST,
+    TO_NEXT,
+    Ends,
+    Placed,
+    Program,
+    Template,
+    Turn,
+    elsewhere,
+)
+from .templates import PARAMETER_BYTES, Writer, template_of
 
 
 def add_actions(program: Program, rank: int) -> None:
     """The rows of a rank's actions: main ones in a chain, in two where actions overlap."""
     schedule, placed = program.schedule, program.placed
-    actions = [action for action in schedule.rows[rank] if action is not None]
-    keys = [(program.way(action.microbatch), action.stage, action.kind) for action in actions]
-    kinds = dict.fromkeys(keys)
-    for way, stage, kind in kinds:
+    actions = schedule.orders[rank]
+    parts = list(map(schedule.part, actions))
+    for part in dict.fromkeys(parts):
         base = np.full(schedule.microbatches, NONE, np.int64)
-        placed[way, stage, kind] = Placed(template_of(program, stage, kind, way), base)
-    templates = [placed[key].template for key in keys]
+        placed[part] = Placed(template_of(program, part), base)
+    templates = [placed[part].template for part in parts]
     lengths = np.array([len(template.rows) for template in templates], np.int64)
     bases = (program.rows + np.cumsum(lengths) - lengths).tolist()
-    for action, key, base in zip(actions, keys, bases, strict=True):
-        placed[key].base[action.microbatch] = base
+    for action, part, base in zip(actions, parts, bases, strict=True):
+        placed[part].base[action.microbatch] = base
     # A device does one thing at a time, so its main rows form a chain, whatever the actions need.
     _chain(program, templates, bases, [action in schedule.pairs for action in actions])
     program.last.append(int(templates[-1].main[-1]) + bases[-1])
-    for key in kinds:
-        base = placed[key].base[placed[key].base != NONE]
-        for source, target in placed[key].template.edges:
+    program.runs.append(list(zip(parts, bases, strict=True)))
+    for each in (placed[part] for part in dict.fromkeys(parts)):
+        base = each.base[each.base != NONE]
+        for source, target in each.template.edges:
             program.edge(base + source, base + target)
     _gate(program, templates, bases)
     _hold_back(program, templates, bases)
-    before = sum(action is not None for row in schedule.rows[:rank] for action in row)
-    numbers = np.arange(before, before + len(actions))
     table = np.concatenate([template.table for template in templates])
-    program.add_table(table, rank, np.repeat(numbers, lengths))
+    program.add_table(table, rank, np.repeat(program.numbers(rank), lengths))
 
 
 def _chain(
@@ -67,22 +78,20 @@ def _chain(
 
 
 def _gate(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
-    """What a turn fetches ahead waits for the turn that stands ``prefetch`` + 1 before it."""
+    """What a turn fetches ahead waits for the turn that comes ``prefetch`` + 1 before it."""
     p, ahead = program.parallelism, 1 + program.parallelism.prefetch
     if p.zero < 3 and "activations" not in p.offload:
         return
+    every = p.zero == 3 and p.replicas > 1  # else the ends fetch nothing
 
-    def fetching(template: Template) -> list[Turn]:
-        # Else the ends fetch nothing.
-        every = p.zero == 3 and p.replicas > 1
-        return [turn for turn in template.turns if every or turn.layer != NO_LAYER]
+    def fetching(turn: Turn) -> bool:
+        return every or turn.layer != NO_LAYER
 
-    def fetched(template: Template) -> list[list[int]]:
-        rows = [[*(s.row for s in turn.gathers), turn.fetch] for turn in fetching(template)]
-        return [[row for row in each if row != NONE] for each in rows]
+    def fetched(turn: Turn) -> list[int]:
+        return [row for row in (*(sent.row for sent in turn.gathers), turn.fetch) if row != NONE]
 
-    last, _ = _of_turns(templates, bases, lambda t: [[turn.last] for turn in fetching(t)])
-    row, turn = _of_turns(templates, bases, fetched)
+    last, _ = _of_turns(templates, bases, fetching, lambda turn: [turn.last])
+    row, turn = _of_turns(templates, bases, fetching, fetched)
     late = turn >= ahead
     program.edge(last[turn[late] - ahead], row[late])
 
@@ -92,38 +101,38 @@ def _hold_back(program: Program, templates: Sequence[Template], bases: Sequence[
     p = program.parallelism
     behind = 1 + p.in_flight * p.overlap
 
-    def reducing(template: Template) -> list[Turn]:
-        return [turn for turn in template.turns if turn.reduced]
+    def reducing(turn: Turn) -> bool:
+        return bool(turn.reduced)
 
-    first, _ = _of_turns(templates, bases, lambda t: [[turn.first] for turn in reducing(t)])
-    row, turn = _of_turns(
-        templates, bases, lambda t: [[sent.row for sent in turn.reduced] for turn in reducing(t)]
-    )
+    first, _ = _of_turns(templates, bases, reducing, lambda turn: [turn.first])
+    row, turn = _of_turns(templates, bases, reducing, lambda turn: [s.row for s in turn.reduced])
     early = turn + behind < len(first)
     program.edge(row[early], first[turn[early] + behind])
-    if templates and program.tied_table(templates[0].rank):
+    if program.tied_table(templates[0].rank):
         _hold_back_table(program, templates, bases)
 
 
 def _of_turns(
     templates: Sequence[Template],
     bases: Sequence[int],
-    rows_of: Callable[[Template], list[list[int]]],
+    chosen: Callable[[Turn], bool],
+    rows_of: Callable[[Turn], list[int]],
 ) -> tuple[Ints, Ints]:
-    """The rows that ``rows_of`` tells of each turn of a template, of all actions one after another,
-    and beside each the number of its turn.
+    """The rows of the ``chosen`` turns of all actions, one after another, and the number of the
+    turn of each row.
     """
     known: dict[int, tuple[Ints, Ints, int]] = {}
     for template in templates:
         if id(template) not in known:
-            rows = rows_of(template)
+            rows = [rows_of(turn) for turn in template.turns if chosen(turn)]
             turns = np.repeat(np.arange(len(rows)), list(map(len, rows)))
             known[id(template)] = np.array(list(chain(*rows)), np.int64), turns, len(rows)
-    each = [known[id(template)] for template in templates]
-    lengths, counts = [len(rows) for rows, _, _ in each], np.array([n for _, _, n in each])
-    row = np.concatenate([rows for rows, _, _ in each]) + np.repeat(bases, lengths)
-    before = np.cumsum(counts) - counts
-    return row, np.concatenate([turns for _, turns, _ in each]) + np.repeat(before, lengths)
+    row, turn, count = zip(*(known[id(template)] for template in templates), strict=True)
+    lengths, before = list(map(len, row)), np.cumsum(count) - count
+    return (
+        np.concatenate(row) + np.repeat(bases, lengths),
+        np.concatenate(turn) + np.repeat(before, lengths),
+    )
 
 
 def _hold_back_table(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
@@ -140,22 +149,16 @@ def _hold_back_table(program: Program, templates: Sequence[Template], bases: Seq
             done = [sent.row + base for sent in embedding.reduced]
 
 
-def add_sends(program: Program, stage: int) -> None:
+def add_sends(program: Program) -> None:
     """What other ranks wait for: activations forward, gradients back."""
-    for way, kind in product(range(program.ways), (FORWARD, *BACKWARDS)):
-        sender = program.placed.get((way, stage, kind))
-        if sender is None or sender.template.transfer == NONE:
-            continue
-        kinds, other = ((FORWARD,), stage + 1) if kind == FORWARD else (BACKWARDS, stage - 1)
-        sent = np.flatnonzero(sender.base != NONE)
-        transfer = sender.base[sent] + sender.template.transfer
-        # Not the last row that computes: tp's sum behind it must be there before it is sent.
-        program.edge(sender.base[sent] + sender.template.main[-1], transfer)
-        program.edge(transfer, program.at(way, other, kinds, sent, _head))
-
-
-def _head(template: Template) -> int:
-    return int(template.main[0])
+    for part, sender in program.placed.items():
+        if sender.template.transfer != NONE:
+            sent = np.flatnonzero(sender.base != NONE)
+            transfer = sender.base[sent] + sender.template.transfer
+            # Not the last row that computes: tp's sum behind it must be there before it is sent.
+            program.edge(sender.base[sent] + sender.template.main[-1], transfer)
+            readers = elsewhere(part, READERS)
+            program.edge(transfer, program.at(readers, sent, lambda reader: int(reader.main[0])))
 
 
 def join_pairs(program: Program) -> None:
@@ -163,20 +166,157 @@ def join_pairs(program: Program) -> None:
     published code does (``_forward_backward_chunk``).
     """
     for pair in program.schedule.pairs.items():
-        for action, other in (pair, pair[::-1]):
-            template, first = program.template(action)
-            beside, base = program.template(other)
+        parts = [program.schedule.part(action) for action in pair]
+        placed = [program.placed[part] for part in parts]
+        rows = [int(p.base[action.microbatch]) for p, action in zip(placed, pair, strict=True)]
+        for here, other in ((0, 1), (1, 0)):
+            template, beside = placed[here].template, placed[other].template
             if template.transfer != NONE:
-                program.edge(base + beside.main[-1], first + template.transfer)
-            arrival = _arrival(program, action)
+                program.edge(rows[other] + beside.main[-1], rows[here] + template.transfer)
+            (arrival,) = program.arrivals(parts[here], np.array([pair[here].microbatch]))
             if arrival != NONE:
-                program.edge(arrival, base + beside.main[0])
+                program.edge(arrival, rows[other] + beside.main[0])
 
 
-def _arrival(program: Program, action: Action) -> int:
-    """The row that brings what an action reads from another rank; NONE where nothing does."""
-    forward = action.kind == FORWARD
-    other, kinds = (action.stage - 1, (FORWARD,)) if forward else (action.stage + 1, BACKWARDS)
-    way, microbatch = program.way(action.microbatch), np.array([action.microbatch])
-    sent = program.at(way, other, kinds, microbatch, lambda template: template.transfer)
-    return int(sent[0])
+# What follows the last microbatch: gradients summed over replicas, the update, parameters back.
+
+
+def add_tail(program: Program, rank: int) -> None:
+    """The rows of a rank after its last action.
+
+    With ``overlap`` a layer's gradient is reduced once its last microbatch has computed it, else
+    all after the last action; from ZeRO 2 on that was done microbatch by microbatch.
+    """
+    p, first, last = program.parallelism, program.rows, program.last[rank]
+    tail = Writer(program, rank)
+    waits: list[int] = [row for rows in _reduced(program, rank).values() for row in rows]
+    pairs: list[tuple[int, int]] = []
+    complete: dict[int, list[int]] = {}
+    # In the order in which the backward completes them, so that the first can go at once.
+    for number in reversed(program.buckets(rank)) if p.zero < 2 else ():
+        sent = tail.reduce(program.bucket(rank, number), number)
+        rows = [row + first for row, _ in sent]
+        waits += rows
+        ready = _computed(program, rank, number) if p.overlap else [last]
+        pairs += [(before, row) for before in ready for row in rows]
+        complete[number] = rows or ready
+    updates = [row + first for row in _updates(program, tail)]
+    # The update needs the norm of all gradients (clipping), so it waits for every one.
+    pairs += [(row, updates[0]) for row in dict.fromkeys([*waits, last])]
+    pairs += pairwise(updates)
+    # ZeRO 3 gathers what was updated when it uses it.
+    gathers = [
+        row + first
+        for number in (program.buckets(rank) if p.zero in (1, 2) else ())
+        for row, _ in tail.gather(program.bucket(rank, number), number)
+    ]
+    pairs += [(updates[-1], row) for row in gathers]
+    program.append(tail)
+    program.edges(pairs)
+    program.ends.append(Ends(tuple(updates), complete, gathers))
+
+
+def _computed(program: Program, rank: int, number: int) -> list[int]:
+    """The rows that complete the gradient of a layer, or of the ends (NO_LAYER)."""
+    computed: list[int] = []
+    for placed in program.gradients(rank):
+        template, last = placed.template, placed.last
+        if number == NO_LAYER:
+            computed += [turn.last + last for turn in template.ends.values()]
+        elif number in template.visits:
+            computed.append(template.visits[number].last + last)
+    return computed
+
+
+def _reduced(program: Program, rank: int) -> dict[int, list[int]]:
+    """The rows that reduce the gradients of the last microbatch (ZeRO 2 and 3), by layer.
+
+    A queue serves in order: the sums of the microbatches before are over by then.
+    """
+    reduced: dict[int, list[int]] = {}
+    for placed in program.gradients(rank):
+        for turn in placed.template.turns:
+            rows = [sent.row + placed.last for sent in turn.reduced]
+            reduced.setdefault(turn.layer, []).extend(rows)
+    return reduced
+
+
+def _updates(program: Program, tail: Template) -> list[int]:
+    """The optimizer's step: a row, or where its state lies in host memory a row for each bucket.
+
+    Two buckets are in flight at once: the next one's state comes while this one is updated.
+    """
+    p, rank, layers = program.parallelism, tail.rank, program.buckets(tail.rank)
+
+    def step(some: list[int]) -> int:
+        loads = update(program.shard, *program.updated(rank, some), p.state_bytes)
+        return tail.compute(roles.UPDATE, loads, some[0] if len(some) == 1 else NO_LAYER)
+
+    if "optimizer" not in p.offload:
+        return [step(layers)]
+    updates: list[int] = []
+    fetches: list[int] = []
+    for layer in layers:
+        size = program.updated(rank, [layer])[1] * p.state_bytes
+        fetches.append(tail.copy(FROM_HOST, size, layer))
+        updates.append(step([layer]))
+        back = tail.copy(TO_HOST, size, layer)
+        tail.edges += [(fetches[-1], updates[-1]), (updates[-1], back)]
+        tail.edges += [(before, fetches[-1]) for before in updates[-3:-2]]
+        first = program.rows
+        program.add_buffers(rank, size, "optimizer state", fetches[-1] + first, back + first)
+    program.edges((program.last[rank], row + program.rows) for row in fetches[:2])
+    return updates
+
+
+def tie(program: Program) -> None:
+    """Adds up the gradients of a tied table whose embedding and classifier stand on two ranks.
+
+    Where one rank has both stages (DualPipe, DualPipeV, a folded table) it adds up the gradient as
+    it computes it, and the two copies of DualPipe join it as any other (``join_copies``). From ZeRO
+    2 on a replica has a share of it, once it is reduced.
+    """
+    schedule, shard, p = program.schedule, program.shard, program.parallelism
+    ends = schedule.rank_of[0], schedule.rank_of[-1]
+    if not shard.model.tied or program.tied_table(ends[0]):
+        return
+    tail, shares = Template(ends[0], program.durations), p.replicas if p.zero >= 2 else 1
+    # A ring over two ranks sends half there and back, twice: as long as one transfer.
+    parameters = -(-shard.model.hidden * shard.vocabulary // shares)
+    row = tail.send(TO_NEXT, ends[1], parameters * p.gradient_bytes)
+    row += program.append(tail)
+    for rank in ends:
+        reduced = _reduced(program, rank).get(NO_LAYER)
+        ready = reduced or _computed(program, rank, NO_LAYER)
+        program.edges((before, row) for before in ready)
+        program.edges([(row, program.ends[rank].updates[0])])
+
+
+def join_copies(program: Program) -> None:
+    """Adds up the gradients of the two copies of each stage, and sends what was updated.
+
+    Both ranks have reduced them over their replicas. With ZeRO 1 each sends half of its share,
+    updates the other half and sends that (a ring over two, behind that of the replicas: ours);
+    with ZeRO 0 each sends and updates all.
+    """
+    if program.ways == 1:
+        return
+    p = program.parallelism
+    for rank in range(program.schedule.ranks):
+        mirror, first = program.schedule.ranks - 1 - rank, program.rows
+        tail, here, there = (
+            Template(rank, program.durations),
+            program.ends[rank],
+            program.ends[mirror],
+        )
+        for number, ready in here.complete.items():
+            size = program.updated(rank, [number])[1] * p.reduced_bytes
+            row = tail.swap(TO_NEXT, mirror, size, number) + first
+            program.edges((before, row) for before in ready)
+            program.edges([(row, there.updates[0])])
+        if p.zero:
+            size = program.updated(rank, list(here.complete))[1] * PARAMETER_BYTES
+            row = tail.swap(TO_NEXT, mirror, size, NO_LAYER) + first
+            program.edges([(here.updates[-1], row)])
+            program.edges((row, gathered) for gathered in there.gathers)
+        program.append(tail)

@@ -16,10 +16,10 @@ from ...nouns.models.large.shard import (
     embedding_saved,
     stand_in_parameters,
 )
-from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT
+from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from ...nouns.taskgraph import PERSISTENT, Ints
-from .program import BACKWARDS, NONE, Placed, Program, Visit
-from .replicas import PARAMETER_BYTES
+from .program import NONE, Placed, Program, Visit
+from .templates import PARAMETER_BYTES
 
 
 def add_parameters(program: Program, rank: int) -> None:
@@ -50,6 +50,18 @@ def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str
     return sizes
 
 
+def add_activations(program: Program, number: int) -> None:
+    """Add the buffers that a stage keeps for each microbatch, and those that pass through it."""
+    for way, kind in product(range(program.ways), (BACKWARD, INPUT)):
+        part = way, number, kind
+        if part in program.placed:
+            some = np.flatnonzero(program.placed[part].base != NONE)
+            kinds = dict.fromkeys((FORWARD, kind, BACKWARD if kind == BACKWARD else WEIGHT))
+            placed = [program.placed[way, number, each] for each in kinds]
+            actions = [replace(each, base=each.base[some]) for each in placed]
+            _Stage(program, part, some, actions[0], actions[1], actions[-1]).add_all()
+
+
 @dataclass(frozen=True, slots=True)
 class _Stage:
     """A stage's actions for some of its microbatches, all with a backward of one kind; ``weight``
@@ -57,7 +69,7 @@ class _Stage:
     """
 
     program: Program
-    number: int
+    part: Part
     microbatches: Ints
     forward: Placed
     back: Placed
@@ -68,160 +80,133 @@ class _Stage:
         return self.program.shard
 
     @property
-    def is_split(self) -> bool:
-        """Whether the backward is done in two actions."""
-        return self.weight is not self.back
+    def backwards(self) -> tuple[Placed, ...]:
+        """The backward: one action, or two."""
+        return (self.back,) if self.weight is self.back else (self.back, self.weight)
 
     def add(self, size: int, kind: str, filler: Ints, *readers: Ints) -> None:
         rank = self.forward.template.rank
         self.program.add_buffers(rank, size, kind, filler, *readers)
 
-    @property
-    def way(self) -> int:
-        return self.forward.template.way
+    def add_all(self) -> None:
+        way, number, _ = self.part
+        rows = self.program.arrivals((way, number, FORWARD), self.microbatches)
+        received = None if rows[0] == NONE else rows  # no other rank sends it
+        visits = list(self.forward.template.visits.values())
+        for visit in visits:
+            self.add_layer(visit, received is not None and visit is visits[0])
+        back = self.back.template
+        # One workspace for a whole backward: its layers run one after the other.
+        space = max((footprint(self.shard, layer).workspace for layer in back.visits), default=0)
+        first, last = back.computing
+        readers = [self.back.base + last] if first < last else []
+        self.add(space, "workspace", self.back.base + first, *readers)
+        # Without a sender the input comes from the stage before on this rank, which counts it.
+        if received is not None and visits:
+            self.add_received(visits[0], received)
+        self.add_ends(None if visits else received)
+        self.add_shared()
+        self.add_transfers()
 
-    def backward_rows(self, layer: int) -> list[Ints]:
+    def last_reads(self, layer: int) -> list[Ints]:
         """The last rows that read what a layer's forward saved."""
-        actions = (self.back, self.weight) if self.is_split else (self.back,)
-        return [placed.base + placed.template.visits[layer].last for placed in actions]
+        return [placed.base + placed.template.visits[layer].last for placed in self.backwards]
+
+    def add_received(self, visit: Visit, received: Ints) -> None:
+        """The input of a stage: there for the backward, too, unless it is offloaded."""
+        kept, readers = footprint(self.shard, visit.layer), self.last_reads(visit.layer)
+        if visit.send != NONE and kept.moved == kept.entry:
+            readers = [self.forward.base + row for row in (visit.last, visit.send)]
+        self.add(self.shard.rows_bytes, "received copies", received, *readers)
+
+    def add_ends(self, received: Ints | None) -> None:
+        """The buffers of the embedding and the classifier; ``received`` brings a classifier that is
+        alone on its stage its input.
+        """
+        shard, ends = self.shard, self.forward.template.ends
+        if "embedding" in ends:
+            filler = self.forward.base + ends["embedding"].last
+            self.add(embedding_saved(shard), "activations", filler, _end(self.weight, "embedding"))
+        if "classifier" in ends:
+            filler = self.forward.base + ends["classifier"].last
+            reader = _end(self.back, "classifier")
+            self.add(classifier_workspace(shard), "workspace", filler)
+            sent = shard.rows_bytes * (received is not None)
+            if received is not None:
+                self.add(sent, "received copies", received, reader)
+            self.add(classifier_saved(shard) - sent, "activations", filler, reader)
+            self.add(classifier_workspace(shard), "workspace", reader)
+            if len(self.backwards) > 1:
+                last = _end(self.weight, "classifier")
+                self.add(classifier_kept(shard), "activations", reader, last)
+
+    def add_transfers(self) -> None:
+        """The output until it has been sent, and its gradient from its arrival on."""
+        size = self.shard.rows_bytes
+        for placed in (self.forward, self.back):
+            template = placed.template
+            if template.transfer != NONE:
+                filler, sent = placed.base + template.computing[1], placed.base + template.transfer
+                self.add(size, "activations", filler, sent)
+        if self.forward.template.transfer != NONE:
+            reader = self.back.base + self.back.template.computing[0]
+            arrivals = self.program.arrivals(self.part, self.microbatches)
+            self.add(size, "received copies", arrivals, reader)
+
+    def add_layer(self, visit: Visit, is_received: bool) -> None:
+        """What a layer's forward saves (but for a received input), and what the backward repeats.
+
+        What is offloaded is freed when it has been sent, and there again from when it is fetched.
+        """
+        kept, forward, back = footprint(self.shard, visit.layer), self.forward.base, self.back.base
+        filler, readers = forward + visit.last, self.last_reads(visit.layer)
+        here = self.back.template.visits[visit.layer]
+        if visit.send != NONE:
+            rest = kept.saved - kept.moved
+            if not is_received or rest:  # else it is the input that was received
+                self.add(kept.moved, "activations", filler, forward + visit.send)
+            self.add(kept.moved, "activations", back + here.fetch, *readers)
+            if not is_received:
+                self.add(rest, "activations", filler, *readers)
+        else:
+            self.add(kept.saved - kept.entry * is_received, "activations", filler, *readers)
+        # Alone it is repeated inside the backward's row; a row of its own keeps it from there on.
+        if here.first == here.last:
+            self.add(kept.again, "workspace", back + here.last)
+        else:
+            self.add(kept.again, "activations", back + here.first, *readers)
+
+    def add_shared(self) -> None:
+        """Parameters gathered for one turn, whole gradients until they are reduced (ZeRO 2 and
+        3).
+        """
+        each = self.program.parallelism.reduced_bytes
+        for placed in (self.forward, *self.backwards):
+            for turn in placed.template.turns:
+                last = placed.base + turn.last
+                for row, size in turn.gathers:
+                    self.add(PARAMETER_BYTES * size, "parameters", placed.base + row, last)
+                ends = turn.reduced and turn is placed.template.ends.get("embedding")
+                tied = self.add_tied_gradient() if ends else 0
+                for row, size in turn.reduced:
+                    self.add(each * (size - tied), "gradients", last, placed.base + row)
+
+    def add_tied_gradient(self) -> int:
+        """The gradient of a table that the embedding shares with the classifier, which begins it.
+
+        Frameworks reduce a parameter's gradient once it is complete. Returns its parameters; 0
+        where no table is shared on this rank.
+        """
+        program, last = self.program, self.program.schedule.stages - 1
+        table = program.tied_table(self.forward.template.rank)
+        if table:
+            parts = ((self.part[0], last, kind) for kind in (BACKWARD, WEIGHT))
+            begun = program.at(parts, self.microbatches, lambda t: t.ends["classifier"].last)
+            reader = self.weight.base + self.weight.template.ends["embedding"].reduced[0].row
+            self.add(program.parallelism.reduced_bytes * table, "gradients", begun, reader)
+        return table
 
 
-def add_activations(program: Program, number: int) -> None:
-    """What a stage keeps of each microbatch, and what passes through it."""
-    for way, kind in product(range(program.ways), BACKWARDS):
-        if (way, number, kind) not in program.placed:
-            continue
-        some = np.flatnonzero(program.placed[way, number, kind].base != NONE)
-        kinds = FORWARD, kind, BACKWARD if kind == BACKWARD else WEIGHT
-        placed = (program.placed[way, number, each] for each in kinds)
-        actions = [replace(each, base=each.base[some]) for each in placed]
-        if kind == BACKWARD:  # one and the same
-            actions[2] = actions[1]
-        _add_stage(_Stage(program, number, some, *actions))
-
-
-def _add_stage(stage: _Stage) -> None:
-    received = _received(stage)
-    visits = list(stage.forward.template.visits.values())
-    for visit in visits:
-        _add_layer(stage, visit, received is not None and visit is visits[0])
-    back = stage.back.template
-    # One workspace for a whole backward: its layers run one after the other.
-    space = max(footprint(stage.shard, layer).workspace for layer in back.visits) if visits else 0
-    first, last = back.computing
-    readers = [stage.back.base + last] if first < last else []
-    stage.add(space, "workspace", stage.back.base + first, *readers)
-    # Without a sender the input comes from the stage before on this rank, which counts it.
-    if received is not None and visits:
-        _add_received(stage, visits[0], received)
-    _add_ends(stage, None if visits else received)
-    _add_shared(stage)
-    _add_transfers(stage)
-
-
-def _received(stage: _Stage) -> Ints | None:
-    """The rows that bring a stage its input; None where no other rank sends it."""
-    sender = stage.program.placed.get((stage.way, stage.number - 1, FORWARD))
-    if sender is None or sender.template.transfer == NONE:
-        return None
-    return sender.base[stage.microbatches] + sender.template.transfer
-
-
-def _add_received(stage: _Stage, visit: Visit, received: Ints) -> None:
-    """The input of a stage: there for the backward, too, unless it is offloaded."""
-    kept, readers = footprint(stage.shard, visit.layer), stage.backward_rows(visit.layer)
-    if visit.send != NONE and kept.moved == kept.entry:
-        readers = [stage.forward.base + row for row in (visit.last, visit.send)]
-    stage.add(stage.shard.rows_bytes, "received copies", received, *readers)
-
-
-def _add_ends(stage: _Stage, received: Ints | None) -> None:
-    """What the embedding and the classifier keep; ``received`` brings a classifier that is alone on
-    its stage its input.
-    """
-    shard, forward, back, weight = stage.shard, stage.forward, stage.back, stage.weight
-    ends = forward.template.ends
-    if "embedding" in ends:
-        reader = weight.base + weight.template.ends["embedding"].last
-        filler = forward.base + ends["embedding"].last
-        stage.add(embedding_saved(shard), "activations", filler, reader)
-    if "classifier" in ends:
-        filler = forward.base + ends["classifier"].last
-        reader = back.base + back.template.ends["classifier"].last
-        stage.add(classifier_workspace(shard), "workspace", filler)
-        sent = shard.rows_bytes * (received is not None)
-        if received is not None:
-            stage.add(sent, "received copies", received, reader)
-        stage.add(classifier_saved(shard) - sent, "activations", filler, reader)
-        stage.add(classifier_workspace(shard), "workspace", reader)
-        if stage.is_split:
-            last = weight.base + weight.template.ends["classifier"].last
-            stage.add(classifier_kept(shard), "activations", reader, last)
-
-
-def _add_transfers(stage: _Stage) -> None:
-    """The output until it has been sent, and its gradient from its arrival on."""
-    size, program = stage.shard.rows_bytes, stage.program
-    for placed in (stage.forward, stage.back):
-        template = placed.template
-        if template.transfer != NONE:
-            filler, sent = placed.base + template.computing[1], placed.base + template.transfer
-            stage.add(size, "activations", filler, sent)
-    if stage.forward.template.transfer != NONE:
-        some = stage.way, stage.number + 1, BACKWARDS, stage.microbatches
-        reader = stage.back.base + stage.back.template.computing[0]
-        stage.add(size, "received copies", program.at(*some, lambda t: t.transfer), reader)
-
-
-def _add_layer(stage: _Stage, visit: Visit, is_received: bool) -> None:
-    """What a layer's forward saves (but for a received input), and what the backward repeats.
-
-    What is offloaded is freed when it has been sent, and there again from when it is fetched.
-    """
-    kept, forward, back = footprint(stage.shard, visit.layer), stage.forward.base, stage.back.base
-    filler, readers = forward + visit.last, stage.backward_rows(visit.layer)
-    here = stage.back.template.visits[visit.layer]
-    if visit.send != NONE:
-        rest = kept.saved - kept.moved
-        if not is_received or rest:  # else it is the input that was received
-            stage.add(kept.moved, "activations", filler, forward + visit.send)
-        stage.add(kept.moved, "activations", back + here.fetch, *readers)
-        if not is_received:
-            stage.add(rest, "activations", filler, *readers)
-    else:
-        stage.add(kept.saved - kept.entry * is_received, "activations", filler, *readers)
-    # Alone it is repeated inside the backward's row; a row of its own keeps it from there on.
-    if here.first == here.last:
-        stage.add(kept.again, "workspace", back + here.last)
-    else:
-        stage.add(kept.again, "activations", back + here.first, *readers)
-
-
-def _add_shared(stage: _Stage) -> None:
-    """Parameters gathered for one turn, whole gradients until they are reduced (ZeRO 2 and 3)."""
-    each = stage.program.parallelism.reduced_bytes
-    for placed in (stage.forward, stage.back, *([stage.weight] if stage.is_split else [])):
-        for turn in placed.template.turns:
-            last = placed.base + turn.last
-            for row, size in turn.gathers:
-                stage.add(PARAMETER_BYTES * size, "parameters", placed.base + row, last)
-            ends = turn.reduced and turn is placed.template.ends.get("embedding")
-            tied = _add_tied_gradient(stage) if ends else 0
-            for row, size in turn.reduced:
-                stage.add(each * (size - tied), "gradients", last, placed.base + row)
-
-
-def _add_tied_gradient(stage: _Stage) -> int:
-    """The gradient of a table that the embedding shares with the classifier, which begins it.
-
-    Frameworks reduce a parameter's gradient once it is complete. Returns its parameters; 0 where no
-    table is shared on this rank.
-    """
-    program, last = stage.program, stage.program.schedule.stages - 1
-    table = program.tied_table(stage.forward.template.rank)
-    if table:
-        some = stage.way, last, (BACKWARD, WEIGHT), stage.microbatches
-        filler = program.at(*some, lambda begun: begun.ends["classifier"].last)
-        reader = stage.weight.base + stage.weight.template.ends["embedding"].reduced[0].row
-        stage.add(program.parallelism.reduced_bytes * table, "gradients", filler, reader)
-    return table
+def _end(placed: Placed, end: str) -> Ints:
+    """The last rows of the embedding or the classifier in these actions."""
+    return placed.base + placed.template.ends[end].last

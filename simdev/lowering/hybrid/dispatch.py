@@ -17,7 +17,7 @@ from ...nouns.cluster import Host
 from ...nouns.graph import PHASES
 from ...nouns.models.large import roles
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.schedules import FORWARD, INPUT, WEIGHT
+from ...nouns.schedules import FORWARD, INPUT, WEIGHT, Part
 from ...nouns.taskgraph import Ints
 from .program import NONE, THREAD, TO_NEXT, TO_PREVIOUS, Program
 
@@ -64,32 +64,25 @@ def _add_thread(
     program: Program, rank: int, host: Host, holds: Ints, waits: Ints, ends: Ints
 ) -> None:
     """A dispatch for each turn of a layer and one for the update."""
-    schedule = program.schedule
-    actions = [action for action in schedule.rows[rank] if action is not None]
-    keys = [(program.way(action.microbatch), action.stage, action.kind) for action in actions]
-    templates = {key: _turns(program, *key) for key in dict.fromkeys(keys)}
-    places = [program.template(action) for action in actions]
-    bases = [base for _, base in places]
-    parts = [templates[key] for key in keys]
-    lengths = [len(part) for part in parts]
-    turns = np.concatenate(parts)
+    parts, bases = zip(*program.runs[rank], strict=True)
+    turns_of = {part: _turns(program, part) for part in dict.fromkeys(parts)}
+    lengths = [len(turns_of[part]) for part in parts]
+    turns = np.concatenate([turns_of[part] for part in parts])
     turns[:, _FIRST : _END + 1] += np.repeat(bases, lengths)[:, None]
-    before = sum(action is not None for row in schedule.rows[:rank] for action in row)
-    numbers = before + np.repeat(np.arange(len(actions)), lengths)
     update = program.durations.thread(_seconds(program, _UPDATE))
     rows = _add_rows(
         program,
         rank,
         np.append(turns[:, _NUMBER], update),
         np.append(turns[:, _LAYER], NO_LAYER),
-        np.append(numbers, NONE),
+        np.append(np.repeat(program.numbers(rank), lengths), NONE),
     )
     for column in (_LAST, _END):
         holds[turns[:, column]], ends[turns[:, column]] = rows[:-1], turns[:, _END]
     updates = program.ends[rank].updates
     holds[updates[-1]] = waits[updates[0]] = rows[-1]
     first = np.cumsum(lengths) - lengths
-    starts = [template.main[0] + base for template, base in places]
+    starts = [program.placed[part].template.main[0] + base for part, base in program.runs[rank]]
     waits[starts] = rows[first]
     _limit(program, turns, rows[:-1], host.ahead)
 
@@ -98,27 +91,27 @@ def _seconds(program: Program, phase: str) -> Fraction:
     return Fraction(program.shard.model.host_time.get(phase, 0))
 
 
-def _turns(program: Program, way: int, stage: int, kind: str) -> Ints:
+def _turns(program: Program, part: Part) -> Ints:
     """The turns of layers in a template: first, last computing and last main row, launches, number
     of the dispatch's duration, layer.
     """
-    template = program.placed[way, stage, kind].template
+    template = program.placed[part].template
     main, layers = template.main, template.table[template.main, -1]
     launches = np.array(template.launches)
-    phase = _FORWARD if kind == FORWARD else _BACKWARD
+    phase = _FORWARD if part[2] == FORWARD else _BACKWARD
     lines = []
     for number, visit in template.visits.items():
         rows = main[layers == number]
         count = int(launches[rows].sum())
-        share = _share(program, (way, stage, kind), number, count)
+        share = _share(program, part, number, count)
         duration = program.durations.thread(_seconds(program, phase) * share)
         lines.append((visit.first, visit.last, int(rows[-1]), count, duration, number))
     return np.array(lines, np.int64).reshape(-1, 6)
 
 
-def _share(program: Program, key: tuple[int, int, str], layer: int, count: int) -> Fraction:
+def _share(program: Program, part: Part, layer: int, count: int) -> Fraction:
     """The part of a layer's backward that is dispatched here: by launches, where it is split."""
-    way, stage, kind = key
+    way, stage, kind = part
     if kind not in (INPUT, WEIGHT):
         return Fraction(1)
     other = program.placed[way, stage, WEIGHT if kind == INPUT else INPUT].template

@@ -6,9 +6,10 @@ long: the model of collectives works out one of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,18 +20,89 @@ from ...costs.groups import device_prefix
 from ...costs.roofline import datasheet_scalars, ideal_seconds, rounded
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS, picoseconds
-from ...nouns.cluster import Host
+from ...nouns.cluster import Cluster, Host
 from ...nouns.models.large.likes import Kernel, Loads
 from ...nouns.strategy.parallelism import Parallelism
+from ...nouns.structure import Groups
 from ...nouns.taskgraph import Ints
 from ..sharing import refuse_slowing
 from ..symmetry import Alike, Flow
-from .grid import rank_grid
 
-Place = tuple[int, list[tuple[int, ...]]]
-"""The number of a group's pattern, and the group with those of its class that may share links."""
-Crossing = tuple[list[int], list[list[Flow]], int]
-"""Replicas that may share links, what each sends, and the number of the pattern of it all."""
+# Which device has which rank, and the groups in which ranks communicate. The devices of one rank of
+# the pipeline are numbered g = d tp + t by replica d and part t. A *class* of tasks says how the g
+# are grouped: each by itself, or those that share a task, as a collective is shared by all that
+# take part in it.
+
+SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT = range(6)
+CLASSES = 6
+
+
+@dataclass(frozen=True)
+class RankGrid:
+    """``devices[rank][g]`` are indices into the cluster; ``dp`` counts all that have the same
+    parameters, the ``cp`` parts of a sample too.
+    """
+
+    devices: tuple[tuple[int, ...], ...]
+    dp: int
+    tp: int
+    ep: int
+    cp: int = 1
+
+    @property
+    def copies(self) -> int:
+        """Devices of each rank of the pipeline."""
+        return self.dp * self.tp
+
+    @cached_property
+    def groups(self) -> tuple[Ints, ...]:
+        """By class, the number of the group of each g."""
+        g = np.arange(self.copies, dtype=np.int64)
+        d, t = np.divmod(g, self.tp)
+        # Experts are spread over ep consecutive replicas; the others of equal place share theirs.
+        experts = d // self.ep * self.tp + t, d % self.ep * self.tp + t
+        # The parts of a sample stand in a row, too.
+        return g, d, t, *experts, d // self.cp * self.tp + t
+
+    def count(self, kind: int) -> int:
+        """How many groups a class has."""
+        return int(self.groups[kind][-1]) + 1
+
+    def members(self, kind: int, rank: int) -> list[tuple[int, ...]]:
+        """The devices of each group of a class, by group."""
+        groups = self.groups[kind]
+        devices = np.array(self.devices[rank])[np.argsort(groups, kind="stable")]
+        ends = np.cumsum(np.bincount(groups))[:-1]
+        return [tuple(group.tolist()) for group in np.split(devices, ends)]
+
+    def degrees(self, kind: int) -> tuple[int, ...]:
+        """What the groups of a class hang on, beside the devices of a rank."""
+        parts = {EXPERT: self.ep, EXPERT_DATA: self.ep, CONTEXT: self.cp}
+        return self.tp, parts.get(kind, 1)
+
+    @cached_property
+    def collapsed(self) -> RankGrid:
+        """One device for each rank of the pipeline, in groups by itself."""
+        return RankGrid(tuple(devices[:1] for devices in self.devices), 1, 1, 1)
+
+
+def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
+    """The cluster's workers in their order, dealt out. Raises InputError where counts differ."""
+    usable = cluster.workers
+    if len(usable) != p.devices:
+        names = [name for name in ("dp", "cp", "tp", "pp") if name != "cp" or p.cp > 1]
+        counts = " x ".join(str(getattr(p, name)) for name in names)
+        degrees = f"{' x '.join(names)}: {counts} = {p.devices} devices"
+        reason = f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}'
+        raise InputError(f"{reason}; `simdev plan` tries all degrees that fit it")
+    # Ranks of the pipeline are outermost: tp needs the links inside a node most, pp the least.
+    each = p.replicas * p.tp
+    ranks = tuple(usable[rank * each : (rank + 1) * each] for rank in range(p.pp))
+    return RankGrid(ranks, p.replicas, p.tp, p.ep, p.cp)
+
+
+Crossing = tuple[list[int], int]
+"""Replicas that may share links, and the number of the pattern of all that they send."""
 
 
 class Part(NamedTuple):
@@ -56,12 +128,47 @@ class Timings:
         self._measured = {k: spec for k, spec in shipped.items() if spec != self.specs.get(k)}
         self.alike = Alike(model.cluster)
         self.patterns: dict[Hashable, int] = {}
-        self.by_pattern: dict[tuple[str, int, int], int] = {}
-        self.sent_by_pattern: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        self.places: dict[Hashable, tuple[list[Place], list[int]]] = {}
+        self.flows: list[list[list[Flow]]] = []  # the first of each pattern
+        self.places: dict[Hashable, tuple[list[int], list[int]]] = {}
         self.parts: dict[Hashable, list[Crossing]] = {}
         # Each is asked for by every layer and stage, with few different arguments.
         self.load_ps, self._scalars = cache(self._load_ps), cache(datasheet_scalars)
+        self.collective_ps, self.sent = cache(self._collective_ps), cache(self._sent)
+
+    def pattern(self, groups: list[list[Flow]]) -> int:
+        """The number of the pattern of these groups of flows."""
+        number = self.patterns.setdefault(self.alike.pattern(groups), len(self.patterns))
+        if number == len(self.flows):
+            self.flows.append(groups)
+        return number
+
+    def nodes(self, pattern: int) -> int:
+        """Over how many nodes the first group of a pattern is spread."""
+        return len({self.alike.neighbourhood(device) for device, _ in self.flows[pattern][0]})
+
+    def _collective_ps(self, name: str, size: int, pattern: int) -> int:
+        """How long a collective of the first group of a pattern takes beside those of others."""
+        group, *beside = [[device for device, _ in flows] for flows in self.flows[pattern]]
+        return self.model.cost(name, group, size, beside).ps
+
+    def _sent(self, size: int, pattern: int) -> list[tuple[int, int]]:
+        """How long (ps) the flows of each group of a pattern take, and their latency.
+
+        They share bandwidth with the groups that cross the same half-links.
+        """
+        groups = self.flows[pattern]
+        crossed, sent = [self._crossed(flows) for flows in groups], []
+        for links in crossed:
+            near = (flows for flows, others in zip(groups, crossed, strict=True) if links & others)
+            wire = flows_wire(self.model.fabric, [flow for flows in near for flow in flows])
+            length = _checked(picoseconds(Fraction(size) / wire.bandwidth))
+            sent.append((length, picoseconds(wire.latency)))
+        return sent
+
+    def _crossed(self, flows: Sequence[Flow]) -> set[int]:
+        """The half-links of flows."""
+        routes = (self.model.fabric.routes.pieces(*flow) or () for flow in flows)
+        return {link for pieces in routes for piece in pieces for link in piece.half_links}
 
     def _load_ps(self, kind: str, loads: Loads) -> int:
         # Added up in order: sum() compensates rounding on newer Pythons, and answers would differ.
@@ -177,13 +284,9 @@ class Durations:
 
     def _collective(self, kind: int, rank: int, name: str, size: int) -> int:
         """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""
-        known, durations = self.timings.by_pattern, []
         places, numbers = self._places(kind, rank)
-        for pattern, (group, *beside) in places:
-            key = name, size, pattern
-            if key not in known:
-                known[key] = self.model.cost(name, group, size, beside).ps
-            durations.append(_checked(known[key] + self._message))
+        times = (self.timings.collective_ps(name, size, pattern) for pattern in places)
+        durations = [_checked(ps + self._message) for ps in times]
         return self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
 
     def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction) -> int:
@@ -196,49 +299,40 @@ class Durations:
 
     def nodes(self, kind: int, rank: int) -> int:
         """Over how many nodes a group of a class is spread, at most."""
-        homes = self._alike.neighbourhood
-        places, _ = self._places(kind, rank)
-        return max(len({*map(homes, group)}) for _, (group, *_) in places)
+        return max(map(self.timings.nodes, self._places(kind, rank)[0]))
 
-    def _places(self, kind: int, rank: int) -> tuple[list[Place], list[int]]:
+    def _places(self, kind: int, rank: int) -> tuple[list[int], list[int]]:
+        """The patterns of a class of groups, and the place among them of each group's."""
         # The devices of a rank are those of its place among ranks of so many devices.
         key = kind, rank, self.grid.copies, *self.grid.degrees(kind)
         if key not in self.timings.places:
             self.timings.places[key] = self._places_of(kind, rank)
         return self.timings.places[key]
 
-    def _places_of(self, kind: int, rank: int) -> tuple[list[Place], list[int]]:
-        """The places of a class of groups that differ, and the number of each group's."""
+    def _places_of(self, kind: int, rank: int) -> tuple[list[int], list[int]]:
         members = self.grid.members(kind, rank)
         homes = [dict.fromkeys(map(self._alike.neighbourhood, devices)) for devices in members]
         by_home: dict[int, dict[int, None]] = {}
         for group, home in ((group, home) for group, near in enumerate(homes) for home in near):
             by_home.setdefault(home, {})[group] = None
-        places: dict[int, tuple[int, Place]] = {}
+        places: dict[int, int] = {}
         numbers: list[int] = []
         for group, near in enumerate(homes):
             # The group itself first, then those beside it in their order.
             beside = {group: None}
             for home in near:
                 beside |= by_home[home]
-            groups = [members[other] for other in beside]
-            flows = [[(d, d) for d in devices] for devices in groups]
             # Its number stands for it: a pattern is as long as all of its groups together.
-            known = self.timings.patterns
-            pattern = known.setdefault(self._alike.pattern(flows), len(known))
-            number, _ = places.setdefault(pattern, (len(places), (pattern, groups)))
-            numbers.append(number)
-        return [place for _, place in places.values()], numbers
+            pattern = self.timings.pattern([[(d, d) for d in members[other]] for other in beside])
+            numbers.append(places.setdefault(pattern, len(places)))
+        return list(places), numbers
 
     def _transfer(self, source: int, destination: int, size: int) -> int:
         """The number of a transfer between ranks: all parts of all replicas send at once."""
         tp, dp = self.parallelism.tp, self.parallelism.replicas
         sent: dict[int, tuple[int, int]] = {}
-        for numbers, near, pattern in self._parts(source, destination):
-            key, known = (size, pattern), self.timings.sent_by_pattern
-            if key not in known:
-                known[key] = self._sent(near, size)
-            sent |= zip(numbers, known[key], strict=True)
+        for numbers, pattern in self._parts(source, destination):
+            sent |= zip(numbers, self.timings.sent(size, pattern), strict=True)
         if len(set(sent.values())) == 1:
             tp = dp = 1
         durations, lags = zip(*(sent[d] for d in range(dp) for _ in range(tp)), strict=True)
@@ -251,43 +345,22 @@ class Durations:
             tp, devices = self.grid.tp, self.grid.devices
             pairs = list(zip(devices[source], devices[destination], strict=True))
             replicas = [pairs[d * tp : (d + 1) * tp] for d in range(self.grid.dp)]
-            near = [(each, [replicas[d] for d in each]) for each in self._neighbours(replicas)]
-            known = self.timings.patterns
             self.timings.parts[key] = [
-                (*each, known.setdefault(self._alike.pattern(each[1]), len(known))) for each in near
+                (each, self.timings.pattern([replicas[d] for d in each]))
+                for each in self._neighbours(replicas)
             ]
         return self.timings.parts[key]
 
-    def _neighbours(self, groups: Sequence[Sequence[Flow]]) -> list[list[int]]:
+    def _neighbours(self, groups: Sequence[Sequence[Flow]]) -> Iterable[list[int]]:
         """The numbers of groups of flows, together where they share nodes, directly or not."""
-        parts: list[tuple[set[int], list[int]]] = []
+        near, first = Groups(len(groups)), dict[int, int]()
         for number, flows in enumerate(groups):
             homes = {self._alike.neighbourhood(device) for flow in flows for device in flow}
-            numbers = [number]
-            for part in [part for part in parts if part[0] & homes]:
-                homes, numbers = homes | part[0], part[1] + numbers
-                parts.remove(part)
-            parts.append((homes, numbers))
-        return [sorted(numbers) for _, numbers in parts]
-
-    def _sent(self, groups: Sequence[Sequence[Flow]], size: int) -> list[tuple[int, int]]:
-        """How long (ps) the flows of each group take, and their latency.
-
-        They share bandwidth with the groups that cross the same half-links.
-        """
-        crossed = [self._crossed(flows) for flows in groups]
-        sent = []
-        for links in crossed:
-            near = (flows for flows, others in zip(groups, crossed, strict=True) if links & others)
-            wire = flows_wire(self.model.fabric, [flow for flows in near for flow in flows])
-            length = _checked(picoseconds(Fraction(size) / wire.bandwidth))
-            sent.append((length, picoseconds(wire.latency)))
-        return sent
-
-    def _crossed(self, flows: Sequence[Flow]) -> set[int]:
-        """The half-links of flows."""
-        routes = (self.model.fabric.routes.pieces(*flow) or () for flow in flows)
-        return {link for pieces in routes for piece in pieces for link in piece.half_links}
+            near.unite([(first.setdefault(home, number), number) for home in homes])
+        parts: dict[int, list[int]] = {}
+        for number, root in enumerate(near.roots()):
+            parts.setdefault(root, []).append(number)
+        return parts.values()
 
     # A single number where all groups are equal: it is spread only when tasks are made.
     def _add(self, durations: Sequence[int], lags: Sequence[int] = (0,)) -> int:

@@ -32,7 +32,7 @@ from ...nouns.taskgraph import (
     TaskGraph,
     Tasks,
 )
-from .grid import CLASSES, RankGrid
+from .durations import CLASSES, RankGrid
 from .program import QUEUES, Program
 
 KINDS = (*ROLES[:COMPUTES], COLLECTIVE, TRANSFER, DISPATCH)

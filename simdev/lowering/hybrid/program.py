@@ -7,11 +7,10 @@ rows. ``expand`` turns rows into the tasks of devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -19,16 +18,13 @@ import numpy as np
 from ...nouns.models.large import Block, Shard, roles
 from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.schedules import BACKWARD, INPUT, WEIGHT, Action, Schedule
+from ...nouns.schedules import BACKWARD, NEEDS, WEIGHT, Part, Schedule
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
-from .durations import Durations
-from .grid import CONTEXT, DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR
+from .durations import CONTEXT, DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR, Durations
 
 NONE = -1
 ENDS = "embedding", "classifier"
-BACKWARDS = BACKWARD, INPUT
-"""The kinds of action that compute the gradient of a stage's input."""
 
 
 class Queue(NamedTuple):
@@ -111,7 +107,7 @@ class Turn(NamedTuple):
 class Template:
     """Rows of a kind of action on a rank, with the edges beside the chain of the main ones.
 
-    ``way`` is that of its microbatches. ``visits`` are by layer, ``turns`` in the order in which
+    ``visits`` are by layer, ``turns`` in the order in which
     they compute; ``ends`` are the turns of the embedding and the classifier, ``transfer`` is the
     row that sends to another rank. The layer of a transfer's row is the rank that it goes to.
     ``launches`` are the kernels of each row.
@@ -119,7 +115,6 @@ class Template:
 
     rank: int
     durations: Durations
-    way: int = 0
     rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     launches: list[int] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
@@ -134,52 +129,51 @@ class Template:
         """A row that computes the loads, or one of equal parts of them: its number."""
         duration = self.durations.compute(self.rank, loads, part, parts)
         # All launches stand with the last part: what follows the loads counts them once.
-        return self._add(role, COMPUTE, duration, 0, layer, len(loads) if part == parts - 1 else 0)
+        launches = len(loads) if part == parts - 1 else 0
+        return self.add(COMPUTE, duration, 0, layer, role, launches)
 
     def collective(self, queue: int, name: str, size: int, layer: int = NO_LAYER) -> int:
         """A row of a collective of ``size`` bytes, as nccl-tests count them."""
         duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
-        return self._add(QUEUES[queue].role, queue, duration, size, layer)
+        return self.add(queue, duration, size, layer)
 
-    def around(self, name: str, size: int, beside: Loads, layer: int) -> int:
-        """A row of what is left of a collective over the parts of a sample that goes on while these
-        loads are computed for all but a part.
+    def left(
+        self, queue: int, name: str, size: int, beside: Loads, share: Fraction = Fraction(1)
+    ) -> int:
+        """The number of the duration that is left of a collective which goes on while a share of
+        these loads is computed.
         """
-        parts = self.durations.grid.cp
-        left = self._left(CONTEXT_QUEUE, name, size, beside, Fraction(parts - 1, parts))
-        return self._add(QUEUES[CONTEXT_QUEUE].role, CONTEXT_QUEUE, left, size, layer)
-
-    def exceed(self, queue: int, name: str, size: int, beside: Loads, layer: int) -> None:
-        """A row of what is left of a collective that goes on beside these loads; none where they
-        hide it.
-        """
-        left = self._left(queue, name, size, beside, Fraction(1))
-        if self.durations.columns[left].any():
-            self._add(QUEUES[queue].role, queue, left, size, layer)
-
-    def _left(self, queue: int, name: str, size: int, beside: Loads, share: Fraction) -> int:
         whole = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
         return self.durations.beside(self.rank, whole, beside, share)
 
     def copy(self, queue: int, size: int, layer: int) -> int:
         """A row that copies to or from the host."""
-        return self._add(roles.HOST, queue, self.durations.copy(size), size, layer)
+        return self.add(queue, self.durations.copy(size), size, layer)
 
     def send(self, queue: int, rank: int, size: int) -> int:
         """The row that sends to another rank."""
         duration = self.durations.transfer(self.rank, rank, size)
-        self.transfer = self._add(roles.PIPELINE, queue, duration, size, rank)
+        self.transfer = self.add(queue, duration, size, rank)
         return self.transfer
 
     def swap(self, queue: int, rank: int, size: int, layer: int) -> int:
         """A row that sends to the other copy of a stage what that one sends as well."""
-        return self._add(
-            roles.DATA, queue, self.durations.transfer(self.rank, rank, size), size, layer
-        )
+        duration = self.durations.transfer(self.rank, rank, size)
+        return self.add(queue, duration, size, layer, roles.DATA)
 
-    def _add(
-        self, role: int, queue: int, duration: int, size: int, layer: int, launches: int = 1
+    def add(
+        self,
+        queue: int,
+        duration: int,
+        size: int,
+        layer: int,
+        role: int | None = None,
+        launches: int = 1,
     ) -> int:
+        """A row of the duration of this number, with the role of its queue or another one: its
+        number.
+        """
+        role = QUEUES[queue].role if role is None else role
         self.rows.append((role, queue, duration, size, layer))
         self.launches.append(launches)
         return len(self.rows) - 1
@@ -210,7 +204,7 @@ class Placed:
 
     @property
     def last(self) -> int:
-        """The first row of the last that is done."""
+        """The first row of the last one."""
         return int(self.base.max())
 
 
@@ -234,13 +228,19 @@ class BufferRows(NamedTuple):
     readers: Ints
 
 
+def elsewhere(part: Part, links: Mapping[str, tuple[tuple[int, str], ...]]) -> Iterator[Part]:
+    """The parts of other stages that a part needs (``NEEDS``), or that need it (``READERS``)."""
+    way, stage, kind = part
+    return ((way, stage + step, other) for step, other in links[kind] if step)
+
+
 @dataclass
 class Program:
     """The rows of a step while they are collected, by rank of the pipeline.
 
-    ``stage_layers`` are the layers of each stage. ``placed`` has the actions by way (in a
-    bidirectional schedule microbatches go two), stage and kind, ``last`` the last main row of each
-    rank's actions, ``ends`` what follows them. ``tables`` are pieces of COLUMNS.
+    ``stage_layers`` are the layers of each stage, ``placed`` the parts of the schedule in rows. By
+    rank ``runs`` are its actions in their order, each as its part and its first row, ``last`` is
+    the last main row of these, and ``ends`` what follows them. ``tables`` are pieces of COLUMNS.
     """
 
     shard: Shard
@@ -249,7 +249,8 @@ class Program:
     stage_layers: tuple[tuple[int, ...], ...]
     durations: Durations
     blocks: dict[tuple[bool, int], Block] = field(default_factory=dict)
-    placed: dict[tuple[int, int, str], Placed] = field(default_factory=dict)
+    placed: dict[Part, Placed] = field(default_factory=dict)
+    runs: list[list[tuple[Part, int]]] = field(default_factory=list)
     tables: list[Ints] = field(default_factory=list)
     rows: int = 0
     last: list[int] = field(default_factory=list)
@@ -263,50 +264,39 @@ class Program:
         """In how many directions microbatches go, each with parameters of its own."""
         return 1 + self.schedule.bidirectional
 
-    def way(self, microbatch: int) -> int:
-        """The direction of a microbatch."""
-        return microbatch % self.ways
-
     def rank(self, stage: int, way: int) -> int:
-        """Which rank has a stage."""
+        """Which rank has a stage, of the copy whose microbatches go this way."""
         return self.schedule.home[self.schedule.first_replica[stage] + way]
 
-    def mirror(self, rank: int) -> int:
-        """The rank with the other copies of its stages, where microbatches go two ways."""
-        return self.schedule.ranks - 1 - rank
-
-    def stages(self, rank: int) -> tuple[int, ...]:
-        """Those of a rank."""
-        return self.schedule.stages_of[rank]
-
-    def template(self, action: Action) -> tuple[Template, int]:
-        """What is done for an action, and its first row."""
-        placed = self.placed[self.way(action.microbatch), action.stage, action.kind]
-        return placed.template, int(placed.base[action.microbatch])
+    def numbers(self, rank: int) -> Ints:
+        """The places of a rank's actions among those of the schedule."""
+        orders = self.schedule.orders
+        first = sum(map(len, orders[:rank]))
+        return np.arange(first, first + len(orders[rank]))
 
     def gradients(self, rank: int) -> Iterator[Placed]:
-        """What computes gradients of weights on a rank."""
-        for stage, way, kind in product(self.stages(rank), range(self.ways), (BACKWARD, WEIGHT)):
-            placed = self.placed.get((way, stage, kind))
-            if placed is not None and placed.template.rank == rank:
-                yield placed
+        """The placed parts that compute gradients of weights on a rank."""
+        for part in dict.fromkeys(part for part, _ in self.runs[rank]):
+            if part[2] in (BACKWARD, WEIGHT):
+                yield self.placed[part]
 
-    def at(
-        self,
-        way: int,
-        stage: int,
-        kinds: Iterable[str],
-        microbatches: Ints,
-        row: Callable[[Template], int],
-    ) -> Ints:
-        """By microbatch a row of its action of one of these kinds; NONE where it has none."""
+    def at(self, parts: Iterable[Part], microbatches: Ints, row: Callable[[Template], int]) -> Ints:
+        """By microbatch a row of its action in one of these parts; NONE where none has such a
+        row.
+        """
         rows = np.full(len(microbatches), NONE, np.int64)
-        for kind in kinds:
-            placed = self.placed.get((way, stage, kind))
+        for part in parts:
+            placed = self.placed.get(part)
             if placed is not None and (offset := row(placed.template)) != NONE:
                 base = placed.base[microbatches]
                 rows = np.where(base == NONE, rows, base + offset)
         return rows
+
+    def arrivals(self, part: Part, microbatches: Ints) -> Ints:
+        """By microbatch the row that brings what a part needs of another rank; NONE where nothing
+        does.
+        """
+        return self.at(elsewhere(part, NEEDS), microbatches, lambda template: template.transfer)
 
     def bucket(self, rank: int, layer: int) -> tuple[int, int]:
         """Parameters of a layer and of its experts; NO_LAYER: of embedding and classifier."""
@@ -316,7 +306,7 @@ class Program:
 
     def end_bucket(self, rank: int, end: str) -> int:
         """Parameters of an end whose gradient is complete with it; 0 where another rank has it."""
-        stages, shard = self.stages(rank), self.shard
+        stages, shard = self.schedule.stages_of[rank], self.shard
         first, last = 0 in stages, self.schedule.stages - 1 in stages
         if end == "embedding":
             return shard.embedding_parameters * first
@@ -326,12 +316,13 @@ class Program:
     def tied_table(self, rank: int) -> int:
         """Parameters of the table that the embedding and the classifier of a rank share, or 0."""
         model, ends = self.shard.model, {0, self.schedule.stages - 1}
-        shared = model.tied and ends.issubset(self.stages(rank))
+        shared = model.tied and ends.issubset(self.schedule.stages_of[rank])
         return model.hidden * self.shard.vocabulary * shared
 
     def buckets(self, rank: int) -> list[int]:
         """The layers of a rank, and NO_LAYER where it has the embedding or the classifier."""
-        layers = [layer for stage in self.stages(rank) for layer in self.stage_layers[stage]]
+        stages = self.schedule.stages_of[rank]
+        layers = [layer for stage in stages for layer in self.stage_layers[stage]]
         return layers + [NO_LAYER] * (self.bucket(rank, NO_LAYER)[0] > 0)
 
     @property

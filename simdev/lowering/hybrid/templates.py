@@ -1,16 +1,30 @@
-"""What a rank does for one action of the schedule: a template for each stage and kind of action."""
+"""What a rank does for one action of the schedule: rows for each part of it.
+
+What replicas send each other goes bucket by bucket. From ZeRO 2 on gradients are reduced by bucket
+while the backward goes on, which waits where more than ``in_flight`` of them are still on their
+way: FSDP2 has one reduce_scatter in flight (``FSDPParamGroup.post_backward``), DeepSpeed two
+buckets, of which one is being filled (``overlap_comm``; without it none is in flight). ZeRO 3
+gathers ``prefetch`` buckets ahead: with one ahead two are there, to which FSDP, too, limits them
+(``limit_all_gathers``). A bucket is a layer, as FSDP is wrapped, the embedding or the classifier. A
+layer of more than ``bucket`` parameters is cut, for DeepSpeed's buckets hold no more
+(``reduce_bucket_size``); that its parts are equal is ours.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from ...nouns.models.large import Block, buckets_of, classifier, embedding, footprint, layer, roles
 from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
-from .grid import EXPERT
+from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
+from .durations import EXPERT
 from .program import (
     CONTEXT_QUEUE,
+    DATA_QUEUE,
+    ENDS,
+    EXPERT_DATA_QUEUE,
     EXPERT_QUEUE,
     FROM_HOST,
     NONE,
@@ -19,12 +33,13 @@ from .program import (
     TO_NEXT,
     TO_PREVIOUS,
     Program,
+    Sent,
     Template,
     Turn,
     Visit,
 )
-from .replicas import add_turn, add_turns, gather, join_turns, reduce
 
+PARAMETER_BYTES = 2
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
 ROLES = {
@@ -33,55 +48,286 @@ ROLES = {
     INPUT: roles.BACKWARD,
     WEIGHT: roles.WEIGHT,
 }
+Calls = Sequence[tuple[str, int]]
+"""Collectives by name, and their bytes as nccl-tests count them."""
 
 
-def template_of(program: Program, stage: int, kind: str, way: int = 0) -> Template:
-    """What the rank of a stage does for an action."""
-    template = Template(program.rank(stage, way), program.durations, way)
-    first, last = stage == 0, stage == program.schedule.stages - 1
-    forward = kind == FORWARD
-    layers = program.stage_layers[stage]
-    if kind != WEIGHT:
-        _add_received(program, template, stage - 1 if forward else stage + 1)
-    if first and forward:
-        _add_end(program, template, "embedding", kind)
-    if last and not forward:
-        _add_end(program, template, "classifier", kind)
-    # A backward meets the layers from the last to the first.
-    for number in layers if forward else reversed(layers):
-        _add_visit(program, template, number, kind)
-    if last and forward:
-        _add_end(program, template, "classifier", kind)
+def template_of(program: Program, part: Part) -> Template:
+    """The rows of the rank of a stage for an action of a part of the schedule."""
+    way, stage, kind = part
+    writer = Writer(program, program.rank(stage, way), kind)
+    # A backward meets all in reverse.
+    step, stages = 1 if kind == FORWARD else -1, range(program.schedule.stages)
+    if kind != WEIGHT and stage - step in stages:
+        writer.receive(program.rank(stage - step, way))
+    if stage - step not in stages:
+        writer.add_end(ENDS[::step][0])
+    for number in program.stage_layers[stage][::step]:
+        writer.add_layer(number)
     # The gradient of the embedding's input has no reader: there is only that of its weights.
-    if first and kind in (BACKWARD, WEIGHT):
-        _add_end(program, template, "embedding", kind)
-    if kind != WEIGHT:
-        _add_send(program, template, stage + 1 if forward else stage - 1)
-    return template
+    if stage + step not in stages and kind != INPUT:
+        writer.add_end(ENDS[::step][1])
+    if kind != WEIGHT and stage + step in stages:
+        writer.send_on(program.rank(stage + step, way))
+    return writer
 
 
-def layer_template(program: Program, rank: int, number: int, kind: str) -> Template:
-    """A layer's part of an action of this kind on a rank, alone."""
-    template = Template(rank, program.durations)
-    _add_visit(program, template, number, kind)
-    return template
+class Writer(Template):
+    """The rows of a rank of a program for an action of a kind, while they are written."""
+
+    def __init__(self, program: Program, rank: int, kind: str = FORWARD) -> None:
+        super().__init__(rank, program.durations)
+        self.program, self.shard, self.kind = program, program.shard, kind
+        self.parallelism = p = program.parallelism
+        self.is_split = p.sequence_parallel
+        # The ranks of tp share out a tensor that all of them have, to send it.
+        self.is_scattered = p.scatter_gather and p.tp > 1 and not p.sequence_parallel
+        self.makes_input_gradient = kind in (BACKWARD, INPUT)
+        self.reduces = p.zero >= 2 and kind in (BACKWARD, WEIGHT)
+
+    def receive(self, source: int) -> None:
+        """Gather what the stage before or after scattered, where it runs on another rank."""
+        if self.is_scattered and source != self.rank:
+            self._tensor([("all_gather", self.shard.rows_bytes)])
+
+    def send_on(self, destination: int) -> None:
+        """Send to the stage after or before, where it runs on another rank."""
+        if destination != self.rank:
+            # By neighbour and not by direction: with chunks a forward can go around to rank 0.
+            following = (self.rank + 1) % self.program.schedule.ranks
+            queue = TO_NEXT if destination == following else TO_PREVIOUS
+            self.send(queue, destination, self.sent_bytes)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that a device sends to the next or the previous rank, for a microbatch."""
+        parts = self.parallelism.tp if self.is_scattered else 1
+        return -(-self.shard.rows_bytes // parts)
+
+    def add_end(self, end: str) -> Writer:
+        """The embedding or the classifier, with what joins the parts that the ranks of tp have.
+        Returns itself.
+        """
+        shard, kind, words = self.shard, self.kind, self.shard.words_bytes
+        is_classifier = end == "classifier"
+        # A split sequence is gathered for the classifier, and its gradient for that of the
+        # embedding.
+        gathers = kind == FORWARD if is_classifier else kind in (BACKWARD, WEIGHT)
+        if gathers and self.is_split:
+            self._tensor([("all_gather", words)])
+        block = classifier(shard) if is_classifier else embedding(shard)
+        self._add_end_turn(end, _loads(block, kind))
+        if is_classifier and self.makes_input_gradient:
+            self._gather_again(block, {"classifier dx": words})
+        if self.makes_input_gradient if is_classifier else kind == FORWARD:
+            self._tensor([("reduce_scatter" if self.is_split else "all_reduce", words)])
+        return self
+
+    def _add_end_turn(self, end: str, loads: Loads) -> None:
+        """An end's turn. The gradient of the embedding's table does not need the table."""
+        size, used = self.shard.embedding_parameters, self.kind == FORWARD
+        if end == "classifier":
+            size, used = self.shard.classifier_parameters, self.kind != WEIGHT
+        gathered = self.gather([size] * (self.parallelism.zero == 3 and used))
+        row = self.compute(ROLES[self.kind], loads)
+        reduced = self.reduce([self.program.end_bucket(self.rank, end)] * self.reduces)
+        self.ends[end] = Turn(NO_LAYER, row, row, gathered, reduced, NONE)
+        self._add_turn(self.ends[end])
+
+    def add_layer(self, number: int) -> Writer:
+        """A layer's visit, with what it exchanges. Returns itself."""
+        model, shard = self.shard.model, self.shard
+        offloaded = "activations" in self.parallelism.offload
+        moved = footprint(shard, number).moved if offloaded else 0
+        fetch = send = NONE
+        if moved and self.makes_input_gradient:
+            fetch = self.copy(FROM_HOST, moved, number)
+        before, block = len(self.turns), self._block(number)
+        self._add_layer_turns(number, block, fetch)
+        first, last = self.turns[before].first, self.turns[-1].last
+        if self.makes_input_gradient:
+            self._exchange_again(number)
+            gathered = {} if model.is_moe(number) else {"up dx": shard.words_bytes}
+            gathered[_INTO[model.kv_latent > 0]] = shard.gathered_bytes
+            self._gather_again(block, gathered, number)
+        if self.kind != WEIGHT:
+            self.exchange(number, self.kind)
+        if moved and self.kind == FORWARD:
+            send = self.copy(TO_HOST, moved, number)
+            self.edges.append((last, send))
+        self.visits[number] = Visit(number, first, last, fetch, send)
+        return self
+
+    def _block(self, number: int) -> Block:
+        """The block of a layer: layers of one kind have one."""
+        kind, blocks = self.shard.model.kind_of(number), self.program.blocks
+        if kind not in blocks:
+            blocks[kind] = layer(self.shard, number)
+        return blocks[kind]
+
+    def _add_layer_turns(self, number: int, block: Block, fetch: int) -> None:
+        """What a layer computes, behind what full recomputation repeats."""
+        gathers = self.parallelism.zero == 3 and self.kind != WEIGHT
+        again = self.parallelism.recompute == "full" and self.makes_input_gradient
+        parts = buckets_of(self.shard, self.parallelism, number)
+        if again:
+            self._add_turns(number, parts, roles.RECOMPUTE, block.forward, gathers, False, fetch)
+            self.exchange(number, FORWARD)
+            fetch = NONE
+        # A layer of one bucket is still there from the recomputation.
+        whole = again and parts == 1
+        role, loads = ROLES[self.kind], _loads(block, self.kind)
+        self._add_turns(number, parts, role, loads, gathers and not whole, self.reduces, fetch)
+        if whole:  # what was gathered for the first turn serves the second, too
+            first, second = self.turns[-2:]
+            self.turns[-2:] = [first._replace(last=second.last, reduced=second.reduced)]
+
+    def _add_turns(
+        self,
+        number: int,
+        parts: int,
+        role: int,
+        loads: Loads,
+        gathers: bool,
+        reduces: bool,
+        fetch: int,
+    ) -> None:
+        """The turns of a layer that computes these loads, one for each of its buckets.
+
+        ``gathers``: parameters are collected before; ``reduces``: gradients are summed after.
+        """
+        for part in range(parts):
+            sizes = [
+                size * (part + 1) // parts - size * part // parts
+                for size in self.program.bucket(self.rank, number)
+            ]
+            gathered = self.gather(sizes * gathers, number)
+            row = self.compute(role, loads, number, part, parts)
+            reduced = self.reduce(sizes * reduces, number)
+            fetched = NONE if part else fetch
+            self._add_turn(Turn(number, row, row, gathered, reduced, fetched))
+
+    def _add_turn(self, turn: Turn) -> None:
+        """A turn, and what its rows wait for."""
+        self.turns.append(turn)
+        self.edges += [(sent.row, turn.first) for sent in turn.gathers]
+        self.edges += [(turn.last, sent.row) for sent in turn.reduced]
+        if turn.fetch != NONE:
+            self.edges.append((turn.fetch, turn.first))
+
+    # What replicas send each other
+
+    def gather(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
+        """Parameters from all replicas: so many of a layer, and of its experts."""
+        return self._among_replicas("all_gather", sizes, PARAMETER_BYTES, number)
+
+    def reduce(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
+        """Gradients over all replicas; each keeps its share from ZeRO 1 on."""
+        name = "reduce_scatter" if self.parallelism.zero else "all_reduce"
+        return self._among_replicas(name, sizes, self.parallelism.reduced_bytes, number)
+
+    def _among_replicas(
+        self, name: str, sizes: Sequence[int], each: int, number: int
+    ) -> tuple[Sent, ...]:
+        queues = DATA_QUEUE, EXPERT_DATA_QUEUE
+        return tuple(
+            Sent(self.collective(queue, name, size * each, number), size)
+            for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False)
+            if size and count > 1
+        )
+
+    # What the other ranks of a replica send
+
+    def _tensor(self, calls: Calls, number: int = NO_LAYER) -> None:
+        if self.parallelism.tp > 1:
+            for name, size in calls:
+                self.collective(TENSOR_QUEUE, name, size, number)
+
+    def _gather_again(
+        self, block: Block, products: Mapping[str, int], number: int = NO_LAYER
+    ) -> None:
+        """What products read of a split sequence, so many bytes each, once more for the gradient of
+        their weights: as far as it takes longer than the gradient of their input.
+
+        The tokens that experts get are there (ours).
+        """
+        p = self.parallelism
+        for name, size in products.items() if p.tp > 1 and self.is_split else ():
+            hides = tuple(load for load in block.backward if load.kind == name) * p.tensor_overlap
+            left = self.left(TENSOR_QUEUE, "all_gather", size, hides)
+            if self.durations.columns[left].any():
+                self.add(TENSOR_QUEUE, left, size, number)
+
+    def _add_context(self, number: int, kind: str) -> None:
+        """Keys and values of the other parts of each sample, and gradients back to them.
+
+        Around a ring they take as long as if they were gathered and scattered (ours), beside
+        attention to all parts but the first (Liu et al. 2023, section 3).
+        """
+        p, size = self.parallelism, self.shard.context_bytes
+        if p.cp == 1:
+            return
+        calls = ["all_gather"] if kind == FORWARD else ["all_gather", "reduce_scatter"]
+        if p.context == "all_gather":
+            for name in calls:
+                self.collective(CONTEXT_QUEUE, name, size, number)
+            return
+        block, size = self._block(number), size * len(calls)
+        loads = block.forward if kind == FORWARD else block.backward
+        core = tuple(load for load in loads if load.op_class == "attention")
+        left = self.left(CONTEXT_QUEUE, "all_gather", size, core, Fraction(p.cp - 1, p.cp))
+        self.add(CONTEXT_QUEUE, left, size, number)
+
+    def exchange(self, number: int, kind: str) -> Writer:
+        """Collectives of tp in a layer, one way, of the parts of each sample, and of experts, which
+        get tokens and send them back. Returns itself.
+
+        Of tp there is one for each of the two parts, two where the sequence is split; between the
+        experts each token is there top_k times.
+        """
+        calls = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
+        self._tensor([*calls, *self._second_calls(number)], number)
+        self._add_context(number, kind)
+        self._exchange_tokens(number)
+        return self
+
+    def _calls(self, gathered: int, scattered: int) -> Calls:
+        """Collectives of tp around a part of a layer, one way."""
+        if not self.is_split:
+            return [("all_reduce", scattered)]
+        return [("all_gather", gathered), ("reduce_scatter", scattered)]
+
+    def _second_calls(self, number: int) -> Calls:
+        """Collectives of tp in a layer's second part, one way."""
+        shard, model, size = self.shard, self.shard.model, self.shard.words_bytes
+        if not self.is_split or not model.is_moe(number):
+            return self._calls(size, size)
+        second = shard.busiest(size * model.top_k) + size * (model.shared_experts > 0)
+        return self._calls(second, second)
+
+    def _exchange_tokens(self, number: int) -> None:
+        """Tokens to their experts, and back."""
+        if self.parallelism.ep > 1 and self.shard.model.is_moe(number):
+            nodes = self.durations.nodes(EXPERT, self.rank)
+            for size in self.shard.exchanged_bytes(nodes):
+                self.collective(EXPERT_QUEUE, "all_to_all", size, number)
+
+    def _exchange_again(self, number: int) -> None:
+        """Collectives within what selective recomputation makes again."""
+        shard, model = self.shard, self.shard.model
+        is_moe, calls = model.is_moe(number), list[tuple[str, int]]()
+        if "mla_up_proj" in shard.again and model.kv_latent and self.is_split:
+            calls += [("all_gather", shard.gathered_bytes)]
+        if ("moe" if is_moe else "mlp") in shard.again:
+            calls += self._second_calls(number)
+            if is_moe:
+                self._exchange_tokens(number)
+        elif "shared_experts" in shard.again and is_moe and model.shared_experts:
+            calls += self._calls(shard.words_bytes, shard.words_bytes)
+        self._tensor(calls, number)
 
 
-def exchanges_template(program: Program, rank: int, number: int) -> Template:
-    """What a layer's forward exchanges on a rank, alone."""
-    template = Template(rank, program.durations)
-    _add_exchanges(program, template, number, FORWARD)
-    return template
-
-
-def end_template(program: Program, rank: int, end: str, kind: str) -> Template:
-    """The part that the embedding or the classifier has in such an action, alone."""
-    template = Template(rank, program.durations)
-    _add_end(program, template, end, kind)
-    return template
-
-
-def _block_loads(block: Block, kind: str) -> Loads:
+def _loads(block: Block, kind: str) -> Loads:
     """The loads of an action; a backward starts with what selective recomputation repeats."""
     return {
         FORWARD: block.forward,
@@ -89,218 +335,3 @@ def _block_loads(block: Block, kind: str) -> Loads:
         INPUT: block.again + block.backward,
         WEIGHT: block.weight,
     }[kind]
-
-
-def _add_end(program: Program, template: Template, end: str, kind: str) -> None:
-    """The embedding or the classifier, with what joins the parts that the ranks of tp have."""
-    shard, p = program.shard, program.parallelism
-    is_classifier = end == "classifier"
-    # A split sequence is gathered for the classifier, and its gradient for that of the embedding.
-    gathers = kind == FORWARD if is_classifier else kind in (BACKWARD, WEIGHT)
-    if gathers and p.sequence_parallel:
-        _add_tensor(program, template, [("all_gather", shard.words_bytes)])
-    block = classifier(shard) if is_classifier else embedding(shard)
-    _add_end_turn(program, template, end, kind, _block_loads(block, kind))
-    if is_classifier and kind in (BACKWARD, INPUT):
-        _add_gathered_again(program, template, block, {"classifier dx": shard.words_bytes})
-    if kind in ((BACKWARD, INPUT) if is_classifier else (FORWARD,)):
-        name = "reduce_scatter" if p.sequence_parallel else "all_reduce"
-        _add_tensor(program, template, [(name, shard.words_bytes)])
-
-
-def _add_end_turn(program: Program, template: Template, end: str, kind: str, loads: Loads) -> None:
-    """An end's turn. The gradient of the embedding's table does not need the table."""
-    shard, zero = program.shard, program.parallelism.zero
-    users: tuple[str, ...]
-    size, users = shard.embedding_parameters, (FORWARD,)
-    if end == "classifier":
-        size, users = shard.classifier_parameters, (FORWARD, BACKWARD, INPUT)
-    gathered = gather(program, template, [size]) if zero == 3 and kind in users else ()
-    row = template.compute(ROLES[kind], loads)
-    sums = zero >= 2 and kind in (BACKWARD, WEIGHT)
-    sizes = [program.end_bucket(template.rank, end)] * sums
-    reduced = reduce(program, template, sizes)
-    template.ends[end] = Turn(NO_LAYER, row, row, gathered, reduced, NONE)
-    add_turn(template, template.ends[end])
-
-
-def _add_tensor(
-    program: Program, template: Template, calls: list[tuple[str, int]], number: int = NO_LAYER
-) -> None:
-    if program.parallelism.tp > 1:
-        for name, size in calls:
-            template.collective(TENSOR_QUEUE, name, size, number)
-
-
-def _add_gathered_again(
-    program: Program,
-    template: Template,
-    block: Block,
-    products: Mapping[str, int],
-    number: int = NO_LAYER,
-) -> None:
-    """What products read of a split sequence, so many bytes each, once more for the gradient of
-    their weights: as far as it takes longer than the gradient of their input.
-
-    The tokens that experts get are there (ours).
-    """
-    p = program.parallelism
-    if p.tp == 1 or not p.sequence_parallel:
-        return
-    for name, size in products.items():
-        hides = tuple(load for load in block.backward if load.kind == name) * p.tensor_overlap
-        template.exceed(TENSOR_QUEUE, "all_gather", size, hides, number)
-
-
-def _add_context(program: Program, template: Template, number: int, kind: str) -> None:
-    """Keys and values of the other parts of each sample, and gradients back to them.
-
-    Around a ring they take as long as if they were gathered and scattered (ours), beside attention
-    to all parts but the first (Liu et al. 2023, section 3).
-    """
-    p, size = program.parallelism, program.shard.context_bytes
-    if p.cp == 1:
-        return
-    calls = ["all_gather"] if kind == FORWARD else ["all_gather", "reduce_scatter"]
-    if p.context == "all_gather":
-        for name in calls:
-            template.collective(CONTEXT_QUEUE, name, size, number)
-        return
-    block = program.blocks[program.shard.model.kind_of(number)]
-    loads = block.forward if kind == FORWARD else block.backward
-    core = tuple(load for load in loads if load.op_class == "attention")
-    template.around("all_gather", size * len(calls), core, number)
-
-
-def _add_exchanges(program: Program, template: Template, number: int, kind: str) -> None:
-    """Collectives of tp in a layer, one way, of the parts of each sample, and of experts: tokens to
-    their experts and back.
-
-    Of tp there is one for each of the two parts, two where the sequence is split; between the
-    experts each token is there top_k times.
-    """
-    shard, size = program.shard, program.shard.words_bytes
-    calls = [("all_reduce", size)]
-    if program.parallelism.sequence_parallel:
-        calls = [("all_gather", shard.gathered_bytes), ("reduce_scatter", size)]
-    _add_tensor(program, template, [*calls, *_second_calls(program, number)], number)
-    _add_context(program, template, number, kind)
-    _add_experts_exchange(program, template, number)
-
-
-def _second_calls(program: Program, number: int) -> list[tuple[str, int]]:
-    """Collectives of tp in a layer's second part, one way."""
-    shard, model = program.shard, program.shard.model
-    size = second = shard.words_bytes
-    if not program.parallelism.sequence_parallel:
-        return [("all_reduce", size)]
-    if model.is_moe(number):
-        second = shard.busiest(size * model.top_k) + size * (model.shared_experts > 0)
-    return [("all_gather", second), ("reduce_scatter", second)]
-
-
-def _add_experts_exchange(program: Program, template: Template, number: int) -> None:
-    """Tokens to their experts, and back."""
-    shard = program.shard
-    if program.parallelism.ep > 1 and shard.model.is_moe(number):
-        nodes = program.durations.nodes(EXPERT, template.rank)
-        for size in shard.exchanged_bytes(nodes):
-            template.collective(EXPERT_QUEUE, "all_to_all", size, number)
-
-
-def _add_exchanges_again(program: Program, template: Template, number: int) -> None:
-    """Collectives within what selective recomputation makes again."""
-    shard, model = program.shard, program.shard.model
-    size, is_split = shard.words_bytes, program.parallelism.sequence_parallel
-    calls: list[tuple[str, int]] = []
-    if "mla_up_proj" in shard.again and model.kv_latent and is_split:
-        calls += [("all_gather", shard.gathered_bytes)]
-    if ("moe" if model.is_moe(number) else "mlp") in shard.again:
-        calls += _second_calls(program, number)
-        if model.is_moe(number):
-            _add_experts_exchange(program, template, number)
-    elif "shared_experts" in shard.again and model.is_moe(number) and model.shared_experts:
-        names = ("all_gather", "reduce_scatter") if is_split else ("all_reduce",)
-        calls += [(name, size) for name in names]
-    _add_tensor(program, template, calls, number)
-
-
-def _add_visit(program: Program, template: Template, number: int, kind: str) -> None:
-    """A layer's turn."""
-    p, kind_of = program.parallelism, program.shard.model.kind_of(number)
-    if kind_of not in program.blocks:  # layers of one kind have one block
-        program.blocks[kind_of] = layer(program.shard, number)
-    block, back = program.blocks[kind_of], kind in (BACKWARD, INPUT)
-    shard = program.shard
-    moved = footprint(program.shard, number).moved if "activations" in p.offload else 0
-    fetch = template.copy(FROM_HOST, moved, number) if moved and back else NONE
-    before = len(template.turns)
-    _add_layer_turns(program, template, number, kind, block, fetch)
-    first, last = template.turns[before].first, template.turns[-1].last
-    if back:
-        _add_exchanges_again(program, template, number)
-        gathered = {} if program.shard.model.is_moe(number) else {"up dx": shard.words_bytes}
-        gathered[_INTO[shard.model.kv_latent > 0]] = shard.gathered_bytes
-        _add_gathered_again(program, template, block, gathered, number)
-    if kind != WEIGHT:
-        _add_exchanges(program, template, number, kind)
-    send = NONE
-    if moved and kind == FORWARD:
-        send = template.copy(TO_HOST, moved, number)
-        template.edges.append((last, send))
-    template.visits[number] = Visit(number, first, last, fetch, send)
-
-
-def _add_layer_turns(
-    program: Program, template: Template, number: int, kind: str, block: Block, fetch: int
-) -> None:
-    """What a layer computes, behind what full recomputation repeats."""
-    p = program.parallelism
-    gathers, sums = p.zero == 3 and kind != WEIGHT, p.zero >= 2 and kind in (BACKWARD, WEIGHT)
-    again = p.recompute == "full" and kind in (BACKWARD, INPUT)
-    if again:
-        role, loads = roles.RECOMPUTE, block.forward
-        add_turns(program, template, number, role, loads, gathers, False, fetch)
-        _add_exchanges(program, template, number, FORWARD)
-        fetch = NONE
-    # A layer of one bucket is still there from the recomputation.
-    whole = again and buckets_of(program.shard, p, number) == 1
-    role, loads = ROLES[kind], _block_loads(block, kind)
-    add_turns(program, template, number, role, loads, gathers and not whole, sums, fetch)
-    if whole:
-        join_turns(template)
-
-
-def _is_scattered(program: Program) -> bool:
-    """Whether the ranks of tp share out a tensor that all of them have, to send it."""
-    p = program.parallelism
-    return p.scatter_gather and p.tp > 1 and not p.sequence_parallel
-
-
-def transfer_bytes(program: Program) -> int:
-    """What a device sends to the next or the previous rank, for a microbatch."""
-    size = program.shard.rows_bytes
-    return -(-size // program.parallelism.tp) if _is_scattered(program) else size
-
-
-def _crosses(program: Program, template: Template, other: int) -> bool:
-    """Whether there is another stage of this number, on another rank."""
-    is_stage = 0 <= other < program.schedule.stages
-    return is_stage and program.rank(other, template.way) != template.rank
-
-
-def _add_received(program: Program, template: Template, other: int) -> None:
-    """What the stage before or after scattered is gathered, where it runs on another rank."""
-    if _is_scattered(program) and _crosses(program, template, other):
-        _add_tensor(program, template, [("all_gather", program.shard.rows_bytes)])
-
-
-def _add_send(program: Program, template: Template, other: int) -> None:
-    """To the stage after or before, where it runs on another rank."""
-    if _crosses(program, template, other):
-        destination = program.rank(other, template.way)
-        size = transfer_bytes(program)
-        # By neighbour rather than direction: with chunks a forward can go around to the first rank.
-        following = (template.rank + 1) % program.schedule.ranks
-        queue = TO_NEXT if destination == following else TO_PREVIOUS
-        template.send(queue, destination, size)

@@ -1,24 +1,190 @@
 """Symmetry: what is equal in a step is simulated once, exactly.
 
-The quotient of a step by the automorphisms of cluster, strategy and graph: of devices in one orbit
-one is simulated, and what they share (a collective of all of them) lasts as long as that of the
-full group. ``quotient_of`` makes it for graphs of ops, ``Alike`` tells large models which groups of
-devices cost the same.
+``Symmetry`` tells which devices stand for which, ``quotient.py`` makes the question of those that
+stand for all in graphs of ops, and ``Alike`` tells which groups of devices cost the same: asking
+the model of collectives once for all of these is what makes thousands of devices quick.
 """
 
 from __future__ import annotations
 
-from .alike import Alike, Flow
-from .quotient import WORTH_REDUCING, Quotient, quotient_of
-from .symmetry import IDLE, Expanded, Symmetry
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
 
-__all__ = [
-    "IDLE",
-    "WORTH_REDUCING",
-    "Alike",
-    "Expanded",
-    "Flow",
-    "Quotient",
-    "Symmetry",
-    "quotient_of",
-]
+import numpy as np
+
+from ...nouns.cluster import Cluster
+from ...nouns.taskgraph import COLLECTIVE, Ints, TaskGraph
+
+IDLE = -1
+Member = TypeVar("Member")
+Flow = tuple[int, int]
+OUTSIDE = -1
+Places = list[tuple[Hashable, list[tuple[int, int]]]]
+"""The devices of a node in their order: traits, and links as (place of the other end or OUTSIDE,
+number of quantities)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetry:
+    """Devices that run alike, of which a task graph holds some that stand for all.
+
+    ``devices`` are the names of all of the cluster's, ``stands`` by device the index in the task
+    graph of the one that stands for it. ``queues`` are the names of all queues of transfers, and
+    ``classes`` by queue the number of the one that stands for it among those of the task graph
+    (IDLE: nothing ever holds it). ``replicas`` is how many run alike or nearly so.
+    """
+
+    devices: tuple[str, ...]
+    stands: Ints
+    queues: tuple[str, ...]
+    classes: Ints
+    replicas: int
+
+    @cached_property
+    def copies(self) -> Ints:
+        """By device of the task graph for how many it stands, itself among them."""
+        return np.bincount(self.stands).astype(np.int64)
+
+    def __repr__(self) -> str:
+        return f"Symmetry({len(self.copies)} devices for {len(self.devices)})"
+
+    def counts(self, task_graph: TaskGraph) -> Ints:
+        """By task for how many it stands: a collective is one, whoever takes part."""
+        return np.where(task_graph.of_kind(COLLECTIVE), 1, self.copies[task_graph.tasks.source])
+
+    def counted(self, task_graph: TaskGraph) -> int:
+        """How many tasks all devices run together."""
+        return int(self.counts(task_graph).sum())
+
+    def to_json(self, task_graph: TaskGraph) -> dict[str, Any]:
+        """The entry ``symmetry`` of a report: how many devices run alike, how many are simulated of
+        all, and with how many tasks.
+        """
+        steps = task_graph.steps
+        return {
+            "replicas": self.replicas,
+            "simulated": len(self.copies),
+            "devices": len(self.devices),
+            "tasks": len(task_graph.tasks) // steps,
+            "tasks_of_all_devices": self.counted(task_graph) // steps,
+        }
+
+    def spread(self, members: Sequence[Member]) -> Iterator[tuple[str, Member]]:
+        """Every device by name, with what the one that stands for it has."""
+        for name, stand in zip(self.devices, self.stands.tolist(), strict=True):
+            yield name, members[stand]
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """Why every device was simulated where a symmetry was looked for."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Tells groups of a cluster apart by patterns: groups of one pattern cost the same."""
+
+    cluster: Cluster
+
+    def neighbourhood(self, device: int) -> int:
+        """What devices share that may send over the same links: a node; all, if no nodes meet."""
+        return self._local[device][0] if self.nodes_meet else 0
+
+    def pattern(self, groups: Sequence[Sequence[Flow]]) -> tuple[Hashable, ...]:
+        """Equal for flows that cost the same: in like nodes, with the same nodes and twins shared.
+
+        Nodes are numbered in the order of their first device, and so are the twins in each node.
+        """
+        # Each group is then a pattern by itself: no answer is shared by mistake.
+        if not self._nodes_are_alike:
+            return tuple(map(tuple, groups))
+        nodes: dict[int, int] = {}
+        places: dict[int, tuple[int, int, int]] = {}
+        seen: Counter[tuple[int, int]] = Counter()
+        for device in (device for flows in groups for flow in flows for device in flow):
+            if device not in places:
+                node, place = self._local[device]
+                twin = self._twins[place]
+                places[device] = nodes.setdefault(node, len(nodes)), twin, seen[node, twin]
+                seen[node, twin] += 1
+        return tuple(tuple(places[device] for flow in flows for device in flow) for flows in groups)
+
+    @cached_property
+    def _working(self) -> list[int]:
+        """The nodes with devices that run ops."""
+        return sorted({device.node for device in self.cluster.devices if device.runs_ops})
+
+    @cached_property
+    def _nodes_are_alike(self) -> bool:
+        """Whether all working nodes hold equal devices, linked alike within and to the outside."""
+        first, *others = (self._nodes[node] for node in self._working)
+        return self.nodes_meet and all(node == first for node in others)
+
+    @cached_property
+    def nodes_meet(self) -> bool:
+        """Whether working nodes meet in one device outside: no two then send over others' links."""
+        beyond, working = set[int](), set(self._working)
+        for link in self.cluster.links:
+            ends = [self.cluster.index[end] for end in link.ends]
+            for inner, outer in (ends, ends[::-1]):
+                node = self._local[inner][0]
+                if node != self._local[outer][0] and node in working:
+                    beyond.add(outer)
+        return len(beyond) <= 1
+
+    @cached_property
+    def _local(self) -> list[tuple[int, int]]:
+        """Of each device its node, and its place within it."""
+        places, local = Counter[int](), []
+        for device in self.cluster.devices:
+            local.append((device.node, places[device.node]))
+            places[device.node] += 1
+        return local
+
+    @cached_property
+    def _nodes(self) -> dict[int, Places]:
+        cluster, numbers = self.cluster, dict[Hashable, int]()
+        nodes: dict[int, Places] = {device.node: [] for device in cluster.devices}
+        for device in cluster.devices:
+            # Not the name: it is what must not matter.
+            traits = device.kind, device.memory, device.staging, device.chunk, device.transit
+            nodes[device.node].append((traits, []))
+        for link in cluster.links:
+            times = link.latency, link.gap, link.hold_latency
+            quantities = link.bandwidth, *times, link.duplex, link.lanes
+            number = numbers.setdefault(quantities, len(numbers))
+            here, there = (self._local[cluster.index[end]] for end in link.ends)
+            for (node, place), (other, far) in ((here, there), (there, here)):
+                nodes[node][place][1].append((far if node == other else OUTSIDE, number))
+        return nodes
+
+    @cached_property
+    def _twins(self) -> list[int]:
+        """For each place in a node a number that it shares with its twins.
+
+        Swapping two changes nothing. Twins are of one kind and linked alike to the same devices,
+        beside which each may have one to itself (its network adapter) that leads to the same ones.
+        """
+        node, numbers = self._nodes[self._working[0]], dict[Hashable, int]()
+        traits = [_twin_traits(node, place) for place in range(len(node))]
+        return [numbers.setdefault(trait, len(numbers)) for trait in traits]
+
+
+def _twin_traits(node: Places, place: int) -> Hashable:
+    """The traits that a place shares with its twins."""
+    links: list[tuple[Hashable, ...]] = []
+    for other, number in node[place][1]:
+        traits, ends = node[other] if other != OUTSIDE else (None, [])
+        # A device with one link inside the node belongs to this place alone.
+        if sum(end != OUTSIDE for end, _ in ends) == 1:
+            beyond = tuple(sorted(end for end in ends if end[0] != place))
+            links.append(("private", traits, number, beyond))
+        else:
+            links.append(("shared", other, number))
+    # By text, for numbers and names do not compare.
+    return node[place][0], tuple(sorted(links, key=repr))

@@ -21,7 +21,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from ..partition.sharding import Sharding, sharding_of
 from ..prepare import CostedGraph, Prepared
 from ..sharing import slows
 from ..splitting import split
-from .symmetry import IDLE, Expanded, Symmetry
+from . import IDLE, Expanded, Symmetry
 
 # Collectives of all replicas where only some are simulated: they last as long as those of the
 # full group, and hold what stands for the queues that these hold.
@@ -264,14 +264,18 @@ class Replicas:
     axes: dict[str, str]
 
 
-def refusal(prepared: Prepared, strategy: Strategy) -> str:
-    """Why no replica can be simulated alone, whatever the graph; "" where one can.
+def replicas_of(prepared: Prepared, strategy: Strategy) -> Replicas:
+    """The replicas of a strategy whose short form is written out.
 
-    Replicas must share nothing but collectives of all: then the state of each is the image of any
-    other's, round by round (``quotient``).
+    They must share nothing but collectives of all: then the state of each is the image of any
+    other's, round by round. Raises BrokenSymmetryError where they do not, InputError.
     """
-    cluster = prepared.cluster
+    graph, cluster = prepared.graph, prepared.cluster
     hosts = (cluster.host_of(device) for device in cluster.hosted)
+    cuts = {
+        key: [axis for axis, degree in configuration.split.items() if degree > 1]
+        for key, configuration in strategy.partition.items()
+    }
     reasons = {
         "a pipeline gives devices different work": strategy.pipeline is not None,
         "a synchronisation policy gives servers different work": isinstance(strategy.sync, Sync),
@@ -282,29 +286,18 @@ def refusal(prepared: Prepared, strategy: Strategy) -> str:
         "links are shared at max-min rates": prepared.fabric.shares_rates,
         "transfers and computing slow each other": slows(cluster),
         "devices of a node share a host": any(h is not None and h.threads == "node" for h in hosts),
+        "some ops are placed by themselves": bool(strategy.placement),
+        "ops are split along several axes, or not at all": any(len(c) != 1 for c in cuts.values()),
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
-
-
-def replicas_of(prepared: Prepared, strategy: Strategy) -> Replicas | str:
-    """The replicas of a strategy whose short form is written out, or why it has none.
-
-    Raises InputError.
-    """
-    if strategy.placement:
-        return "some ops are placed by themselves"
-    graph, cluster, cuts = prepared.graph, prepared.cluster, dict[str, str]()
-    for key, configuration in strategy.partition.items():
-        axes = [axis for axis, degree in configuration.split.items() if degree > 1]
-        if len(axes) != 1:
-            return "ops are split along several axes, or not at all"
-        cuts[key] = axes[0]
+    for reason, holds in reasons.items():
+        if holds:
+            raise BrokenSymmetryError(reason)
     resolved = resolve_partition(graph, cluster, strategy.partition).values()
     spread = {each.devices for each in resolved}
     devices = next(iter(spread))
     if len(spread) > 1 or len(set(devices)) < len(devices):
-        return "ops are split over different devices"
-    return Replicas(strategy, devices, cuts)
+        raise BrokenSymmetryError("ops are split over different devices")
+    return Replicas(strategy, devices, {key: axes[0] for key, axes in cuts.items()})
 
 
 def representatives(prepared: Prepared, replicas: Replicas) -> tuple[list[int], list[int]]:
@@ -385,18 +378,10 @@ def quotient_of(
     # Looked at by the first: a search asks this of every strategy, most of which cut ops unlike.
     if first is None or max(first.split.values(), default=1) < fewest:
         return None
-    why = refusal(prepared, written)
-    replicas = why or replicas_of(prepared, written)
-    if not _is_replicated(replicas):
-        return Expanded(str(replicas))
     try:
-        return _quotient(prepared, replicas)
+        return _quotient(prepared, replicas_of(prepared, written))
     except BrokenSymmetryError as broken:
         return Expanded(str(broken))
-
-
-def _is_replicated(replicas: Replicas | str) -> TypeGuard[Replicas]:
-    return isinstance(replicas, Replicas)
 
 
 def _quotient(prepared: Prepared, replicas: Replicas) -> Quotient:

@@ -14,8 +14,6 @@ import re
 from collections.abc import Iterator
 
 from ...ground.errors import InputError, refuse
-from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
-from .dualpipe import check_dualpipe, dualpipe, dualpipe_v
 from .generate import (
     BIDIRECTIONAL,
     CHUNKED,
@@ -26,6 +24,9 @@ from .generate import (
     SEARCHED,
     SPLIT,
     Order,
+    check_dualpipe,
+    dualpipe,
+    dualpipe_v,
     full_name,
     gpipe,
     named_schedule,
@@ -34,10 +35,24 @@ from .generate import (
     round_of,
     round_robin,
 )
-from .heuristic import searched_schedule, zero_bubble
-from .sizes import MAX_ACTIONS
-from .table import Row, Schedule, aligned, weight_versions
-from .times import StageTimes, stage_times
+from .table import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    MAX_ACTIONS,
+    NEEDS,
+    READERS,
+    WEIGHT,
+    Action,
+    Part,
+    Row,
+    Schedule,
+    aligned,
+    check_sizes,
+    readers,
+    weight_versions,
+)
+from .times import StageTimes, searched_schedule, stage_times, zero_bubble
 
 # Schedules as text: a line of comma-separated actions for each rank, as PyTorch's pipelining
 # reads and writes them.
@@ -130,17 +145,21 @@ __all__ = [
     "FORWARD",
     "INPUT",
     "NAMES",
+    "NEEDS",
     "PAIRED",
+    "READERS",
     "SCHEDULES",
     "SEARCHED",
     "SPLIT",
     "WEIGHT",
     "Action",
     "Order",
+    "Part",
     "Schedule",
     "StageTimes",
     "aligned",
     "check_dualpipe",
+    "check_sizes",
     "dualpipe",
     "dualpipe_v",
     "full_name",
@@ -149,6 +168,7 @@ __all__ = [
     "one_forward_one_backward",
     "order_of",
     "read_csv",
+    "readers",
     "round_of",
     "round_robin",
     "schedule_csv",

@@ -8,6 +8,7 @@ handcrafted schedules; PipeDream, Narayanan et al. 2019 (section 3.2).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,22 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ground.errors import InputError, refuse
-from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
-from .dualpipe import dualpipe, dualpipe_v
-from .sizes import check_sizes
-from .table import Row, Schedule
+from .table import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Row, Schedule, check_sizes
 
 Ints = NDArray[np.int64]
 
 
 def gpipe(ranks: int, microbatches: int) -> Schedule:
     """All forwards, then all backwards, a stage a rank."""
-    check_sizes(ranks, microbatches, 1)
-    rows = tuple(
-        tuple(Action(rank, kind, i) for kind in (FORWARD, BACKWARD) for i in range(microbatches))
-        for rank in range(ranks)
-    )
-    return Schedule(rows, "GPipe")
+    return _made(ranks, microbatches, 1, _KINDS["GPipe"], "GPipe")
 
 
 def one_forward_one_backward(
@@ -51,14 +44,19 @@ def one_forward_one_backward(
     the bubble at the end: per_hop 1 is ZB-H1, 2 is ZB-H2. Raises InputError where the microbatches
     do not fill whole rounds of p or a little more (chunks > 1).
     """
+    kind = _Kind(per_hop, split, asynchronous=asynchronous)
+    return _made(ranks, microbatches, chunks, kind, name)
+
+
+def _made(ranks: int, microbatches: int, chunks: int, kind: _Kind, name: str) -> Schedule:
     check_sizes(ranks, microbatches, chunks)
-    order = _order(ranks, microbatches, chunks, per_hop, split)
-    kinds = FORWARD, INPUT if split else BACKWARD, WEIGHT
+    order = _order(ranks, microbatches, chunks, kind)
+    kinds = FORWARD, INPUT if kind.split else BACKWARD, WEIGHT
     rows = (
-        tuple(Action(stage, kinds[kind], i) for stage, kind, i in zip(*columns, strict=True))
+        tuple(Action(stage, kinds[code], i) for stage, code, i in zip(*columns, strict=True))
         for columns in zip(*(column.tolist() for column in order), strict=True)
     )
-    return Schedule.generated(tuple(rows), name, asynchronous, ranks * chunks)
+    return Schedule.generated(tuple(rows), name, kind.asynchronous, ranks * chunks)
 
 
 class Order(NamedTuple):
@@ -71,25 +69,26 @@ class Order(NamedTuple):
     microbatch: Ints
 
 
-def _order(ranks: int, microbatches: int, chunks: int, per_hop: int, split: bool) -> Order:
-    """That of ``one_forward_one_backward``."""
+def _order(ranks: int, microbatches: int, chunks: int, kind: _Kind) -> Order:
+    """The actions that ``one_forward_one_backward`` puts into its rows."""
     size = round_of(ranks, microbatches, chunks)
     turns, rank = np.arange(microbatches * chunks), np.arange(ranks)[:, None]
     # The chunk and the microbatch of each turn; backwards meet the chunks in reverse.
     number, place = np.divmod(turns, size)
     chunk, microbatch = number % chunks, number // chunks * size + place
-    warmup = per_hop * (ranks - 1 - rank) + (chunks - 1) * size
+    warmup = kind.per_hop * (ranks - 1 - rank) + (chunks - 1) * size
+    warmup += microbatches * kind.flushed
     # In turn: a forward, the backward that stands ``warmup`` before it, and behind that by
     # ``delay`` a gradient of weights.
     parts = [
         (chunk * ranks + rank, 0, turns - warmup),
         ((chunks - 1 - chunk) * ranks + rank, 1, turns + 0 * rank),
-        ((chunks - 1 - chunk) * ranks + rank, 2, turns + per_hop * rank),
-    ][: 3 if split else 2]
-    slot = np.concatenate([at * 3 + kind for _, kind, at in parts], axis=1)
+        ((chunks - 1 - chunk) * ranks + rank, 2, turns + kind.per_hop * rank),
+    ][: 3 if kind.split else 2]
+    slot = np.concatenate([at * 3 + code for _, code, at in parts], axis=1)
     order = np.argsort(slot, axis=1)
     stage = np.concatenate([stages for stages, _, _ in parts], axis=1)
-    kinds = np.repeat(np.array([kind for _, kind, _ in parts]), len(turns))
+    kinds = np.repeat(np.array([code for _, code, _ in parts]), len(turns))
     return Order(
         np.take_along_axis(stage, order, axis=1),
         kinds[order],
@@ -102,15 +101,7 @@ def order_of(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Order
 
     Of GPipe and what ``one_forward_one_backward`` makes. Raises InputError.
     """
-    full = _chunked_name(full_name(name), chunks)
-    if full == "GPipe":  # one rank's order is that of all: warmed up with everything
-        first = _order(1, microbatches, 1, 0, False)
-        order = np.argsort(first.kind[0], kind="stable")
-        stage = np.repeat(np.arange(ranks)[:, None], 2 * microbatches, axis=1)
-        both = (np.tile(column[0][order], (ranks, 1)) for column in first[1:])
-        return Order(stage, *both)
-    kind = _KINDS[full]
-    return _order(ranks, microbatches, chunks, kind.per_hop, kind.split)
+    return _order(ranks, microbatches, chunks, _KINDS[_chunked_name(full_name(name), chunks)])
 
 
 def _chunked_name(full: str, chunks: int) -> str:
@@ -174,16 +165,18 @@ def round_robin(replicas: Sequence[int], microbatches: int) -> Schedule:
 
 class _Kind(NamedTuple):
     """How ``one_forward_one_backward`` makes a named schedule; ``chunked`` ones may run several
-    stages a rank.
+    stages a rank, in ``flushed`` ones every rank warms up with all forwards.
     """
 
     per_hop: int = 1
     split: bool = False
     chunked: bool = False
     asynchronous: bool = False
+    flushed: bool = False
 
 
 _KINDS = {
+    "GPipe": _Kind(per_hop=0, flushed=True),
     "1F1B": _Kind(),
     "Interleaved1F1B": _Kind(per_hop=2, chunked=True),
     "ZB-H1": _Kind(split=True),
@@ -191,7 +184,7 @@ _KINDS = {
     "InterleavedZeroBubble": _Kind(split=True, chunked=True),
     "PipeDream": _Kind(asynchronous=True),
 }
-SCHEDULES = ("GPipe", *_KINDS)
+SCHEDULES = tuple(_KINDS)
 CHUNKED = tuple(name for name, kind in _KINDS.items() if kind.chunked)
 """Those that may run several stages a rank."""
 # Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
@@ -253,13 +246,140 @@ def named_schedule(
         raise InputError(
             f"replicas: must hold {ranks} numbers, one for each stage, got {len(replicas)}"
         )
-    if full == "GPipe":
-        return gpipe(ranks, microbatches)
     if full in BIDIRECTIONAL:
         return dualpipe(ranks, microbatches)
     if replicas:
         return round_robin(replicas, microbatches)
-    return one_forward_one_backward(
-        ranks, microbatches, chunks,
-        per_hop=kind.per_hop, split=kind.split, asynchronous=kind.asynchronous, name=full,
-    )  # fmt: skip
+    return _made(ranks, microbatches, chunks, kind, full)
+
+
+# DualPipe: two copies of a model, whose microbatches go through the ranks in two directions.
+
+
+def dualpipe(ranks: int, microbatches: int) -> Schedule:
+    """The bidirectional schedule of DeepSeek-V3 (2024, section 3.2.1, and its published code).
+
+    Of p stages rank r holds stage r of one copy and stage p - 1 - r of the other. Even microbatches
+    go through the first, odd ones through the second. In the middle of a step a forward of one
+    overlaps with a whole backward of the other (``Schedule.overlaps``); at the end backwards are
+    split. Raises InputError unless the ranks are even and each copy has a microbatch a rank.
+    """
+    check_dualpipe("DualPipe", ranks, microbatches)
+    rows = [_Row(rank, ranks) for rank in range(ranks)]
+    for row in rows:
+        row.fill(microbatches // 2)
+    return Schedule(
+        tuple(tuple(row.actions) for row in rows),
+        "DualPipe",
+        replicas=(2,) * ranks,
+        bidirectional=True,
+        overlaps=frozenset().union(*(row.overlaps for row in rows)),
+    )
+
+
+def dualpipe_v(ranks: int, microbatches: int) -> Schedule:
+    """DualPipe cut in half (DeepSeek's published code, ``dualpipev.py``, after Qi of Sea AI Lab).
+
+    Of 2 p stages rank r holds stages r and 2 p - 1 - r of one copy, each as the first half of
+    DualPipe's ranks does. Raises InputError unless there are two microbatches a rank.
+    """
+    check_dualpipe("DualPipeV", ranks, microbatches)
+    rows = [_Row(rank, 2 * ranks) for rank in range(ranks)]
+    for row in rows:
+        row.fill(microbatches)
+    return Schedule(
+        tuple(tuple(map(_folded, row.actions)) for row in rows),
+        "DualPipeV",
+        overlaps=frozenset(_folded(action) for row in rows for action in row.overlaps),
+    )
+
+
+def check_dualpipe(name: str, ranks: int, microbatches: int) -> None:
+    """Raises InputError where there is no such schedule of so many ranks and microbatches."""
+    check_sizes(ranks, microbatches)
+    two_ways = name == "DualPipe"
+    if two_ways and ranks % 2:
+        raise InputError(f"stages: DualPipe needs an even number, got {ranks}")
+    if (two_ways and microbatches % 2) or microbatches < 2 * ranks:
+        unit, wanted = ("stages", "an even number of at") if two_ways else ("ranks", "at")
+        raise InputError(
+            f"microbatches: {name} of {ranks} {unit} needs {wanted} least {2 * ranks}, "
+            f"got {microbatches}"
+        )
+
+
+def _folded(action: Action) -> Action:
+    return action._replace(microbatch=action.microbatch // 2)
+
+
+class _Row:
+    """The actions of a rank while they grow.
+
+    A *side* is a direction as the rank sees it: 0 comes in from the nearer end of the pipeline. The
+    nth microbatch of copy d has the number 2 n + d.
+    """
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.depth, self.half = min(rank, ranks - 1 - rank), ranks // 2
+        copies = (0, 1) if rank < self.half else (1, 0)
+        stages = rank, ranks - 1 - rank
+        self.side = [(copy, stages[copy]) for copy in copies]
+        self.ahead, self.back = [0, 0], [0, 0]
+        self.pending: deque[Action] = deque()
+        self.actions: list[Action] = []
+        self.overlaps: set[Action] = set()
+
+    def fill(self, microbatches: int) -> None:
+        """All of the row, for so many microbatches a direction."""
+        inner, outer = self.half - 1 - self.depth, self.depth + 1
+        for _ in range(2 * inner):
+            self._forward(0)
+        for _ in range(outer):
+            self._forward(0)
+            self._forward(1)
+        for _ in range(inner):
+            self._backward(1, split=True)
+            self._weight()
+            self._forward(1)
+        for turn in range(microbatches - 2 * self.half + outer):
+            # The two ranks in the middle wait less where the first pair runs one after the other.
+            self._pair(0, overlapped=turn > 0 or inner > 0)
+            self._pair(1)
+        for _ in range(inner):
+            self._backward(1)
+            self._pair(1)
+        self._drain(inner, outer)
+
+    def _drain(self, inner: int, outer: int) -> None:
+        """The last backwards, split from the middle on, and what they leave of the weights."""
+        for number in range(2 * outer):
+            self._backward(1 - number % 2, split=number >= outer)
+        for _ in range(inner):
+            self._weight()
+            self._backward(0, split=True)
+        while self.pending:
+            self._weight()
+
+    def _forward(self, side: int) -> None:
+        self.actions.append(self._next(side, FORWARD, self.ahead))
+
+    def _backward(self, side: int, split: bool = False) -> None:
+        action = self._next(side, INPUT if split else BACKWARD, self.back)
+        self.actions.append(action)
+        if split:
+            self.pending.append(action._replace(kind=WEIGHT))
+
+    def _weight(self) -> None:
+        self.actions.append(self.pending.popleft())
+
+    def _pair(self, side: int, overlapped: bool = True) -> None:
+        """A forward of one side with a whole backward of the other."""
+        self._forward(side)
+        if overlapped:
+            self.overlaps.add(self.actions[-1])
+        self._backward(1 - side)
+
+    def _next(self, side: int, kind: str, done: list[int]) -> Action:
+        copy, stage = self.side[side]
+        done[side] += 1
+        return Action(stage, kind, 2 * (done[side] - 1) + copy)

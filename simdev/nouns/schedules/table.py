@@ -1,18 +1,117 @@
-"""A schedule: the table of actions, checked, with what follows from it."""
+"""A schedule as a table of actions, and its one expansion: what each rank does in which order, what
+an action needs, and which rank reads what it makes.
+
+Lowering expands tables by this module alone, whether a stage is a time, ops of a graph, or layers
+of a large model.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import accumulate, islice, pairwise
+from graphlib import CycleError, TopologicalSorter
+from itertools import accumulate, chain, islice, pairwise
 from math import lcm
+from typing import NamedTuple
 
 from ...ground.errors import InputError, refuse
 from ...ground.frozen import freeze
-from .actions import BACKWARD, FORWARD, WEIGHT, Action, problems, slots
+
+FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
+NEEDS = {
+    FORWARD: ((-1, FORWARD),),
+    BACKWARD: ((0, FORWARD), (1, BACKWARD), (1, INPUT)),
+    INPUT: ((0, FORWARD), (1, INPUT), (1, BACKWARD)),
+    WEIGHT: ((0, INPUT),),
+}
+"""By kind of action the actions that it needs: how many stages on, and of which kind. The stage
+after it may do its backward the other way, whole or in two."""
+READERS = {
+    made: tuple(
+        (-step, kind) for kind, needed in NEEDS.items() for step, of in needed if of == made
+    )
+    for made in NEEDS
+}
+"""By kind of action the actions that need it: how many stages on, and of which kind."""
+
+
+class Action(NamedTuple):
+    """An action of a stage for a microbatch, written as torch.distributed.pipelining does: ``2F0``.
+
+    ``kind`` is F (forward), B (whole backward), I (gradient of the input) or W (gradient of the
+    weights).
+    """
+
+    # A tuple, for actions are the keys of large tables, and a dataclass takes several times as
+    # long to look up.
+
+    stage: int
+    kind: str
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.microbatch}"
+
 
 Row = tuple[Action | None, ...]
+Rows = Sequence[Sequence[Action | None]]
+Place = tuple[int, int]  # rank, slot
+Part = tuple[int, int, str]
+"""(replica of the stage, stage, kind): actions that differ in their microbatch alone."""
+
+# Files from outside: a larger table would take minutes to check.
+MAX_ACTIONS = 2_000_000
+# A table of the wrong shape lacks thousands.
+MISSING_SHOWN = 20
+
+
+def check_sizes(ranks: int, microbatches: int, chunks: int = 1) -> None:
+    """Raises InputError where a schedule has no action, or more than any may have."""
+    given = {"stages": ranks, "microbatches": microbatches, "chunks": chunks}
+    wrong = [
+        f"{name}: must be at least 1, got {value}" for name, value in given.items() if value < 1
+    ]
+    if not wrong and 3 * ranks * microbatches * chunks > MAX_ACTIONS:
+        wrong = [f"stages, microbatches, chunks: make more than {MAX_ACTIONS:,} actions"]
+    refuse(wrong)
+
+
+def needs(action: Action, known: Container[Action]) -> list[Action]:
+    """The actions that must end before this one, of those that are ``known``."""
+    return _beside(action, NEEDS, known)
+
+
+def readers(action: Action, known: Container[Action]) -> list[Action]:
+    """The actions that need this one, of those that are ``known``."""
+    return _beside(action, READERS, known)
+
+
+def _beside(
+    action: Action, steps: Mapping[str, tuple[tuple[int, str], ...]], known: Container[Action]
+) -> list[Action]:
+    stage, kind, microbatch = action
+    others = [Action(stage + step, other, microbatch) for step, other in steps[kind]]
+    return [other for other in others if other in known]
+
+
+def slots(orders: Sequence[Sequence[Action]]) -> dict[Action, int]:
+    """The slot in which each action runs where each takes one; what can never start is left out."""
+    known = frozenset(chain.from_iterable(orders))
+    waits = {action: needs(action, known) for action in chain.from_iterable(orders)}
+    for order in orders:
+        for before, action in pairwise(order):
+            waits[action].append(before)
+    sorter, runs = TopologicalSorter(waits), dict[Action, int]()
+    with suppress(CycleError):  # what stands in no circle is sorted all the same
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        for action in ready:
+            runs[action] = max((runs[needed] + 1 for needed in waits[action]), default=0)
+        sorter.done(*ready)
+    return runs
 
 
 @dataclass(frozen=True)
@@ -59,9 +158,39 @@ class Schedule:
         return made
 
     @cached_property
+    def orders(self) -> tuple[tuple[Action, ...], ...]:
+        """The actions of each rank in their order: its row without empty slots."""
+        return tuple(tuple(filter(None, row)) for row in self.rows)
+
+    @cached_property
     def actions(self) -> tuple[Action, ...]:
         """All actions, rank by rank, in the order of their rows."""
-        return tuple(action for row in self.rows for action in row if action is not None)
+        return tuple(chain.from_iterable(self.orders))
+
+    @cached_property
+    def number(self) -> dict[Action, int]:
+        """The place of each action among all of them."""
+        return {action: number for number, action in enumerate(self.actions)}
+
+    def part(self, action: Action) -> Part:
+        """The part of the schedule that an action belongs to."""
+        return action.microbatch % self.replicas[action.stage], action.stage, action.kind
+
+    @cached_property
+    def parts(self) -> dict[Part, list[int]]:
+        """The microbatches of each part, in the order in which its rank does them."""
+        parts: dict[Part, list[int]] = {}
+        for action in self.actions:
+            parts.setdefault(self.part(action), []).append(action.microbatch)
+        return parts
+
+    @cached_property
+    def kinds(self) -> tuple[frozenset[str], ...]:
+        """By stage the kinds of its actions."""
+        kinds: list[set[str]] = [set() for _ in self.replicas]
+        for _, stage, kind in self.parts:
+            kinds[stage].add(kind)
+        return tuple(map(frozenset, kinds))
 
     @cached_property
     def first_replica(self) -> tuple[int, ...]:
@@ -76,12 +205,13 @@ class Schedule:
     def home(self) -> tuple[int, ...]:
         """The rank of each replica."""
         homes = {
-            self.replica(action): rank
-            for rank, row in enumerate(self.rows)
-            for action in row
-            if action is not None
+            self.replica(action): rank for rank, order in enumerate(self.orders) for action in order
         }
         return tuple(homes[replica] for replica in range(len(homes)))
+
+    def rank(self, action: Action) -> int:
+        """The rank that runs an action."""
+        return self.home[self.replica(action)]
 
     @cached_property
     def rank_of(self) -> tuple[int, ...]:
@@ -127,11 +257,10 @@ class Schedule:
     @cached_property
     def pairs(self) -> dict[Action, Action]:
         """Each forward that overlaps with a whole backward, and that backward."""
-        rows = ([action for action in row if action is not None] for row in self.rows)
         return {
             first: second
-            for row in rows
-            for first, second in pairwise(row)
+            for order in self.orders
+            for first, second in pairwise(order)
             if first in self.overlaps and (first.kind, second.kind) == (FORWARD, BACKWARD)
         }
 
@@ -147,13 +276,11 @@ def aligned(schedule: Schedule) -> Schedule:
 
     It is the grid of a pipeline whose actions all take one slot, for people to read.
     """
-    slot = slots(schedule.rows)
-    rows: list[Row] = []
-    for actions in schedule.rows:
+    slot, rows = slots(schedule.orders), list[Row]()
+    for order in schedule.orders:
         row: list[Action | None] = []
-        for action in actions:
-            if action is not None:
-                row += [None] * (slot[action] - len(row)) + [action]
+        for action in order:
+            row += [None] * (slot[action] - len(row)) + [action]
         rows.append(tuple(row))
     return replace(schedule, rows=tuple(rows))
 
@@ -171,17 +298,15 @@ def weight_versions(schedule: Schedule) -> tuple[int, ...]:
         return (1,) * schedule.stages
     homes = iter(schedule.home)
     return tuple(
-        max(_versions(schedule.rows[rank], stage) for rank in islice(homes, count))
+        max(_versions(schedule.orders[rank], stage) for rank in islice(homes, count))
         for stage, count in enumerate(schedule.replicas)
     )
 
 
-def _versions(row: Row, stage: int) -> int:
+def _versions(order: Iterable[Action], stage: int) -> int:
     current, most = 0, 1
     stashed: dict[int, int] = {}  # microbatch -> the version it went forward through
-    for action in row:
-        if action is None or action.stage != stage:
-            continue
+    for action in (action for action in order if action.stage == stage):
         if action.kind == FORWARD:
             stashed[action.microbatch] = current
         elif action.kind in (BACKWARD, WEIGHT):
@@ -189,3 +314,148 @@ def _versions(row: Row, stage: int) -> int:
             current += 1
         most = max(most, len({current, *stashed.values()}))
     return most
+
+
+# Which tables a pipeline can run: every stage on one rank, every action once, in an order that can
+# finish.
+
+
+def problems(rows: Rows, replicas: Sequence[int] = ()) -> Iterator[str]:
+    """What is wrong with a table, by rank and slot; what follows from a fault is left out.
+
+    ``replicas`` by stage, where stages have several.
+    """
+    if not any(action is not None for row in rows for action in row):
+        yield "the schedule holds no action"
+        return
+    places: dict[Action, Place] = {}
+    faults = [*_idle_ranks(rows), *_twice(rows, places), *_gaps(places)]
+    faults = faults or list(_replica_faults(places, replicas)) or list(_two_ranks(places, replicas))
+    # The later checks rest on the earlier ones.
+    yield from (
+        faults or list(_incomplete(places)) or list(_disorder(places)) or _waiting(rows, places)
+    )
+
+
+def _at(place: Place) -> str:
+    return f"rank {place[0]}, slot {place[1]}"
+
+
+def _idle_ranks(rows: Rows) -> Iterator[str]:
+    for rank, row in enumerate(rows):
+        if all(action is None for action in row):
+            yield f"rank {rank}: has no action"
+
+
+def _twice(rows: Rows, places: dict[Action, Place]) -> Iterator[str]:
+    """Fills ``places``."""
+    for rank, row in enumerate(rows):
+        for slot, action in enumerate(row):
+            if action is None:
+                continue
+            first = places.setdefault(action, (rank, slot))
+            if first != (rank, slot):
+                yield f"{_at((rank, slot))}: {action} stands at {_at(first)} already"
+
+
+def _two_ranks(places: Mapping[Action, Place], replicas: Sequence[int]) -> Iterator[str]:
+    home: dict[tuple[int, int], int] = {}
+    reported = set()
+    for action, place in places.items():
+        count = replicas[action.stage] if replicas else 1
+        replica = action.stage, action.microbatch % count
+        first, key = home.setdefault(replica, place[0]), (*replica, place[0])
+        if first != place[0] and key not in reported:
+            reported.add(key)
+            owner = f"replica {replica[1]} of " * (count > 1) + f"stage {action.stage}"
+            yield f"{_at(place)}: {action} belongs to {owner}, which runs on rank {first}"
+    if reported:
+        return
+    ranks: dict[tuple[int, int], int] = {}
+    for (stage, number), rank in home.items():
+        first = ranks.setdefault((stage, rank), number)
+        if first != number:
+            yield f"rank {rank}: runs the replicas {first} and {number} of stage {stage}"
+
+
+def _replica_faults(places: Iterable[Action], replicas: Sequence[int]) -> Iterator[str]:
+    if not replicas:
+        return
+    stages = len({action.stage for action in places})
+    if len(replicas) != stages or any(count < 1 for count in replicas):
+        yield (
+            f"replicas: must hold {stages} numbers of at least 1, one for each stage, "
+            f"got {list(replicas)}"
+        )
+
+
+def _gaps(places: Iterable[Action]) -> Iterator[str]:
+    """Stages and microbatches are numbered from 0 without a gap."""
+    for name in ("stage", "microbatch"):
+        numbers = {getattr(action, name) for action in places}
+        absent = next(number for number in range(len(numbers) + 1) if number not in numbers)
+        if absent < len(numbers):
+            yield f"{name} {absent}: no rank runs it, but {name} {max(numbers)} stands in the table"
+
+
+def _incomplete(places: Mapping[Action, Place]) -> Iterator[str]:
+    """Every stage does each microbatch forward, and backward: whole, or in its two parts."""
+    home = {action.stage: place[0] for action, place in places.items()}
+    microbatches = range(len({action.microbatch for action in places}))
+    faults = (
+        f"rank {home[stage]}{fault}"
+        for stage in range(len(home))
+        for microbatch in microbatches
+        for fault in _missing(stage, microbatch, places)
+    )
+    return islice(faults, MISSING_SHOWN)
+
+
+def _missing(stage: int, microbatch: int, places: Mapping[Action, Place]) -> Iterator[str]:
+    kinds = (FORWARD, BACKWARD, INPUT, WEIGHT)
+    forward, whole, half, rest = (Action(stage, kind, microbatch) for kind in kinds)
+    if forward not in places:
+        yield f": {forward} is missing"
+    split = [action for action in (half, rest) if action in places]
+    if not split:
+        if whole not in places:
+            yield f": {whole} is missing (or {half} and {rest})"
+        return
+    at = f", slot {places[split[0]][1]}: {split[0]}, but"
+    if whole in places:
+        yield f"{at} {whole} (slot {places[whole][1]}) is the whole backward"
+    elif len(split) == 1:
+        yield f"{at} {rest if split[0] == half else half} is missing"
+
+
+def _disorder(places: Mapping[Action, Place]) -> Iterator[str]:
+    """On one rank, what an action needs stands before it."""
+    for action, place in places.items():
+        for wanted in needs(action, places):
+            rank, slot = places[wanted]
+            if rank == place[0] and slot > place[1]:
+                yield f"{_at(place)}: {action} stands before {wanted} (slot {slot}), which it needs"
+
+
+def _waiting(rows: Rows, places: Mapping[Action, Place]) -> Iterator[str]:
+    """The circle of ranks that wait for one another for ever, if there is one."""
+    orders = [[action for action in row if action is not None] for row in rows]
+    runs = slots(orders).keys()
+    heads = [next((each for each in order if each not in runs), None) for order in orders]
+    rank = next((rank for rank, head in enumerate(heads) if head is not None), None)
+    waits: dict[int, str] = {}
+    while rank is not None and rank not in waits:
+        head = heads[rank]
+        assert head is not None
+        wanted = next(action for action in needs(head, places) if action not in runs)
+        other, slot = places[wanted]
+        behind = heads[other]
+        waits[rank] = (
+            f"{_at(places[head])}: {head} waits for {wanted} (slot {slot} of rank {other})"
+        )
+        if behind is not None and behind != wanted:
+            waits[rank] += f", which stands behind {behind} (slot {places[behind][1]})"
+        rank = other
+    if rank is not None:
+        circle = list(waits)
+        yield from (f"deadlock: {waits[each]}" for each in circle[circle.index(rank) :])

@@ -1,4 +1,6 @@
-"""What the stages of a schedule cost: times, latencies between neighbours, and bytes."""
+"""Times, latencies and bytes of the stages of a schedule, and the schedules that are made from
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from itertools import product
 from math import ceil
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from ...ground.errors import refuse
-from ...ground.units import Number, parse_bytes, parse_time
-from .table import Schedule
+from ...ground.errors import InputError, refuse
+from ...ground.units import Number, parse_bytes, parse_time, picoseconds
+from .generate import SEARCHED, full_name
+from .table import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Schedule, check_sizes
 
 T = TypeVar("T", int, Fraction)
 Given = Number | Sequence[Number]
@@ -41,6 +45,12 @@ class StageTimes:
     parameters: tuple[int, ...]
     sync: tuple[Fraction, ...] | None = None
     overlapped: tuple[Fraction, ...] | None = None
+
+    def ps(self) -> dict[str, list[int]]:
+        """Picoseconds by kind of action and replica."""
+        both = [b + w for b, w in zip(self.backward, self.weight, strict=True)]
+        columns = {FORWARD: self.forward, BACKWARD: both, INPUT: self.backward, WEIGHT: self.weight}
+        return {kind: list(map(picoseconds, column)) for kind, column in columns.items()}
 
 
 def stage_times(
@@ -138,3 +148,189 @@ def _values(
         )
         return (parse(0),) * count
     return tuple(parsed(f"{name}[{i}]", number) for i, number in enumerate(value))
+
+
+# ZB-1p and ZB-2p: the schedules that Zero Bubble's heuristic makes from the times of the stages
+# under a limit of memory (Qi et al. 2024, section 3.1).
+
+# Where no bytes are told: s b (34 h + 5 a s) of a layer, of which 32 s b h stay for the gradient of
+# the weights (Qi et al. 2024, table 1), with heads of 128 and s = 1024, as in the paper's models.
+MADE, KEPT = 74, 32
+
+
+class Choices(NamedTuple):
+    """What a try does where the heuristic leaves it open.
+
+    ``extra``: a stage warms up with a forward more, though it delays the first backward; ``skip``:
+    a forward that would delay a backward is put off while the next stage has one in store;
+    ``sparing``: a gap that is too short for a gradient of weights is filled only where the stage
+    would become the one that has waited longest. The paper names the first two as parameters; that
+    the third is tried both ways is ours.
+    """
+
+    extra: bool
+    skip: bool
+    sparing: bool
+
+
+def zero_bubble(
+    times: StageTimes, microbatches: int, limit: Fraction | int, name: str = "custom"
+) -> Schedule:
+    """The schedule of the least cost that the heuristic makes, a stage a rank.
+
+    No rank holds more activations than ``limit`` times what 1F1B does at its peak, in bytes of
+    ``times``. Raises InputError where that is less than 1F1B's, or stages have replicas.
+    """
+    if limit < 1:
+        raise InputError(f"limit: must be at least 1, the memory of 1F1B, got {limit}")
+    check_sizes(len(times.forward), microbatches)
+    if len(times.comm) != len(times.forward) - 1:
+        raise InputError(f"times: {name} runs one replica of each stage")
+    tries = (
+        _Try(times, microbatches, limit, Choices(*c)) for c in product((False, True), repeat=3)
+    )
+    rows = min((attempt.made() for attempt in tries), key=lambda made: made[0])[1]
+    return Schedule(tuple(map(tuple, rows)), name)
+
+
+def searched_schedule(name: str, times: StageTimes, microbatches: int) -> Schedule:
+    """One of SEARCHED, whatever the case of its letters. Raises InputError."""
+    full = full_name(name)
+    return zero_bubble(times, microbatches, SEARCHED[full], full)
+
+
+class _Try:
+    """A table while it grows, each action put behind the others of its stage and timed at once.
+
+    By stage: ``free`` is when its last action ends, ``held`` its bytes, ``waited`` how long it was
+    idle since its first forward. ``ends`` are by kind, stage and microbatch; all times in ps.
+    """
+
+    def __init__(
+        self, times: StageTimes, microbatches: int, limit: Fraction | int, choices: Choices
+    ) -> None:
+        self.stages, self.microbatches, self.choices = len(times.forward), microbatches, choices
+        self.cost = times.ps()
+        self.comm = list(map(picoseconds, times.comm))
+        made = times.activation if any(times.activation) else (MADE,) * self.stages
+        kept = times.kept if any(times.activation) else (KEPT,) * self.stages
+        self.change = {
+            FORWARD: list(made),
+            INPUT: [part - whole for whole, part in zip(made, kept, strict=True)],
+            WEIGHT: [-part for part in kept],
+        }
+        # 1F1B holds p - s microbatches on stage s.
+        self.limit = limit * max((self.stages - s) * size for s, size in enumerate(made))
+        self.free, self.held = [0] * self.stages, [0] * self.stages
+        self.waited, self.longest_wait = [0] * self.stages, 0
+        self.ends: dict[str, list[list[int]]] = {
+            kind: [[] for _ in range(self.stages)] for kind in self.change
+        }
+        self.rows: list[list[Action]] = [[] for _ in range(self.stages)]
+
+    def made(self) -> tuple[int, list[list[Action]]]:
+        """The longest span of a stage, and the table."""
+        self._warm_up()
+        for _ in range(self.microbatches - 1):
+            self._one_forward_one_backward()
+        for stage in range(self.stages):
+            while self._count(WEIGHT, stage) < self.microbatches:
+                self._put(stage, WEIGHT)
+        firsts = zip(self.ends[FORWARD], self.cost[FORWARD], strict=True)
+        starts = [ends[0] - cost for ends, cost in firsts]
+        return max(end - start for end, start in zip(self.free, starts, strict=True)), self.rows
+
+    def _count(self, kind: str, stage: int) -> int:
+        return len(self.ends[kind][stage])
+
+    def _arrival(self, stage: int, kind: str) -> int:
+        """When the stage has what its next action of a kind needs from a neighbour."""
+        before = {FORWARD: stage - 1, INPUT: stage + 1}.get(kind, -1)
+        if not 0 <= before < self.stages:
+            return 0
+        return self.ends[kind][before][self._count(kind, stage)] + self.comm[min(before, stage)]
+
+    def _put(self, stage: int, kind: str) -> None:
+        start = max(self.free[stage], self._arrival(stage, kind))
+        if self.rows[stage]:
+            self.waited[stage] += start - self.free[stage]
+            self.longest_wait = max(self.longest_wait, self.waited[stage])
+        self.rows[stage].append(Action(stage, kind, self._count(kind, stage)))
+        self.held[stage] += self.change[kind][stage]
+        self.free[stage] = start + self.cost[kind][stage]
+        self.ends[kind][stage].append(self.free[stage])
+
+    def _warm_up(self) -> None:
+        """Forwards up to the first backward of each stage, as many as memory and time allow."""
+        for stage in range(self.stages):
+            self._put(stage, FORWARD)
+        more = self._more_forwards()
+        for stage in range(self.stages):
+            # What a stage reads, the one before has made.
+            if stage:
+                behind = more[stage] + 1 < self.microbatches
+                more[stage] = max(0, min(more[stage], more[stage - 1] - behind))
+            for _ in range(more[stage]):
+                self._put(stage, FORWARD)
+        for stage in reversed(range(self.stages)):
+            self._put(stage, INPUT)
+
+    def _more_forwards(self) -> list[int]:
+        """By stage, how many forwards after the first fit in before the first backward."""
+        more, backward = [0] * self.stages, 0
+        for stage in reversed(range(self.stages)):
+            cost, end, held = self.cost[FORWARD][stage], self.free[stage], self.held[stage]
+            arrival = backward + self.comm[stage] if stage + 1 < self.stages else end
+            # The one that is still begun may end after the arrival.
+            latest = arrival - 1 if self.choices.extra else arrival - cost
+            while end <= latest and more[stage] + 1 < self.microbatches:
+                held += self.change[FORWARD][stage]
+                if held > self.limit:
+                    break
+                end, more[stage] = end + cost, more[stage] + 1
+            backward = max(arrival, end) + self.cost[INPUT][stage]
+        return more
+
+    def _one_forward_one_backward(self) -> None:
+        """One forward for every stage that has some left, and then one backward."""
+        # All are decided before any is put.
+        going = [stage for stage in range(self.stages) if self._goes_forward(stage)]
+        for stage in going:
+            self._put_filled(stage, FORWARD)
+        for stage in reversed(range(self.stages)):
+            self._put_filled(stage, INPUT)
+
+    def _goes_forward(self, stage: int) -> bool:
+        done, after = self._count(FORWARD, stage), stage + 1
+        if done == self.microbatches:
+            return False
+        ahead = done - (self._count(FORWARD, after) if after < self.stages else done)
+        if not self.choices.skip or ahead < 2:
+            return True
+        arrival = self.free[after] + self.cost[FORWARD][after] + self.cost[INPUT][after]
+        return self._end_of_forward(stage) <= arrival + self.comm[stage]
+
+    def _end_of_forward(self, stage: int) -> int:
+        """When a forward would end, after what must make room for it."""
+        room = self.limit - self.held[stage] - self.change[FORWARD][stage]
+        freed = -self.change[WEIGHT][stage]
+        weights = 0 if room >= 0 or not freed else -(room // freed)
+        cost = self.cost[FORWARD][stage] + int(weights) * self.cost[WEIGHT][stage]
+        return self.free[stage] + cost
+
+    def _pending(self, stage: int) -> int:
+        return self._count(INPUT, stage) - self._count(WEIGHT, stage)
+
+    def _put_filled(self, stage: int, kind: str) -> None:
+        """An action, and before it gradients of weights that make room for it and fill its gap."""
+        change, cost = self.change[kind][stage], self.cost[WEIGHT][stage]
+        while change > 0 and self.held[stage] + change > self.limit and self._pending(stage):
+            self._put(stage, WEIGHT)
+        arrival = self._arrival(stage, kind)
+        while self._pending(stage) and self.free[stage] + cost <= arrival:
+            self._put(stage, WEIGHT)
+        gap = arrival - self.free[stage]
+        most = self.longest_wait if self.choices.sparing else 0
+        if self._pending(stage) and gap > 0 and self.waited[stage] + gap > most:
+            self._put(stage, WEIGHT)
+        self._put(stage, kind)

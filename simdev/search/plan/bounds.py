@@ -203,7 +203,7 @@ class Path:
         program = self.pieces.program
         if not program.shard.model.tied or self.pp == 1:
             return
-        # The sizes of lowering.hybrid.tail.tie.
+        # The sizes of lowering.hybrid.actions.tie.
         p, shares = self.p, self.p.replicas if self.p.zero >= 2 else 1
         size = -(-program.shard.model.hidden * program.shard.vocabulary // shares)
         number = program.durations.transfer(0, self.pp - 1, size * p.gradient_bytes)

@@ -14,7 +14,7 @@ from ...ground.units import parse_bytes
 from ...lowering.hybrid import Timings, even_layers
 from ...lowering.hybrid.durations import Durations
 from ...lowering.hybrid.program import Program
-from ...lowering.hybrid.templates import transfer_bytes
+from ...lowering.hybrid.templates import Writer
 from ...nouns.cluster import Cluster
 from ...nouns.schedules import Order, order_of
 from ...nouns.taskgraph import Ints
@@ -94,7 +94,7 @@ class Ground:
         return len(runs[0]) if len(sorts) == 1 and is_whole else 0
 
     def _devices(self, pp: int, rank: int) -> list[int]:
-        # As lowering.hybrid.grid.rank_grid deals them out.
+        # As lowering.hybrid.durations.rank_grid deals them out.
         workers = list(self.cluster.workers)
         each = len(workers) // pp
         return workers[rank * each : (rank + 1) * each]
@@ -127,7 +127,7 @@ class Ground:
         before; around the ends, too.
         """
         program = pieces.program
-        p, size = program.parallelism, transfer_bytes(program)
+        p, size = program.parallelism, Writer(program, 0).sent_bytes
         key = p.dp, p.cp, p.tp, p.pp, p.message_latency, size
         if key not in self._transfers:
             every = [

@@ -22,8 +22,7 @@ from ...lowering.hybrid.program import (
     Program,
     Template,
 )
-from ...lowering.hybrid.replicas import gather, reduce
-from ...lowering.hybrid.templates import end_template, exchanges_template, layer_template
+from ...lowering.hybrid.templates import Writer
 from ...nouns.models.large import Footprint, footprint, roles, update
 from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
@@ -158,7 +157,10 @@ class Pieces:
         """By sort of rank and kind of layer."""
         if kind not in self._parts:
             self._parts[kind] = [
-                [piece_of(layer_template(self.program, rank, layer, kind)) for layer in self.kinds]
+                [
+                    piece_of(Writer(self.program, rank, kind).add_layer(layer))
+                    for layer in self.kinds
+                ]
                 for rank in self.ranks
             ]
         return self._parts[kind]
@@ -168,7 +170,10 @@ class Pieces:
         sample, and else.
         """
         every = [
-            [_exchanged(exchanges_template(self.program, rank, layer)) for layer in self.kinds]
+            [
+                _exchanged(Writer(self.program, rank).exchange(layer, FORWARD))
+                for layer in self.kinds
+            ]
             for rank in self.ranks
         ]
         around, other = np.array(every, np.int64).min(axis=0).T
@@ -180,13 +185,13 @@ class Pieces:
             return NOTHING
         if (end, kind) not in self._ends:
             rank = 0 if end == EMBEDDING else self.program.schedule.ranks - 1
-            self._ends[end, kind] = piece_of(end_template(self.program, rank, end, kind))
+            self._ends[end, kind] = piece_of(Writer(self.program, rank, kind).add_end(end))
         return self._ends[end, kind]
 
     def computing(self, kind: str) -> Ints:
         """By kind of layer what is computed in actions of this kind, without what is exchanged."""
         tables = [
-            [_computing(layer_template(self.program, rank, layer, kind)) for layer in self.kinds]
+            [_computing(Writer(self.program, rank, kind).add_layer(layer)) for layer in self.kinds]
             for rank in self.ranks
         ]
         least: Ints = np.array(tables, np.int64).min(axis=0)
@@ -198,7 +203,7 @@ class Pieces:
             return 0
         # Of two ways both ends of the pipeline have both.
         ranks = 0, self.program.schedule.ranks - 1
-        return min(_computing(end_template(self.program, rank, end, kind)) for rank in ranks)
+        return min(_computing(Writer(self.program, rank, kind).add_end(end)) for rank in ranks)
 
     @cached_property
     def footprints(self) -> tuple[Footprint, ...]:
@@ -223,8 +228,8 @@ class Pieces:
         return self._sent[*sizes, reduces]
 
     def _sent_by(self, rank: int, sizes: tuple[int, int], reduces: bool) -> tuple[int, int]:
-        template = Template(rank, self.program.durations)
-        (reduce if reduces else gather)(self.program, template, sizes)
+        template = Writer(self.program, rank)
+        (template.reduce if reduces else template.gather)(sizes)
         ps = [_least(template, row[2]) for row in template.rows]
         return _by_queue([row[1] for row in template.rows], ps, range(len(ps)))
 

@@ -28,11 +28,11 @@ from ...nouns.schedules import (
     PAIRED,
     SEARCHED,
     check_dualpipe,
+    check_sizes,
     full_name,
     order_of,
     round_of,
 )
-from ...nouns.schedules.sizes import check_sizes
 from ...nouns.strategy.parallelism import CONTEXTS, DEGREES, MODULES, MOST, RECOMPUTES, Parallelism
 
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
