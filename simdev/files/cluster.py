@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from ..costs import DeviceSpec
 from ..costs.collectives import require_collectives
 from ..ground.errors import InputError, collecting, refuse
-from ..ground.units import Number, is_count, parse_bandwidth
+from ..ground.units import Number, is_count, parse_bandwidth, rate_text
 from ..nouns.cluster import Cluster, Device, Host, Link
 from .device import capacity_of
 from .nodes import Network, network_problems, repeated, require_joinable
@@ -28,18 +28,18 @@ from .shape import (
     Bandwidth,
     Capacity,
     Format,
-    OptionalBytes,
     Seconds,
     Share,
-    Slowdown,
+    keys_of,
     opened,
     plain,
 )
-from .writing import changed_fields, rate_text, write_text
+from .writing import changed_fields, write_text
 
 # The keys of a cluster's file, and what they mean.
 
 
+@keys_of(Host)
 class HostShape(TypedDict, total=False):
     """What dispatches the ops of a device.
 
@@ -51,12 +51,8 @@ class HostShape(TypedDict, total=False):
     - ``launch``: how long the replay of a graph takes the host; default 10 us.
     """
 
-    mode: str
-    ahead: int
-    threads: str
-    launch: Seconds
 
-
+@keys_of(Device, "name", "kind", "node")
 class DeviceKindShape(TypedDict, total=False):
     """What all devices of a kind share.
 
@@ -72,12 +68,7 @@ class DeviceKindShape(TypedDict, total=False):
     """
 
     memory: Capacity
-    gap: Seconds
-    staging: bool
-    chunk: OptionalBytes
-    transit: bool
     host: HostShape
-    beside_copies: Slowdown
 
 
 class DeviceShape(DeviceKindShape, total=False):
@@ -93,6 +84,7 @@ class DeviceShape(DeviceKindShape, total=False):
     node: int
 
 
+@keys_of(Link, "ends", "kind")
 class LinkKindShape(TypedDict, total=False):
     """What all links of a kind share.
 
@@ -110,14 +102,8 @@ class LinkKindShape(TypedDict, total=False):
     """
 
     bandwidth: Bandwidth
-    latency: Seconds
-    gap: Seconds
     duplex: Literal["full", "half", "simplex"]
-    hold_latency: bool
     lanes: int
-    both_ways: Slowdown
-    measured_bandwidth: Bandwidth
-    measured_latency: Seconds
 
 
 class LinkShape(LinkKindShape, total=False):
@@ -131,19 +117,12 @@ class LinkShape(LinkKindShape, total=False):
     kind: str
 
 
+@keys_of(Link, "ends")
 class EveryLinkShape(TypedDict, total=False):
     """What all links share, with the keys of a kind of link."""
 
-    bandwidth: Required[Bandwidth]
-    latency: Seconds
-    gap: Seconds
     duplex: Literal["full", "half"]
-    hold_latency: bool
-    kind: str
     lanes: int
-    both_ways: Slowdown
-    measured_bandwidth: Bandwidth
-    measured_latency: Seconds
 
 
 class AllToAllShape(TypedDict, total=False):

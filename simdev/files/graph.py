@@ -9,13 +9,15 @@ from typing import Any, Required
 from typing_extensions import TypedDict
 
 from ..ground.errors import InputError
+from ..ground.units import time_text
 from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.semantics.dtype import known, no_dtype
 from .reading import PathLike
-from .shape import Bytes, Dtype, Format, GivenTime, Time, plain
-from .writing import changed_fields, time_text, write_text
+from .shape import Bytes, Dtype, Format, GivenTime, Time, keys_of, plain
+from .writing import changed_fields, write_text
 
 
+@keys_of(Tensor)
 class _TensorShape(TypedDict, total=False):
     """An output of an op.
 
@@ -26,11 +28,10 @@ class _TensorShape(TypedDict, total=False):
     """
 
     bytes: Required[Bytes]
-    shape: list[int] | None
     dtype: Dtype
-    view_of: int | None
 
 
+@keys_of(Op)
 class _OpShape(TypedDict, total=False):
     """An op.
 
@@ -55,23 +56,14 @@ class _OpShape(TypedDict, total=False):
       counted as PyTorch counts it.
     """
 
-    name: Required[str]
-    kind: str
-    phase: str
-    inputs: list[str]
-    control_inputs: list[str]
     outputs: list[_TensorShape]
-    attrs: dict[str, Any]
     param_bytes: Bytes
     grad_bytes: Bytes
     state_bytes: Bytes
     workspace_bytes: Bytes
-    colocate: str | None
     time: Time
     host_time: GivenTime
     launches: int
-    blocks_host: bool
-    releases: list[str]
 
 
 class _GraphShape(TypedDict, total=False):

@@ -24,13 +24,13 @@ from ..costs import Profile, Row, profile_key
 from ..costs.header import fields_of, object_at
 from ..costs.roofline import LAUNCH_GAP
 from ..ground.errors import InputError
-from ..ground.units import MAX_PS, PS_PER_SECOND, exact, parse_time
+from ..ground.units import MAX_PS, PS_PER_SECOND, decimal_text, exact, parse_time
 from ..nouns.models.large.transformer import PRECISIONS
 from .examples import examples_folder
 from .paths import shown
 from .reading import PathLike, label, read_json_lines
 from .shape import VERSION, Extent, Format, plain
-from .writing import decimal_text, write_text
+from .writing import write_text
 
 NS_PER_SECOND = 10**9
 MOST_LAUNCHES = int(MAX_PS / (LAUNCH_GAP * PS_PER_SECOND))

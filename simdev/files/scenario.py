@@ -33,7 +33,7 @@ from .named import PARTS, config_path, is_config, table_path
 from .paths import shown
 from .profile import read_profile
 from .reading import PathLike, label, parse_json, read_json, read_text
-from .shape import Format
+from .shape import Format, keys_of
 from .strategy import FORMAT as STRATEGY
 from .strategy import read_strategy
 
@@ -145,16 +145,10 @@ def _without_memory(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
     return read(value)
 
 
+@keys_of(MemoryModel)
 class _MemoryShape(TypedDict, total=False):
     """How memory is counted; docs/explanation/memory.md has the models."""
 
-    model: str
-    framework: str
-    rounding: str
-    expandable: bool
-    optimizer: str | None
-    gradients: int | None
-    dtype: str | None
     context: Any
     communication: Any
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, Required
 
 from typing_extensions import TypedDict
@@ -36,12 +35,13 @@ from ..nouns.strategy import (
 from .collectives import choice_object, read_choice
 from .paths import shown
 from .reading import PathLike, read_text
-from .shape import Bandwidth, Bytes, Format, OptionalBytes, Priority, Seconds, opened
-from .writing import changed_fields, time_text, write_text
+from .shape import Format, Priority, keys_of, opened
+from .writing import changed_fields, write_text
 
 # The keys of a strategy's file, and what they mean.
 
 
+@keys_of(Order)
 class OrderShape(TypedDict, total=False):
     """The order in queues.
 
@@ -54,9 +54,9 @@ class OrderShape(TypedDict, total=False):
 
     policy: Required[str]
     priority: dict[str, Priority]
-    sequence: dict[str, list[str]]
 
 
+@keys_of(Configuration)
 class ConfigurationShape(TypedDict, total=False):
     """How an op is split.
 
@@ -65,79 +65,27 @@ class ConfigurationShape(TypedDict, total=False):
     - ``time``: ``divided``: a part takes its share of the op's time.
     """
 
-    split: dict[str, int]
-    devices: list[str]
-    time: str | None
 
-
+@keys_of(Sync)
 class SyncShape(TypedDict, total=False):
     """A policy of synchronisation; ``simdev.nouns.strategy.Sync`` tells its keys."""
 
-    policy: Required[str]
-    transport: str
-    slice_parameters: int | None
-    even_parameters: int | None
-    bucket: OptionalBytes
-    priority: str
-    credit: OptionalBytes
-    credit_rule: str
     servers: Any
-    server_order: str
     aggregation: Any
-    reply: str
-    overlap: bool
-    message: Seconds
-    hold: str
-    segment: Bytes
-    spread: str
 
 
+@keys_of(Parallelism)
 class PipelineShape(TypedDict, total=False):
     """Parallelism; ``simdev.nouns.strategy.Parallelism`` tells its keys."""
 
-    dp: int
-    tp: int
-    pp: int
-    ep: int
-    cp: int
-    context: str
-    microbatches: int
-    microbatch: int
-    global_batch: int | None
-    schedule: str
-    chunks: int
-    table: str | None
-    stage_layers: list[int]
-    stages: list[list[str] | str]
-    ranks: list[str]
-    zero: int
-    prefetch: int
-    in_flight: int
-    bucket: int
-    reduce_bytes: int | None
-    message_latency: Seconds
-    overlap: bool
-    recompute: str
-    recompute_modules: list[str]
-    flash: bool | None
-    sequence_parallel: bool
-    tensor_overlap: bool
-    scatter_gather: bool
-    offload: list[str]
-    host_bandwidth: Bandwidth
-    gradient_bytes: int
-    state_bytes: int
 
-
+@keys_of(Loader)
 class LoaderShape(TypedDict, total=False):
     """What makes the batch.
 
     - ``device``: where.
     - ``time``: of each batch.
     """
-
-    device: Required[str]
-    time: Seconds
 
 
 class StrategyShape(TypedDict, total=False):
@@ -407,8 +355,7 @@ def _split_object(strategy: Strategy) -> dict[str, Any]:
     if strategy.accumulate != 1:
         fields["accumulate"] = strategy.accumulate
     if strategy.loader is not None:
-        time = time_text(Fraction(strategy.loader.time))
-        fields["loader"] = {"device": strategy.loader.device, "time": time}
+        fields["loader"] = changed_fields(strategy.loader, "time")
     if strategy.pipeline is not None:
         fields["pipeline"] = pipeline_object(strategy.pipeline)
     return fields

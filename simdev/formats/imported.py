@@ -16,8 +16,8 @@ from ..files.cluster import cluster_text
 from ..files.graph import graph_text
 from ..files.named import seen_from
 from ..files.reading import PathLike
-from ..files.writing import decimal_text
 from ..ground.errors import InputError
+from ..ground.units import decimal_text
 from ..ground.version import __version__
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph

@@ -15,9 +15,8 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
-from ..files.writing import rate_text
 from ..ground.errors import InputError
-from ..ground.units import parse_bandwidth, parse_time
+from ..ground.units import parse_bandwidth, parse_time, rate_text
 from ..nouns.cluster import Cluster, Device, Link
 from .imported import ImportedCluster
 from .machine import Machine

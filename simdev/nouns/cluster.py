@@ -6,7 +6,7 @@ their ends, so that listing them in another order changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
@@ -17,13 +17,13 @@ from ..ground.display import Displayed
 from ..ground.errors import refuse
 from ..ground.frozen import FrozenDict, freeze
 from ..ground.units import (
-    Number,
+    Bandwidth,
+    Bytes,
+    Seconds,
+    Slowdown,
     is_count,
     name_problems,
-    parse_bandwidth,
-    parse_bytes,
-    parse_slowdown,
-    parse_time,
+    unread,
 )
 
 # Told here, for files are checked before a fabric is made; ``fabric.MODES`` has the same names.
@@ -54,10 +54,10 @@ class Host:
     mode: str = "eager"
     ahead: int = 1024
     threads: str = "device"
-    launch: Number = "10 us"
+    launch: Seconds = "10 us"
 
     def __post_init__(self) -> None:
-        _normalise(self, launch=parse_time)
+        refuse(unread(self))
 
     def problems(self) -> Iterator[str]:
         """What is wrong with it, as ``field: reason``."""
@@ -84,23 +84,17 @@ class Device:
 
     name: str
     kind: str = "gpu"
-    memory: Number | None = None
-    gap: Number = 0
+    memory: Bytes | None = None
+    gap: Seconds = 0
     staging: bool = False
-    chunk: Number | None = None
+    chunk: Bytes | None = None
     transit: bool = True
     node: int = 0
     host: Host | None = None
-    beside_copies: Number = 1
+    beside_copies: Slowdown = 1
 
     def __post_init__(self) -> None:
-        _normalise(
-            self,
-            memory=parse_bytes,
-            gap=parse_time,
-            chunk=parse_bytes,
-            beside_copies=parse_slowdown,
-        )
+        refuse(unread(self))
 
     @property
     def runs_ops(self) -> bool:
@@ -150,28 +144,20 @@ class Link:
     """
 
     ends: tuple[str, str]
-    bandwidth: Number
-    latency: Number = 0
-    gap: Number = 0
+    bandwidth: Bandwidth
+    latency: Seconds = 0
+    gap: Seconds = 0
     duplex: str = "full"
     hold_latency: bool = True
     kind: str = ""
     lanes: int | None = None
-    both_ways: Number = 1
-    measured_bandwidth: Number | None = None
-    measured_latency: Number | None = None
+    both_ways: Slowdown = 1
+    measured_bandwidth: Bandwidth | None = None
+    measured_latency: Seconds | None = None
 
     def __post_init__(self) -> None:
         freeze(self, "ends")
-        _normalise(
-            self,
-            bandwidth=parse_bandwidth,
-            latency=parse_time,
-            gap=parse_time,
-            both_ways=parse_slowdown,
-            measured_bandwidth=parse_bandwidth,
-            measured_latency=parse_time,
-        )
+        refuse(unread(self))
 
     def problems(self, devices: Container[str]) -> Iterator[str]:
         """What is wrong with it between devices of these names, as ``field: reason``."""
@@ -218,18 +204,6 @@ class Link:
 
 
 _LINK_FIELDS = tuple(link_field.name for link_field in fields(Link))
-
-
-def _normalise(noun: object, **parsers: Callable[[Number], object]) -> None:
-    problems = []
-    for name, parse in parsers.items():
-        value = getattr(noun, name)
-        if value is not None:
-            try:
-                object.__setattr__(noun, name, parse(value))
-            except ValueError as error:
-                problems.append(f"{name}: {error}")
-    refuse(problems)
 
 
 @dataclass(frozen=True, slots=True)

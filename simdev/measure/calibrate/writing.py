@@ -16,7 +16,8 @@ from ...files.cluster import cluster_text
 from ...files.named import moved
 from ...files.reading import PathLike, read_json
 from ...files.shape import VERSION, plain
-from ...files.writing import time_text, write_text
+from ...files.writing import write_text
+from ...ground.units import time_text
 from ...ground.version import __version__
 from ...nouns.cluster import Cluster
 from .calibration import Calibration

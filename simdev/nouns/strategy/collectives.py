@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from ...ground.errors import InputError
-from ...ground.units import is_count, parse_slowdown
+from ...ground.errors import refuse
+from ...ground.units import Unit, decimal_text, is_count, parse_slowdown, unread
 
 ALGORITHMS = ("auto", "ring", "tree", "hierarchical", "direct")
 COSTS = ("auto", "closed", "table", "expanded")
@@ -49,7 +49,7 @@ class Collectives:
     cost: str = COSTS[0]
     tables: tuple[Table, ...] = ()
     chunks: int | None = None
-    slowdown: Fraction = Fraction(1)
+    slowdown: Annotated[Fraction, Unit(parse_slowdown, decimal_text)] = Fraction(1)
 
     def __post_init__(self) -> None:
         problems = list(choice_problems(self.algorithm, self.cost, self.chunks))
@@ -57,12 +57,7 @@ class Collectives:
         tables: object = self.tables
         if not isinstance(tables, Sequence) or isinstance(tables, str):
             problems.append("tables: must hold measured tables; files.read_collectives reads them")
-        try:
-            object.__setattr__(self, "slowdown", parse_slowdown(self.slowdown))
-        except ValueError as error:
-            problems.append(f"slowdown: {error}")
-        if problems:
-            raise InputError([f"collectives.{problem}" for problem in problems])
+        refuse(f"collectives.{problem}" for problem in [*problems, *unread(self)])
         object.__setattr__(self, "tables", tuple(self.tables))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ...ground.errors import InputError
-from ...ground.units import Number, name_problems, parse_time
+from ...ground.errors import refuse
+from ...ground.units import Seconds, name_problems, unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,8 @@ class Loader:
     """
 
     device: str
-    time: Number = Fraction(0)
+    time: Seconds = Fraction(0)
 
     def __post_init__(self) -> None:
-        problems = list(name_problems("device", self.device))
-        try:
-            object.__setattr__(self, "time", parse_time(self.time))
-        except ValueError as error:
-            problems.append(f"time: {error}")
-        if problems:
-            raise InputError(f"loader.{problem}" for problem in problems)
+        problems = [*name_problems("device", self.device), *unread(self)]
+        refuse(f"loader.{problem}" for problem in problems)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
-from ...ground.errors import InputError, collecting
+from ...ground.errors import InputError, collecting, refuse
 from ...ground.frozen import freeze
-from ...ground.units import Number, is_count, parse_bandwidth, parse_time, written
+from ...ground.units import Bandwidth, Seconds, is_count, unread, written
 
 RECOMPUTES = ("none", "selective", "full")
 MODULES = (
@@ -95,7 +95,7 @@ class Parallelism:
     in_flight: int = 1
     bucket: int = 500_000_000
     reduce_bytes: int | None = None
-    message_latency: Number = 0
+    message_latency: Seconds = 0
     overlap: bool = True
     recompute: str = "none"
     recompute_modules: tuple[str, ...] = MODULES[:1]
@@ -104,7 +104,7 @@ class Parallelism:
     tensor_overlap: bool = True
     scatter_gather: bool = False
     offload: tuple[str, ...] = ()
-    host_bandwidth: Number | None = None
+    host_bandwidth: Bandwidth | None = None
     gradient_bytes: int = 4
     state_bytes: int = 12
 
@@ -116,14 +116,7 @@ class Parallelism:
         if not problems and self.global_batch is not None:
             with collecting(problems):
                 self._share_out(self.global_batch)
-        for name, parse in (("host_bandwidth", parse_bandwidth), ("message_latency", parse_time)):
-            if getattr(self, name) is not None:
-                try:
-                    object.__setattr__(self, name, parse(getattr(self, name)))
-                except ValueError as error:
-                    problems.append(f"{name}: {error}")
-        if problems:
-            raise InputError(problems)
+        refuse([*problems, *unread(self)])
 
     def _share_out(self, batch: int) -> None:
         """Microbatches by the global batch. Raises InputError."""
