@@ -272,8 +272,7 @@ def _cluster(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Clust
     if nodes > 1:
         return repeated(node, nodes, network)
     problems = [] if network is None else list(network_problems(node, network))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return node
 
 
@@ -340,8 +339,7 @@ def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tup
     problems = [
         f"links[{i}].bandwidth: missing" for i, link in enumerate(whole) if "bandwidth" not in link
     ]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return tuple(Link(**link) for link in whole)
 
 

@@ -16,7 +16,7 @@ from ..costs.collectives import (
     shipped_tables,
     table_of_fields,
 )
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import time_text
 from ..nouns.strategy import Collectives
 from .paths import shown
@@ -157,6 +157,5 @@ def _tables(entries: list[dict[str, Any]]) -> tuple[CollectiveTable, ...]:
                     f"tables[{i}]: {table.collective} over {table.ranks} ranks stands in "
                     f"tables[{first}] already"
                 )
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return tuple(table for _, table in tables.values())

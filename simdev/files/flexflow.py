@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.semantics import op_semantics, output_axes, traits_of
@@ -87,8 +87,7 @@ def _strategy(words: _Words, graph: Graph, cluster: Cluster) -> Strategy:
             f"word {words.at + 1}: nothing may follow the last op, got "
             f"{words.words[words.at][:40]!r}"
         )
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return Strategy(partition=partition | _data_parallel(graph, cluster, partition))
 
 
@@ -122,8 +121,7 @@ def _configuration(
         problems.append(f'op "{name}": has {prod(degrees)} parts and {len(ids)} device ids')
     last = len(devices) - 1
     problems += [f'op "{name}": device id {i} is not in 0..{last}' for i in ids if i > last]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     # FlexFlow names a device for every part; here consecutive parts may share one.
     run = next((n for n in range(1, len(ids) + 1) if len(ids) % n == 0 and _in_runs(ids, n)), 1)
     split = {axis: degree for axis, degree in outermost_first if axis and degree > 1}

@@ -8,7 +8,7 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import time_text
 from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.semantics.dtype import known, no_dtype
@@ -90,12 +90,10 @@ def read_graph(source: PathLike | Mapping[str, Any]) -> Graph:
     with FORMAT.opened(source) as fields:
         ops = fields["ops"]
         problems = [problem for i, op in enumerate(ops) for problem in _dtype_problems(i, op)]
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
         graph = Graph(fields.get("name", "graph"), tuple(map(_op, ops)))
         problems = list(_released_problems(graph))
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
         return graph
 
 
@@ -143,8 +141,7 @@ def graph_text(graph: Graph) -> str:
             lines.append(json.dumps(_op_object(op), ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError):
             problems.append(f"ops[{i}].attrs: cannot be written as JSON")
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     head = json.dumps(graph.name, ensure_ascii=False)
     # An op a line, so that versions of a graph can be compared.
     body = "[\n  " + ",\n  ".join(lines) + "\n]" if lines else "[]"

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 from ..costs import Profile, Row, profile_key
 from ..costs.header import fields_of, object_at
 from ..costs.roofline import LAUNCH_GAP
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import MAX_PS, PS_PER_SECOND, decimal_text, exact, parse_time
 from ..nouns.models.large.transformer import PRECISIONS
 from .examples import examples_folder
@@ -208,8 +208,7 @@ def _profile(entries: Iterable[tuple[str, Any, tuple[str, ...]]]) -> Profile:
     problems: list[str] = []
     for number, (place, value, faults) in enumerate(entries):
         try:
-            if faults:
-                raise InputError(faults)
+            refuse(faults)
             if number == 0 and _is_header(value):
                 header = plain(value)
                 continue
@@ -222,8 +221,7 @@ def _profile(entries: Iterable[tuple[str, Any, tuple[str, ...]]]) -> Profile:
             if places.setdefault(row.key, place) is not place:
                 problems.append(f"{place}: the same operator as {places[row.key]}")
             rows[row.key] = row
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return Profile(header, rows)
 
 

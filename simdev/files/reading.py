@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import MAX_DIGITS
 from .paths import path_text
 
@@ -207,8 +207,7 @@ class _Parser:
         # wrong, or may be.
         if self._faults or self._look_for_surrogates:
             problems = list(self._problems(value, ()))
-            if problems:
-                raise InputError(problems)
+            refuse(problems)
         return value
 
     def _value(self, text: str) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, Literal, NotRequired
 import numpy as np
 from typing_extensions import TypedDict, get_type_hints
 
-from ..ground.errors import InputError
+from ..ground.errors import refuse
 from ..ground.units import MAX_BYTES
 from ..nouns.taskgraph import (
     BUFFER_KINDS,
@@ -177,8 +177,7 @@ def read_run(source: PathLike | Mapping[str, Any]) -> SavedRun:
     """
     with FORMAT.opened(source) as run:
         problems = [*_table_problems(run), *_range_problems(run), *_value_problems(run)]
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
         return _with_claims(_trace(run), run)
 
 

@@ -32,7 +32,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import custom_error_schema
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import (
     MAX_BYTES,
     exact,
@@ -101,8 +101,7 @@ def _time(value: Any) -> Fraction | dict[str, Fraction]:
             seconds[str(kind)] = parse_time(_number(time))
         except ValueError as error:
             problems.append(f'["{kind}"]: {error}')
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return seconds
 
 
@@ -272,8 +271,7 @@ class Format:
             fields = self.validated({key: item for key, item in value.items() if key != "version"})
         except InputError as error:
             raise InputError([*problems, *error.problems]) from None
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
         return fields
 
     def validated(self, value: Any) -> dict[str, Any]:

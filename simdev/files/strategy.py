@@ -14,7 +14,7 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..nouns.strategy import (
     POLICIES,
     POLICY_NAMES,
@@ -160,8 +160,7 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
             read["loader"] = Loader(**fields["loader"])
         if "pipeline" in fields:
             read["pipeline"] = read_pipeline(fields["pipeline"], folder, problems)
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
         return Strategy(fields.get("placement", {}), **read)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..files.nodes import require_joinable
 from ..files.reading import parse_json
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..nouns.cluster import Cluster, Device
 from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.strategy import Strategy
@@ -87,8 +87,7 @@ def parse_workload(text: str) -> Workload:
     accelerators, cpus = whole.count("maxFPGAs"), whole.count("maxCPUs")
     # Capacities and sizes may be no whole bytes: a flag is told as an eighth of a byte.
     capacity = ceil(whole.number("maxSizePerFPGA"))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     if not accelerators and not cpus:
         raise InputError("maxFPGAs: there is no device")
     require_joinable("maxFPGAs and maxCPUs", accelerators + cpus)

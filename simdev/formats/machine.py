@@ -14,7 +14,7 @@ from ..files.cluster import preset_hint
 from ..files.device import capacity_of
 from ..files.nodes import require_joinable
 from ..files.shape import UNLIMITED
-from ..ground.errors import InputError, prefixed
+from ..ground.errors import InputError, prefixed, refuse
 from ..ground.units import Number, parse_bandwidth, parse_bytes
 from ..nouns.cluster import Cluster, Device
 from ..nouns.graph import Graph
@@ -58,8 +58,7 @@ class Machine:
         """Raises InputError where one of these fields is not left open."""
         given = [field.name for field in fields(self) if getattr(self, field.name) is not None]
         wrong = [f"--{name}: {reason}" for name in given if name in names]
-        if wrong:
-            raise InputError(wrong)
+        refuse(wrong)
 
     @cached_property
     def datasheet(self) -> DeviceSpec | None:

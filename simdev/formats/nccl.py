@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..costs.collectives import COLLECTIVES, CollectiveTable, bus_factor, table_of_rows
-from ..ground.errors import InputError, collecting
+from ..ground.errors import InputError, collecting, refuse
 from ..ground.units import MAX_BYTES, exact
 from .imported import ImportedTables
 from .machine import Machine
@@ -109,8 +109,7 @@ def parse_log(text: str) -> tuple[Run, ...]:
         problems.append("no table of nccl-tests: no header with the columns size and time")
     if not problems:
         problems = [f"line {run.line}: no sizes under this header" for run in runs if not run.rows]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return tuple(runs)
 
 
@@ -137,8 +136,7 @@ def log_tables(runs: Sequence[Run], machine: Machine, name: str | None = None) -
         problems = [
             f"{count} tests of {test}: keep one" for test, count in counts.items() if count > 1
         ]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     notes = [
         f"{test}: {fit['latency']} + bytes x factor / {fit['bus_bandwidth']} is off by "
         f"{fit['mean_error']:.1%}"

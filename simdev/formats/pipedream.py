@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import exact, parse_time, parse_whole
 from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.strategy import Strategy
@@ -82,8 +82,7 @@ def parse_layers(text: str) -> tuple[Layer, ...]:
         inputs[ends[1]][ends[0]] = None
     if not layers and not problems:
         problems.append("no layers: not a PipeDream profile")
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return tuple(replace(layer, inputs=tuple(inputs[layer.name])) for layer in layers.values())
 
 
@@ -108,8 +107,7 @@ def _layer(line: str) -> Layer:
     name, *description, texts = parts
     values = dict(_VALUES.findall(texts))
     missing = [f"{field}: missing" for field in FIELDS if field not in values]
-    if missing:
-        raise InputError(missing)
+    refuse(missing)
     forward, backward = (parse_time(f"{values[field]} ms") for field in FIELDS[:2])
     activations, parameters = (_sizes(field, values[field]) for field in FIELDS[2:])
     return Layer(

@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import parse_bandwidth, parse_time, rate_text
 from ..nouns.cluster import Cluster, Device, Link
 from .imported import ImportedCluster
@@ -135,8 +135,7 @@ def parse_topology(text: str) -> Topology:
     gpus = tuple(filter(_GPU.match, columns))
     adapters = tuple(name for name in columns if name not in gpus and name in places)
     problems = problems or list(_matrix_problems((*gpus, *adapters), kinds))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return Topology(gpus, adapters, kinds, places)
 
 

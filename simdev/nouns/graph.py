@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..ground.attributes import EDGE, KIND, OUTPUT, TIME, WEIGHT, only, size_of, time_of
 from ..ground.display import Displayed
-from ..ground.errors import InputError, prefixed
+from ..ground.errors import InputError, prefixed, refuse
 from ..ground.frozen import FrozenDict, freeze
 from ..ground.units import Number, is_count, name_problems, parse_time, size_problems, text_problems
 
@@ -247,8 +247,7 @@ class Graph(Displayed):
         # References that lead nowhere have no edges that a cycle could go along.
         if not problems:
             problems.extend(self._cycle_problems())
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
 
     @classmethod
     def trusted(cls, name: str, ops: tuple[Op, ...]) -> Graph:

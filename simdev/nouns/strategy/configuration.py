@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
 from ...ground.frozen import FrozenDict, freeze
 from ..cluster import Cluster
 from ..graph import Graph
@@ -105,8 +105,7 @@ class Resolver:
                 resolved[position] = self.resolved(position, self.partition[key])
             except InputError as error:
                 problems += [f'partition["{key}"]{problem}' for problem in error.problems]
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
         return resolved
 
     def _why_unused(self, key: str) -> str:
@@ -214,8 +213,7 @@ class Resolver:
             return known
         cluster = self.cluster
         problems = list(_device_problems(cluster, op, names))
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
         devices = [cluster.index[name] for name in names] or list(cluster.workers[:parts])
         if not names and len(devices) < parts:
             raise InputError(

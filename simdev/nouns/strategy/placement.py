@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from fnmatch import translate
 from typing import Generic, NamedTuple, TypeVar
 
-from ...ground.errors import InputError
+from ...ground.errors import refuse
 from ..cluster import Cluster
 from ..graph import Graph
 from ..structure.names import module_pattern, scope_of
@@ -164,8 +164,7 @@ def _resolved(
         for key in entries.keys
     ]
     problems = problems or list(_split_groups(graph, cluster, devices, entries.keys))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return devices
 
 

@@ -220,8 +220,7 @@ def sync_policy(policy: str, /, **settings: Any) -> Sync:
     if settings.get("transport") == "all-reduce":
         preset |= {name: None for name in ("even_parameters", "credit") if name in preset}
     unknown = [f"sync.{name}: no such setting" for name in settings if name not in _FIELDS]
-    if unknown:
-        raise InputError(unknown)
+    refuse(unknown)
     return Sync(policy, **(preset | settings))
 
 
