@@ -5,8 +5,9 @@ several nodes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Required
 
@@ -19,9 +20,7 @@ from ..ground.errors import InputError, collecting, refuse
 from ..ground.units import Number, is_count, parse_bandwidth, rate_text
 from ..nouns.cluster import Cluster, Device, Host, Link
 from .device import capacity_of
-from .nodes import Network, network_problems, repeated, require_joinable
-from .paths import PRESETS, meant, path_text, shipped
-from .reading import PathLike
+from .reading import PRESETS, PathLike, meant, path_text, shipped
 from .shape import (
     UNLIMITED,
     VERSION,
@@ -35,6 +34,133 @@ from .shape import (
     plain,
 )
 from .writing import changed_fields, write_text
+
+# A few digits of a file make a cluster that fills the memory; beyond these a step could not be
+# simulated anyhow.
+MOST_DEVICES = 100_000
+MOST_LINKS = 1_000_000
+NETWORK = "network"
+_NUMBERED = re.compile(r"(.*:)([0-9]{1,6})\Z", re.DOTALL)
+
+
+def require_joinable(path: str, devices: int) -> None:
+    """Refuse more devices, each linked with every other, than a cluster may have.
+
+    Raises InputError.
+    """
+    links = devices * (devices - 1) // 2
+    if links > MOST_LINKS:
+        raise InputError(
+            f"{path}: joins {devices} devices by {links} links; at most {MOST_LINKS} are allowed"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What joins the nodes: NICs, and one switch that never blocks.
+
+    ``attach`` has an entry for each NIC of a node: the devices that it is linked with.
+    ``bandwidth`` is that of a NIC, bytes per second and direction, of which ``efficiency`` is
+    reached; ``latency`` in seconds from NIC to NIC.
+    """
+
+    attach: tuple[tuple[str, ...], ...]
+    bandwidth: Fraction
+    efficiency: Fraction = Fraction(1)
+    latency: Fraction = Fraction(0)
+    duplex: str = "full"
+    hold_latency: bool = True
+
+
+def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
+    """The cluster of so many nodes (at least 2), each like ``node``. Raises InputError."""
+    problems = list(_problems(node, nodes, network))
+    if network is not None:
+        problems += network_problems(node, network)
+    if problems or network is None:
+        raise InputError(problems)
+    strides = _strides([device.name for device in node.devices])
+    strides["nic:"] = len(network.attach)
+    rate = network.bandwidth * network.efficiency
+    devices, links = list[Device](), list[Link]()
+    to_nic = Link(("", ""), rate, duplex=network.duplex, kind="nic")
+    # Half of the latency on either side of the switch, so that it adds up from NIC to NIC.
+    to_switch = Link(
+        ("", ""), rate, network.latency / 2, 0, network.duplex, network.hold_latency, NETWORK
+    )
+    for k in range(nodes):
+        names = {device.name: _renamed(device.name, k, strides) for device in node.devices}
+        devices += [replace(device, name=names[device.name], node=k) for device in node.devices]
+        links += [link.between(*(names[end] for end in link.ends)) for link in node.links]
+        for i, ends in enumerate(network.attach):
+            nic = _renamed(f"nic:{i}", k, strides)
+            devices.append(Device(nic, "switch", node=k))
+            links += [to_nic.between(names[end], nic) for end in ends]
+            links.append(to_switch.between(nic, NETWORK))
+    # The switch stands last: it belongs to no node, and ranks count through the devices before it.
+    devices.append(Device(NETWORK, "switch", node=nodes))
+    return replace(node, devices=tuple(devices), links=tuple(links))
+
+
+def _problems(node: Cluster, nodes: int, network: Network | None) -> Iterator[str]:
+    if network is None:
+        yield "nodes: several nodes need a network that joins them"
+        return
+    # Counted before any is made: the limits are there to save the memory.
+    links = len(node.links) + sum(len(ends) + 1 for ends in network.attach)
+    if (
+        nodes * (len(node.devices) + len(network.attach)) > MOST_DEVICES
+        or nodes * links > MOST_LINKS
+    ):
+        yield f"nodes: {nodes} make more than {MOST_DEVICES} devices or {MOST_LINKS} links"
+    for i, device in enumerate(node.devices):
+        if _NUMBERED.match(device.name) is None:
+            yield (
+                f'devices[{i}].name: must end in ":" and a number, for it is repeated on '
+                f'each node: "{device.name}"'
+            )
+        if device.node:
+            yield (
+                f"devices[{i}].node: must be 0 where the devices are repeated on each "
+                f"node, got {device.node}"
+            )
+
+
+def network_problems(node: Cluster, network: Network) -> Iterator[str]:
+    """What is wrong with a network of nodes like this one, as ``path: reason``, even where there is
+    one node only.
+    """
+    if network.efficiency > 1:
+        yield f"network.efficiency: must be at most 1, got {float(network.efficiency):g}"
+    if not network.attach:
+        yield "network.attach: must name at least one device"
+    for i, ends in enumerate(network.attach):
+        yield from (
+            f'network.attach[{i}]: no device named "{end}"' for end in ends if end not in node.index
+        )
+        if not ends or len(set(ends)) < len(ends):
+            yield f"network.attach[{i}]: must name devices, each once"
+
+
+def _strides(names: list[str]) -> dict[str, int]:
+    """For each stem ("gpu:"), by how much its numbers go up from one node to the next."""
+    strides: dict[str, int] = {}
+    for name in names:
+        stem, number = _split(name)
+        strides[stem] = max(strides.get(stem, 0), number + 1)
+    return strides
+
+
+def _renamed(name: str, node: int, strides: dict[str, int]) -> str:
+    stem, number = _split(name)
+    return f"{stem}{number + node * strides[stem]}"
+
+
+def _split(name: str) -> tuple[str, int]:
+    match = _NUMBERED.match(name)
+    assert match is not None
+    return match[1], int(match[2])
+
 
 # The keys of a cluster's file, and what they mean.
 

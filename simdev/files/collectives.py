@@ -19,8 +19,7 @@ from ..costs.collectives import (
 from ..ground.errors import InputError, refuse
 from ..ground.units import time_text
 from ..nouns.strategy import Collectives
-from .paths import shown
-from .reading import PathLike
+from .reading import PathLike, shown
 from .shape import VERSION, Format, keys_of
 from .writing import changed_fields
 

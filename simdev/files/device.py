@@ -12,8 +12,7 @@ from typing_extensions import TypedDict
 
 from ..costs import DeviceSpec, Efficiency, Profile
 from ..ground.errors import InputError, refuse
-from .paths import PRESETS, meant, shipped, shown
-from .reading import PathLike
+from .reading import PRESETS, PathLike, meant, shipped, shown
 from .shape import Bandwidth, Flops, Format, OptionalBytes, Seconds, Share
 
 DEVICE_PRESETS = PRESETS / "devices"

@@ -27,8 +27,7 @@ from ..ground.errors import InputError, refuse
 from ..ground.units import MAX_PS, PS_PER_SECOND, decimal_text, exact, parse_time
 from ..nouns.models.large.transformer import PRECISIONS
 from .examples import examples_folder
-from .paths import shown
-from .reading import PathLike, label, read_json_lines
+from .reading import PathLike, label, read_json_lines, shown
 from .shape import VERSION, Extent, Format, plain
 from .writing import write_text
 

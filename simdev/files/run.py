@@ -33,8 +33,7 @@ from ..nouns.taskgraph import (
     Tasks,
 )
 from ..nouns.trace import DeviceMemory, Trace
-from .paths import shown
-from .reading import PathLike
+from .reading import PathLike, shown
 from .shape import VERSION, Format
 from .writing import write_text
 

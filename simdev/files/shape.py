@@ -44,8 +44,7 @@ from ..ground.units import (
     units_of,
 )
 from ..nouns.semantics.dtype import known, no_dtype
-from .paths import at, path_text, shown
-from .reading import label, read_json
+from .reading import at, label, path_text, read_json, shown
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 VERSION = 1

@@ -207,7 +207,7 @@ def changed_fields(noun: Any, *always: str) -> dict[str, Any]:
     """Fields of a dataclass that differ from their defaults, and those named, ready for JSON:
     tuples as lists, times and rates as texts with units.
     """
-    changed, units = dict[str, Any](), units_of(type(noun))
+    changed, units = dict[str, Any](), units_of(noun.__class__)
     for field in fields(noun):
         value = getattr(noun, field.name)
         if field.name not in always and (value is None or value == field.default):

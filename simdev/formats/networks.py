@@ -2,7 +2,7 @@
 and edges.
 
 A node is an op, an edge a tensor that its end reads. Known attributes are those of
-``simdev.ground.attributes``; any other is kept with the op. Pickles are not read: they run whatever
+``simdev.nouns.graph``; any other is kept with the op. Pickles are not read: they run whatever
 their maker wrote into them.
 """
 
@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..files.reading import parse_json
 from ..files.shape import plain
-from ..ground.attributes import EDGE, KIND, OUTPUT, SIZES, TIME, only, size_of, time_of
 from ..ground.errors import InputError, collecting, refuse
-from ..nouns.graph import Graph, Op, Tensor
-from .imported import Imported
-from .machine import Machine, graph_scenario
+from ..nouns.graph import EDGE, KIND, OUTPUT, SIZES, TIME, Graph, Op, Tensor, only, size_of, time_of
+from .imported import Imported, Machine, graph_scenario
 
 if TYPE_CHECKING:
     import networkx as nx

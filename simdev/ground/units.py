@@ -224,11 +224,11 @@ def units_of(noun: Any) -> Mapping[str, tuple[Unit, bool]]:
     return units
 
 
-def unread(noun: object) -> Iterator[str]:
+def unread(noun: Any) -> Iterator[str]:
     """Puts exact SI values in place of the quantities of a frozen dataclass; yields ``field:
     reason`` for what is none.
     """
-    for name, (unit, may_miss) in units_of(type(noun)).items():
+    for name, (unit, may_miss) in units_of(noun.__class__).items():
         value = getattr(noun, name)
         if value is not None or not may_miss:
             try:

@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
-from ..ground.display import Displayed
 from ..ground.errors import refuse
 from ..ground.frozen import FrozenDict, freeze
+from ..ground.registry import Displayed
 from ..ground.units import (
     Bandwidth,
     Bytes,

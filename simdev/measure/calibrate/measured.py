@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...files import read_run
-from ...files.paths import shown
-from ...files.reading import PathLike, label, read_json
+from ...files.reading import PathLike, label, read_json, shown
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS
 from ...nouns.taskgraph import Ints, TaskGraph

@@ -13,8 +13,8 @@ from typing import Any
 
 from ...execution.scenario import graph_of
 from ...files.cluster import cluster_text
-from ...files.named import moved
 from ...files.reading import PathLike, read_json
+from ...files.scenario import moved
 from ...files.shape import VERSION, plain
 from ...files.writing import write_text
 from ...ground.units import time_text

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ...ground.errors import InputError, refuse
-from ...nouns.semantics.dtype import known as known_dtype
-from ..source import Source, require
+from ..ground.errors import InputError, refuse
+from ..nouns.semantics.dtype import known as known_dtype
+from .imported import Source, require
 
 if TYPE_CHECKING:
     import numpy as np
