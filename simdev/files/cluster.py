@@ -74,13 +74,11 @@ class Network:
 
 def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
     """The cluster of so many nodes (at least 2), each like ``node``. Raises InputError."""
-    problems = list(_problems(node, nodes, network))
-    if network is not None:
-        problems += network_problems(node, network)
-    if problems or network is None:
-        raise InputError(problems)
+    if network is None:
+        raise InputError("nodes: several nodes need a network that joins them")
+    refuse([*_problems(node, nodes, network), *network_problems(node, network)])
     strides = _strides([device.name for device in node.devices])
-    strides["nic:"] = len(network.attach)
+    strides["nic"] = len(network.attach)
     rate = network.bandwidth * network.efficiency
     devices, links = list[Device](), list[Link]()
     to_nic = Link(("", ""), rate, duplex=network.duplex, kind="nic")
@@ -102,10 +100,7 @@ def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
     return replace(node, devices=tuple(devices), links=tuple(links))
 
 
-def _problems(node: Cluster, nodes: int, network: Network | None) -> Iterator[str]:
-    if network is None:
-        yield "nodes: several nodes need a network that joins them"
-        return
+def _problems(node: Cluster, nodes: int, network: Network) -> Iterator[str]:
     # Counted before any is made: the limits are there to save the memory.
     links = len(node.links) + sum(len(ends) + 1 for ends in network.attach)
     if (
@@ -120,10 +115,8 @@ def _problems(node: Cluster, nodes: int, network: Network | None) -> Iterator[st
                 f'each node: "{device.name}"'
             )
         if device.node:
-            yield (
-                f"devices[{i}].node: must be 0 where the devices are repeated on each "
-                f"node, got {device.node}"
-            )
+            reason = "must be 0 where the devices are repeated on each node"
+            yield f"devices[{i}].node: {reason}, got {device.node}"
 
 
 def network_problems(node: Cluster, network: Network) -> Iterator[str]:
@@ -143,7 +136,7 @@ def network_problems(node: Cluster, network: Network) -> Iterator[str]:
 
 
 def _strides(names: list[str]) -> dict[str, int]:
-    """For each stem ("gpu:"), by how much its numbers go up from one node to the next."""
+    """For each stem ("gpu"), by how much its numbers go up from one node to the next."""
     strides: dict[str, int] = {}
     for name in names:
         stem, number = _split(name)
@@ -153,16 +146,12 @@ def _strides(names: list[str]) -> dict[str, int]:
 
 def _renamed(name: str, node: int, strides: dict[str, int]) -> str:
     stem, number = _split(name)
-    return f"{stem}{number + node * strides[stem]}"
+    return f"{stem}:{number + node * strides[stem]}"
 
 
 def _split(name: str) -> tuple[str, int]:
-    match = _NUMBERED.match(name)
-    assert match is not None
-    return match[1], int(match[2])
-
-
-# The keys of a cluster's file, and what they mean.
+    stem, _, number = name.rpartition(":")
+    return stem, int(number)
 
 
 @keys_of(Host)
@@ -349,8 +338,6 @@ class PresetShape(TypedDict, total=False):
 
 CLUSTERS = PRESETS / "clusters"
 _DEFAULT_KIND = Device("any").kind
-
-
 _OPTIONS = ("queues", "transfer", "collectives", "host", "provenance")
 _LISTED = Format(ClusterShape, "a cluster")
 _SHORT = Format(ShortShape, "a cluster")
@@ -363,8 +350,7 @@ def read_cluster(
     """The cluster of a file, or of an object already parsed (which may leave out the version).
 
     A device of which no memory is told has that of the datasheet of its kind: of ``sheets``, or as
-    shipped.
-    ``{"preset": NAME, "nodes": 8, "network": "25 Gbit/s"}`` is a preset with settings; see
+    shipped. ``{"preset": NAME, "nodes": 8, "network": "25 Gbit/s"}`` is a preset with settings; see
     ``read_preset``. Raises InputError with every problem at once.
     """
     with opened(source) as (value, is_file):
@@ -389,29 +375,23 @@ def _cluster(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Clust
     if nodes < 1:
         raise InputError(f"nodes: must be > 0, got {nodes}")
     require_collectives(fields.get("collectives", ""))
-    node, network = _node(fields, sheets), None
+    problems, network = list(_kind_problems(fields)), None
+    with collecting(problems):
+        node = _node(fields, sheets)
+    refuse(problems)
     if "network" in fields:
         joined = fields["network"]["attach"]
         attach = tuple((ends,) if isinstance(ends, str) else tuple(ends) for ends in joined)
         network = Network(**{**fields["network"], "attach": attach})
-    # A node by itself needs no network, but what is written of one must be right.
     if nodes > 1:
         return repeated(node, nodes, network)
-    problems = [] if network is None else list(network_problems(node, network))
-    refuse(problems)
+    # A node by itself needs no network, but what is written of one must be right.
+    refuse(network_problems(node, network) if network else ())
     return node
 
 
 def _node(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
-    """One node: the devices and links as they are written, with what their kinds say of them."""
-    problems = list(_kind_problems(fields))
-    with collecting(problems):
-        node = _written(fields, sheets)
-    refuse(problems)
-    return node
-
-
-def _written(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
+    """The devices and links of a node as they are written, with what their kinds say of them."""
     name, links = fields.get("name", "cluster"), fields.get("links", ())
     options = _with_host({key: fields[key] for key in _OPTIONS if key in fields})
     kinds = fields.get("device_kinds", {})
@@ -426,21 +406,24 @@ def _written(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
 
 def _kind_problems(fields: dict[str, Any]) -> Iterator[str]:
     """What is wrong with kinds that nothing of the node is of; of the others it is told there."""
-    used = {device.get("kind", _DEFAULT_KIND) for device in fields["devices"]}
-    for kind, said in fields.get("device_kinds", {}).items():
-        if kind not in used:
-            unused = _device({"name": "any", "kind": kind, **said})
-            path = path_text(["device_kinds", kind])
-            yield from (f"{path}.{problem}" for problem in unused.problems())
-    links = fields.get("links", ())
+    devices, links, ends = fields["devices"], fields.get("links", ()), ("a", "b")
     # All to all, links take nothing from kinds.
-    joined = set() if isinstance(links, dict) else {link.get("kind", "") for link in links}
-    for kind, said in fields.get("link_kinds", {}).items():
-        if kind not in joined:
-            ends = ("a", "b")
-            link = Link(**{"ends": ends, "bandwidth": 1, "kind": kind, **said})
-            path = path_text(["link_kinds", kind])
-            yield from (f"{path}.{problem}" for problem in link.problems(ends))
+    links = () if isinstance(links, dict) else links
+    for part, rows, default in (
+        ("device_kinds", devices, _DEFAULT_KIND),
+        ("link_kinds", links, ""),
+    ):
+        used = {row.get("kind", default) for row in rows}
+        for kind, said in fields.get(part, {}).items():
+            if kind in used:
+                continue
+            if rows is devices:
+                problems = _device({"name": "any", "kind": kind, **said}).problems()
+            else:
+                link = {"ends": ends, "bandwidth": 1, "kind": kind, **said}
+                problems = Link(**link).problems(ends)
+            path = path_text([part, kind])
+            yield from (f"{path}.{problem}" for problem in problems)
 
 
 def _device(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Device:
@@ -462,10 +445,9 @@ def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tup
         for link in links
     ]
     # A link may leave its bandwidth to its kind, so the shape cannot ask for it.
-    problems = [
+    refuse(
         f"links[{i}].bandwidth: missing" for i, link in enumerate(whole) if "bandwidth" not in link
-    ]
-    refuse(problems)
+    )
     return tuple(Link(**link) for link in whole)
 
 
@@ -591,12 +573,9 @@ def write_cluster(cluster: Cluster, path: PathLike) -> None:
 def cluster_text(cluster: Cluster) -> str:
     """What ``write_cluster`` writes. Raises InputError."""
     fields = cluster_object(cluster)
-    head = {key: value for key, value in fields.items() if isinstance(value, str | int)}
-    if "host" in fields:
-        head["host"] = fields["host"]
-    parts = [_json(head)]
-    for key in ("devices", "links"):
-        parts.append(_rows(key, "[]", map(_json, fields[key])))
+    listed = ("devices", "links", "provenance")
+    parts = [_json({key: value for key, value in fields.items() if key not in listed})]
+    parts += [_rows(key, "[]", map(_json, fields[key])) for key in listed[:2]]
     if "provenance" in fields:
         entries = (f"{_json(key)}: {_json(entry)}" for key, entry in fields["provenance"].items())
         parts.append(_rows("provenance", "{}", entries))

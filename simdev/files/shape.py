@@ -41,6 +41,7 @@ from ..ground.units import (
     parse_flops,
     parse_slowdown,
     parse_time,
+    parse_times,
     units_of,
 )
 from ..nouns.semantics.dtype import known, no_dtype
@@ -143,6 +144,7 @@ _QUANTITIES: Mapping[tuple[Any, bool], Any] = {
     **{(parse_time, may_miss): Seconds for may_miss in (False, True)},
     **{(parse_bandwidth, may_miss): Bandwidth for may_miss in (False, True)},
     (parse_slowdown, False): Slowdown,
+    (parse_times, True): Time,
 }
 """What a file may hold for a noun's quantity, by its parser and whether the noun may lack it; who
 lacks a rate or a time leaves the key out.
@@ -166,8 +168,7 @@ def keys_of(noun: type, *without: str) -> Callable[[T], T]:
             if name in units:
                 unit, may_miss = units[name]
                 kind = _QUANTITIES[unit.parse, may_miss]
-            is_required = field.default is MISSING and field.default_factory is MISSING
-            kinds[name] = given.pop(name, Required[kind] if is_required else kind)
+            kinds[name] = given.pop(name, Required[kind] if field.default is MISSING else kind)
         made = make(shape.__name__, kinds | given, total=False)
         made.__doc__, made.__module__ = shape.__doc__, shape.__module__
         return made

@@ -16,8 +16,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
-from fractions import Fraction
+from dataclasses import fields, is_dataclass
 from itertools import count
 from typing import Any
 
@@ -215,11 +214,15 @@ def changed_fields(noun: Any, *always: str) -> dict[str, Any]:
         unit, _ = units.get(field.name, (None, False))
         # Exact fractions: a float would come back as another number.
         if unit is not None and unit.text is not None:
-            value = unit.text(Fraction(value))
+            value = unit.text(value)
         changed[field.name] = listed(value)
     return changed
 
 
 def listed(value: Any) -> Any:
-    """Tuples as lists, also inside of tuples; everything else as it is."""
+    """Tuples as lists and dataclasses as their changed fields, also inside of tuples; everything
+    else as it is.
+    """
+    if is_dataclass(value):
+        return changed_fields(value)
     return [listed(item) for item in value] if isinstance(value, tuple) else value

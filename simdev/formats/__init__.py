@@ -12,7 +12,8 @@ from typing import Any
 from ..files.reading import PathLike, label
 from ..ground.errors import InputError, within
 from ..ground.units import Number
-from .chakra import is_trace, parse_trace, traces_scenario
+from .chakra import traces_scenario
+from .chakra_messages import is_trace, parse_trace
 from .imported import (
     ZIP,
     AnyImported,

@@ -9,12 +9,14 @@ decimals as written: 0.1 means one tenth.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
+
+from .frozen import FrozenDict
 
 Number = int | float | str | Decimal | Fraction
 
@@ -131,6 +133,13 @@ def parse_time(value: Number) -> Fraction:
     return seconds
 
 
+def parse_times(value: Number | Mapping[str, Number]) -> Fraction | FrozenDict[str, Fraction]:
+    """Seconds, or seconds by kind of device. Raises ValueError."""
+    if isinstance(value, Mapping):
+        return FrozenDict({kind: parse_time(time) for kind, time in value.items()})
+    return parse_time(value)
+
+
 def parse_flops(value: Number) -> Fraction:
     """Floating-point operations per second, positive and at most 10^21. Raises ValueError."""
     rate = _quantity(value, _FLOPS, "67 TFLOP/s")
@@ -180,6 +189,13 @@ def time_text(seconds: Fraction) -> str:
     return _text(seconds, {"s": 0, "ms": -3, "us": -6, "ns": -9, "ps": -12})
 
 
+def times_text(seconds: Fraction | Mapping[str, Fraction]) -> str | dict[str, str]:
+    """Exact text of a time, or of each time by kind of device."""
+    if isinstance(seconds, Mapping):
+        return {kind: time_text(time) for kind, time in seconds.items()}
+    return time_text(seconds)
+
+
 def rate_text(rate: Fraction) -> str:
     """Exact text of a bandwidth: ``5.7 GB/s``."""
     return _text(rate, {"TB/s": 12, "GB/s": 9, "MB/s": 6, "kB/s": 3, "B/s": 0})
@@ -200,13 +216,14 @@ class Unit:
     (None: as a plain number).
     """
 
-    parse: Callable[[Number], Any]
-    text: Callable[[Fraction], str] | None = None
+    parse: Callable[[Any], Any]
+    text: Callable[[Any], Any] | None = None
 
 
 # Types for the fields of nouns: the unit is told once, for the noun, for files in and files out.
 Bytes = Annotated[Number, Unit(parse_bytes)]
 Seconds = Annotated[Number, Unit(parse_time, time_text)]
+Times = Annotated[Number | Mapping[str, Number], Unit(parse_times, times_text)]
 Bandwidth = Annotated[Number, Unit(parse_bandwidth, rate_text)]
 Slowdown = Annotated[Number, Unit(parse_slowdown, decimal_text)]
 
@@ -274,6 +291,14 @@ def text_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is a text; a trace may call a kind anything."""
     if not isinstance(value, str):
         yield f"{name}: must be a text, got {str(value)[:40]!r}"
+
+
+def unlisted(noun: object, **choices: Collection[str | None]) -> Iterator[str]:
+    """``field: reason`` for each of these fields of a noun whose value is none of its choices."""
+    for name, choice in choices.items():
+        if getattr(noun, name) not in tuple(choice):
+            known = ", ".join(filter(None, choice))
+            yield f'{name}: must be one of {known}, got "{getattr(noun, name)}"'
 
 
 def format_number(value: float) -> str:

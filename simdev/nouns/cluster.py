@@ -23,6 +23,7 @@ from ..ground.units import (
     Slowdown,
     is_count,
     name_problems,
+    unlisted,
     unread,
 )
 
@@ -61,10 +62,7 @@ class Host:
 
     def problems(self) -> Iterator[str]:
         """What is wrong with it, as ``field: reason``."""
-        if self.mode not in HOST_MODES:
-            yield f'mode: must be one of {", ".join(HOST_MODES)}, got "{self.mode}"'
-        if self.threads not in THREADS:
-            yield f'threads: must be one of {", ".join(THREADS)}, got "{self.threads}"'
+        yield from unlisted(self, mode=HOST_MODES, threads=THREADS)
         if not (is_count(self.ahead) and self.ahead):
             yield f"ahead: must be a whole number > 0, got {self.ahead!r}"
 
@@ -166,8 +164,7 @@ class Link:
                 yield f'ends[{side}]: no device named "{end}"'
         if self.ends[0] == self.ends[1]:
             yield f'ends: "{self.ends[0]}" is linked to itself'
-        if self.duplex not in DUPLEX:
-            yield f'duplex: must be one of {", ".join(DUPLEX)}, got "{self.duplex}"'
+        yield from unlisted(self, duplex=DUPLEX)
         if self.kind:
             yield from name_problems("kind", self.kind)
         if self.lanes is not None and not (is_count(self.lanes) and self.lanes):
@@ -180,18 +177,9 @@ class Link:
         """The link as it was when the collectives of its cluster were measured."""
         if self.measured_bandwidth is None and self.measured_latency is None:
             return self
-        was = self.measured_bandwidth, self.measured_latency
-        bandwidth, latency = (
-            now if then is None else then
-            for then, now in zip(was, (self.bandwidth, self.latency), strict=True)
-        )
-        return replace(
-            self,
-            bandwidth=bandwidth,
-            latency=latency,
-            measured_bandwidth=None,
-            measured_latency=None,
-        )
+        was = {"bandwidth": self.measured_bandwidth, "latency": self.measured_latency}
+        before = {name: value for name, value in was.items() if value is not None}
+        return replace(self, measured_bandwidth=None, measured_latency=None, **before)
 
     def between(self, first: str, second: str) -> Link:
         """A link with these quantities between two other devices."""
@@ -264,10 +252,7 @@ class Cluster(Displayed):
                         f"links[{taken[pair]}]"
                     )
                     break
-        if self.queues not in QUEUES:
-            yield f'queues: must be one of {", ".join(QUEUES)}, got "{self.queues}"'
-        if self.transfer not in TRANSFERS:
-            yield f'transfer: must be one of {", ".join(TRANSFERS)}, got "{self.transfer}"'
+        yield from unlisted(self, queues=QUEUES, transfer=TRANSFERS)
         if self.host is not None:
             yield from (f"host.{problem}" for problem in self.host.problems())
         yield from self._thread_problems()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -18,20 +19,26 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..ground.errors import InputError, prefixed, refuse
 from ..ground.frozen import FrozenDict, freeze
 from ..ground.registry import Displayed
-from ..ground.units import Number, is_count, name_problems, parse_time, size_problems, text_problems
+from ..ground.units import (
+    Times,
+    exact,
+    is_count,
+    name_problems,
+    parse_bytes,
+    parse_time,
+    size_problems,
+    text_problems,
+    unlisted,
+    unread,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
-
-
-from decimal import Decimal
-
-import numpy as np
-
-from ..ground.units import exact, parse_bytes
 
 KIND = ("kind", "op", "op_type", "type")
 TIME = {"time": 0, "seconds": 0, "duration": 0, "time_s": 0} | {
@@ -146,8 +153,8 @@ class Op:
     state_bytes: int = 0
     workspace_bytes: int = 0
     colocate: str | None = None
-    time: Number | Mapping[str, Number] | None = None
-    host_time: Number | Mapping[str, Number] | None = None
+    time: Times | None = None
+    host_time: Times | None = None
     launches: int | None = None
     blocks_host: bool = False
     releases: tuple[str, ...] = ()
@@ -157,10 +164,8 @@ class Op:
             # Most are so already, and a graph may have a hundred thousand ops.
             if type(getattr(self, name)) not in (tuple, FrozenDict):
                 freeze(self, name)
-        if self.time is not None:
-            object.__setattr__(self, "time", _table(self.time, "time"))
-        if self.host_time is not None:
-            object.__setattr__(self, "host_time", _table(self.host_time, "host_time"))
+        if self.time is not None or self.host_time is not None:
+            refuse(unread(self))
 
     def seconds_on(self, device_kind: str) -> Fraction | None:
         """The time given in the graph for this kind of device, in seconds, or None."""
@@ -184,8 +189,7 @@ class Op:
                 'in ":0" or start with "^"'
             )
         yield from text_problems("kind", self.kind)
-        if self.phase not in PHASES:
-            yield f'phase: must be one of {", ".join(PHASES)}, got "{self.phase}"'
+        yield from unlisted(self, phase=PHASES)
         if self.colocate is not None:
             yield from name_problems("colocate", self.colocate)
         for name in ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes"):
@@ -264,25 +268,11 @@ def _outputs_of(graph: nx.DiGraph[Any], node: Any, size: int | None) -> tuple[Te
     return (Tensor(max(sizes)),) if sizes else ()
 
 
-def _table(time: Number | Mapping[str, Number], name: str) -> Fraction | FrozenDict[str, Fraction]:
-    """A time, or the times of a table by device kind, in seconds. Raises InputError."""
-    if isinstance(time, Mapping):
-        return FrozenDict({kind: _seconds(value, name) for kind, value in time.items()})
-    return _seconds(time, name)
-
-
-def _seconds_on(time: Number | Mapping[str, Number] | None, kind: str) -> Fraction | None:
+def _seconds_on(time: Times | None, kind: str) -> Fraction | None:
     seconds = time.get(kind) if isinstance(time, Mapping) else time
     # As the constructor left it, which a type cannot tell.
     assert seconds is None or isinstance(seconds, Fraction)
     return seconds
-
-
-def _seconds(value: Number, name: str) -> Fraction:
-    try:
-        return parse_time(value)
-    except ValueError as error:
-        raise InputError(f"{name}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -384,13 +374,19 @@ class Graph(Displayed):
         yield from (self.resolve(text) for text in op.inputs)
         yield from ((self.index[name.removeprefix("^")], -1) for name in op.control_inputs)
 
+    def unresolved(self, i: int, field: str) -> Iterator[str]:
+        """``ops[i].field[k]: reason`` for each tensor that a field of the op at a position names
+        ("inputs", "releases") and that no op makes.
+        """
+        for k, text in enumerate(getattr(self.ops[i], field)):
+            try:
+                self.resolve(text)
+            except InputError as error:
+                yield f"ops[{i}].{field}[{k}]: {error}"
+
     def _reference_problems(self) -> Iterator[str]:
         for i, op in enumerate(self.ops):
-            for j, text in enumerate(op.inputs):
-                try:
-                    self.resolve(text)
-                except InputError as error:
-                    yield f"ops[{i}].inputs[{j}]: {error}"
+            yield from self.unresolved(i, "inputs")
             for j, name in enumerate(op.control_inputs):
                 if name.removeprefix("^") not in self.index:
                     yield f'ops[{i}].control_inputs[{j}]: no op named "{name}"'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import Annotated, Protocol
+from typing import Annotated, Any
 
 from ...ground.errors import InputError, refuse
 from ...ground.frozen import FrozenDict, freeze
@@ -17,6 +17,7 @@ from ...ground.units import (
     is_count,
     name_problems,
     parse_slowdown,
+    unlisted,
     unread,
 )
 from .parallelism import Parallelism
@@ -27,21 +28,6 @@ ALGORITHMS = ("auto", "ring", "tree", "hierarchical", "direct")
 COSTS = ("auto", "closed", "table", "expanded")
 
 
-class Table(Protocol):
-    """Measured times of one collective over so many ranks
-    (``simdev.costs.collectives.CollectiveTable``).
-    """
-
-    @property
-    def collective(self) -> str: ...  # noqa: D102
-    @property
-    def ranks(self) -> int: ...  # noqa: D102
-    @property
-    def anchors(self) -> tuple[tuple[int, Fraction], ...]: ...  # noqa: D102
-    @property
-    def source(self) -> str: ...  # noqa: D102
-
-
 @dataclass(frozen=True, slots=True)
 class Collectives:
     """How collective ops run unless their attributes say otherwise.
@@ -50,7 +36,7 @@ class Collectives:
     - ``cost``: "closed", one task of the length of the closed form; "table", of the time in
       ``tables`` (the fastest closed form where they hold none); "expanded", its messages one by
       one; "auto" as ``settled_cost`` has it.
-    - ``tables``: measured inside one node; none: those that the cluster names.
+    - ``tables``: CollectiveTables measured inside one node; none: those that the cluster names.
     - ``chunks``: into how many a broadcast or reduce along a chain is cut (None: the number of
       least closed form).
     - ``slowdown``: how many times longer computation and a collective take while they share a
@@ -60,7 +46,7 @@ class Collectives:
 
     algorithm: str = ALGORITHMS[0]
     cost: str = COSTS[0]
-    tables: tuple[Table, ...] = ()
+    tables: tuple[Any, ...] = ()
     chunks: int | None = None
     slowdown: Annotated[Fraction, Unit(parse_slowdown, decimal_text)] = Fraction(1)
 
@@ -153,10 +139,7 @@ class Order:
 
     def __post_init__(self) -> None:
         freeze(self, "priority", "sequence")
-        if self.policy not in POLICIES:
-            raise InputError(
-                f'order.policy: must be one of {", ".join(POLICIES)}, got "{self.policy}"'
-            )
+        refuse(f"order.{problem}" for problem in unlisted(self, policy=POLICIES))
         for name, policy in (("priority", "priority"), ("sequence", "fixed")):
             if getattr(self, name) and self.policy != policy:
                 raise InputError(
@@ -244,16 +227,14 @@ class Strategy(Displayed):
             raise InputError(
                 "strategy: needs a placement by name, and an order or the name of a policy"
             )
-        object.__setattr__(self, "devices", tuple(self.devices))
-        freeze(self, "placement", "partition", "tensors")
+        freeze(self, "placement", "partition", "tensors", "devices")
         if not isinstance(self.collectives, Collectives):
             raise InputError("collectives: must be Collectives(algorithm, cost, ...)")
         if self.sync == "":
             object.__setattr__(self, "sync", default_sync(self.short))
         if isinstance(self.sync, str):
             object.__setattr__(self, "sync", sync_of(self.sync))
-        if self.short is not None and self.short not in SHORT_FORMS:
-            raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{self.short}"')
+        refuse(unlisted(self, short=(None, *SHORT_FORMS)))
         if not (is_count(self.accumulate) and 0 < self.accumulate <= MOST_MICROBATCHES):
             raise InputError(
                 f"accumulate: must be a whole number from 1 to {MOST_MICROBATCHES}, got "
@@ -268,15 +249,11 @@ class Strategy(Displayed):
         """Raises InputError for what is told beside a pipeline."""
         if not isinstance(self.pipeline, Parallelism):
             raise InputError("pipeline: must be a Parallelism(dp, tp, pp, ...)")
-        # what a short form brings is not told beside
         # What a short form brings is not told beside the pipeline.
         plain = replace(_PLAIN, sync=default_sync(self.short))
         names = [field.name for field in fields(self) if field.name != "pipeline"]
-        beside = [name for name in names if getattr(self, name) != getattr(plain, name)]
-        if beside:
-            raise InputError(
-                f"{name}: a pipeline stands alone; it says where everything runs" for name in beside
-            )
+        beside = (name for name in names if getattr(self, name) != getattr(plain, name))
+        refuse(f"{name}: a pipeline stands alone; it says where everything runs" for name in beside)
 
     @property
     def splits(self) -> bool:

@@ -12,14 +12,14 @@ al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from ...ground.errors import InputError, refuse
-from ...ground.units import MAX_BYTES, Bandwidth, Bytes, Seconds, unread
+from ...ground.units import MAX_BYTES, Bandwidth, Bytes, Seconds, unlisted, unread
 
-CHOICES = {
+CHOICES: Mapping[str, Collection[str]] = {
     "transport": ("all-reduce", "server"),
     "priority": ("none", "forward", "tic", "tac"),
     "credit_rule": ("wait", "skip"),
@@ -90,11 +90,7 @@ class Sync:
         refuse(f"sync.{problem}" for problem in problems)
 
     def _problems(self) -> Iterator[str]:
-        if self.policy not in PRESETS:
-            yield f'policy: must be one of {", ".join(PRESETS)}, got "{self.policy}"'
-        for name, choice in CHOICES.items():
-            if getattr(self, name) not in choice:
-                yield f'{name}: must be one of {", ".join(choice)}, got "{getattr(self, name)}"'
+        yield from unlisted(self, policy=PRESETS, **CHOICES)
         for name in (*_CUTS, "credit", "segment"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
