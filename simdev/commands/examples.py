@@ -100,7 +100,7 @@ def _inside(path: Path) -> Path:
 
 
 def _chosen(names: Sequence[str], everything: bool) -> list[Path]:
-    from ..files.paths import meant
+    from ..files.reading import meant
 
     paths = example_paths()
     if everything and names:

@@ -34,7 +34,7 @@ def answer_text(answer: Mapping[str, Any], folder: str = "") -> str:
 
 
 def _seen_from(folder: str, scenario: Any) -> Any:
-    from ..files.named import moved
+    from ..files.scenario import moved
 
     return None if scenario is None else moved(scenario, "", folder)
 

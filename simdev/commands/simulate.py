@@ -207,8 +207,7 @@ def _stdin() -> dict[str, Any]:
     """The scenario on stdin as an object, read here once: ``load_scenario`` takes a path or an
     object.
     """
-    from ..files.paths import shown
-    from ..files.reading import label, read_json
+    from ..files.reading import label, read_json, shown
 
     value = read_json("-")
     if not isinstance(value, dict):

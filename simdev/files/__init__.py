@@ -9,13 +9,11 @@ from __future__ import annotations
 from .cluster import preset_names, read_cluster, read_preset, write_cluster
 from .collectives import read_collectives
 from .device import device_names, device_presets, read_device
-from .flexflow import read_flexflow_strategy
 from .graph import read_graph, write_graph
-from .grid import read_grid
 from .profile import read_profile, write_profile
 from .run import SavedRun, read_run, write_run
-from .scenario import ScenarioFiles, read_scenario
-from .strategy import read_strategy, strategy_object, write_strategy
+from .scenario import ScenarioFiles, read_grid, read_scenario
+from .strategy import read_flexflow_strategy, read_strategy, strategy_object, write_strategy
 from .writing import replacing, write_text
 
 __all__ = [

@@ -5,8 +5,9 @@ several nodes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Required
 
@@ -16,30 +17,144 @@ from typing_extensions import TypedDict
 from ..costs import DeviceSpec
 from ..costs.collectives import require_collectives
 from ..ground.errors import InputError, collecting, refuse
-from ..ground.units import Number, is_count, parse_bandwidth
+from ..ground.units import Number, is_count, parse_bandwidth, rate_text
 from ..nouns.cluster import Cluster, Device, Host, Link
 from .device import capacity_of
-from .nodes import Network, network_problems, repeated, require_joinable
-from .paths import PRESETS, meant, path_text, shipped
-from .reading import PathLike
+from .reading import PRESETS, PathLike, meant, path_text, shipped
 from .shape import (
     UNLIMITED,
     VERSION,
     Bandwidth,
     Capacity,
     Format,
-    OptionalBytes,
     Seconds,
     Share,
-    Slowdown,
+    keys_of,
     opened,
     plain,
 )
-from .writing import changed_fields, rate_text, write_text
+from .writing import changed_fields, write_text
 
-# The keys of a cluster's file, and what they mean.
+# A few digits of a file make a cluster that fills the memory; beyond these a step could not be
+# simulated anyhow.
+MOST_DEVICES = 100_000
+MOST_LINKS = 1_000_000
+NETWORK = "network"
+_NUMBERED = re.compile(r"(.*:)([0-9]{1,6})\Z", re.DOTALL)
 
 
+def require_joinable(path: str, devices: int) -> None:
+    """Refuse more devices, each linked with every other, than a cluster may have.
+
+    Raises InputError.
+    """
+    links = devices * (devices - 1) // 2
+    if links > MOST_LINKS:
+        raise InputError(
+            f"{path}: joins {devices} devices by {links} links; at most {MOST_LINKS} are allowed"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What joins the nodes: NICs, and one switch that never blocks.
+
+    ``attach`` has an entry for each NIC of a node: the devices that it is linked with.
+    ``bandwidth`` is that of a NIC, bytes per second and direction, of which ``efficiency`` is
+    reached; ``latency`` in seconds from NIC to NIC.
+    """
+
+    attach: tuple[tuple[str, ...], ...]
+    bandwidth: Fraction
+    efficiency: Fraction = Fraction(1)
+    latency: Fraction = Fraction(0)
+    duplex: str = "full"
+    hold_latency: bool = True
+
+
+def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
+    """The cluster of so many nodes (at least 2), each like ``node``. Raises InputError."""
+    if network is None:
+        raise InputError("nodes: several nodes need a network that joins them")
+    refuse([*_problems(node, nodes, network), *network_problems(node, network)])
+    strides = _strides([device.name for device in node.devices])
+    strides["nic"] = len(network.attach)
+    rate = network.bandwidth * network.efficiency
+    devices, links = list[Device](), list[Link]()
+    to_nic = Link(("", ""), rate, duplex=network.duplex, kind="nic")
+    # Half of the latency on either side of the switch, so that it adds up from NIC to NIC.
+    to_switch = Link(
+        ("", ""), rate, network.latency / 2, 0, network.duplex, network.hold_latency, NETWORK
+    )
+    for k in range(nodes):
+        names = {device.name: _renamed(device.name, k, strides) for device in node.devices}
+        devices += [replace(device, name=names[device.name], node=k) for device in node.devices]
+        links += [link.between(*(names[end] for end in link.ends)) for link in node.links]
+        for i, ends in enumerate(network.attach):
+            nic = _renamed(f"nic:{i}", k, strides)
+            devices.append(Device(nic, "switch", node=k))
+            links += [to_nic.between(names[end], nic) for end in ends]
+            links.append(to_switch.between(nic, NETWORK))
+    # The switch stands last: it belongs to no node, and ranks count through the devices before it.
+    devices.append(Device(NETWORK, "switch", node=nodes))
+    return replace(node, devices=tuple(devices), links=tuple(links))
+
+
+def _problems(node: Cluster, nodes: int, network: Network) -> Iterator[str]:
+    # Counted before any is made: the limits are there to save the memory.
+    links = len(node.links) + sum(len(ends) + 1 for ends in network.attach)
+    if (
+        nodes * (len(node.devices) + len(network.attach)) > MOST_DEVICES
+        or nodes * links > MOST_LINKS
+    ):
+        yield f"nodes: {nodes} make more than {MOST_DEVICES} devices or {MOST_LINKS} links"
+    for i, device in enumerate(node.devices):
+        if _NUMBERED.match(device.name) is None:
+            yield (
+                f'devices[{i}].name: must end in ":" and a number, for it is repeated on '
+                f'each node: "{device.name}"'
+            )
+        if device.node:
+            reason = "must be 0 where the devices are repeated on each node"
+            yield f"devices[{i}].node: {reason}, got {device.node}"
+
+
+def network_problems(node: Cluster, network: Network) -> Iterator[str]:
+    """What is wrong with a network of nodes like this one, as ``path: reason``, even where there is
+    one node only.
+    """
+    if network.efficiency > 1:
+        yield f"network.efficiency: must be at most 1, got {float(network.efficiency):g}"
+    if not network.attach:
+        yield "network.attach: must name at least one device"
+    for i, ends in enumerate(network.attach):
+        yield from (
+            f'network.attach[{i}]: no device named "{end}"' for end in ends if end not in node.index
+        )
+        if not ends or len(set(ends)) < len(ends):
+            yield f"network.attach[{i}]: must name devices, each once"
+
+
+def _strides(names: list[str]) -> dict[str, int]:
+    """For each stem ("gpu"), by how much its numbers go up from one node to the next."""
+    strides: dict[str, int] = {}
+    for name in names:
+        stem, number = _split(name)
+        strides[stem] = max(strides.get(stem, 0), number + 1)
+    return strides
+
+
+def _renamed(name: str, node: int, strides: dict[str, int]) -> str:
+    stem, number = _split(name)
+    return f"{stem}:{number + node * strides[stem]}"
+
+
+def _split(name: str) -> tuple[str, int]:
+    stem, _, number = name.rpartition(":")
+    return stem, int(number)
+
+
+@keys_of(Host)
 class HostShape(TypedDict, total=False):
     """What dispatches the ops of a device.
 
@@ -51,12 +166,8 @@ class HostShape(TypedDict, total=False):
     - ``launch``: how long the replay of a graph takes the host; default 10 us.
     """
 
-    mode: str
-    ahead: int
-    threads: str
-    launch: Seconds
 
-
+@keys_of(Device, "name", "kind", "node")
 class DeviceKindShape(TypedDict, total=False):
     """What all devices of a kind share.
 
@@ -72,12 +183,7 @@ class DeviceKindShape(TypedDict, total=False):
     """
 
     memory: Capacity
-    gap: Seconds
-    staging: bool
-    chunk: OptionalBytes
-    transit: bool
     host: HostShape
-    beside_copies: Slowdown
 
 
 class DeviceShape(DeviceKindShape, total=False):
@@ -93,6 +199,7 @@ class DeviceShape(DeviceKindShape, total=False):
     node: int
 
 
+@keys_of(Link, "ends", "kind")
 class LinkKindShape(TypedDict, total=False):
     """What all links of a kind share.
 
@@ -110,14 +217,8 @@ class LinkKindShape(TypedDict, total=False):
     """
 
     bandwidth: Bandwidth
-    latency: Seconds
-    gap: Seconds
     duplex: Literal["full", "half", "simplex"]
-    hold_latency: bool
     lanes: int
-    both_ways: Slowdown
-    measured_bandwidth: Bandwidth
-    measured_latency: Seconds
 
 
 class LinkShape(LinkKindShape, total=False):
@@ -131,19 +232,12 @@ class LinkShape(LinkKindShape, total=False):
     kind: str
 
 
+@keys_of(Link, "ends")
 class EveryLinkShape(TypedDict, total=False):
     """What all links share, with the keys of a kind of link."""
 
-    bandwidth: Required[Bandwidth]
-    latency: Seconds
-    gap: Seconds
     duplex: Literal["full", "half"]
-    hold_latency: bool
-    kind: str
     lanes: int
-    both_ways: Slowdown
-    measured_bandwidth: Bandwidth
-    measured_latency: Seconds
 
 
 class AllToAllShape(TypedDict, total=False):
@@ -244,8 +338,6 @@ class PresetShape(TypedDict, total=False):
 
 CLUSTERS = PRESETS / "clusters"
 _DEFAULT_KIND = Device("any").kind
-
-
 _OPTIONS = ("queues", "transfer", "collectives", "host", "provenance")
 _LISTED = Format(ClusterShape, "a cluster")
 _SHORT = Format(ShortShape, "a cluster")
@@ -258,8 +350,7 @@ def read_cluster(
     """The cluster of a file, or of an object already parsed (which may leave out the version).
 
     A device of which no memory is told has that of the datasheet of its kind: of ``sheets``, or as
-    shipped.
-    ``{"preset": NAME, "nodes": 8, "network": "25 Gbit/s"}`` is a preset with settings; see
+    shipped. ``{"preset": NAME, "nodes": 8, "network": "25 Gbit/s"}`` is a preset with settings; see
     ``read_preset``. Raises InputError with every problem at once.
     """
     with opened(source) as (value, is_file):
@@ -284,30 +375,23 @@ def _cluster(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Clust
     if nodes < 1:
         raise InputError(f"nodes: must be > 0, got {nodes}")
     require_collectives(fields.get("collectives", ""))
-    node, network = _node(fields, sheets), None
+    problems, network = list(_kind_problems(fields)), None
+    with collecting(problems):
+        node = _node(fields, sheets)
+    refuse(problems)
     if "network" in fields:
         joined = fields["network"]["attach"]
         attach = tuple((ends,) if isinstance(ends, str) else tuple(ends) for ends in joined)
         network = Network(**{**fields["network"], "attach": attach})
-    # A node by itself needs no network, but what is written of one must be right.
     if nodes > 1:
         return repeated(node, nodes, network)
-    problems = [] if network is None else list(network_problems(node, network))
-    if problems:
-        raise InputError(problems)
+    # A node by itself needs no network, but what is written of one must be right.
+    refuse(network_problems(node, network) if network else ())
     return node
 
 
 def _node(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
-    """One node: the devices and links as they are written, with what their kinds say of them."""
-    problems = list(_kind_problems(fields))
-    with collecting(problems):
-        node = _written(fields, sheets)
-    refuse(problems)
-    return node
-
-
-def _written(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
+    """The devices and links of a node as they are written, with what their kinds say of them."""
     name, links = fields.get("name", "cluster"), fields.get("links", ())
     options = _with_host({key: fields[key] for key in _OPTIONS if key in fields})
     kinds = fields.get("device_kinds", {})
@@ -322,21 +406,24 @@ def _written(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
 
 def _kind_problems(fields: dict[str, Any]) -> Iterator[str]:
     """What is wrong with kinds that nothing of the node is of; of the others it is told there."""
-    used = {device.get("kind", _DEFAULT_KIND) for device in fields["devices"]}
-    for kind, said in fields.get("device_kinds", {}).items():
-        if kind not in used:
-            unused = _device({"name": "any", "kind": kind, **said})
-            path = path_text(["device_kinds", kind])
-            yield from (f"{path}.{problem}" for problem in unused.problems())
-    links = fields.get("links", ())
+    devices, links, ends = fields["devices"], fields.get("links", ()), ("a", "b")
     # All to all, links take nothing from kinds.
-    joined = set() if isinstance(links, dict) else {link.get("kind", "") for link in links}
-    for kind, said in fields.get("link_kinds", {}).items():
-        if kind not in joined:
-            ends = ("a", "b")
-            link = Link(**{"ends": ends, "bandwidth": 1, "kind": kind, **said})
-            path = path_text(["link_kinds", kind])
-            yield from (f"{path}.{problem}" for problem in link.problems(ends))
+    links = () if isinstance(links, dict) else links
+    for part, rows, default in (
+        ("device_kinds", devices, _DEFAULT_KIND),
+        ("link_kinds", links, ""),
+    ):
+        used = {row.get("kind", default) for row in rows}
+        for kind, said in fields.get(part, {}).items():
+            if kind in used:
+                continue
+            if rows is devices:
+                problems = _device({"name": "any", "kind": kind, **said}).problems()
+            else:
+                link = {"ends": ends, "bandwidth": 1, "kind": kind, **said}
+                problems = Link(**link).problems(ends)
+            path = path_text([part, kind])
+            yield from (f"{path}.{problem}" for problem in problems)
 
 
 def _device(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Device:
@@ -358,11 +445,9 @@ def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tup
         for link in links
     ]
     # A link may leave its bandwidth to its kind, so the shape cannot ask for it.
-    problems = [
+    refuse(
         f"links[{i}].bandwidth: missing" for i, link in enumerate(whole) if "bandwidth" not in link
-    ]
-    if problems:
-        raise InputError(problems)
+    )
     return tuple(Link(**link) for link in whole)
 
 
@@ -488,12 +573,9 @@ def write_cluster(cluster: Cluster, path: PathLike) -> None:
 def cluster_text(cluster: Cluster) -> str:
     """What ``write_cluster`` writes. Raises InputError."""
     fields = cluster_object(cluster)
-    head = {key: value for key, value in fields.items() if isinstance(value, str | int)}
-    if "host" in fields:
-        head["host"] = fields["host"]
-    parts = [_json(head)]
-    for key in ("devices", "links"):
-        parts.append(_rows(key, "[]", map(_json, fields[key])))
+    listed = ("devices", "links", "provenance")
+    parts = [_json({key: value for key, value in fields.items() if key not in listed})]
+    parts += [_rows(key, "[]", map(_json, fields[key])) for key in listed[:2]]
     if "provenance" in fields:
         entries = (f"{_json(key)}: {_json(entry)}" for key, entry in fields["provenance"].items())
         parts.append(_rows("provenance", "{}", entries))

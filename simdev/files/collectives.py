@@ -16,12 +16,12 @@ from ..costs.collectives import (
     shipped_tables,
     table_of_fields,
 )
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
+from ..ground.units import time_text
 from ..nouns.strategy import Collectives
-from .paths import shown
-from .reading import PathLike
-from .shape import VERSION, Format
-from .writing import changed_fields, time_text
+from .reading import PathLike, shown
+from .shape import VERSION, Format, keys_of
+from .writing import changed_fields
 
 _Anchor = Annotated[list[Any], Field(min_length=2, max_length=2)]
 
@@ -57,6 +57,7 @@ class _CollectivesShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
+@keys_of(Collectives)
 class _ChoiceShape(TypedDict, total=False):
     """How collective ops run.
 
@@ -70,10 +71,7 @@ class _ChoiceShape(TypedDict, total=False):
       device, 1 (default) to 2.
     """
 
-    algorithm: str
-    cost: str
     tables: Any
-    chunks: int | None
     slowdown: Any
 
 
@@ -158,6 +156,5 @@ def _tables(entries: list[dict[str, Any]]) -> tuple[CollectiveTable, ...]:
                     f"tables[{i}]: {table.collective} over {table.ranks} ranks stands in "
                     f"tables[{first}] already"
                 )
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return tuple(table for _, table in tables.values())

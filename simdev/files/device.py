@@ -11,9 +11,8 @@ from pydantic import PlainValidator
 from typing_extensions import TypedDict
 
 from ..costs import DeviceSpec, Efficiency, Profile
-from ..ground.errors import InputError
-from .paths import PRESETS, meant, shipped, shown
-from .reading import PathLike
+from ..ground.errors import InputError, refuse
+from .reading import PRESETS, PathLike, meant, shipped, shown
 from .shape import Bandwidth, Flops, Format, OptionalBytes, Seconds, Share
 
 DEVICE_PRESETS = PRESETS / "devices"
@@ -46,8 +45,7 @@ def _by_dtype(value: Any) -> dict[str, dict[str, Any]]:
             known[dtype] = _EFFICIENCY.validated(shares)
         except InputError as error:
             problems += [f".{dtype}{problem}" for problem in error.problems]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return known
 
 
@@ -172,8 +170,7 @@ def _spec(fields: dict[str, Any]) -> DeviceSpec:
                 known[dtype or _only_dtype(fields["flops"])] = Efficiency(**shares)
             except InputError as error:
                 problems += [_joined(place, problem) for problem in error.problems]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return DeviceSpec(
         **given,
         efficiency=efficiency,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..ground import PACKAGE
 from ..ground.errors import InputError
-from .paths import meant, shipped
+from .reading import meant, shipped
 
 FOLDERS = ("scenarios", "profiles", "notebooks")
 

@@ -8,14 +8,15 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from ..ground.errors import InputError
+from ..ground.errors import refuse
 from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.semantics.dtype import known, no_dtype
 from .reading import PathLike
-from .shape import Bytes, Dtype, Format, GivenTime, Time, plain
-from .writing import changed_fields, time_text, write_text
+from .shape import Bytes, Dtype, Format, GivenTime, keys_of, plain
+from .writing import changed_fields, write_text
 
 
+@keys_of(Tensor)
 class _TensorShape(TypedDict, total=False):
     """An output of an op.
 
@@ -26,11 +27,10 @@ class _TensorShape(TypedDict, total=False):
     """
 
     bytes: Required[Bytes]
-    shape: list[int] | None
     dtype: Dtype
-    view_of: int | None
 
 
+@keys_of(Op)
 class _OpShape(TypedDict, total=False):
     """An op.
 
@@ -55,23 +55,13 @@ class _OpShape(TypedDict, total=False):
       counted as PyTorch counts it.
     """
 
-    name: Required[str]
-    kind: str
-    phase: str
-    inputs: list[str]
-    control_inputs: list[str]
     outputs: list[_TensorShape]
-    attrs: dict[str, Any]
     param_bytes: Bytes
     grad_bytes: Bytes
     state_bytes: Bytes
     workspace_bytes: Bytes
-    colocate: str | None
-    time: Time
     host_time: GivenTime
     launches: int
-    blocks_host: bool
-    releases: list[str]
 
 
 class _GraphShape(TypedDict, total=False):
@@ -97,13 +87,10 @@ def read_graph(source: PathLike | Mapping[str, Any]) -> Graph:
     """
     with FORMAT.opened(source) as fields:
         ops = fields["ops"]
-        problems = [problem for i, op in enumerate(ops) for problem in _dtype_problems(i, op)]
-        if problems:
-            raise InputError(problems)
+        refuse(problem for i, op in enumerate(ops) for problem in _dtype_problems(i, op))
         graph = Graph(fields.get("name", "graph"), tuple(map(_op, ops)))
-        problems = list(_released_problems(graph))
-        if problems:
-            raise InputError(problems)
+        rows = range(len(graph.ops))
+        refuse(problem for i in rows for problem in graph.unresolved(i, "releases"))
         return graph
 
 
@@ -115,23 +102,10 @@ def _dtype_problems(i: int, fields: Mapping[str, Any]) -> Iterator[str]:
             yield f"ops[{i}].attrs.dt[{k}]: {no_dtype(name)}"
 
 
-def _released_problems(graph: Graph) -> Iterator[str]:
-    """Tensors that are released and that are not there."""
-    for i, op in enumerate(graph.ops):
-        for k, text in enumerate(op.releases):
-            try:
-                graph.resolve(text)
-            except InputError as error:
-                yield f"ops[{i}].releases[{k}]: {error}"
-
-
 def _op(fields: dict[str, Any]) -> Op:
+    outputs = tuple(Tensor(**tensor) for tensor in fields.get("outputs", ()))
     # Attributes are labels: what a profile calls 0.5 may not be a Decimal here.
-    changed: dict[str, Any] = {
-        "outputs": tuple(Tensor(**tensor) for tensor in fields.get("outputs", ())),
-        "attrs": plain(fields.get("attrs", {})),
-    }
-    return Op(**(fields | changed))
+    return Op(**{**fields, "outputs": outputs, "attrs": plain(fields.get("attrs", {}))})
 
 
 def write_graph(graph: Graph, path: PathLike) -> None:
@@ -147,27 +121,13 @@ def graph_text(graph: Graph) -> str:
     # All ops are tried, so that every attribute that is no JSON is told at once.
     problems, lines = [], []
     for i, op in enumerate(graph.ops):
+        fields = changed_fields(op, "kind", "phase")
         try:
-            lines.append(json.dumps(_op_object(op), ensure_ascii=False, allow_nan=False))
+            lines.append(json.dumps(fields, ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError):
             problems.append(f"ops[{i}].attrs: cannot be written as JSON")
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     head = json.dumps(graph.name, ensure_ascii=False)
     # An op a line, so that versions of a graph can be compared.
     body = "[\n  " + ",\n  ".join(lines) + "\n]" if lines else "[]"
     return f'{{"version": 1, "name": {head}, "ops": {body}}}'
-
-
-def _op_object(op: Op) -> dict[str, Any]:
-    """The fields of an op that differ from their defaults, its phase in any case."""
-    fields = changed_fields(op, "kind", "phase")
-    if op.outputs:
-        fields["outputs"] = [changed_fields(tensor) for tensor in op.outputs]
-    for key in ("time", "host_time"):
-        time = getattr(op, key)
-        if isinstance(time, Mapping):
-            fields[key] = {kind: time_text(seconds) for kind, seconds in time.items()}
-        elif time is not None:
-            fields[key] = time_text(time)
-    return fields

@@ -23,14 +23,13 @@ from typing_extensions import TypedDict
 from ..costs import Profile, Row, profile_key
 from ..costs.header import fields_of, object_at
 from ..costs.roofline import LAUNCH_GAP
-from ..ground.errors import InputError
-from ..ground.units import MAX_PS, PS_PER_SECOND, exact, parse_time
+from ..ground.errors import InputError, refuse
+from ..ground.units import MAX_PS, PS_PER_SECOND, decimal_text, exact, parse_time
 from ..nouns.models.large.transformer import PRECISIONS
 from .examples import examples_folder
-from .paths import shown
-from .reading import PathLike, label, read_json_lines
+from .reading import PathLike, label, read_json_lines, shown
 from .shape import VERSION, Extent, Format, plain
-from .writing import decimal_text, write_text
+from .writing import write_text
 
 NS_PER_SECOND = 10**9
 MOST_LAUNCHES = int(MAX_PS / (LAUNCH_GAP * PS_PER_SECOND))
@@ -208,8 +207,7 @@ def _profile(entries: Iterable[tuple[str, Any, tuple[str, ...]]]) -> Profile:
     problems: list[str] = []
     for number, (place, value, faults) in enumerate(entries):
         try:
-            if faults:
-                raise InputError(faults)
+            refuse(faults)
             if number == 0 and _is_header(value):
                 header = plain(value)
                 continue
@@ -222,8 +220,7 @@ def _profile(entries: Iterable[tuple[str, Any, tuple[str, ...]]]) -> Profile:
             if places.setdefault(row.key, place) is not place:
                 problems.append(f"{place}: the same operator as {places[row.key]}")
             rows[row.key] = row
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return Profile(header, rows)
 
 

@@ -23,8 +23,7 @@ from typing_extensions import TypedDict
 
 from ..ground.errors import InputError, prefixed, refuse
 from ..ground.units import MAX_BYTES
-from .paths import shown
-from .reading import PathLike, parse_json, text_of, unpacked
+from .reading import PathLike, parse_json, shown, text_of, unpacked
 from .shape import Extent, Format, plain
 
 # Safe reading of zip archives: only entries whose names are known, each once, of bounded size.

@@ -13,30 +13,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal, NotRequired, TypeVar
 
 import numpy as np
 from typing_extensions import TypedDict, get_type_hints
 
-from ..ground.errors import InputError
+from ..ground.errors import refuse
 from ..ground.units import MAX_BYTES
 from ..nouns.taskgraph import (
     BUFFER_KINDS,
     PERSISTENT,
     Buffers,
-    Ints,
     Resource,
     Rows,
     TaskGraph,
     Tasks,
 )
 from ..nouns.trace import DeviceMemory, Trace
-from .paths import shown
-from .reading import PathLike
+from .reading import PathLike, shown
 from .shape import VERSION, Format
 from .writing import write_text
+
+T = TypeVar("T")
 
 
 class _DevicesShape(TypedDict):
@@ -56,34 +56,44 @@ class _ResourcesShape(TypedDict):
     sequence: list[list[int]]
 
 
+_INTS = partial(np.array, dtype=np.int64)
+# By the type of a noun's column: its type in a file, and how it is read and written.
+_COLUMNS: Mapping[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "Ints": (list[int], _INTS, np.ndarray.tolist),
+    "Ints | None": (NotRequired[list[int]], _INTS, np.ndarray.tolist),
+    "Rows": (list[list[int]], Rows.of, Rows.lists),
+    "Sequence[str]": (list[str], tuple, list),
+    "NDArray[np.bool_]": (list[bool], partial(np.array, dtype=np.bool_), np.ndarray.tolist),
+}
+_IN_FILE = {"requested": "requested_bytes"} | {n: f"{n}_ps" for n in ("duration", "lag", "gap")}
+"""Columns of the nouns that tell their unit in a file."""
+
+
+def _columns(noun: Any) -> Iterator[tuple[str, str, Any]]:
+    """(name in the noun, name in a file, entry of _COLUMNS) of each column of a table."""
+    for field in fields(noun):
+        yield field.name, _IN_FILE.get(field.name, field.name), _COLUMNS[str(field.type)]
+
+
+def _columns_of(noun: type) -> Callable[[T], T]:
+    """Decorates a TypedDict, whose keys become the columns of a table, behind its ``id``."""
+    make: Any = TypedDict
+
+    def decorated(shape: Any) -> Any:
+        keys = {in_file: column[0] for _, in_file, column in _columns(noun)}
+        return make(shape.__name__, {"id": list[int]} | keys | get_type_hints(shape))
+
+    return decorated
+
+
+@_columns_of(Tasks)
 class _TasksShape(TypedDict):
-    id: list[int]
-    name: list[str]
-    kind: list[str]
-    op: list[int]
-    output: list[int]
-    source: list[int]
-    destination: list[int]
-    duration_ps: list[int]
-    lag_ps: list[int]
-    gap_ps: list[int]
-    priority: list[int]
-    bytes: list[int]
-    flow: list[bool]
-    resources: list[list[int]]
-    links: list[list[int]]
-    successors: list[list[int]]
+    pass
 
 
+@_columns_of(Buffers)
 class _BuffersShape(TypedDict):
-    id: list[int]
-    name: list[str]
-    device: list[int]
-    bytes: list[int]
     kind: list[str]
-    filler: list[int]
-    readers: list[list[int]]
-    requested_bytes: NotRequired[list[int]]
 
 
 class _SpansShape(TypedDict):
@@ -176,9 +186,7 @@ def read_run(source: PathLike | Mapping[str, Any]) -> SavedRun:
     Raises InputError with every problem at once.
     """
     with FORMAT.opened(source) as run:
-        problems = [*_table_problems(run), *_range_problems(run), *_value_problems(run)]
-        if problems:
-            raise InputError(problems)
+        refuse([*_table_problems(run), *_range_problems(run), *_value_problems(run)])
         return _with_claims(_trace(run), run)
 
 
@@ -232,40 +240,17 @@ def _value_problems(run: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _ints(column: list[int]) -> Ints:
-    return np.array(column, np.int64)
+def _read(noun: type, table: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a table in a file as those of the noun."""
+    columns = (column for column in _columns(noun) if column[1] in table)
+    return {name: read(table[in_file]) for name, in_file, (_, read, _) in columns}
 
 
-# What the columns of a shape become in the nouns.
-_COLUMNS: Mapping[Any, Callable[[Any], Any]] = {
-    list[int]: _ints,
-    list[list[int]]: Rows.of,
-    list[str]: tuple,
-    list[bool]: partial(np.array, dtype=np.bool_),
-}
-
-
-def _fields(shape: Any, columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a table by the names that they have in the nouns, where ids are rows and units
-    are known.
-    """
-    return {
-        name.removesuffix("_ps").replace("_bytes", ""): _COLUMNS[kind](columns[name])
-        for name, kind in get_type_hints(shape).items()
-        if name != "id" and name in columns
-    }
-
-
-def _table(noun: Tasks | Buffers, shape: Any) -> dict[str, Any]:
-    """The columns that a file has of a noun."""
-    columns: dict[str, Any] = {"id": list(range(len(noun)))}
-    for name in get_type_hints(shape):
-        column = getattr(noun, name.removesuffix("_ps").replace("_bytes", ""), None)
-        if isinstance(column, np.ndarray):
-            columns[name] = column.tolist()
-        elif column is not None:
-            columns[name] = column.lists() if isinstance(column, Rows) else list(column)
-    return columns
+def _written(noun: Tasks | Buffers) -> dict[str, Any]:
+    """The columns of a noun as a file has them."""
+    columns = (column for column in _columns(noun) if getattr(noun, column[0]) is not None)
+    table = {in_file: write(getattr(noun, name)) for name, in_file, (*_, write) in columns}
+    return {"id": list(range(len(noun))), **table}
 
 
 def _trace(run: dict[str, Any]) -> Trace:
@@ -274,14 +259,14 @@ def _trace(run: dict[str, Any]) -> Trace:
     kinds = [BUFFER_KINDS.index(kind) for kind in buffers["kind"]]
     capacities = [-1 if size is None else size for size in run["devices"]["capacity_bytes"]]
     task_graph = TaskGraph(
-        Tasks(**_fields(_TasksShape, run["tasks"])),
+        Tasks(**_read(Tasks, run["tasks"])),
         tuple(
             Resource(name, policy, tuple(sequence), device)
             for name, policy, sequence, device in zip(*columns, strict=True)
         ),
-        Buffers(**_fields(_BuffersShape, buffers) | {"kind": _ints(kinds)}),
+        Buffers(**_read(Buffers, buffers | {"kind": kinds})),
         tuple(run["devices"]["name"]),
-        _ints(capacities),
+        np.array(capacities, np.int64),
         tuple(run["links"]["name"]),
         np.array([float(rate) for rate in run["links"]["bandwidth"]], np.float64),
         steps=run.get("steps", 1),
@@ -292,13 +277,12 @@ def _trace(run: dict[str, Any]) -> Trace:
 
 
 def _with_claims(trace: Trace, run: dict[str, Any]) -> SavedRun:
-    memory: dict[str, dict[str, Any]] | None = run.get("memory")
     end, feasible = run.get("trace_ps", run.get("step_time_ps")), run.get("feasible")
     # A run without its memory makes no claim about it, which the checker must not take for zero.
-    if memory is None:
+    if "memory" not in run:
         return SavedRun(trace, end, feasible, None, None, None)
     peaks, levels, overflows = {}, {}, {}
-    for device, claim in memory.items():
+    for device, claim in run["memory"].items():
         peaks[device] = claim["peak_bytes"]
         levels[device] = list(zip(claim["time_ps"], claim["level_bytes"], strict=False))
         overflows[device] = tuple(claim["overflow"].values()) if claim["overflow"] else None
@@ -323,8 +307,8 @@ def write_run(trace: Trace, path: PathLike) -> None:
             name: [getattr(resource, name) for resource in task_graph.resources]
             for name in ("name", "policy", "device", "sequence")
         },
-        "tasks": _table(task_graph.tasks, _TasksShape),
-        "buffers": _table(task_graph.buffers, _BuffersShape) | {"kind": kinds},
+        "tasks": _written(task_graph.tasks),
+        "buffers": _written(task_graph.buffers) | {"kind": kinds},
         "spans": {
             "id": list(range(len(trace.start))),
             "start_ps": trace.start.tolist(),

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Required
+from typing import Any, Required, TypeGuard
 
 from typing_extensions import TypedDict
 
@@ -27,15 +27,77 @@ from ..nouns.strategy import SHORT_FORMS, Strategy, placed, resolve_partition, r
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
 from .device import datasheets, read_device
 from .examples import scenario_path
-from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
-from .named import PARTS, config_path, is_config, table_path
-from .paths import shown
 from .profile import read_profile
-from .reading import PathLike, label, parse_json, read_json, read_text
-from .shape import Format
+from .reading import PathLike, label, parse_json, read_json, read_text, shown
+from .shape import Format, keys_of
 from .strategy import FORMAT as STRATEGY
-from .strategy import read_strategy
+from .strategy import SUFFIXES, read_flexflow_strategy, read_strategy
+
+PARTS = ("graph", "cluster", "profile", "devices", "strategy")
+
+
+def is_config(name: Any) -> TypeGuard[str]:
+    """Whether a model's name is the path of a config.json."""
+    return isinstance(name, str) and name.endswith((".json", ".json.gz")) and "\0" not in name
+
+
+def config_path(graph: Any, folder: str) -> str | None:
+    """Where the config.json lies that a graph names as its model; None where it names none."""
+    name = graph.get("model") if isinstance(graph, Mapping) else None
+    return os.path.normpath(os.path.join(folder, name)) if is_config(name) else None
+
+
+def seen_from(folder: str, path: str) -> str:
+    """A path as a file in this folder names it."""
+    try:
+        return os.path.relpath(path, folder or os.curdir)
+    except ValueError:  # another drive of Windows
+        return path
+
+
+def moved(document: Mapping[str, Any], folder: str, target: str) -> dict[str, Any]:
+    """A scenario's document with every file that it names told from the folder ``target``, not
+    ``folder``: no path is absolute. Names of presets and models stay.
+    """
+
+    def renamed(part: Any) -> Any:
+        if isinstance(part, list):
+            return [renamed(entry) for entry in part]
+        if not isinstance(part, str) or not part or "\0" in part:
+            return part
+        path = os.path.join(folder, part)
+        return seen_from(target, path) if os.path.exists(path) else part
+
+    parts = {key: renamed(part) if key in PARTS else part for key, part in document.items()}
+    config = config_path(document.get("graph"), folder)
+    if config is not None:
+        parts["graph"] = {**parts["graph"], "model": seen_from(target, config)}
+    strategy = document.get("strategy")
+    table = table_path(strategy, folder) if isinstance(strategy, Mapping) else None
+    if isinstance(strategy, Mapping) and table is not None:
+        pipeline = {**strategy["pipeline"], "table": seen_from(target, table)}
+        parts["strategy"] = {**strategy, "pipeline": pipeline}
+    return parts
+
+
+def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_json) -> str | None:
+    """Where the schedule lies that a strategy (an object, or the path of one) names; None where it
+    names none.
+
+    ``read`` gives the value of a file; what is wrong with it is told where the strategy is read.
+    """
+    if isinstance(strategy, str) and strategy.endswith((".json", ".gz")) and "\0" not in strategy:
+        path = os.path.normpath(os.path.join(folder, strategy))
+        try:
+            strategy, folder = read(path) if os.path.isfile(path) else None, os.path.dirname(path)
+        except InputError:
+            return None
+    pipeline = strategy.get("pipeline") if isinstance(strategy, Mapping) else None
+    table = pipeline.get("table") if isinstance(pipeline, Mapping) else None
+    is_path = isinstance(table, str) and table and "\0" not in table
+    return os.path.normpath(os.path.join(folder, str(table))) if is_path else None
+
 
 # Large models by their names, or by the config.json that stands beside their released weights.
 
@@ -145,16 +207,10 @@ def _without_memory(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
     return read(value)
 
 
+@keys_of(MemoryModel)
 class _MemoryShape(TypedDict, total=False):
     """How memory is counted; docs/explanation/memory.md has the models."""
 
-    model: str
-    framework: str
-    rounding: str
-    expandable: bool
-    optimizer: str | None
-    gradients: int | None
-    dtype: str | None
     context: Any
     communication: Any
 
@@ -473,3 +529,50 @@ def _batch(value: Any) -> int | None:
         return None
     batch: int = (MODELS[value["model"]].sizes | sizes_of(value))["batch"]
     return batch
+
+
+class _GridShape(TypedDict, total=False):
+    """A grid.
+
+    - ``grid``: values by field, like ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"]}``, or a list
+      of such objects.
+    - ``name``, ``about``: what it is.
+    """
+
+    name: str
+    about: str
+    grid: Required[Any]
+
+
+GRID = Format(_GridShape, "a grid")
+
+
+def read_grid(path: PathLike) -> tuple[Mapping[str, list[Any]], ...]:
+    """Products of values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"]}``, one after
+    another.
+
+    Raises InputError with every problem at once.
+    """
+    with GRID.opened(path) as fields:
+        grid = fields["grid"]
+        products = grid if isinstance(grid, list) else [grid]
+        problems = [
+            problem
+            for i, product in enumerate(products)
+            for problem in _grid_problems(product, f"grid[{i}]" if grid is products else "grid")
+        ]
+        if problems or not products:
+            raise InputError(problems or "grid: must not be empty")
+        return tuple(products)
+
+
+def _grid_problems(product: Any, at: str) -> list[str]:
+    if not isinstance(product, dict):
+        return [
+            f"{at}: must be an object of lists, or a list of such objects, got {shown(product)}"
+        ]
+    return [
+        f'{at}["{field}"]: must be a list of values, got {shown(values)}'
+        for field, values in product.items()
+        if not isinstance(values, list)
+    ]

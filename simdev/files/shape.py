@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, fields
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
-from functools import cached_property
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from functools import cached_property, reduce
+from operator import or_
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, Required, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     ConfigDict,
@@ -28,9 +30,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import custom_error_schema
-from typing_extensions import get_type_hints, is_typeddict
+from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import (
     MAX_BYTES,
     exact,
@@ -39,10 +41,11 @@ from ..ground.units import (
     parse_flops,
     parse_slowdown,
     parse_time,
+    parse_times,
+    units_of,
 )
 from ..nouns.semantics.dtype import known, no_dtype
-from .paths import at, path_text, shown
-from .reading import label, read_json
+from .reading import at, label, path_text, read_json, shown
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 VERSION = 1
@@ -98,8 +101,7 @@ def _time(value: Any) -> Fraction | dict[str, Fraction]:
             seconds[str(kind)] = parse_time(_number(time))
         except ValueError as error:
             problems.append(f'["{kind}"]: {error}')
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return seconds
 
 
@@ -134,6 +136,54 @@ Dtype = Annotated[str, PlainValidator(_dtype)] | None
 GivenTime = Annotated[Fraction | dict[str, Fraction], PlainValidator(_time)]
 Time = GivenTime | None
 Priority = Annotated[int, PlainValidator(_priority)]
+
+T = TypeVar("T")
+_QUANTITIES: Mapping[tuple[Any, bool], Any] = {
+    (parse_bytes, False): Bytes,
+    (parse_bytes, True): OptionalBytes,
+    **{(parse_time, may_miss): Seconds for may_miss in (False, True)},
+    **{(parse_bandwidth, may_miss): Bandwidth for may_miss in (False, True)},
+    (parse_slowdown, False): Slowdown,
+    (parse_times, True): Time,
+}
+"""What a file may hold for a noun's quantity, by its parser and whether the noun may lack it; who
+lacks a rate or a time leaves the key out.
+"""
+
+
+def keys_of(noun: type, *without: str) -> Callable[[T], T]:
+    """Decorates a TypedDict, whose keys become the fields of a dataclass but for those named: a
+    field without default is required, and its type is that of the noun in JSON unless the TypedDict
+    tells it.
+    """
+    make: Any = TypedDict
+
+    def decorated(shape: Any) -> Any:
+        given, kinds = get_type_hints(shape, include_extras=True), dict[str, Any]()
+        hints, units = get_type_hints(noun), units_of(noun)
+        for field in fields(noun):
+            if field.name in without:
+                continue
+            name, kind = field.name, _in_json(hints[field.name])
+            if name in units:
+                unit, may_miss = units[name]
+                kind = _QUANTITIES[unit.parse, may_miss]
+            kinds[name] = given.pop(name, Required[kind] if field.default is MISSING else kind)
+        made = make(shape.__name__, kinds | given, total=False)
+        made.__doc__, made.__module__ = shape.__doc__, shape.__module__
+        return made
+
+    return decorated
+
+
+def _in_json(hint: Any) -> Any:
+    """The type that a value has in a file: tuples are lists there, mappings objects."""
+    origin, parts = get_origin(hint), tuple(map(_in_json, get_args(hint)))
+    if origin is tuple:
+        return list[parts[0]]  # type: ignore[valid-type]
+    if origin is Mapping:
+        return dict[parts[0], parts[1]]  # type: ignore[valid-type]
+    return reduce(or_, parts) if origin in (Union, UnionType) else hint
 
 
 class _Worded:
@@ -221,8 +271,7 @@ class Format:
             fields = self.validated({key: item for key, item in value.items() if key != "version"})
         except InputError as error:
             raise InputError([*problems, *error.problems]) from None
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
         return fields
 
     def validated(self, value: Any) -> dict[str, Any]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from fractions import Fraction
+from math import prod
 from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
+from ..nouns.cluster import Cluster
+from ..nouns.graph import Graph
+from ..nouns.semantics import op_semantics, output_axes, traits_of
 from ..nouns.strategy import (
     POLICIES,
     POLICY_NAMES,
@@ -33,15 +36,16 @@ from ..nouns.strategy import (
     sync_of,
     sync_policy,
 )
+from ..nouns.structure import op_splits, weights_of
 from .collectives import choice_object, read_choice
-from .paths import shown
-from .reading import PathLike, read_text
-from .shape import Bandwidth, Bytes, Format, OptionalBytes, Priority, Seconds, opened
-from .writing import changed_fields, time_text, write_text
+from .reading import PathLike, label, read_text, shown
+from .shape import Format, Priority, keys_of, opened
+from .writing import changed_fields, write_text
 
 # The keys of a strategy's file, and what they mean.
 
 
+@keys_of(Order)
 class OrderShape(TypedDict, total=False):
     """The order in queues.
 
@@ -54,9 +58,9 @@ class OrderShape(TypedDict, total=False):
 
     policy: Required[str]
     priority: dict[str, Priority]
-    sequence: dict[str, list[str]]
 
 
+@keys_of(Configuration)
 class ConfigurationShape(TypedDict, total=False):
     """How an op is split.
 
@@ -65,79 +69,27 @@ class ConfigurationShape(TypedDict, total=False):
     - ``time``: ``divided``: a part takes its share of the op's time.
     """
 
-    split: dict[str, int]
-    devices: list[str]
-    time: str | None
 
-
+@keys_of(Sync)
 class SyncShape(TypedDict, total=False):
     """A policy of synchronisation; ``simdev.nouns.strategy.Sync`` tells its keys."""
 
-    policy: Required[str]
-    transport: str
-    slice_parameters: int | None
-    even_parameters: int | None
-    bucket: OptionalBytes
-    priority: str
-    credit: OptionalBytes
-    credit_rule: str
     servers: Any
-    server_order: str
     aggregation: Any
-    reply: str
-    overlap: bool
-    message: Seconds
-    hold: str
-    segment: Bytes
-    spread: str
 
 
+@keys_of(Parallelism)
 class PipelineShape(TypedDict, total=False):
     """Parallelism; ``simdev.nouns.strategy.Parallelism`` tells its keys."""
 
-    dp: int
-    tp: int
-    pp: int
-    ep: int
-    cp: int
-    context: str
-    microbatches: int
-    microbatch: int
-    global_batch: int | None
-    schedule: str
-    chunks: int
-    table: str | None
-    stage_layers: list[int]
-    stages: list[list[str] | str]
-    ranks: list[str]
-    zero: int
-    prefetch: int
-    in_flight: int
-    bucket: int
-    reduce_bytes: int | None
-    message_latency: Seconds
-    overlap: bool
-    recompute: str
-    recompute_modules: list[str]
-    flash: bool | None
-    sequence_parallel: bool
-    tensor_overlap: bool
-    scatter_gather: bool
-    offload: list[str]
-    host_bandwidth: Bandwidth
-    gradient_bytes: int
-    state_bytes: int
 
-
+@keys_of(Loader)
 class LoaderShape(TypedDict, total=False):
     """What makes the batch.
 
     - ``device``: where.
     - ``time``: of each batch.
     """
-
-    device: Required[str]
-    time: Seconds
 
 
 class StrategyShape(TypedDict, total=False):
@@ -212,8 +164,7 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
             read["loader"] = Loader(**fields["loader"])
         if "pipeline" in fields:
             read["pipeline"] = read_pipeline(fields["pipeline"], folder, problems)
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
         return Strategy(fields.get("placement", {}), **read)
 
 
@@ -407,8 +358,7 @@ def _split_object(strategy: Strategy) -> dict[str, Any]:
     if strategy.accumulate != 1:
         fields["accumulate"] = strategy.accumulate
     if strategy.loader is not None:
-        time = time_text(Fraction(strategy.loader.time))
-        fields["loader"] = {"device": strategy.loader.device, "time": time}
+        fields["loader"] = changed_fields(strategy.loader, "time")
     if strategy.pipeline is not None:
         fields["pipeline"] = pipeline_object(strategy.pipeline)
     return fields
@@ -434,3 +384,148 @@ def pipeline_object(pipeline: Parallelism) -> dict[str, Any]:
             "file by hand"
         )
     return changed_fields(pipeline)
+
+
+SUFFIXES = (".txt", ".strategy")
+"""Files that end so are read as FlexFlow's; all others are JSON."""
+GPU, CPU = 0, 1
+
+
+def read_flexflow_strategy(path: PathLike, graph: Graph, cluster: Cluster) -> Strategy:
+    """The strategy of a file for the forward ops of a graph; their backward ops follow them.
+
+    Device id i is the i-th device of the cluster that runs ops and is of the asked type (kinds that
+    begin with "cpu" are CPUs; where all are or none is, all count). Raises InputError with the
+    file's name.
+    """
+    try:
+        return _strategy(_Words(read_text(path).split()), graph, cluster)
+    except InputError as error:
+        raise error.within(label(path)) from None
+
+
+class _Words:
+    """The words of a file, read one after the other."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words, self.at = words, 0
+
+    def text(self, expected: str) -> str:
+        if self.at == len(self.words):
+            raise InputError(f"ends where {expected} should stand")
+        self.at += 1
+        return self.words[self.at - 1]
+
+    def number(self, expected: str) -> int:
+        word = self.text(expected)
+        if not (word.isascii() and word.isdecimal() and len(word) < 9):
+            raise InputError(
+                f"word {self.at}: {expected} must be a whole number, got {word[:40]!r}"
+            )
+        return int(word)
+
+    def numbers(self, count: int, expected: str) -> list[int]:
+        if count > len(self.words) - self.at:
+            raise InputError(f"ends where {expected} should stand")
+        return [self.number(expected) for _ in range(count)]
+
+
+def _strategy(words: _Words, graph: Graph, cluster: Cluster) -> Strategy:
+    partition: dict[str, Configuration] = {}
+    problems: list[str] = []
+    for _ in range(words.number("the number of ops")):
+        name = words.text("the name of an op")
+        where = f'op "{name}"'
+        kind = words.number(f"the device type of {where}")
+        degrees = words.numbers(
+            words.number(f"the number of dimensions of {where}"), f"a dimension of {where}"
+        )
+        ids = words.numbers(
+            words.number(f"the number of device ids of {where}"), f"a device id of {where}"
+        )
+        if name in partition:
+            problems.append(f"{where}: stands there twice")
+        try:
+            partition[name] = _configuration(graph, cluster, name, kind, degrees, ids)
+        except InputError as error:
+            problems += error.problems
+    if words.at < len(words.words):
+        problems.append(
+            f"word {words.at + 1}: nothing may follow the last op, got "
+            f"{words.words[words.at][:40]!r}"
+        )
+    refuse(problems)
+    return Strategy(partition=partition | _data_parallel(graph, cluster, partition))
+
+
+def _configuration(
+    graph: Graph, cluster: Cluster, name: str, kind: int, degrees: list[int], ids: list[int]
+) -> Configuration:
+    """The configuration of an op. Row-major order over the dimensions of the output is FlexFlow's
+    order of points: the innermost runs fastest. Raises InputError.
+    """
+    if name not in graph.index:
+        raise InputError(f'op "{name}": the graph has no op of this name')
+    if kind not in (GPU, CPU):
+        raise InputError(f'op "{name}": the device type must be 0 (GPU) or 1 (CPU), got {kind}')
+    semantics = op_semantics(graph, graph.index[name])
+    if not semantics.outputs:
+        raise InputError(f'op "{name}": makes no tensor, so it has no dimensions to cut')
+    axes = output_axes(semantics)
+    if len(degrees) != len(axes):
+        raise InputError(
+            f'op "{name}": has {len(degrees)} dimensions here, its output has {len(axes)}'
+        )
+    outermost_first = list(zip(axes, reversed(degrees), strict=True))
+    devices = _devices(cluster, kind)
+    problems = [
+        f'op "{name}": dimension {dimension} of its output (axis "{axis}") cannot be '
+        f"cut into {degree} parts"
+        for dimension, (axis, degree) in enumerate(outermost_first)
+        if degree < 1 or (degree > 1 and axis is None)
+    ]
+    if ids and len(ids) != prod(degrees):
+        problems.append(f'op "{name}": has {prod(degrees)} parts and {len(ids)} device ids')
+    last = len(devices) - 1
+    problems += [f'op "{name}": device id {i} is not in 0..{last}' for i in ids if i > last]
+    refuse(problems)
+    # FlexFlow names a device for every part; here consecutive parts may share one.
+    run = next((n for n in range(1, len(ids) + 1) if len(ids) % n == 0 and _in_runs(ids, n)), 1)
+    split = {axis: degree for axis, degree in outermost_first if axis and degree > 1}
+    return Configuration(split, tuple(devices[i] for i in ids[::run]))
+
+
+def _in_runs(ids: list[int], length: int) -> bool:
+    """Whether ids come in runs of this length, all runs of different devices."""
+    runs = [set(ids[at : at + length]) for at in range(0, len(ids), length)]
+    return all(len(run) == 1 for run in runs) and len(set.union(*runs)) == len(runs)
+
+
+def _devices(cluster: Cluster, kind: int) -> list[str]:
+    hosts = [device.name for device in cluster.devices if device.runs_ops and device.is_host]
+    # On a cluster of CPUs alone, or of GPUs alone, both types mean all devices.
+    if kind == CPU and hosts:
+        return hosts
+    return [cluster.devices[i].name for i in cluster.workers]
+
+
+def _data_parallel(
+    graph: Graph, cluster: Cluster, given: Mapping[str, Configuration]
+) -> dict[str, Configuration]:
+    """Forward ops that the file leaves out: their samples spread over all devices, where these
+    divide them.
+    """
+    names, partition = tuple(_devices(cluster, GPU)), {}
+    weights = weights_of(graph)
+    for position, op in enumerate(graph.ops):
+        if op.name in given or op.phase != "forward" or traits_of(op.kind).leaf:
+            continue
+        try:
+            splits = op_splits(graph, position, weights)
+        except InputError:
+            # FlexFlow has more kinds than have semantics here; such an op runs whole.
+            continue
+        sample = next((split for split in splits if split.kind == "sample"), None)
+        if sample is not None and sample.size % len(names) == 0:
+            partition[op.name] = Configuration({sample.axis: len(names)}, names)
+    return partition

@@ -16,12 +16,11 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
-from decimal import Decimal, localcontext
-from fractions import Fraction
+from dataclasses import fields, is_dataclass
 from itertools import count
 from typing import Any
 
+from ..ground.units import units_of
 from .reading import PathLike
 
 
@@ -207,75 +206,23 @@ def changed_fields(noun: Any, *always: str) -> dict[str, Any]:
     """Fields of a dataclass that differ from their defaults, and those named, ready for JSON:
     tuples as lists, times and rates as texts with units.
     """
-    changed: dict[str, Any] = {}
+    changed, units = dict[str, Any](), units_of(noun.__class__)
     for field in fields(noun):
         value = getattr(noun, field.name)
         if field.name not in always and (value is None or value == field.default):
             continue
+        unit, _ = units.get(field.name, (None, False))
         # Exact fractions: a float would come back as another number.
-        if field.name in _TEXTS and isinstance(value, int | Fraction):
-            value = _TEXTS[field.name](Fraction(value))
+        if unit is not None and unit.text is not None:
+            value = unit.text(value)
         changed[field.name] = listed(value)
     return changed
 
 
 def listed(value: Any) -> Any:
-    """Tuples as lists, also inside of tuples; everything else as it is."""
-    return [listed(item) for item in value] if isinstance(value, tuple) else value
-
-
-def time_text(seconds: Fraction) -> str:
-    """Exact text of a time in the largest unit that leaves it at least 1: ``12 us``."""
-    return _text(seconds, {"s": 0, "ms": -3, "us": -6, "ns": -9, "ps": -12})
-
-
-def rate_text(rate: Fraction) -> str:
-    """Exact text of a bandwidth: ``5.7 GB/s``."""
-    return _text(rate, {"TB/s": 12, "GB/s": 9, "MB/s": 6, "kB/s": 3, "B/s": 0})
-
-
-def _text(value: Fraction, units: dict[str, int]) -> str:
-    unit = next(
-        (name for name, power in units.items() if value >= Fraction(10) ** power), list(units)[-1]
-    )
-    # Zero is less than one of every unit; it is written in the first.
-    unit = next(iter(units)) if value == 0 else unit
-    return f"{decimal_text(value / Fraction(10) ** units[unit])} {unit}"
-
-
-def decimal_text(value: Fraction) -> str:
-    """The fraction as a decimal: exact where it ends within 60 digits, else rounded up to 30
-    significant ones.
+    """Tuples as lists and dataclasses as their changed fields, also inside of tuples; everything
+    else as it is.
     """
-    # A fraction ends as a decimal where its denominator has no prime factors but 2 and 5.
-    digits, rest = 0, value.denominator
-    for factor in (2, 5):
-        power = 0
-        while rest % factor == 0:
-            rest //= factor
-            power += 1
-        digits = max(digits, power)
-    with localcontext() as context:
-        context.prec, context.rounding = (
-            (200, "ROUND_HALF_EVEN") if rest == 1 and digits <= 60 else (30, "ROUND_CEILING")
-        )
-        return f"{(Decimal(value.numerator) / Decimal(value.denominator)).normalize():f}"
-
-
-# By the names that fields have in nouns; what stands here is a text in files, with its unit where
-# it has one.
-_TEXTS = {
-    "gap": time_text,
-    "launch": time_text,
-    "latency": time_text,
-    "measured_latency": time_text,
-    "message": time_text,
-    "message_latency": time_text,
-    "bandwidth": rate_text,
-    "measured_bandwidth": rate_text,
-    "host_bandwidth": rate_text,
-    "aggregation": rate_text,
-    "slowdown": decimal_text,
-    "both_ways": decimal_text,
-    "beside_copies": decimal_text,
-}
+    if is_dataclass(value):
+        return changed_fields(value)
+    return [listed(item) for item in value] if isinstance(value, tuple) else value

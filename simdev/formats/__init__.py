@@ -12,23 +12,26 @@ from typing import Any
 from ..files.reading import PathLike, label
 from ..ground.errors import InputError, within
 from ..ground.units import Number
-from .chakra import is_trace, parse_trace, traces_scenario
-from .dnn_partitioning import parse_workload, workload_scenario
+from .chakra import traces_scenario
+from .chakra_messages import is_trace, parse_trace
 from .imported import (
+    ZIP,
     AnyImported,
     Imported,
     ImportedCluster,
     ImportedTables,
+    Machine,
+    Source,
+    graph_scenario,
     imported_text,
+    open_source,
     write_imported,
 )
-from .machine import Machine, graph_scenario
-from .nccl import log_tables, parse_log
 from .networks import network_scenario, parse_network
-from .onnx import is_model, model_graph, model_scenario, parse_model, read_model
-from .pipedream import layers_scenario, parse_layers
-from .source import ZIP, Source, open_source
-from .topology import parse_topology, topology_cluster
+from .nvidia import log_tables, parse_log, parse_topology, topology_cluster
+from .onnx_graph import model_graph, model_scenario
+from .onnx_model import is_model, parse_model, read_model
+from .partitioning import layers_scenario, parse_layers, parse_workload, workload_scenario
 
 # Which format a file has, and the reader for it.
 

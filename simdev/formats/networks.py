@@ -2,7 +2,7 @@
 and edges.
 
 A node is an op, an edge a tensor that its end reads. Known attributes are those of
-``simdev.ground.attributes``; any other is kept with the op. Pickles are not read: they run whatever
+``simdev.nouns.graph``; any other is kept with the op. Pickles are not read: they run whatever
 their maker wrote into them.
 """
 
@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..files.reading import parse_json
 from ..files.shape import plain
-from ..ground.attributes import EDGE, KIND, OUTPUT, SIZES, TIME, only, size_of, time_of
-from ..ground.errors import InputError, collecting
-from ..nouns.graph import Graph, Op, Tensor
-from .imported import Imported
-from .machine import Machine, graph_scenario
+from ..ground.errors import InputError, collecting, refuse
+from ..nouns.graph import EDGE, KIND, OUTPUT, SIZES, TIME, Graph, Op, Tensor, only, size_of, time_of
+from .imported import Imported, Machine, graph_scenario
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -71,8 +69,7 @@ def _node_link(text: str) -> nx.Graph[Any]:
     # networkx wrote "links" before 3.4, and writes "edges" since.
     edges = "links" if "links" in value else "edges"
     problems = list(_node_link_problems(value, edges))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return nx.node_link_graph({"directed": True, "multigraph": False, **value}, edges=edges)
 
 
@@ -136,8 +133,7 @@ def network_scenario(
             # With the size of an edge its tensor is wrong too, which has been told already.
             if not problems:
                 ops.append(_with_edges(op, network, node, sizes))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     if not ops:
         raise InputError("the graph has no nodes")
     dropped = {
@@ -182,8 +178,7 @@ def _op(name: str, fields: Mapping[str, Any]) -> Op:
     sizes = [key for key in OUTPUT if _size(rest, (key,)) is not None]
     attrs = {key: plain(rest[key]) for key in rest if key not in {*values, time, *sizes}}
     problems = list(Op(name).problems())
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return Op(name, kind, attrs=attrs, **values)
 
 

@@ -9,9 +9,14 @@ decimals as written: 0.1 means one tenth.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from decimal import Decimal
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import cache
+from typing import Annotated, Any, get_args, get_type_hints
+
+from .frozen import FrozenDict
 
 Number = int | float | str | Decimal | Fraction
 
@@ -128,6 +133,13 @@ def parse_time(value: Number) -> Fraction:
     return seconds
 
 
+def parse_times(value: Number | Mapping[str, Number]) -> Fraction | FrozenDict[str, Fraction]:
+    """Seconds, or seconds by kind of device. Raises ValueError."""
+    if isinstance(value, Mapping):
+        return FrozenDict({kind: parse_time(time) for kind, time in value.items()})
+    return parse_time(value)
+
+
 def parse_flops(value: Number) -> Fraction:
     """Floating-point operations per second, positive and at most 10^21. Raises ValueError."""
     rate = _quantity(value, _FLOPS, "67 TFLOP/s")
@@ -151,6 +163,95 @@ def parse_slowdown(value: Number) -> Fraction:
     if not 1 <= factor <= 2:
         raise ValueError(f"must be from 1 to 2, got {float(factor):g}")
     return factor
+
+
+def decimal_text(value: Fraction) -> str:
+    """The fraction as a decimal: exact where it ends within 60 digits, else rounded up to 30
+    significant ones.
+    """
+    # A fraction ends as a decimal where its denominator has no prime factors but 2 and 5.
+    digits, rest = 0, value.denominator
+    for factor in (2, 5):
+        power = 0
+        while rest % factor == 0:
+            rest //= factor
+            power += 1
+        digits = max(digits, power)
+    with localcontext() as context:
+        context.prec, context.rounding = (
+            (200, "ROUND_HALF_EVEN") if rest == 1 and digits <= 60 else (30, "ROUND_CEILING")
+        )
+        return f"{(Decimal(value.numerator) / Decimal(value.denominator)).normalize():f}"
+
+
+def time_text(seconds: Fraction) -> str:
+    """Exact text of a time in the largest unit that leaves it at least 1: ``12 us``."""
+    return _text(seconds, {"s": 0, "ms": -3, "us": -6, "ns": -9, "ps": -12})
+
+
+def times_text(seconds: Fraction | Mapping[str, Fraction]) -> str | dict[str, str]:
+    """Exact text of a time, or of each time by kind of device."""
+    if isinstance(seconds, Mapping):
+        return {kind: time_text(time) for kind, time in seconds.items()}
+    return time_text(seconds)
+
+
+def rate_text(rate: Fraction) -> str:
+    """Exact text of a bandwidth: ``5.7 GB/s``."""
+    return _text(rate, {"TB/s": 12, "GB/s": 9, "MB/s": 6, "kB/s": 3, "B/s": 0})
+
+
+def _text(value: Fraction, units: dict[str, int]) -> str:
+    unit = next(
+        (name for name, power in units.items() if value >= Fraction(10) ** power), list(units)[-1]
+    )
+    # Zero is less than one of every unit; it is written in the first.
+    unit = next(iter(units)) if value == 0 else unit
+    return f"{decimal_text(value / Fraction(10) ** units[unit])} {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """How a quantity is read from a number or a text, and how its exact value is written as a text
+    (None: as a plain number).
+    """
+
+    parse: Callable[[Any], Any]
+    text: Callable[[Any], Any] | None = None
+
+
+# Types for the fields of nouns: the unit is told once, for the noun, for files in and files out.
+Bytes = Annotated[Number, Unit(parse_bytes)]
+Seconds = Annotated[Number, Unit(parse_time, time_text)]
+Times = Annotated[Number | Mapping[str, Number], Unit(parse_times, times_text)]
+Bandwidth = Annotated[Number, Unit(parse_bandwidth, rate_text)]
+Slowdown = Annotated[Number, Unit(parse_slowdown, decimal_text)]
+
+
+@cache
+def units_of(noun: Any) -> Mapping[str, tuple[Unit, bool]]:
+    """By name of each field of a dataclass that is a quantity its unit, and whether it may be
+    None.
+    """
+    units = {}
+    for name, hint in get_type_hints(noun, include_extras=True).items():
+        choices = (hint, *get_args(hint))
+        for unit in (unit for choice in choices for unit in getattr(choice, "__metadata__", ())):
+            units[name] = unit, type(None) in choices
+    return units
+
+
+def unread(noun: Any) -> Iterator[str]:
+    """Puts exact SI values in place of the quantities of a frozen dataclass; yields ``field:
+    reason`` for what is none.
+    """
+    for name, (unit, may_miss) in units_of(noun.__class__).items():
+        value = getattr(noun, name)
+        if value is not None or not may_miss:
+            try:
+                object.__setattr__(noun, name, unit.parse(value))
+            except ValueError as error:
+                yield f"{name}: {error}"
 
 
 def picoseconds(seconds: Fraction) -> int:
@@ -190,6 +291,14 @@ def text_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is a text; a trace may call a kind anything."""
     if not isinstance(value, str):
         yield f"{name}: must be a text, got {str(value)[:40]!r}"
+
+
+def unlisted(noun: object, **choices: Collection[str | None]) -> Iterator[str]:
+    """``field: reason`` for each of these fields of a noun whose value is none of its choices."""
+    for name, choice in choices.items():
+        if getattr(noun, name) not in tuple(choice):
+            known = ", ".join(filter(None, choice))
+            yield f'{name}: must be one of {known}, got "{getattr(noun, name)}"'
 
 
 def format_number(value: float) -> str:

@@ -6,24 +6,25 @@ their ends, so that listing them in another order changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
 from typing import Any
 
-from ..ground.display import Displayed
 from ..ground.errors import refuse
 from ..ground.frozen import FrozenDict, freeze
+from ..ground.registry import Displayed
 from ..ground.units import (
-    Number,
+    Bandwidth,
+    Bytes,
+    Seconds,
+    Slowdown,
     is_count,
     name_problems,
-    parse_bandwidth,
-    parse_bytes,
-    parse_slowdown,
-    parse_time,
+    unlisted,
+    unread,
 )
 
 # Told here, for files are checked before a fabric is made; ``fabric.MODES`` has the same names.
@@ -54,17 +55,14 @@ class Host:
     mode: str = "eager"
     ahead: int = 1024
     threads: str = "device"
-    launch: Number = "10 us"
+    launch: Seconds = "10 us"
 
     def __post_init__(self) -> None:
-        _normalise(self, launch=parse_time)
+        refuse(unread(self))
 
     def problems(self) -> Iterator[str]:
         """What is wrong with it, as ``field: reason``."""
-        if self.mode not in HOST_MODES:
-            yield f'mode: must be one of {", ".join(HOST_MODES)}, got "{self.mode}"'
-        if self.threads not in THREADS:
-            yield f'threads: must be one of {", ".join(THREADS)}, got "{self.threads}"'
+        yield from unlisted(self, mode=HOST_MODES, threads=THREADS)
         if not (is_count(self.ahead) and self.ahead):
             yield f"ahead: must be a whole number > 0, got {self.ahead!r}"
 
@@ -84,23 +82,17 @@ class Device:
 
     name: str
     kind: str = "gpu"
-    memory: Number | None = None
-    gap: Number = 0
+    memory: Bytes | None = None
+    gap: Seconds = 0
     staging: bool = False
-    chunk: Number | None = None
+    chunk: Bytes | None = None
     transit: bool = True
     node: int = 0
     host: Host | None = None
-    beside_copies: Number = 1
+    beside_copies: Slowdown = 1
 
     def __post_init__(self) -> None:
-        _normalise(
-            self,
-            memory=parse_bytes,
-            gap=parse_time,
-            chunk=parse_bytes,
-            beside_copies=parse_slowdown,
-        )
+        refuse(unread(self))
 
     @property
     def runs_ops(self) -> bool:
@@ -150,28 +142,20 @@ class Link:
     """
 
     ends: tuple[str, str]
-    bandwidth: Number
-    latency: Number = 0
-    gap: Number = 0
+    bandwidth: Bandwidth
+    latency: Seconds = 0
+    gap: Seconds = 0
     duplex: str = "full"
     hold_latency: bool = True
     kind: str = ""
     lanes: int | None = None
-    both_ways: Number = 1
-    measured_bandwidth: Number | None = None
-    measured_latency: Number | None = None
+    both_ways: Slowdown = 1
+    measured_bandwidth: Bandwidth | None = None
+    measured_latency: Seconds | None = None
 
     def __post_init__(self) -> None:
         freeze(self, "ends")
-        _normalise(
-            self,
-            bandwidth=parse_bandwidth,
-            latency=parse_time,
-            gap=parse_time,
-            both_ways=parse_slowdown,
-            measured_bandwidth=parse_bandwidth,
-            measured_latency=parse_time,
-        )
+        refuse(unread(self))
 
     def problems(self, devices: Container[str]) -> Iterator[str]:
         """What is wrong with it between devices of these names, as ``field: reason``."""
@@ -180,8 +164,7 @@ class Link:
                 yield f'ends[{side}]: no device named "{end}"'
         if self.ends[0] == self.ends[1]:
             yield f'ends: "{self.ends[0]}" is linked to itself'
-        if self.duplex not in DUPLEX:
-            yield f'duplex: must be one of {", ".join(DUPLEX)}, got "{self.duplex}"'
+        yield from unlisted(self, duplex=DUPLEX)
         if self.kind:
             yield from name_problems("kind", self.kind)
         if self.lanes is not None and not (is_count(self.lanes) and self.lanes):
@@ -194,18 +177,9 @@ class Link:
         """The link as it was when the collectives of its cluster were measured."""
         if self.measured_bandwidth is None and self.measured_latency is None:
             return self
-        was = self.measured_bandwidth, self.measured_latency
-        bandwidth, latency = (
-            now if then is None else then
-            for then, now in zip(was, (self.bandwidth, self.latency), strict=True)
-        )
-        return replace(
-            self,
-            bandwidth=bandwidth,
-            latency=latency,
-            measured_bandwidth=None,
-            measured_latency=None,
-        )
+        was = {"bandwidth": self.measured_bandwidth, "latency": self.measured_latency}
+        before = {name: value for name, value in was.items() if value is not None}
+        return replace(self, measured_bandwidth=None, measured_latency=None, **before)
 
     def between(self, first: str, second: str) -> Link:
         """A link with these quantities between two other devices."""
@@ -218,18 +192,6 @@ class Link:
 
 
 _LINK_FIELDS = tuple(link_field.name for link_field in fields(Link))
-
-
-def _normalise(noun: object, **parsers: Callable[[Number], object]) -> None:
-    problems = []
-    for name, parse in parsers.items():
-        value = getattr(noun, name)
-        if value is not None:
-            try:
-                object.__setattr__(noun, name, parse(value))
-            except ValueError as error:
-                problems.append(f"{name}: {error}")
-    refuse(problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +252,7 @@ class Cluster(Displayed):
                         f"links[{taken[pair]}]"
                     )
                     break
-        if self.queues not in QUEUES:
-            yield f'queues: must be one of {", ".join(QUEUES)}, got "{self.queues}"'
-        if self.transfer not in TRANSFERS:
-            yield f'transfer: must be one of {", ".join(TRANSFERS)}, got "{self.transfer}"'
+        yield from unlisted(self, queues=QUEUES, transfer=TRANSFERS)
         if self.host is not None:
             yield from (f"host.{problem}" for problem in self.host.problems())
         yield from self._thread_problems()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -18,14 +19,83 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ..ground.attributes import EDGE, KIND, OUTPUT, TIME, WEIGHT, only, size_of, time_of
-from ..ground.display import Displayed
-from ..ground.errors import InputError, prefixed
+import numpy as np
+
+from ..ground.errors import InputError, prefixed, refuse
 from ..ground.frozen import FrozenDict, freeze
-from ..ground.units import Number, is_count, name_problems, parse_time, size_problems, text_problems
+from ..ground.registry import Displayed
+from ..ground.units import (
+    Times,
+    exact,
+    is_count,
+    name_problems,
+    parse_bytes,
+    parse_time,
+    size_problems,
+    text_problems,
+    unlisted,
+    unread,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
+
+KIND = ("kind", "op", "op_type", "type")
+TIME = {"time": 0, "seconds": 0, "duration": 0, "time_s": 0} | {
+    f"{name}_{unit}": power
+    for name in ("time", "duration")
+    for unit, power in (("ms", -3), ("us", -6), ("ns", -9), ("ps", -12))
+}
+"""Attributes for the time, with the power of ten of a plain number in seconds; a text may carry a
+unit instead.
+"""
+
+SIZES = ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes")
+OUTPUT = ("bytes", "nbytes", "output_bytes", "size")
+EDGE = ("bytes", "nbytes", "size", "tensor_bytes")
+WEIGHT = "weight"
+"""Of an edge made in Python: its bytes. In a file it may be anything, and is not read."""
+
+
+def only(fields: Mapping[str, Any], known: Sequence[str], meaning: str) -> str | None:
+    """The attribute of those ``known`` that is there, None for none.
+
+    Raises InputError where several tell one ``meaning``.
+    """
+    names = [name for name in known if fields.get(name) is not None]
+    if len(names) > 1:
+        raise InputError(f"{names[1]}: the {meaning} is told twice, beside {names[0]}")
+    return names[0] if names else None
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy, which graphs often hold, as Python has it."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def size_of(fields: Mapping[str, Any], name: str) -> int:
+    """The bytes that an attribute tells. Raises InputError."""
+    value = _plain(fields[name])
+    try:
+        # GraphML and JavaScript write whole numbers as floats.
+        return parse_bytes(Fraction(str(value)) if isinstance(value, (float, Decimal)) else value)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def time_of(name: str, value: Any) -> Any:
+    """Seconds, or seconds by kind of device. Raises InputError."""
+    if isinstance(value, Mapping):
+        return {str(kind): time_of(f"{name}.{kind}", time) for kind, time in value.items()}
+    value = _plain(value)
+    power = TIME.get(name.partition(".")[0], 0)
+    try:
+        if isinstance(value, str):
+            return parse_time(value)
+        return parse_time(exact(value) * Fraction(10) ** power)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
+
 
 PHASES = ("forward", "backward", "update")
 _SIZE = "output size"
@@ -83,8 +153,8 @@ class Op:
     state_bytes: int = 0
     workspace_bytes: int = 0
     colocate: str | None = None
-    time: Number | Mapping[str, Number] | None = None
-    host_time: Number | Mapping[str, Number] | None = None
+    time: Times | None = None
+    host_time: Times | None = None
     launches: int | None = None
     blocks_host: bool = False
     releases: tuple[str, ...] = ()
@@ -94,10 +164,8 @@ class Op:
             # Most are so already, and a graph may have a hundred thousand ops.
             if type(getattr(self, name)) not in (tuple, FrozenDict):
                 freeze(self, name)
-        if self.time is not None:
-            object.__setattr__(self, "time", _table(self.time, "time"))
-        if self.host_time is not None:
-            object.__setattr__(self, "host_time", _table(self.host_time, "host_time"))
+        if self.time is not None or self.host_time is not None:
+            refuse(unread(self))
 
     def seconds_on(self, device_kind: str) -> Fraction | None:
         """The time given in the graph for this kind of device, in seconds, or None."""
@@ -121,8 +189,7 @@ class Op:
                 'in ":0" or start with "^"'
             )
         yield from text_problems("kind", self.kind)
-        if self.phase not in PHASES:
-            yield f'phase: must be one of {", ".join(PHASES)}, got "{self.phase}"'
+        yield from unlisted(self, phase=PHASES)
         if self.colocate is not None:
             yield from name_problems("colocate", self.colocate)
         for name in ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes"):
@@ -201,25 +268,11 @@ def _outputs_of(graph: nx.DiGraph[Any], node: Any, size: int | None) -> tuple[Te
     return (Tensor(max(sizes)),) if sizes else ()
 
 
-def _table(time: Number | Mapping[str, Number], name: str) -> Fraction | FrozenDict[str, Fraction]:
-    """A time, or the times of a table by device kind, in seconds. Raises InputError."""
-    if isinstance(time, Mapping):
-        return FrozenDict({kind: _seconds(value, name) for kind, value in time.items()})
-    return _seconds(time, name)
-
-
-def _seconds_on(time: Number | Mapping[str, Number] | None, kind: str) -> Fraction | None:
+def _seconds_on(time: Times | None, kind: str) -> Fraction | None:
     seconds = time.get(kind) if isinstance(time, Mapping) else time
     # As the constructor left it, which a type cannot tell.
     assert seconds is None or isinstance(seconds, Fraction)
     return seconds
-
-
-def _seconds(value: Number, name: str) -> Fraction:
-    try:
-        return parse_time(value)
-    except ValueError as error:
-        raise InputError(f"{name}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -247,8 +300,7 @@ class Graph(Displayed):
         # References that lead nowhere have no edges that a cycle could go along.
         if not problems:
             problems.extend(self._cycle_problems())
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
 
     @classmethod
     def trusted(cls, name: str, ops: tuple[Op, ...]) -> Graph:
@@ -322,13 +374,19 @@ class Graph(Displayed):
         yield from (self.resolve(text) for text in op.inputs)
         yield from ((self.index[name.removeprefix("^")], -1) for name in op.control_inputs)
 
+    def unresolved(self, i: int, field: str) -> Iterator[str]:
+        """``ops[i].field[k]: reason`` for each tensor that a field of the op at a position names
+        ("inputs", "releases") and that no op makes.
+        """
+        for k, text in enumerate(getattr(self.ops[i], field)):
+            try:
+                self.resolve(text)
+            except InputError as error:
+                yield f"ops[{i}].{field}[{k}]: {error}"
+
     def _reference_problems(self) -> Iterator[str]:
         for i, op in enumerate(self.ops):
-            for j, text in enumerate(op.inputs):
-                try:
-                    self.resolve(text)
-                except InputError as error:
-                    yield f"ops[{i}].inputs[{j}]: {error}"
+            yield from self.unresolved(i, "inputs")
             for j, name in enumerate(op.control_inputs):
                 if name.removeprefix("^") not in self.index:
                     yield f'ops[{i}].control_inputs[{j}]: no op named "{name}"'

@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields, replace
 from operator import is_
 from typing import Any
 
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, collecting, refuse
 from ..ground.frozen import freeze
-from ..ground.units import Number, is_count, parse_bytes
+from ..ground.units import Number, is_count, parse_bytes, unlisted
 from .cluster import Cluster, Device
 from .graph import Graph, Op
 from .semantics import traits_of
@@ -94,17 +94,8 @@ class MemoryModel:
         refuse(self._problems())
 
     def _problems(self) -> Iterator[str]:
-        choices: dict[str, tuple[str | None, ...]] = {
-            "model": MODELS,
-            "framework": FRAMEWORKS,
-            "rounding": tuple(ROUNDING),
-            "optimizer": (None, *OPTIMIZERS),
-            "dtype": (None, *PARAMETERS),
-        }
-        for name, choice in choices.items():
-            if getattr(self, name) not in choice:
-                listed = ", ".join(filter(None, choice))
-                yield f'{name}: must be one of {listed}, got "{getattr(self, name)}"'
+        yield from unlisted(self, model=MODELS, framework=FRAMEWORKS, rounding=ROUNDING)
+        yield from unlisted(self, optimizer=(None, *OPTIMIZERS), dtype=(None, *PARAMETERS))
         if self.gradients is not None and not (is_count(self.gradients) and self.gradients <= 2):
             yield f"gradients: must be 0, 1 or 2 copies, got {self.gradients!r}"
         if self.model == "outputs_only" and len(self.changes) > 1:
@@ -112,7 +103,7 @@ class MemoryModel:
                 'model: "outputs_only" counts nothing but outputs, as they are: leave the '
                 "other options out"
             )
-        if self.expandable and self.unit == 1:
+        if self.expandable and self.rounding in ROUNDING and self.unit == 1:
             yield 'expandable: means something only with "rounding": "pytorch"'
         for name, preset in zip(("context", "communication"), RESERVES, strict=True):
             yield from self._reserve_problems(name, preset)
@@ -183,10 +174,8 @@ def with_training_state(graph: Graph, memory: MemoryModel) -> Graph:
     problems: list[str] = []
     ops = []
     for i, op in enumerate(graph.ops):
-        try:
+        with collecting(problems, f"ops[{i}]: "):
             ops.append(_trained(op, memory))
-        except InputError as error:
-            problems += [f"ops[{i}]: {problem}" for problem in error.problems]
     refuse(problems)
     # Who remembers answers by the graph object finds them again.
     unchanged = all(map(is_, ops, graph.ops))

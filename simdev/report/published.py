@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from ..files.paths import PRESETS
+from ..files.reading import PRESETS
 from ..nouns.models.large import Transformer
 
 FILE = PRESETS / "published" / "large-models.json"

@@ -23,8 +23,8 @@ from simdev.files import (
     write_strategy,
     write_text,
 )
-from simdev.files.writing import decimal_text, new_folder, rate_text, require_folder, time_text
-from simdev.ground.units import parse_bandwidth, parse_time
+from simdev.files.writing import new_folder, require_folder
+from simdev.ground.units import decimal_text, parse_bandwidth, parse_time, rate_text, time_text
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Strategy

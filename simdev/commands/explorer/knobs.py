@@ -12,7 +12,7 @@ from typing import Any
 
 from ...execution.changes import with_links, with_memories, with_microbatches
 from ...execution.scenario import Scenario
-from ...files.paths import shown
+from ...files.reading import shown
 from ...ground.errors import InputError
 from ...nouns.graph import Graph
 

@@ -14,8 +14,7 @@ from functools import cache
 from typing import Any
 
 from ...files import read_strategy
-from ...files.paths import shown
-from ...files.reading import parse_json
+from ...files.reading import parse_json, shown
 from ...files.strategy import is_bare
 from ...ground.errors import InputError, prefixed
 from ...ground.version import __version__

@@ -34,7 +34,7 @@ from ...nouns.fabric.queues import Queue
 from ...nouns.graph import Graph, Op, Tensor
 from ...nouns.semantics import volume
 from ...nouns.strategy import Collectives, Configuration, Origin, Strategy, Sync
-from ...nouns.strategy.configuration import resolve_partition
+from ...nouns.strategy.placement import resolve_partition
 from ...nouns.taskgraph import Ints
 from ..collective import Communicators, Ring, is_collective, rings
 from ..partition import expanded

@@ -15,11 +15,11 @@ import numpy as np
 
 from ...execution.scenario import Scenario, execute, graph_of, of_every_device
 from ...files.cluster import cluster_text
-from ...files.named import moved
 from ...files.reading import PathLike, read_json
+from ...files.scenario import moved
 from ...files.shape import VERSION, plain
-from ...files.writing import time_text, write_text
-from ...ground.units import PS_PER_SECOND, format_bandwidth, format_seconds, picoseconds
+from ...files.writing import write_text
+from ...ground.units import PS_PER_SECOND, format_bandwidth, format_seconds, picoseconds, time_text
 from ...ground.version import __version__
 from ...nouns.cluster import Cluster
 from ...nouns.graph import Graph, Op

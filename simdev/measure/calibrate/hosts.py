@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from ...execution.period import step_time_ps
 from ...execution.scenario import Scenario, execute, graph_of
-from ...files.paths import shown
-from ...files.reading import PathLike, label, read_json
+from ...files.reading import PathLike, label, read_json, shown
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS, PS_PER_SECOND, exact, format_seconds
 from ...lowering import Prepared

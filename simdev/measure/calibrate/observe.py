@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...files import read_run
-from ...files.paths import shown
-from ...files.reading import PathLike, label, read_json
+from ...files.reading import PathLike, label, read_json, shown
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS
 from ...lowering import Prepared, lower_prepared, split

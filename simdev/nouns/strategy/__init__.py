@@ -2,21 +2,37 @@
 queues are served.
 """
 
-from .collectives import ALGORITHMS, COSTS, Collectives, choice_problems, settled_cost
-from .configuration import ROLES, Configuration, Origin, Resolved, Resolver, resolve_partition
-from .loader import Loader
 from .parallelism import DEGREES, Parallelism, degrees_over_one
-from .placement import NOWHERE, WILDCARDS, Named, named, placed, resolve_placement
+from .placement import (
+    NOWHERE,
+    ROLES,
+    WILDCARDS,
+    Configuration,
+    Named,
+    Origin,
+    Resolved,
+    Resolver,
+    named,
+    placed,
+    resolve_partition,
+    resolve_placement,
+)
 from .strategy import (
+    ALGORITHMS,
+    COSTS,
     POLICIES,
     POLICY_NAMES,
     SHORT_FORMS,
     SHORT_MEANINGS,
     SYNCS,
+    Collectives,
+    Loader,
     Order,
     Strategy,
+    choice_problems,
     default_sync,
     no_sync,
+    settled_cost,
     sync_of,
 )
 from .sync import POLICY_MEANINGS, PRESETS, Sync, sync_policy

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
-from ...ground.errors import InputError, collecting
+from ...ground.errors import InputError, collecting, refuse
 from ...ground.frozen import freeze
-from ...ground.units import Number, is_count, parse_bandwidth, parse_time, written
+from ...ground.units import Bandwidth, Seconds, is_count, unlisted, unread, written
 
 RECOMPUTES = ("none", "selective", "full")
 MODULES = (
@@ -95,7 +95,7 @@ class Parallelism:
     in_flight: int = 1
     bucket: int = 500_000_000
     reduce_bytes: int | None = None
-    message_latency: Number = 0
+    message_latency: Seconds = 0
     overlap: bool = True
     recompute: str = "none"
     recompute_modules: tuple[str, ...] = MODULES[:1]
@@ -104,7 +104,7 @@ class Parallelism:
     tensor_overlap: bool = True
     scatter_gather: bool = False
     offload: tuple[str, ...] = ()
-    host_bandwidth: Number | None = None
+    host_bandwidth: Bandwidth | None = None
     gradient_bytes: int = 4
     state_bytes: int = 12
 
@@ -116,14 +116,7 @@ class Parallelism:
         if not problems and self.global_batch is not None:
             with collecting(problems):
                 self._share_out(self.global_batch)
-        for name, parse in (("host_bandwidth", parse_bandwidth), ("message_latency", parse_time)):
-            if getattr(self, name) is not None:
-                try:
-                    object.__setattr__(self, name, parse(getattr(self, name)))
-                except ValueError as error:
-                    problems.append(f"{name}: {error}")
-        if problems:
-            raise InputError(problems)
+        refuse([*problems, *unread(self)])
 
     def _share_out(self, batch: int) -> None:
         """Microbatches by the global batch. Raises InputError."""
@@ -141,14 +134,12 @@ class Parallelism:
             degrees = f"dp {self.dp}" if self.cp == 1 else f"dp x cp {self.replicas}"
             reason = "the experts are shared out over replicas"
             yield f"ep: {self.ep} does not divide {degrees}; {reason}"
-        if self.context not in CONTEXTS:
-            yield f'context: must be one of {", ".join(CONTEXTS)}, got "{self.context}"'
+        yield from unlisted(self, context=CONTEXTS)
         for name in ("overlap", "flash", "sequence_parallel", "tensor_overlap", "scatter_gather"):
             value = getattr(self, name)
             if not (isinstance(value, bool) or (name == "flash" and value is None)):
                 yield f"{name}: must be true or false, got {written(value)}"
-        if self.recompute not in RECOMPUTES:
-            yield f'recompute: must be one of {", ".join(RECOMPUTES)}, got "{self.recompute}"'
+        yield from unlisted(self, recompute=RECOMPUTES)
         yield from self._module_problems()
         unknown = next((target for target in self.offload if target not in OFFLOADS), None)
         if unknown is not None:
@@ -184,11 +175,7 @@ class Parallelism:
 
     def _count_problems(self) -> Iterator[str]:
         for name in COUNTS:
-            value = getattr(self, name)
-            if name == "global_batch" and value is None:
-                continue
-            if not (is_count(value) and 0 < value <= MOST):
-                yield f"{name}: must be a whole number from 1 to {MOST:,}, got {written(value)}"
+            yield from self._out_of_range(name, 1, MOST)
         if not (is_count(self.zero) and self.zero <= 3):
             yield f"zero: must be 0, 1, 2 or 3, got {written(self.zero)}"
         yield from self._size_problems()
@@ -208,12 +195,14 @@ class Parallelism:
             ("prefetch", 0, MOST), ("in_flight", 0, MOST), ("bucket", 1, 2**62),
             ("gradient_bytes", 0, 8), ("reduce_bytes", 0, 8), ("state_bytes", 0, 64),
         ):  # fmt: skip
-            value = getattr(self, name)
-            if name == "reduce_bytes" and value is None:
-                continue
-            if not (is_count(value) and least <= value <= most):
-                wanted = f"must be a whole number from {least} to {most:,}"
-                yield f"{name}: {wanted}, got {written(value)}"
+            yield from self._out_of_range(name, least, most)
+
+    def _out_of_range(self, name: str, least: int, most: int) -> Iterator[str]:
+        value = getattr(self, name)
+        may_miss = name in ("global_batch", "reduce_bytes") and value is None
+        if not may_miss and not (is_count(value) and least <= value <= most):
+            wanted = f"must be a whole number from {least} to {most:,}"
+            yield f"{name}: {wanted}, got {written(value)}"
 
     @property
     def degrees(self) -> dict[str, int]:

@@ -2,18 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import Annotated, Any
 
-from ...ground.display import Displayed
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
 from ...ground.frozen import FrozenDict, freeze
-from ...ground.units import is_count
-from .collectives import Collectives
-from .configuration import Configuration
-from .loader import Loader
+from ...ground.registry import Displayed
+from ...ground.units import (
+    Seconds,
+    Unit,
+    decimal_text,
+    is_count,
+    name_problems,
+    parse_slowdown,
+    unlisted,
+    unread,
+)
 from .parallelism import Parallelism
+from .placement import Configuration
 from .sync import PRESETS, Sync, sync_policy
+
+ALGORITHMS = ("auto", "ring", "tree", "hierarchical", "direct")
+COSTS = ("auto", "closed", "table", "expanded")
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """How collective ops run unless their attributes say otherwise.
+
+    - ``algorithm``: one of ALGORITHMS; "auto" is the fastest.
+    - ``cost``: "closed", one task of the length of the closed form; "table", of the time in
+      ``tables`` (the fastest closed form where they hold none); "expanded", its messages one by
+      one; "auto" as ``settled_cost`` has it.
+    - ``tables``: CollectiveTables measured inside one node; none: those that the cluster names.
+    - ``chunks``: into how many a broadcast or reduce along a chain is cut (None: the number of
+      least closed form).
+    - ``slowdown``: how many times longer computation and a collective take while they share a
+      device (1: they do not slow each other; Galvatron, VLDB 2022, has 1.3). At most 2: what shares
+      a device is no slower than in turn.
+    """
+
+    algorithm: str = ALGORITHMS[0]
+    cost: str = COSTS[0]
+    tables: tuple[Any, ...] = ()
+    chunks: int | None = None
+    slowdown: Annotated[Fraction, Unit(parse_slowdown, decimal_text)] = Fraction(1)
+
+    def __post_init__(self) -> None:
+        problems = list(choice_problems(self.algorithm, self.cost, self.chunks))
+        # A path is a sequence too; its letters would be taken for tables.
+        tables: object = self.tables
+        if not isinstance(tables, Sequence) or isinstance(tables, str):
+            problems.append("tables: must hold measured tables; files.read_collectives reads them")
+        refuse(f"collectives.{problem}" for problem in [*problems, *unread(self)])
+        object.__setattr__(self, "tables", tuple(self.tables))
+
+
+def settled_cost(cost: str, algorithm: str, measured: bool) -> str:
+    """The way to cost a collective that "auto" stands for, where there are tables (``measured``) or
+    none: they know the algorithm that the library took, and tell of no other.
+    """
+    if cost != "auto":
+        return cost
+    return "table" if measured and algorithm == "auto" else "closed"
+
+
+def choice_problems(algorithm: object, cost: object, chunks: object) -> list[str]:
+    """What is wrong with an algorithm, a way to cost it and a number of chunks, as ``field:
+    reason``.
+    """
+    problems = [
+        f"{name}: must be one of {', '.join(choice)}, got {_shown(value)}"
+        for name, value, choice in (("algorithm", algorithm, ALGORITHMS), ("cost", cost, COSTS))
+        if value not in choice
+    ]
+    if chunks is not None and not (is_count(chunks) and chunks):
+        problems.append(f"chunks: must be a whole number > 0, at most 2^60, got {_shown(chunks)}")
+    return problems
+
+
+def _shown(value: object) -> str:
+    return f'"{value[:40]}"' if isinstance(value, str) else str(value)[:40]
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Batches are made on ``device`` (a host), each in ``time`` seconds, and copied from there.
+
+    All worker processes together make a batch in that time. Where steps follow one another the next
+    batch is made and copied while a step runs: it begins when the first ops of that step have read
+    theirs. Raises InputError.
+    """
+
+    device: str
+    time: Seconds = Fraction(0)
+
+    def __post_init__(self) -> None:
+        problems = [*name_problems("device", self.device), *unread(self)]
+        refuse(f"loader.{problem}" for problem in problems)
+
 
 POLICIES = ("fifo", "program", "priority", "fixed")
 SYNCS = ("all-reduce", "parameter-server", "sharded", "bucketed")
@@ -50,10 +139,7 @@ class Order:
 
     def __post_init__(self) -> None:
         freeze(self, "priority", "sequence")
-        if self.policy not in POLICIES:
-            raise InputError(
-                f'order.policy: must be one of {", ".join(POLICIES)}, got "{self.policy}"'
-            )
+        refuse(f"order.{problem}" for problem in unlisted(self, policy=POLICIES))
         for name, policy in (("priority", "priority"), ("sequence", "fixed")):
             if getattr(self, name) and self.policy != policy:
                 raise InputError(
@@ -141,16 +227,14 @@ class Strategy(Displayed):
             raise InputError(
                 "strategy: needs a placement by name, and an order or the name of a policy"
             )
-        object.__setattr__(self, "devices", tuple(self.devices))
-        freeze(self, "placement", "partition", "tensors")
+        freeze(self, "placement", "partition", "tensors", "devices")
         if not isinstance(self.collectives, Collectives):
             raise InputError("collectives: must be Collectives(algorithm, cost, ...)")
         if self.sync == "":
             object.__setattr__(self, "sync", default_sync(self.short))
         if isinstance(self.sync, str):
             object.__setattr__(self, "sync", sync_of(self.sync))
-        if self.short is not None and self.short not in SHORT_FORMS:
-            raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{self.short}"')
+        refuse(unlisted(self, short=(None, *SHORT_FORMS)))
         if not (is_count(self.accumulate) and 0 < self.accumulate <= MOST_MICROBATCHES):
             raise InputError(
                 f"accumulate: must be a whole number from 1 to {MOST_MICROBATCHES}, got "
@@ -165,15 +249,11 @@ class Strategy(Displayed):
         """Raises InputError for what is told beside a pipeline."""
         if not isinstance(self.pipeline, Parallelism):
             raise InputError("pipeline: must be a Parallelism(dp, tp, pp, ...)")
-        # what a short form brings is not told beside
         # What a short form brings is not told beside the pipeline.
         plain = replace(_PLAIN, sync=default_sync(self.short))
         names = [field.name for field in fields(self) if field.name != "pipeline"]
-        beside = [name for name in names if getattr(self, name) != getattr(plain, name)]
-        if beside:
-            raise InputError(
-                f"{name}: a pipeline stands alone; it says where everything runs" for name in beside
-            )
+        beside = (name for name in names if getattr(self, name) != getattr(plain, name))
+        refuse(f"{name}: a pipeline stands alone; it says where everything runs" for name in beside)
 
     @property
     def splits(self) -> bool:

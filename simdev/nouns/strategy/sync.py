@@ -12,14 +12,14 @@ al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ...ground.errors import InputError
-from ...ground.units import MAX_BYTES, Number, parse_bandwidth, parse_bytes, parse_time
+from ...ground.errors import InputError, refuse
+from ...ground.units import MAX_BYTES, Bandwidth, Bytes, Seconds, unlisted, unread
 
-CHOICES = {
+CHOICES: Mapping[str, Collection[str]] = {
     "transport": ("all-reduce", "server"),
     "priority": ("none", "forward", "tic", "tac"),
     "credit_rule": ("wait", "skip"),
@@ -31,13 +31,6 @@ CHOICES = {
 SERVERS = ("sharded", "star")
 # Ways to cut or gather gradients: a policy has one of them, or none.
 _CUTS = ("slice_parameters", "even_parameters", "bucket")
-_PARSERS: Mapping[str, Callable[[Number], Any]] = {
-    "bucket": parse_bytes,
-    "credit": parse_bytes,
-    "segment": parse_bytes,
-    "aggregation": parse_bandwidth,
-    "message": parse_time,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,45 +69,28 @@ class Sync:
     transport: str = "server"
     slice_parameters: int | None = None
     even_parameters: int | None = None
-    bucket: Number | None = None
+    bucket: Bytes | None = None
     priority: str = "none"
-    credit: Number | None = None
+    credit: Bytes | None = None
     credit_rule: str = "wait"
     servers: str | tuple[str, ...] = "sharded"
     server_order: str = "fifo"
-    aggregation: Number | None = None
+    aggregation: Bandwidth | None = None
     reply: str = "broadcast"
     overlap: bool = True
-    message: Number = 0
+    message: Seconds = 0
     hold: str = "in-turn"
-    segment: Number = 200_000
+    segment: Bytes = 200_000
     spread: str = "first"
 
     def __post_init__(self) -> None:
-        unread = dict(self._parse())
-        problems = [f"{name}: {reason}" for name, reason in unread.items()]
-        problems += [
-            problem for problem in self._problems() if problem.partition(":")[0] not in unread
-        ]
-        if problems:
-            raise InputError(f"sync.{problem}" for problem in problems)
-
-    def _parse(self) -> Iterator[tuple[str, str]]:
-        """Quantities become SI; yields (field, reason) for what is none."""
-        for name, parse in _PARSERS.items():
-            value = getattr(self, name)
-            if value is not None:
-                try:
-                    object.__setattr__(self, name, parse(value))
-                except ValueError as error:
-                    yield name, str(error)
+        problems = list(unread(self))
+        names = {problem.partition(":")[0] for problem in problems}
+        problems += [line for line in self._problems() if line.partition(":")[0] not in names]
+        refuse(f"sync.{problem}" for problem in problems)
 
     def _problems(self) -> Iterator[str]:
-        if self.policy not in PRESETS:
-            yield f'policy: must be one of {", ".join(PRESETS)}, got "{self.policy}"'
-        for name, choice in CHOICES.items():
-            if getattr(self, name) not in choice:
-                yield f'{name}: must be one of {", ".join(choice)}, got "{getattr(self, name)}"'
+        yield from unlisted(self, policy=PRESETS, **CHOICES)
         for name in (*_CUTS, "credit", "segment"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
@@ -240,8 +216,7 @@ def sync_policy(policy: str, /, **settings: Any) -> Sync:
     if settings.get("transport") == "all-reduce":
         preset |= {name: None for name in ("even_parameters", "credit") if name in preset}
     unknown = [f"sync.{name}: no such setting" for name in settings if name not in _FIELDS]
-    if unknown:
-        raise InputError(unknown)
+    refuse(unknown)
     return Sync(policy, **(preset | settings))
 
 

@@ -15,8 +15,7 @@ from ...execution.changes import kinds_of
 from ...execution.check import check
 from ...execution.scenario import Outcome, Scenario, execute, load_scenario, prepare
 from ...files import read_run
-from ...files.paths import shown
-from ...files.reading import label, read_json
+from ...files.reading import label, read_json, shown
 from ...ground.errors import InputError
 from ...ground.units import PS_PER_SECOND, Number, format_bytes, format_seconds
 from ...lowering import split

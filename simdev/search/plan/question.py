@@ -11,7 +11,7 @@ from typing import Any
 
 from ...costs import CostModel
 from ...execution.scenario import Scenario, load_scenario
-from ...files.paths import shown
+from ...files.reading import shown
 from ...files.shape import VERSION
 from ...ground.errors import InputError
 from ...ground.units import Number, is_count, parse_price

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
-from ...files.paths import shown
+from ...files.reading import shown
 from ...ground.errors import InputError, refuse
 from ...ground.units import written
 from ...nouns.models.large import Transformer, shard_of, uses_flash

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...files import preset_names
 from ...files.cluster import CLUSTERS
-from ...files.paths import shown
+from ...files.reading import shown
 from ...files.strategy import is_bare
 from ...ground.errors import InputError
 from ...nouns.strategy import SHORT_FORMS

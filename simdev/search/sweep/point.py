@@ -22,9 +22,8 @@ from typing import Any
 from ...execution.scenario import OPTIONS, Scenario, fingerprint
 from ...files import preset_names
 from ...files.examples import scenario_path
-from ...files.named import config_path, table_path
-from ...files.paths import shown
-from ...files.reading import label, read_json
+from ...files.reading import label, read_json, shown
+from ...files.scenario import config_path, table_path
 from ...files.shape import VERSION
 from ...ground import PACKAGE
 from ...ground.errors import InputError, prefixed

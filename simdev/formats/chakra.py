@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from ...ground.errors import InputError
-from ...ground.units import parse_bandwidth
-from ...nouns.cluster import Cluster, Device, Link
-from ...nouns.graph import Graph, Op, Tensor
-from ...nouns.strategy import Strategy
-from ..imported import Imported
-from ..machine import Machine
-from .messages import Node, Trace, whole
+from ..ground.errors import InputError, refuse
+from ..ground.units import parse_bandwidth
+from ..nouns.cluster import Cluster, Device, Link
+from ..nouns.graph import Graph, Op, Tensor
+from ..nouns.strategy import Strategy
+from .chakra_messages import Node, Trace, whole
+from .imported import Imported, Machine
 
 # Which nodes of which ranks are one collective, and which receive what which others send.
 
@@ -281,8 +280,7 @@ class _Builder:
             rank = left[0][0]
             stuck = ", ".join([str(node.id) for other, node in left if other == rank][:5])
             problems = [f"rank {rank}: nodes {stuck} wait for each other, or for a rank that does"]
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
 
     def _build(self, rank: int, node: Node) -> bool:
         """Builds a node where all that it waits for is built; returns whether it could."""

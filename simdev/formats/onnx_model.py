@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ...ground.errors import InputError
-from ...nouns.semantics.dtype import known as known_dtype
-from ..source import Source, require
+from ..ground.errors import InputError, refuse
+from ..nouns.semantics.dtype import known as known_dtype
+from .imported import Source, require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,8 +124,7 @@ def read_model(message: Any, dims: Mapping[str, int] | None = None) -> Model:
         for name in node.output
         if name and name not in types and name in read
     ]
-    if missing:
-        raise InputError(missing)
+    refuse(missing)
     versions = [entry.version for entry in message.opset_import if entry.domain in DOMAINS]
     names = tuple(value.name for value in inputs)
     opset = versions[0] if versions else 0
@@ -144,8 +143,7 @@ def _inlined(message: Any) -> Any:
         for node in graph.node
         if node.op_type in CONTROL and node.domain in DOMAINS
     ]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     if not message.functions:
         return message
     from onnx.inliner import inline_local_functions
@@ -184,8 +182,7 @@ def _set_dims(inputs: Sequence[Any], dims: Mapping[str, int]) -> None:
         for name, value in dims.items()
         if value < 1
     ]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     unused = set(dims)
     for value in inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -200,8 +197,7 @@ def _set_dims(inputs: Sequence[Any], dims: Mapping[str, int]) -> None:
                     f"input {value.name}: dimension {axis} has no number: tell it by --dim {name}=N"
                 )
     problems += [f"--dim: {name}: no dimension of an input is called so" for name in sorted(unused)]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
 
 def _small(tensor: Any) -> Array | None:

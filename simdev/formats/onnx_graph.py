@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from ...ground.errors import InputError
-from ...ground.units import MAX_NAME
-from ...nouns.graph import Graph, Op, Tensor
-from ...nouns.semantics import traits_of, work
-from ...nouns.semantics.dtype import bits_of
-from ..imported import Imported
-from ..machine import Machine, graph_scenario
-from .model import Model, Shape, ValueType
+from ..ground.errors import InputError
+from ..ground.units import MAX_NAME
+from ..nouns.graph import Graph, Op, Tensor
+from ..nouns.semantics import traits_of, work
+from ..nouns.semantics.dtype import bits_of
+from .imported import Imported, Machine, graph_scenario
+from .onnx_model import Model, Shape, ValueType
 
 # Operators of ONNX in the kinds of simdev: the kind, which inputs are data, the attributes.
 # Kinds, operand order and attributes are those of docs/reference/ops.md, which are PyTorch's

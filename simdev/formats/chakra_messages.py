@@ -17,10 +17,10 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from ...files.reading import parse_json
-from ...ground.errors import InputError, collecting, prefixed
-from ...ground.units import parse_whole
-from ..source import Source, require
+from ..files.reading import parse_json
+from ..ground.errors import InputError, collecting, prefixed, refuse
+from ..ground.units import parse_whole
+from .imported import Source, require
 
 TYPES = (
     "INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE",
@@ -103,8 +103,7 @@ def parse_trace(source: Source) -> Trace:
         problems += [f"nodes[{i}]: no node with the id {number}" for number in unknown]
     if not nodes and not problems:
         problems.append("no nodes: not a Chakra trace")
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return Trace(source.name, tuple(nodes))
 
 
@@ -249,8 +248,7 @@ def _of_json(text: str) -> Iterator[dict[str, Any]]:
                 for i, node in enumerate(nodes)
                 if type(node) is not dict
             ]
-            if wrong:
-                raise InputError(wrong)
+            refuse(wrong)
             yield from map(_of_feeder, nodes)
         elif "type" in value or "id" in value:
             yield _of_jsonizer(value)
