@@ -17,7 +17,7 @@ from typing import Any
 
 from ...ground.errors import InputError
 from ..graph import Graph
-from ..structure.names import scope_of, unrolled
+from ..structure import scope_of, unrolled
 from .convolutional import alexnet, lenet, resnet, vgg
 from .inception import inception_v3
 from .nasnet import enas_images, nasnet

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...ground.errors import InputError
 from ..graph import Graph, Op
-from ..structure.names import PREFIXES
+from ..structure import PREFIXES
 from .builder import Call, StepBuilder, Value, read_shapes, record
 
 Gradients = Iterator[tuple[Value, Value]]

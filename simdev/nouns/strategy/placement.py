@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 from ...ground.errors import InputError
 from ..cluster import Cluster
 from ..graph import Graph
-from ..structure.names import module_pattern, scope_of
+from ..structure import module_pattern, scope_of
 
 NOWHERE = -1
 Allowed = Callable[[int, str], bool]
