@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...nouns.models.inception import BLOCKS, MIXED_7
+from ...nouns.models.convolutional import BLOCKS, MIXED_7
 from .batches import TrainingStep, image_step
 
 

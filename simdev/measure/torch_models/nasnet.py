@@ -13,7 +13,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from ...nouns.models.nasnet import JOINED, NORMAL, REDUCTION, Pair
+from ...nouns.models.convolutional import JOINED, NORMAL, REDUCTION, Pair
 from .batches import TrainingStep, image_step
 
 
