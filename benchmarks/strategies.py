@@ -53,7 +53,7 @@ from simdev.oracle.splits import SplitSession
 BATCH, GPUS, CLUSTER, KIND = 64, (4, 16, 64), "flexflow-k80", "k80"
 MODELS = {
     "resnet-101": "simdev.nouns.models.convolutional",
-    "inception-v3": "simdev.nouns.models.inception",
+    "inception-v3": "simdev.nouns.models.convolutional",
 }
 """With the modules of their builders."""
 PEER_MS = {"resnet-101": (0.407, 3.469, 25.916), "inception-v3": (0.568, 4.131, 32.752)}

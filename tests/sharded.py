@@ -24,7 +24,7 @@ from simdev.nouns.semantics import (
     op_work,
     stored_region,
 )
-from simdev.nouns.semantics.traits import LEAF_ROLES as LEAVES
+from simdev.nouns.semantics.registry import LEAF_ROLES as LEAVES
 from simdev.nouns.strategy import SYNCS, Configuration, Origin, Strategy
 from simdev.nouns.structure import op_splits, weights_of
 from simdev.nouns.taskgraph import COLLECTIVE, TRANSFER, TaskGraph

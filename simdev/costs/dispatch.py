@@ -28,7 +28,7 @@ from ..ground.units import MAX_PS, picoseconds
 from ..nouns.graph import PHASES, Graph, Op
 from ..nouns.semantics import op_class, traits_of
 from ..nouns.semantics.keys import Load, load_of, op_key
-from ..nouns.structure.names import part_of
+from ..nouns.structure import part_of
 from .groups import device_prefix, measured_rows
 from .header import fields_of, object_at
 from .host import HostCost, between_cost, given_cost, is_own_host, phase_share, tells_own_host

@@ -21,7 +21,7 @@ from ..execution.scenario import Scenario, load_scenario
 from ..files.reading import PathLike
 from ..files.writing import new_folder, write_text
 from ..ground.errors import InputError, reason_of, refuse
-from ..nouns.models.nasnet import OPERATIONS
+from ..nouns.models.convolutional import OPERATIONS
 from ..nouns.models.recurrent import ACTIVATIONS
 
 TRAIN, HELD_OUT = 24, 8

@@ -18,9 +18,9 @@ from simdev.execution.scenario import Scenario, execute
 from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, lower
 from simdev.nouns import cluster as clusters
+from simdev.nouns import fabric as fabrics
 from simdev.nouns.cluster import QUEUE_PREFIXES, QUEUES, Cluster, Device, Link
 from simdev.nouns.fabric import MODES, QUEUED, SHARED, Bank, Fabric, QueueMode
-from simdev.nouns.fabric import queues as fabrics
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models.layers import Layer, layer_graph
 from simdev.nouns.strategy import PRESETS, Collectives, Strategy, sync_policy

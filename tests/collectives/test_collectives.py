@@ -6,6 +6,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from closed_forms import ring, ring_wire, seconds
 from collective_clusters import simulated_ring
@@ -20,7 +22,7 @@ from simdev.costs.collectives import (
     levels,
     rounds_of,
 )
-from simdev.costs.collectives.legs import legs
+from simdev.costs.collectives.rounds import legs
 from simdev.files import read_preset
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device, Link
@@ -86,16 +88,24 @@ def test_what_two_levels_send() -> None:
     }
 
 
-@pytest.mark.parametrize("stations", [1, 3, 7])
-@pytest.mark.parametrize("size", [10**4, 10**7, 10**9])
-def test_no_number_of_chunks_is_better_than_the_best(stations: int, size: int) -> None:
-    def seconds(chunks: int) -> Fraction:
-        return ring("broadcast", stations + 1, size, WIRE, chunks)
+@given(
+    stations=st.integers(1, 9),
+    size=st.integers(0, 2 * 10**6),
+    latency=st.integers(0, 50),
+    bandwidth=st.integers(1, 300),
+)
+@example(stations=2, size=10_000, latency=4, bandwidth=1)
+def test_no_number_of_chunks_is_better_than_the_best(
+    stations: int, size: int, latency: int, bandwidth: int
+) -> None:
+    """Brute force over all numbers of chunks; bandwidth in GB/s, latency in microseconds."""
+    wire = Wire(Fraction(latency, 10**6), Fraction(bandwidth * 10**9))
 
-    best = best_chunks(stations, size, WIRE)
-    most = max(1, size // 4096)
-    around = {1, most, max(1, best // 2), *(k for k in range(best - 2, best + 3) if 1 <= k <= most)}
-    assert float(seconds(best)) <= 1.01 * float(min(map(seconds, around)))
+    def seconds(chunks: int) -> Fraction:
+        return ring("broadcast", stations + 1, size, wire, chunks)
+
+    best = best_chunks(stations, size, wire)
+    assert seconds(best) == min(map(seconds, range(1, max(1, size // 4096) + 1)))
 
 
 @pytest.mark.parametrize("queues", ["link", "fair", "device", "half-duplex", "egress"])

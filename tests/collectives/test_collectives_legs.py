@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from simdev.costs.collectives.legs import legs
+from simdev.costs.collectives.rounds import legs
 from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.nouns.fabric import fabric_of
 

@@ -8,7 +8,7 @@ from model_graphs import flops, small
 from model_table import PARAMETERS, forward_products, one_sample, rows
 from simdev.nouns import models
 from simdev.nouns.graph import Graph
-from simdev.nouns.semantics.traits import LEAF_ROLES as LEAVES
+from simdev.nouns.semantics.registry import LEAF_ROLES as LEAVES
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

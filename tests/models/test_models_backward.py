@@ -34,7 +34,7 @@ from simdev.nouns.semantics import (
     output_regions,
     stored_region,
 )
-from simdev.nouns.semantics.traits import LEAF_ROLES as LEAVES
+from simdev.nouns.semantics.registry import LEAF_ROLES as LEAVES
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.structure import op_splits, weights_of
 from simdev.report import run

@@ -18,7 +18,7 @@ from simdev.nouns.cluster import Cluster
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.models import build
-from simdev.nouns.semantics.traits import LEAF_ROLES as LEAVES
+from simdev.nouns.semantics.registry import LEAF_ROLES as LEAVES
 from simdev.nouns.strategy import Collectives, Configuration, Order, Strategy
 from simdev.oracle import Cost, cost_of
 from simdev.oracle.splits import SplitSession

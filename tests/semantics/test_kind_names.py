@@ -18,7 +18,6 @@ KINDS = frozenset(kinds())
 SEMANTICS = ROOT / "nouns" / "semantics"
 OUTSIDE = sorted(set(ROOT.rglob("*.py")) - set(SEMANTICS.rglob("*.py")))
 EXCEPTIONS = {
-    "nouns/models/ops/__init__.py": "the verbs that it exports bear the names of the kinds",
     "measure/profiles.py": "what is measured of each class of ops",
     "measure/inputs.py": "names of PyTorch's operators, some of which kinds bear too",
     "learn/placeto/settings.py": "ways to pool and to scale, some of which kinds bear the name of",

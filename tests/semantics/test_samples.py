@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from intervals import intervals
 from simdev.nouns.semantics import Samples, samples_seen
-from simdev.nouns.semantics.samples import BatchView, batch_region
+from simdev.nouns.semantics.views import BatchView, batch_region
 
 Shape = tuple[int, ...]
 

@@ -309,6 +309,18 @@ def test_an_unknown_class_is_refused() -> None:
         register("mine", kinds()["relu"].describe, "magic")
 
 
+@pytest.mark.parametrize("kind", ["sum", "mean", "amax", "var", "argmax", "cumsum", "softmax"])
+@pytest.mark.parametrize("dim", [0, -1, [0], [-1], [], None])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_a_number_is_reduced_along_no_dimension(kind: str, dim: object, keepdim: bool) -> None:
+    """PyTorch takes 0 and -1 for a dimension of a tensor that has none."""
+    semantics = semantics_of(kind, {"dim": dim, "keepdim": keepdim}, [()], [()])
+    assert semantics.read == ((),)
+    assert splits(semantics) == ()
+    with pytest.raises(InputError, match="no dimension 1"):
+        semantics_of(kind, {"dim": [1]}, [()], [()])
+
+
 def test_attributes_of_equal_value_and_other_type_are_kept_apart() -> None:
     first = semantics_of("sum", {"dim": [0], "keepdim": True}, [(2, 3)], [(1, 3)])
     second = semantics_of("sum", {"dim": [0], "keepdim": 1}, [(2, 3)], [(1, 3)])

@@ -14,7 +14,7 @@ from simdev.ground.errors import DeadlockError, InputError
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Order, Strategy, resolve_placement
-from simdev.nouns.structure.names import module_pattern
+from simdev.nouns.structure import module_pattern
 
 CLUSTER = Cluster("c", (Device("gpu:0"), Device("gpu:1"), Device("gpu:2"), Device("sw", "switch")))
 

@@ -6,21 +6,28 @@ all_to_all, p2p), of the gathered result (all_gather) or of what is scattered (r
 
 from __future__ import annotations
 
-from .kinds import COLLECTIVES, bus_bandwidth, bus_factor
-from .legs import pieces_of
-from .model import CollectiveCall, CollectiveCost, CollectiveModel, Form
-from .phases import Phase, bytes_sent, levels, phases
+from .model import CollectiveCall, CollectiveCost, CollectiveModel, Form, collective_model
+from .phases import (
+    COLLECTIVES,
+    Phase,
+    bus_bandwidth,
+    bus_factor,
+    bytes_sent,
+    levels,
+    phases,
+)
 from .rings import lane_rings
-from .rounds import Closed, Wire, best_chunks, flows_wire, rounds_of
-from .shipped import (
+from .rounds import Closed, Wire, best_chunks, flows_wire, pieces_of, rounds_of
+from .table import (
     COLLECTIVE_PRESETS,
-    collective_model,
+    CollectiveTable,
     collective_names,
     require_collectives,
     shipped_tables,
+    table_of_bus_bandwidth,
     table_of_fields,
+    table_of_rows,
 )
-from .table import CollectiveTable, table_of_bus_bandwidth, table_of_rows
 
 __all__ = [
     "COLLECTIVES",

@@ -15,12 +15,20 @@ from ...ground.errors import InputError, refuse
 from ...ground.units import PS_PER_SECOND, is_count, picoseconds
 from ...nouns.cluster import UNLIMITED, Cluster
 from ...nouns.fabric import Fabric, fabric_of
-from .kinds import COLLECTIVES, ROOTED, unknown_collective
-from .legs import legs
-from .phases import Groups, Level, Messages, Phase, levels, phases
+from .phases import (
+    COLLECTIVES,
+    ROOTED,
+    Groups,
+    Level,
+    Messages,
+    Phase,
+    levels,
+    phases,
+    unknown_collective,
+)
 from .rings import Rings, lane_rings
-from .rounds import ClosedForms, best_chunks, flows_wire
-from .table import CollectiveTable, Crossing
+from .rounds import ClosedForms, best_chunks, flows_wire, legs
+from .table import CollectiveTable, Crossing, shipped_tables
 
 ALGORITHMS = ("auto", "ring", "tree")
 RINGS = ("ring", "hierarchical")
@@ -392,3 +400,14 @@ def _slowest_of(fabric: Fabric, ranks: tuple[int, ...]) -> tuple[Fraction, Fract
         min((route.bandwidth for route in routes), default=UNLIMITED),
         max((route.held + route.lag for route in routes), default=Fraction(0)),
     )
+
+
+def collective_model(
+    cluster: Cluster, algorithm: str = "auto", tables: Sequence[CollectiveTable] = ()
+) -> CollectiveModel:
+    """The collectives of a cluster: these tables, else the shipped ones that it names; closed forms
+    elsewhere.
+
+    Raises InputError.
+    """
+    return CollectiveModel(cluster, tables or shipped_tables(cluster.collectives), algorithm)

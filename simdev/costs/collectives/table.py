@@ -6,20 +6,23 @@ changes its protocol with the size; eight to ten anchors miss them by 3 to 7 %.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ground import PACKAGE
 from ...ground.errors import InputError, refuse
 from ...ground.frozen import freeze
-from ...ground.units import MAX_BYTES, MAX_PS, PS_PER_SECOND, Number, exact
-from .kinds import COLLECTIVES, bus_factor, unknown_collective
+from ...ground.units import MAX_BYTES, MAX_PS, PS_PER_SECOND, Number, exact, parse_bytes, parse_time
+from .phases import COLLECTIVES, bus_factor, unknown_collective
 
 TOO_LONG = "seconds must be > 0 and under 53 days, got {:g}"
 ANCHORS = 10
@@ -229,3 +232,39 @@ def _misfit(
 ) -> float:
     line = np.interp(sizes, sizes[picked], [values[i] for i in picked])
     return float(np.average(np.abs(line / times - 1), weights=weights))
+
+
+# The measured tables that are shipped, one collection for each kind of node.
+
+COLLECTIVE_PRESETS = PACKAGE / "files" / "presets" / "collectives"
+
+
+@cache
+def collective_names() -> tuple[str, ...]:
+    """Names of the collections of tables shipped with simdev, sorted."""
+    return tuple(sorted(path.stem for path in COLLECTIVE_PRESETS.glob("*.json")))
+
+
+@cache
+def shipped_tables(name: str) -> tuple[CollectiveTable, ...]:
+    """The tables shipped under a name, none under "". Raises InputError."""
+    require_collectives(name)
+    if not name:
+        return ()
+    fields = json.loads((COLLECTIVE_PRESETS / f"{name}.json").read_text(encoding="utf-8"))
+    return tuple(map(table_of_fields, fields["tables"]))
+
+
+def table_of_fields(fields: Mapping[str, Any]) -> CollectiveTable:
+    """A table by its fields in JSON. Raises InputError, or ValueError for an anchor."""
+    anchors = tuple((parse_bytes(size), parse_time(time)) for size, time in fields["anchors"])
+    source = fields.get("source", "measured")
+    return CollectiveTable(fields["collective"], fields["ranks"], anchors, source)
+
+
+def require_collectives(name: str) -> None:
+    """Raises InputError unless tables of that name are shipped, or none are named ("")."""
+    if name and name not in collective_names():
+        raise InputError(
+            f'collectives: no tables "{name}"; there are those of {", ".join(collective_names())}'
+        )

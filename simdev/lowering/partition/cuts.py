@@ -27,7 +27,7 @@ from ...nouns.semantics import (
     parts_of,
 )
 from ...nouns.semantics.description import same_attributes
-from ...nouns.semantics.grids import NONE
+from ...nouns.semantics.regions import NONE
 from .geometry import Kernel, Part, Reading, the_kernel
 from .layout import Addends, Copy, Place, ShardDraft
 

@@ -29,8 +29,7 @@ from ...costs import CostModel
 from ...costs.collectives import CollectiveCall
 from ...ground.errors import InputError
 from ...nouns.cluster import Cluster
-from ...nouns.fabric import Fabric
-from ...nouns.fabric.queues import Queue
+from ...nouns.fabric import Fabric, Queue
 from ...nouns.graph import Graph, Op, Tensor
 from ...nouns.semantics import volume
 from ...nouns.strategy import Collectives, Configuration, Origin, Strategy, Sync

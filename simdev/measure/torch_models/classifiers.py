@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...nouns.models.inception import BLOCKS, MIXED_7
-from ...nouns.models.nasnet import JOINED, NORMAL, REDUCTION, Pair
+from ...nouns.models.convolutional import BLOCKS, JOINED, MIXED_7, NORMAL, REDUCTION, Pair
 from .batches import TrainingStep, image_step
 
 # NASNet-A (Zoph et al., "Learning transferable architectures for scalable image recognition",

@@ -17,10 +17,8 @@ from typing import Any
 
 from ...ground.errors import InputError
 from ..graph import Graph
-from ..structure.names import scope_of, unrolled
-from .convolutional import alexnet, lenet, resnet, vgg
-from .inception import inception_v3
-from .nasnet import enas_images, nasnet
+from ..structure import scope_of, unrolled
+from .convolutional import alexnet, enas_images, inception_v3, lenet, nasnet, resnet, vgg
 from .recurrent import enas_words, gnmt, nmt, rnnlm, rnntc
 from .transformers import bert, gpt, llama, transformer
 

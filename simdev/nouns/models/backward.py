@@ -1,4 +1,4 @@
-"""The backward of a recorded forward, derived op by op, and the updates.
+"""From a recorded forward to a training step: the backward, derived op by op, and the updates.
 
 Ops are visited from the last to the first. The rule of a kind (``gradient``, beside its verb in
 ``ops``) reads the gradients of the op's outputs and records those of its operands; where a tensor
@@ -8,12 +8,16 @@ is what autograd runs, so each gradient has its true shape and cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from inspect import Parameter
 from typing import Any
 
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
+from ...ground.units import is_count
 from ..graph import Graph, Op
-from ..structure.names import PREFIXES
+from ..structure import PREFIXES
 from .builder import Call, StepBuilder, Value, read_shapes, record
 
 Gradients = Iterator[tuple[Value, Value]]
@@ -111,3 +115,62 @@ def _update(step: StepBuilder, parameter: Value, gradients: dict[tuple[int, int]
         attrs=read_shapes(inputs),
         colocate=name,
     )
+
+
+def model(
+    name: str, optimizer: str, dtype: str = "float32"
+) -> Callable[[Callable[..., Value]], Callable[..., Graph]]:
+    """Makes a builder of training steps of what records a forward and returns its loss.
+
+    The builder takes the sizes of the forward and, behind them, ``dtype`` and ``optimizer``, whose
+    defaults are given here. ``name`` is that of the graph, with sizes in braces. The builder raises
+    InputError for sizes that it does not have or that are no whole numbers >= 1.
+    """
+
+    def decorated(forward: Callable[..., Value]) -> Callable[..., Graph]:
+        # The forward's first parameter is the StepBuilder, which is made here.
+        _, *sizes = inspect.signature(forward).parameters.values()
+        defaults = {"dtype": dtype, "optimizer": optimizer}
+        texts = (
+            Parameter(key, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation="str")
+            for key, default in defaults.items()
+        )
+        signature = inspect.Signature([*sizes, *texts], return_annotation="Graph")
+        known = signature.parameters
+
+        @wraps(forward)
+        def build(*args: Any, **dims: Any) -> Graph:
+            problems = [
+                f"{key}: no such size; {forward.__name__} has {', '.join(known)}"
+                for key in dims
+                if key not in known
+            ]
+            # Unknown sizes are reported with the wrong ones, so binding must not stop at them.
+            dims = {key: value for key, value in dims.items() if key in known}
+            given = signature.bind(*args, **dims)
+            problems += _problems(given.arguments, known)
+            refuse(problems)
+            given.apply_defaults()
+            of_step = [given.arguments[key] for key in defaults]
+            step = StepBuilder(name.format(**given.arguments), *of_step)
+            return training_graph(forward(step, *given.args[: len(sizes)]))
+
+        # For help(), and for the tables of docs/reference/models.md, which list the defaults.
+        vars(build)["__signature__"] = signature
+        return build
+
+    return decorated
+
+
+def _problems(given: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Iterator[str]:
+    for name, value in given.items():
+        default = parameters[name].default
+        # The default tells the kind of a size: bool first, for a bool is an int to Python.
+        if isinstance(default, bool):
+            if not isinstance(value, bool):
+                yield f"{name}: must be true or false, got {value!r}"
+        elif isinstance(default, str):
+            if not isinstance(value, str):
+                yield f"{name}: must be a name, got {value!r}"
+        elif not ((value is None and default is None) or (is_count(value) and value >= 1)):
+            yield f"{name}: must be a whole number >= 1, got {value!r}"

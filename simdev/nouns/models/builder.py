@@ -20,7 +20,7 @@ from ...ground.units import MAX_BYTES
 from ..graph import Op, Tensor
 from ..memory import OPTIMIZERS, state_bytes
 from ..semantics.dtype import PARAMETERS, bits_of, known
-from ..structure.names import PREFIXES
+from ..structure import PREFIXES
 
 Shape = tuple[int, ...]
 ShapeDtype = tuple[Shape, str]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ground.errors import InputError
+from .backward import model
 from .builder import StepBuilder, Value
 from .ops import (
     State,
@@ -29,15 +30,16 @@ from .ops import (
     linear_by,
     lstm,
     lstm_cell,
+    prediction_loss,
     relu,
     scale,
     sigmoid,
     softmax,
     split,
     tanh,
+    tokens,
     zeros,
 )
-from .training import model, prediction_loss, tokens
 
 # Counted from 0: "from the third layer on" (section 3.1).
 RESIDUAL_FROM = 2

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ground.errors import InputError
+from .backward import model
 from .builder import StepBuilder, Value
 from .ops import (
     attend,
@@ -28,6 +29,7 @@ from .ops import (
     layer_norm,
     linear,
     linear_by,
+    prediction_loss,
     relu,
     rms_norm,
     rotary,
@@ -37,8 +39,8 @@ from .ops import (
     split_heads,
     table,
     tanh,
+    tokens,
 )
-from .training import model, prediction_loss, tokens
 
 
 @model("transformer-{layers}-{width}-b{batch}", "adam")

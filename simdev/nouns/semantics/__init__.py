@@ -2,14 +2,29 @@
 the regions of its shards.
 """
 
-from . import kinds as _kinds  # noqa: F401  (it registers them)
 from .description import ALL, Access, ByExtents, Call, Description, Output, axes, per
-from .grids import Along, Shards, along, shards_of
 from .index import Axis, Box, Index, Interval, Region
-from .regions import Shard, extents, input_region, input_regions, output_regions, shard_of, volume
+
+# Importing a family registers its kinds.
+from .kinds import elementwise, movement, product, reduction, windows  # noqa: F401
+from .regions import (
+    Along,
+    Shard,
+    Shards,
+    along,
+    extents,
+    input_region,
+    input_regions,
+    output_regions,
+    shard_of,
+    shards_of,
+    volume,
+)
 from .registry import (
+    OP_CLASSES,
     Kind,
     Semantics,
+    Traits,
     adder_of,
     backward_of,
     is_described,
@@ -21,10 +36,17 @@ from .registry import (
     statistics_of,
     traits_of,
 )
-from .samples import BatchView, Samples, batch_region, samples_seen
 from .splits import Split, boxes, effects_of, output_axes, parts_of, require_degrees, splits, steps
-from .traits import OP_CLASSES, Traits
-from .views import parted_strides, row_strides, sliced_strides, stored_region
+from .views import (
+    BatchView,
+    Samples,
+    batch_region,
+    parted_strides,
+    row_strides,
+    samples_seen,
+    sliced_strides,
+    stored_region,
+)
 from .work import (
     Work,
     flops,

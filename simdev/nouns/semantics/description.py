@@ -21,7 +21,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from .index import Axis, Box, Index
+from .index import Axis, Box, Index, Interval, clipped_interval
 
 Shape = tuple[int, ...]
 Entry = Axis | Index | int | None
@@ -51,6 +51,13 @@ def _axes(names: str, sizes: Shape, split: bool) -> tuple[Axis, ...]:
 def per(count: int | Fraction, *points: Axis) -> Term:
     """``count`` operations at each point of the axes (a multiply-add counts two)."""
     return count, points
+
+
+def indexed(entry: Entry, extent: int, box: Box) -> Interval:
+    """The interval that an entry reads or makes of a dimension on a box, inside the tensor."""
+    if entry is None:
+        return 0, extent
+    return clipped_interval(Index((), entry) if isinstance(entry, int) else entry, extent, box)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,29 @@
 """Which region of every tensor a shard needs and makes, and the shapes and attributes of the op
-that it runs.
+that it runs: for one shard, or for many at once.
 
-A shard is a box: intervals of some axes; the axes that it does not name are whole.
+A shard is a box: intervals of some axes; the axes that it does not name are whole. Boxes of a grid
+name the same axes, and an interval follows from the axes of its own dimension alone: 64 parts of 8
+by 8 have 8 intervals along each dimension, not 64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from math import prod
-from typing import Any
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ...ground.errors import InputError
-from .description import Shape
+from .description import Shape, same_attributes
 from .index import Axis, Box, Index, Interval, Region, clipped_interval, interval_of, span_of
-from .registry import Dims, Semantics
+from .registry import Dim, Semantics
+
+_CACHED = 65_536
+NONE = -1
+Role = Literal["read", "made"]
+V = TypeVar("V", bound=Hashable)
 
 
 def input_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
@@ -30,35 +39,23 @@ def input_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
 
 
 def input_region(semantics: Semantics, operand: int, box: Box) -> Region | None:
-    """That of one operand."""
-    access = semantics.description.inputs[operand]
-    # A slice of a stack is read by the shards whose box holds its place, and by no other.
-    if access.when is not None and not _holds_zero(interval_of(access.when, box)):
+    """The region of one operand that the shard reads (``input_regions``)."""
+    if not _is_read(semantics, operand, box):
         return None
-    region = (
-        _region(semantics.reads[operand], semantics.inputs[operand], box)
-        if box
-        else semantics.read[operand]
-    )
-    return _unless_empty(region, semantics.inputs[operand])
+    shape = semantics.inputs[operand]
+    region = _region(semantics.reads[operand], shape, box) if box else semantics.read[operand]
+    return _unless_empty(region, shape)
 
 
 def output_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
     """For every output the region that the shard makes (whole or as a partial result); None where
     it makes nothing.
     """
-    regions: Iterable[Region] = semantics.made
+    shapes, regions = semantics.outputs, semantics.made
     if box:
-        regions = [
-            _region(dims, shape, box)
-            for dims, shape in zip(semantics.makes, semantics.outputs, strict=True)
-        ]
-    return tuple(
-        [
-            _unless_empty(region, shape)
-            for region, shape in zip(regions, semantics.outputs, strict=True)
-        ]
-    )
+        pairs = zip(semantics.makes, shapes, strict=True)
+        regions = tuple([_region(dims, shape, box) for dims, shape in pairs])
+    return tuple(map(_unless_empty, regions, shapes))
 
 
 def volume(region: Sequence[Interval]) -> int:
@@ -71,12 +68,18 @@ def extents(region: Region) -> Shape:
     return tuple([stop - start for start, stop in region])
 
 
-def _holds_zero(interval: Interval) -> bool:
-    return interval[0] <= 0 < interval[1]
+def _is_read(semantics: Semantics, operand: int, box: Box) -> bool:
+    """Whether some point of the box reads the operand."""
+    # A slice of a stack is read by the shards whose box holds its place, and by no other.
+    when = semantics.description.inputs[operand].when
+    if when is None:
+        return True
+    start, stop = interval_of(when, box)
+    return start <= 0 < stop
 
 
-def _region(dims: Dims, shape: Shape, box: Box) -> Region:
-    return tuple([_interval(*dim, extent, box) for dim, extent in zip(dims, shape, strict=True)])
+def _region(dims: Sequence[Dim], shape: Shape, box: Box) -> Region:
+    return tuple([_interval(dim, extent, box) for dim, extent in zip(dims, shape, strict=True)])
 
 
 def _unless_empty(region: Region, shape: Shape) -> Region | None:
@@ -88,12 +91,24 @@ def _unless_empty(region: Region, shape: Shape) -> Region | None:
     return region
 
 
-def _interval(
-    index: Axis | Index | None, names: frozenset[str], full: Interval, extent: int, box: Box
-) -> Interval:
+def _interval(dim: Dim, extent: int, box: Box) -> Interval:
+    index, names, full = dim
     if isinstance(index, Axis):
         return box.get(index.name, full)
     return full if index is None or names.isdisjoint(box) else clipped_interval(index, extent, box)
+
+
+def _run(dim: Dim, extent: int, is_padded: bool, box: Box) -> int:
+    """Extent of a dimension of an operand as the shard's kernel gets it."""
+    index, names, _ = dim
+    if names.isdisjoint(box):
+        return extent
+    # The kernel of a part runs unpadded over all that its windows span: positions in the padding
+    # are computed with, though they are no elements of the tensor.
+    if is_padded and isinstance(index, Index):
+        return span_of(index, box)
+    start, stop = _interval(dim, extent, box)
+    return stop - start
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +173,147 @@ def _parts(semantics: Semantics, box: Box) -> dict[str, Interval]:
 
 def _executed(semantics: Semantics, operand: int, box: Box) -> Shape | None:
     """Shape of an operand as the shard's kernel gets it; None where it is not touched."""
-    access, shape, dims = (
-        semantics.description.inputs[operand],
-        semantics.inputs[operand],
-        semantics.reads[operand],
-    )
-    if access.when is not None and not _holds_zero(interval_of(access.when, box)):
+    if not _is_read(semantics, operand, box):
         return None
-    executed = []
-    for (index, names, _), extent in zip(dims, shape, strict=True):
-        if index is None or names.isdisjoint(box):
-            executed.append(extent)
-        # The kernel of a part runs unpadded over all that its windows span: positions in the
-        # padding are computed with, though they are no elements of the tensor.
-        elif access.padded and isinstance(index, Index):
-            executed.append(span_of(index, box))
-        else:
-            start, stop = (
-                box[index.name] if isinstance(index, Axis) else clipped_interval(index, extent, box)
-            )
-            if start >= stop and extent:
+    dims, shape = semantics.reads[operand], semantics.inputs[operand]
+    is_padded = semantics.description.inputs[operand].padded
+    pairs = zip(dims, shape, strict=True)
+    runs = tuple([_run(dim, extent, is_padded, box) for dim, extent in pairs])
+    return (
+        None if any(not run and extent for run, extent in zip(runs, shape, strict=True)) else runs
+    )
+
+
+class Shards(NamedTuple):
+    """The columns of ``Shard``, one entry a box."""
+
+    attrs: Sequence[Mapping[str, Any]]
+    operands: Sequence[tuple[int, ...]]
+    inputs: Sequence[tuple[Shape, ...]]
+    outputs: Sequence[tuple[Shape, ...]]
+    makes: Sequence[tuple[Region | None, ...]]
+    needs: Sequence[tuple[Region | None, ...]]
+
+
+def shards_of(semantics: Semantics, boxes: Sequence[Box]) -> Shards:
+    """What ``shard_of`` gives for each box; several name the same axes, and parts of them that are
+    not all. Raises InputError, as it does.
+    """
+    columns = _by_dimension(semantics, boxes) if len(boxes) > 1 else None
+    if columns is not None:
+        return columns
+    shards = [shard_of(semantics, box) for box in boxes]
+    names = Shards._fields
+    return Shards(*([getattr(shard, name) for shard in shards] for name in names))
+
+
+def _by_dimension(semantics: Semantics, boxes: Sequence[Box]) -> Shards | None:
+    """The columns; None where some box leaves an operand or an output out."""
+    s, every = semantics, len(boxes)
+    if any(access.when is not None for access in s.description.inputs):
+        return None
+    columns: dict[Role, list[list[Region]]] = {}
+    roles: tuple[tuple[Role, Sequence[Shape]], ...] = (("read", s.inputs), ("made", s.outputs))
+    for role, shapes in roles:
+        columns[role] = [_by_box(s, role, tensor, boxes) for tensor in range(len(shapes))]
+        for column, shape in zip(columns[role], shapes, strict=True):
+            if any(_unless_empty(region, shape) is None for region in set(column)):
                 return None
-            executed.append(stop - start)
-    return tuple(executed)
+    local = s.description.local
+    runs = [_by_box(s, "run", tensor, boxes) for tensor in range(len(s.inputs))]
+    return Shards(
+        [s.attrs] * every if local is same_attributes else [local(s.attrs, box) for box in boxes],
+        [tuple(range(len(s.inputs)))] * every,
+        _rows(runs, every),
+        _rows([_sizes(regions) for regions in columns["made"]], every),
+        _rows(columns["made"], every),
+        _rows(columns["read"], every),
+    )
+
+
+def _by_box(
+    semantics: Semantics, role: Literal["read", "made", "run"], tensor: int, boxes: Sequence[Box]
+) -> list[Any]:
+    """By box the region of a tensor, or ("run") the shape in which a kernel gets an operand."""
+    known = _known(semantics, role, tensor)
+    columns = [_each(boxes, dim, call, of) for dim, call, of in known]
+    return _rows(columns, len(boxes))
+
+
+@lru_cache(_CACHED)
+def _known(
+    semantics: Semantics, role: Literal["read", "made", "run"], tensor: int
+) -> list[tuple[Dim, Callable[[Box], Any], dict[Hashable, dict[Any, Any]]]]:
+    """By dimension of a tensor how it is indexed, what tells its interval or extent on a box, and
+    what that told so far by the intervals of its axes: grids of one op share most of them.
+    """
+    if role == "made":
+        dims, shape = semantics.makes[tensor], semantics.outputs[tensor]
+    else:
+        dims, shape = semantics.reads[tensor], semantics.inputs[tensor]
+    calls: list[Callable[[Box], Any]]
+    if role == "run":
+        is_padded = semantics.description.inputs[tensor].padded
+        calls = [partial(_run, dim, size, is_padded) for dim, size in zip(dims, shape, strict=True)]
+    else:
+        calls = [partial(_interval, dim, size) for dim, size in zip(dims, shape, strict=True)]
+    return [(dim, call, {}) for dim, call in zip(dims, calls, strict=True)]
+
+
+def _each(
+    boxes: Sequence[Box], dim: Dim, call: Callable[[Box], V], known: dict[Hashable, dict[Any, V]]
+) -> list[V]:
+    """What a call gives by box, for a dimension: it follows from the dimension's axes alone."""
+    cut = tuple(sorted(dim[1] & boxes[0].keys()))
+    if not cut:
+        return [call(boxes[0])] * len(boxes)
+    keys, of_cut = list(map(itemgetter(*cut), boxes)), known.setdefault(cut, {})
+    for key, box in dict(zip(keys, boxes, strict=True)).items():
+        if key not in of_cut:
+            of_cut[key] = call(box)
+    return [of_cut[key] for key in keys]
+
+
+def _rows(columns: Sequence[Sequence[V]], count: int) -> list[tuple[V, ...]]:
+    return list(zip(*columns, strict=True)) if columns else [()] * count
+
+
+def _sizes(regions: Sequence[Region]) -> list[Shape]:
+    known = {region: extents(region) for region in set(regions)}
+    return [known[region] for region in regions]
+
+
+class Along(NamedTuple):
+    """One dimension of a tensor where axes of its op are cut: the number of the axis that it
+    follows (NONE: of no axis), and by place along that axis its interval, and its extent as the
+    kernel of a shard gets it; a single place where it follows none.
+    """
+
+    axis: int
+    intervals: tuple[Interval, ...]
+    extents: tuple[int, ...]
+
+
+def along(
+    semantics: Semantics, role: Role, tensor: int, cut: Mapping[str, Sequence[Interval]]
+) -> tuple[Along, ...] | None:
+    """The dimensions of an operand or output where the axes are cut so; None where one follows
+    several of them, or a shard has nothing of it.
+    """
+    known = _known(semantics, role, tensor)
+    runs = _known(semantics, "run", tensor) if role == "read" else None
+    shape = (semantics.outputs if role == "made" else semantics.inputs)[tensor]
+    numbers, columns = {name: number for number, name in enumerate(cut)}, []
+    for d, (of, extent) in enumerate(zip(known, shape, strict=True)):
+        names = of[0][1] & cut.keys()
+        if len(names) > 1:
+            return None
+        name = next(iter(names), "")
+        boxes: list[Box] = [{name: interval} for interval in cut[name]] if names else [{}]
+        intervals = tuple(_each(boxes, *of))
+        if extent and any([start >= stop for start, stop in intervals]):
+            return None
+        # What is read of a whole operand may be less than its kernel gets.
+        sizes = tuple(_each(boxes, *runs[d])) if runs else extents(intervals)
+        columns.append(Along(numbers.get(name, NONE), intervals, sizes))
+    return tuple(columns)

@@ -1,5 +1,9 @@
 """From an operand as it is executed back to the tensor that is stored, where a view between them
-was folded away.
+was folded away; and where the samples of a batch lie in a tensor.
+
+Sequence first, a batch is merged as L x B: its samples are no interval of the merged dimension. The
+points of such a dimension are numbered samples first, whatever lies outside of them in the memory,
+so that parts of the batch are intervals again.
 """
 
 from __future__ import annotations
@@ -7,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
+from typing import NamedTuple
 
-from .description import Entry, Shape
-from .index import Axis, Index, Region, clipped_interval
+from .description import Entry, Shape, indexed
+from .index import Axis, Index, Interval, Region
 
 
 def stored_region(
@@ -36,21 +41,15 @@ def stored_region(
     if seen == stored:
         return region
     if prod(seen) == prod(stored):
-        return (
-            _whole(stored)
-            if _same_but_ones(seen, stored) is False
-            else _through_reshape(region, seen, stored)
-        )
+        exchanged = _same_but_ones(seen, stored) is False
+        return _whole(stored) if exchanged else _through_reshape(region, seen, stored)
     if strides is not None:
         return _by_strides(region, seen, stored, strides)
     if len(seen) < len(stored):
         return _whole(stored)
-    box = []
-    for interval, extent, here in zip(
-        region[len(seen) - len(stored) :], seen[len(seen) - len(stored) :], stored, strict=True
-    ):
-        box.append(interval if extent == here else (0, here))
-    return tuple(box)
+    ahead = len(seen) - len(stored)
+    aligned = zip(region[ahead:], seen[ahead:], stored, strict=True)
+    return tuple(interval if extent == here else (0, here) for interval, extent, here in aligned)
 
 
 def _whole(shape: Shape) -> Region:
@@ -73,15 +72,11 @@ def sliced_strides(
     before = after = 1
     for d in sorted(range(len(shape)), key=lambda d: (strides[d], -d)):
         if strides[d]:
-            part_strides[d] = (
-                strides[d] // before * after if strides[d] % before == 0 else strides[d]
-            )
+            count, rest = divmod(strides[d], before)
+            part_strides[d] = strides[d] if rest else count * after
             before, after = strides[d] * shape[d], part_strides[d] * part[d]
-    plain = all(
-        step == row
-        for step, row, extent in zip(part_strides, row_strides(part), part, strict=True)
-        if extent > 1
-    )
+    rows = zip(part_strides, row_strides(part), part, strict=True)
+    plain = all(step == row for step, row, extent in rows if extent > 1)
     return None if plain else tuple(part_strides)
 
 
@@ -166,15 +161,8 @@ def _same_but_ones(seen: Shape, stored: Shape) -> bool | None:
 def _through_reshape(region: Region, seen: Shape, stored: Shape) -> Region:
     points = tuple(Axis(f"d{i}", extent) for i, extent in enumerate(seen))
     box = {axis.name: interval for axis, interval in zip(points, region, strict=True)}
-    stored_box = []
-    for entry, extent in zip(reshaped(stored, points), stored, strict=True):
-        if entry is None:
-            stored_box.append((0, extent))
-        else:
-            stored_box.append(
-                (0, 1) if isinstance(entry, int) else clipped_interval(entry, extent, box)
-            )
-    return tuple(stored_box)
+    entries = zip(reshaped(stored, points), stored, strict=True)
+    return tuple(indexed(entry, extent, box) for entry, extent in entries)
 
 
 def reshaped_axes(x: Shape, y: Shape) -> tuple[Axis, ...]:
@@ -244,3 +232,91 @@ def _part(position: Index, x: Sequence[int], k: int) -> Entry:
     below = prod(x[k + 1 :])
     quotient = position // below if below > 1 else position
     return quotient if x[k] * below == prod(x) else quotient % x[k]
+
+
+class Samples(NamedTuple):
+    """``number`` samples along a dimension that merges outer x number x inner points."""
+
+    dimension: int
+    outer: int
+    number: int
+    inner: int
+
+
+class BatchView(NamedTuple):
+    """How an op sees an operand with samples: where these lie as it is ``seen``, and as it is
+    ``held``.
+
+    ``sliced``: only some of the samples are seen, and parts see those of their own part of the
+    batch, as every worker of data parallelism slices its own. ``order``: the dimensions as they lie
+    in the memory where that is not row by row.
+    """
+
+    seen: Samples | None
+    held: Samples
+    sliced: bool = False
+    order: tuple[int, ...] = ()
+
+
+def samples_seen(
+    held: Samples, seen: Shape, stored: Shape, strides: Sequence[int] | None, order: Sequence[int]
+) -> Samples | None:
+    """Where an operand that is seen through a view has its samples; None where they are not seen
+    apart from others.
+    """
+    lies = order or range(len(stored))
+    behind = prod(stored[d] for d in lies[list(lies).index(held.dimension) + 1 :])
+    step = held.inner * behind
+    dims = list(zip(strides or row_strides(seen), seen, strict=True))
+    # Samples that are parted over several dimensions are none of one alone.
+    if any(extent > 1 and step < stride < step * held.number for stride, extent in dims):
+        return None
+    for d, (stride, extent) in enumerate(dims):
+        if extent > 1 and 0 < stride <= step < stride * extent:
+            inner = step // stride
+            count = min(held.number, extent // inner)
+            outer, rest = divmod(extent, inner * count)
+            whole = not rest and not step % stride and (outer == 1 or count == held.number)
+            return Samples(d, outer, count, inner) if whole and count > 1 else None
+    return None
+
+
+def batch_region(
+    region: Region, seen: Shape, stored: Shape, strides: Sequence[int] | None, view: BatchView
+) -> Region:
+    """The smallest known box of the stored tensor that holds a region of an operand, samples first
+    in both.
+
+    Of a sample that is cut all is taken.
+    """
+    held, of_view = view.held, view.seen
+    if of_view is not None and (of_view.outer > 1 or view.sliced):
+        d, size = of_view.dimension, of_view.outer * of_view.inner
+        start, stop = region[d][0] // size, -(-region[d][1] // size)
+        count = of_view.number
+        if view.sliced:
+            start, stop = start * held.number // count, -(-stop * held.number // count)
+            count = held.number
+        apart = (0, of_view.outer), (start, stop), (0, of_view.inner)
+        region = (*region[:d], *apart, *region[d + 1 :])
+        if strides is not None:
+            steps = strides[d] * of_view.inner * count, strides[d] * of_view.inner, strides[d]
+            strides = (*strides[:d], *steps, *strides[d + 1 :])
+        seen = (*seen[:d], of_view.outer, count, of_view.inner, *seen[d + 1 :])
+    lies = view.order or tuple(range(len(stored)))
+    at = lies.index(held.dimension)
+    memory = tuple(stored[d] for d in lies)
+    memory = (*memory[:at], held.outer, held.number, held.inner, *memory[at + 1 :])
+    box = stored_region(region, seen, memory, strides)
+    fused = (*box[:at], _samples_first(held, *box[at : at + 3]), *box[at + 3 :])
+    return tuple(fused[lies.index(d)] for d in range(len(stored)))
+
+
+def _samples_first(held: Samples, outer: Interval, samples: Interval, inner: Interval) -> Interval:
+    """The interval of a merged dimension, samples first, that holds these of its parts."""
+    size = held.outer * held.inner
+    start, stop = samples[0] * size, samples[1] * size
+    # Inside of one sample the points of a batch that lies outermost are an interval too.
+    if held.outer == 1 and samples[1] - samples[0] == 1:
+        return start + inner[0], start + inner[1]
+    return start, stop

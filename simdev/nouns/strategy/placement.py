@@ -22,8 +22,7 @@ from ...ground.frozen import FrozenDict, freeze
 from ..cluster import Cluster
 from ..graph import Graph
 from ..semantics import Semantics, Split, op_semantics, require_degrees, traits_of
-from ..structure import Weights, op_splits, weights_of
-from ..structure.names import module_pattern, scope_of
+from ..structure import Weights, module_pattern, op_splits, scope_of, weights_of
 
 NOWHERE = -1
 Allowed = Callable[[int, str], bool]

@@ -1,5 +1,141 @@
-"""The kinds of ops that simdev knows, a family a module; importing a module registers its kinds."""
+"""The kinds of ops that simdev knows, a family a module; importing a module registers its kinds.
 
-from . import attention, elementwise, movement, norm, product, reduction, windows
+Here is what describers share: axes of a shape, broadcast reads, attributes given once a dimension,
+and the attributes of a shard.
+"""
 
-__all__ = ["attention", "elementwise", "movement", "norm", "product", "reduction", "windows"]
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from ..description import Access, ByExtents, Call, Describer, Description, Entry, Output, Shape, per
+from ..index import Axis, Box
+
+_CACHED = 4096
+
+Local = Callable[[Mapping[str, Any], Box], Mapping[str, Any]]
+"""From the attributes of an op and the box of a shard to the attributes of the op it runs."""
+
+
+def numbered(shape: Shape, whole: Sequence[int] = ()) -> tuple[Axis, ...]:
+    """Axes d0, d1, ... of a shape; those at the positions ``whole`` cannot be split."""
+    return _numbered(shape, tuple(whole))
+
+
+# Equal axes are one object: a graph has thousands of ops of few shapes, and describing an op is
+# mostly the making of its axes.
+@lru_cache(_CACHED)
+def _numbered(shape: Shape, whole: tuple[int, ...]) -> tuple[Axis, ...]:
+    return tuple(Axis(f"d{i}", extent, i not in whole) for i, extent in enumerate(shape))
+
+
+def broadcast(shape: Shape, axes: Sequence[Axis]) -> tuple[Entry, ...]:
+    """How a tensor of this shape is read at a point of the axes: aligned at the end, an extent of 1
+    repeated.
+
+    Raises ValueError where the shape does not fit.
+    """
+    if len(shape) > len(axes):
+        raise ValueError(f"{list(shape)} has more dimensions than {[axis.size for axis in axes]}")
+    aligned = axes[len(axes) - len(shape) :]
+    return tuple(
+        [
+            0 if extent == 1 and axis.size != 1 else axis
+            for extent, axis in zip(shape, aligned, strict=True)
+        ]
+    )
+
+
+def broadcast_reads(shapes: Sequence[Shape], axes: Sequence[Axis]) -> tuple[Access, ...]:
+    """The operands of an elementwise op over these axes."""
+    return tuple([Access(broadcast(shape, axes)) for shape in shapes])
+
+
+def pointwise(operations: int, dtype: str | None = None, later: str | None = None) -> Describer:
+    """Describer of an op whose outputs have one shape, to which the operands are broadcast.
+
+    ``operations`` an element; ``dtype`` of the outputs, ``later`` of all but the first.
+    """
+
+    def describe(call: Call) -> Description:
+        points = numbered(call.outputs[0])
+        outputs = tuple(
+            Output(points, dtype=later if i else dtype) for i in range(len(call.outputs))
+        )
+        return Description(
+            outputs, broadcast_reads(call.inputs, points), (per(operations, *points),)
+        )
+
+    return describe
+
+
+def dimension(value: int, rank: int) -> int:
+    """A dimension counted from the front; raises ValueError where there is none."""
+    if not -max(rank, 1) <= value < max(rank, 1):
+        raise ValueError(f"no dimension {value} among {rank}")
+    return value + rank if value < 0 else value
+
+
+def dim_of(call: Call, rank: int) -> int:
+    """The attribute ``dim`` (default 0), counted from the front."""
+    return dimension(int(call.attrs.get("dim", 0)), rank)
+
+
+def dimensions(value: Any, rank: int) -> tuple[int, ...]:
+    """The attribute ``dim`` of a reduction: one dimension, several, or all where it is left out or
+    empty.
+    """
+    if value is None or value == []:
+        return tuple(range(rank))
+    items = value if isinstance(value, list) else [value]
+    dims = tuple(dimension(int(item), rank) for item in items)
+    # A number has no dimension, though PyTorch lets it be reduced along 0 or -1.
+    return dims if rank else ()
+
+
+def each(
+    attrs: Mapping[str, Any], name: str, rank: int, default: Sequence[int], least: int | None = 0
+) -> tuple[int, ...]:
+    """An attribute with one value a window dimension: a list, one number for all, or left out (or
+    empty).
+
+    Raises ValueError where they are not as many, or no whole numbers of at least ``least`` (None:
+    of any sign).
+    """
+    value = attrs.get(name)
+    if value is None or value == []:
+        return tuple(default)
+    values = value if isinstance(value, list | tuple) else [value]
+    for item in values:
+        # JSON's true is an int to Python, and a stride of true is a mistake of the file.
+        is_whole = isinstance(item, int) and not isinstance(item, bool)
+        if not is_whole or (least is not None and item < least):
+            bound = "" if least is None else f" >= {least}"
+            raise ValueError(f"{name}: must be whole numbers{bound}, got {value!r}")
+    if len(values) not in (1, rank):
+        raise ValueError(f"{name}: needs {rank} values, got {value}")
+    return tuple(values) * (rank if len(values) == 1 else 1)
+
+
+def extent(axis: Axis, box: Box) -> int:
+    """Points of an axis inside a box."""
+    start, stop = box.get(axis.name, (0, axis.size))
+    return stop - start
+
+
+def sized(**names: Sequence[Axis]) -> Local:
+    """Attributes of a shard where some tell extents: a list becomes those of these axes, a number
+    their product.
+    """
+
+    def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
+        changed = dict(attrs)
+        for name in names.keys() & attrs.keys():
+            extents = [extent(axis, box) for axis in names[name]]
+            changed[name] = extents if isinstance(attrs[name], list) else prod(extents)
+        return changed
+
+    return ByExtents(local)

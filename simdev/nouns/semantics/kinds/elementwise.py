@@ -8,9 +8,8 @@ of PyTorch's single-tensor updates.
 from __future__ import annotations
 
 from ..description import ALL, Access, Call, Describer, Description, Output, per
-from ..registry import register
-from ..traits import LEAF_ROLES, Linear, Traits
-from .common import elementwise, numbered, sized
+from ..registry import LEAF_ROLES, Linear, Traits, register
+from . import numbered, pointwise, sized
 
 OPERATIONS = {
     1: "abs add ceil clamp_max clamp_min cos div erf exp floor fmod log log10 log2 masked_fill "
@@ -105,7 +104,7 @@ for _count, _names in OPERATIONS.items():
     for _name in _names.split():
         register(
             _name,
-            elementwise(_count),
+            pointwise(_count),
             "elementwise",
             *(("dy, then x or y", "dx") if _name.endswith("_backward") else (_BROADCAST, "y")),
             "other (a scalar operand)" if _name in WITH_SCALAR else "",
@@ -114,14 +113,14 @@ for _count, _names in OPERATIONS.items():
             ),
         )
 for _name in TESTS.split():
-    register(_name, elementwise(1, "bool"), "elementwise", _BROADCAST, "y (bool)")
+    register(_name, pointwise(1, "bool"), "elementwise", _BROADCAST, "y (bool)")
 for _name in BITS.split():
-    register(_name, elementwise(1), "elementwise", _BROADCAST, "y")
+    register(_name, pointwise(1), "elementwise", _BROADCAST, "y")
 # A draw, a comparison and two products: y = x * mask / (1 - p).
-register("dropout", elementwise(4, later="bool"), "elementwise", "x", "y, mask (bool)")
+register("dropout", pointwise(4, later="bool"), "elementwise", "x", "y, mask (bool)")
 for _names, _traits in ((LINEAR_COPIES, Traits(linear="sum")), (TRIANGLES, Traits())):
     for _name in _names.split():
-        register(_name, elementwise(0), "data_movement", "x", "y", "dtype", _traits)
+        register(_name, pointwise(0), "data_movement", "x", "y", "dtype", _traits)
 for _name in GENERATORS.split():
     register(_name, _generator(0), "data_movement", _SHAPE_ONLY, "y", "size")
 for _count, _names in RANDOM.items():

@@ -14,10 +14,9 @@ from typing import Any
 
 from ..description import Access, ByExtents, Call, Description, Entry, Output, Shape, axes, per
 from ..index import Axis, Box
-from ..registry import register
-from ..traits import Traits
+from ..registry import Traits, register
 from ..views import reshaped, reshaped_axes
-from .common import broadcast, dim_of, dimension, each, extent, numbered, sized
+from . import broadcast, dim_of, dimension, each, extent, numbered, sized
 
 
 def concat(call: Call) -> Description:

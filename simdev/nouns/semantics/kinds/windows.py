@@ -32,7 +32,7 @@ from ..description import (
 )
 from ..index import Axis, Box, Index
 from ..registry import register
-from .common import Local, each, extent, sized
+from . import Local, each, extent, sized
 
 MADE = {1: "p", 2: "p q", 3: "o p q"}
 READ = {1: "h", 2: "h w", 3: "d h w"}
