@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         from ..execution.scenario import execute
         from ..report import analyze
         from ..report.figures import report_figure
-        from ..report.measures.alike import symmetry_notes
+        from ..report.measures.spread import Alike
 
         with progress_bar("load", total=4) as bar:
 
@@ -152,10 +152,11 @@ def run(args: argparse.Namespace) -> int:
             if args.check:
                 begin("check")
                 code = FAILED_CHECK if is_faulty(report.trace) else code
-        alike = tuple(symmetry_notes(report.symmetry, report.trace.task_graph))
+        alike = report.get(Alike)
+        notes = () if alike is None else tuple(alike.notes())
         answer = json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report
         with printed_first(answer):
-            write_trace(report.trace, out, lambda: report_figure(report), alike)
+            write_trace(report.trace, out, lambda: report_figure(report), notes)
     return code
 
 

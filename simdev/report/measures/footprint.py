@@ -7,38 +7,39 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
-from ...lowering.symmetry import Symmetry
 from ...nouns.memory import MemoryModel
 from ...nouns.taskgraph import OUTSIDE
-from ...nouns.trace import Trace
 from ..table import BYTES, NUMBER, TEXT, Table
 from .replay import AllocatorUse, allocator_use
+from .section import Places, Section, Step
 from .usage import DEVICES_SHOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+@dataclass(frozen=True)
+class Footprint(Section):
     """How memory was counted, and where PyTorch's rounding was asked for, what its allocator
     reserves, by device.
     """
+
+    name = "memory"
+    places = Places(entries=70, tables=40, notes=50)
 
     memory: MemoryModel
     allocators: tuple[AllocatorUse, ...]
 
     @classmethod
-    def of(
-        cls, trace: Trace, memory: MemoryModel, symmetry: Symmetry | None, replays: bool = True
-    ) -> Footprint | None:
-        """None where memory is counted as the contract counts it; ``replays`` asks for the
-        allocators, of every device that others may stand for (``symmetry``).
+    def of_step(cls, step: Step) -> Footprint | None:
+        """None where memory is counted as the contract counts it. The allocators are replayed for
+        every device, those among them that others stand for.
         """
+        memory = step.outcome.memory
         if not memory.changes:
             return None
-        if memory.unit == 1 or not replays:
+        if memory.unit == 1 or not step.replays:
             return cls(memory, ())
-        uses = allocator_use(trace, memory.expandable, memory.is_pytorch)
-        if symmetry is not None:
-            uses = tuple(replace(use, device=name) for name, use in symmetry.spread(uses))
+        uses = allocator_use(step.trace, memory.expandable, memory.is_pytorch)
+        if step.alike is not None:
+            uses = tuple(replace(use, device=name) for name, use in step.alike.spread(uses))
         return cls(memory, uses)
 
     @property
@@ -54,14 +55,15 @@ class Footprint:
         devices = {use.device: use.to_json() for use in self.allocators}
         return {"options": self.options} | ({"allocator": devices} if devices else {})
 
-    def devices_json(self) -> dict[str, dict[str, int]]:
-        """By device what stands beside its peak, in bytes; empty where none was replayed."""
-        return {
+    def entries(self) -> dict[str, Any]:
+        """Its own entry, and for each device what its allocator holds, in bytes."""
+        devices = {
             use.device: {"allocated_bytes": use.allocated, "reserved_bytes": use.reserved}
             for use in self.allocators
         }
+        return {self.name: self.to_json(), "devices": devices}
 
-    def table(self) -> Table:
+    def tables(self) -> Iterator[Table]:
         """What the allocators reserve."""
         rows = tuple(
             (
@@ -73,7 +75,7 @@ class Footprint:
         )  # fmt: skip
         sizes = dict.fromkeys(("requested", "allocated", "reserved", "outside", "in all"), BYTES)
         title = f"PyTorch's caching allocator, peaks (outside it: {', '.join(OUTSIDE)})"
-        return Table(title, {"device": TEXT} | sizes | {"flushes": NUMBER}, rows)
+        yield Table(title, {"device": TEXT} | sizes | {"flushes": NUMBER}, rows)
 
     def notes(self) -> Iterator[str]:
         """How memory was counted, and where an allocator came to its limit."""

@@ -34,6 +34,7 @@ from ...nouns.taskgraph import Ints, distinct
 from ...nouns.trace import DeviceMemory, Trace
 from ..published import published_error
 from ..table import BYTES, LIMIT, TEXT, TIME, Table
+from .section import Places, Section, Step
 
 BUBBLE = "bubble"
 TERMS = (*ROLES, BUBBLE)
@@ -73,13 +74,16 @@ class StageUse:
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Section):
     """The section of a report that only a large model's step has; shares 0 to 1.
 
     ``stages`` holds a device of each rank of the pipeline. ``mfu`` is the share of the devices'
     peak (``large.peak_dtype``) that the products of the model alone would need, ``hfu`` that of all
     products made; ``tokens_per_s`` are tokens trained on by second, on all devices.
     """
+
+    name = "training"
+    places = Places(entries=130, lines=10, asides=30, facts=60, tables=10, notes=40)
 
     large: LargeStep = field(repr=False, compare=False)
     stages: tuple[StageUse, ...]
@@ -102,6 +106,11 @@ class Training:
         most = large.peak_flops * seconds
         tokens = p.samples * model.length / seconds
         return cls(large, stages, once / most, (once + twice) / most, tokens)
+
+    @classmethod
+    def of_step(cls, step: Step) -> Training | None:
+        """The section of a step, None where it is not that of a large model."""
+        return None if step.outcome.large is None else cls.of(step.trace, step.outcome.large)
 
     @property
     def tokens(self) -> int:
@@ -154,6 +163,10 @@ class Training:
         shares = f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%} of the {large.peak_dtype} peak"
         yield f"{shares}; {self.tokens_per_s:,.0f} tokens/s"
         yield str(published_error(large.model))
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """The use of the peak."""
+        yield f"MFU, HFU ({self.large.peak_dtype})", f"{self.mfu:.1%}, {self.hfu:.1%}"
 
     def tables(self) -> Iterator[Table]:
         """Time and memory of each rank of the pipeline."""

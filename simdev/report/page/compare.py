@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ...ground.units import format_bytes, format_seconds
-from ..measures.alike import task_counts
 from ..measures.difference import difference, difference_tables
 from ..measures.spans import transfer_mask
+from ..measures.spread import task_counts
 from ..report import Report
 from ..table import BYTES, CHANGE, COUNT, SHARE, TEXT, TIME, Table, change
 from .step import Subject, headline, notes, tables_json
@@ -110,7 +110,7 @@ def _step_table(first: Report, second: Report) -> Table:
             ("bytes sent", report.transfer_bytes, format_bytes(report.transfer_bytes)),
             ("largest peak", peak, format_bytes(peak)),
             ("memory over capacity", report.memory_excess, format_bytes(report.memory_excess)),
-            *(() if report.throughput is None else report.throughput.facts()),
+            *(() if report.throughput is None else report.throughput.figures()),
             *_training_figures(report),
         ]
 
