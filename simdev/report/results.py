@@ -12,8 +12,7 @@ from ..ground.errors import InputError, install_line
 from ..ground.units import PS_PER_SECOND, format_bytes, format_number, format_seconds
 from .measures.path import BLAMES
 from .measures.throughput import COSTS
-from .ranking import Ranking, ranking
-from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME
+from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME, Ranking, ranking
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..measures.spans import runs
 from .rows import GanttRow, coverage, critical_marks, long_borders, merge_neighbours
 from .style import (
     MARGIN,
@@ -251,10 +252,9 @@ def _painted(band: GanttRow, edges: Any, shown: Any, theme: Theme) -> NDArray[np
 def _runs(painted: Any) -> tuple[Any, Any, Any]:
     """(the first, the one after the last, the colour) of pixels in a row of one colour."""
     tones = np.rint(painted * 255)
-    first = np.flatnonzero(np.concatenate(([True], (tones[1:] != tones[:-1]).any(axis=1))))
-    last = np.append(first[1:], len(tones))
+    first, last = runs((tones[1:] != tones[:-1]).any(axis=1))
     visible = tones[first, 3] > 0
-    return first[visible], last[visible], tones[first[visible]] / 255
+    return first[visible], last[visible] + 1, tones[first[visible]] / 255
 
 
 def _idle(theme: Theme) -> dict[str, Any]:

@@ -9,7 +9,7 @@ page draws by the same rule (page/assets/bars.js).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...nouns.taskgraph import Ints
-from ..measures.spans import Bools, apart, shares_between
+from ..measures.spans import Bools, apart, runs, shares_between
 
 LINK = -1  # the device of a row that belongs to none: a link
 MANY_ROWS = 26  # beyond, devices that do the same at the same time are drawn once, as links are
@@ -51,8 +51,27 @@ class GanttRow:
     note: str = ""
     covered: Ints | None = None
 
+    @classmethod
+    def of(
+        cls, name: str, spans: Iterable[Ints], device: int = 0, computes: bool = True,
+        critical: Bools | None = None, note: str = "",
+    ) -> GanttRow:  # fmt: skip
+        """The row of (task, start, finish, look) of its spans; none is critical by default."""
+        tasks, start, finish, look = spans
+        marks = np.zeros(len(tasks), np.bool_) if critical is None else critical
+        return cls(name, device, computes, tasks, start, finish, look, marks, note)
+
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def columns(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Task, start, finish and look of the spans."""
+        return self.tasks, self.start, self.finish, self.look
+
+    def spans(self) -> Iterator[tuple[int, ...]]:
+        """(task, start, finish, look) of each span."""
+        yield from zip(*(column.tolist() for column in self.columns), strict=True)
 
     @property
     def busy(self) -> Ints:
@@ -107,8 +126,7 @@ def _merged(row: GanttRow, resolution_ps: float, kept: Bools) -> GanttRow:
     split = row.start[1:] - row.finish[:-1] > resolution_ps
     split |= (row.look[1:] != row.look[:-1]) | (row.critical[1:] != row.critical[:-1])
     split |= kept[1:] & kept[:-1]
-    first = np.flatnonzero(np.concatenate(([True], split)))
-    last = np.append(first[1:], len(row)) - 1
+    first, last = runs(split)
     covered = np.add.reduceat(row.busy, first)
     return replace(row.chosen(first), finish=row.finish[last], covered=covered)
 
@@ -128,8 +146,7 @@ def coarse(row: GanttRow, pixel_ps: float) -> GanttRow:
     pixel = (merged.start / pixel_ps).astype(np.int64)
     short = length < pixel_ps
     together = short[1:] & short[:-1] & (pixel[1:] == pixel[:-1])
-    first = np.flatnonzero(np.concatenate(([True], ~together)))
-    last = np.append(first[1:], len(merged)) - 1
+    first, last = runs(~together)
     run = np.repeat(np.arange(len(first)), last - first + 1)
     longest = np.lexsort((length, run))[last]  # the last of each run, by length
     finish, covered = np.maximum.reduceat(merged.finish, first), np.add.reduceat(merged.busy, first)
@@ -261,10 +278,8 @@ def _fewer(links: Sequence[Folded]) -> Sequence[Folded]:
 
 def together(rows: Sequence[GanttRow], name: str) -> GanttRow:
     """When any of the rows shows something, a span in the look of the one that began first."""
-    columns = ("tasks", "start", "finish", "look", "critical")
-    tasks, start, finish, look, critical = (
-        np.concatenate([getattr(row, column) for row in rows]) for column in columns
-    )
+    columns = zip(*((*row.columns, row.critical) for row in rows), strict=True)
+    tasks, start, finish, look, critical = map(np.concatenate, columns)
     order, begin, length = apart(start, finish)
     end, look = begin + length, look[order]
     seen = np.flatnonzero(length)  # the others are covered, or points
@@ -273,4 +288,4 @@ def together(rows: Sequence[GanttRow], name: str) -> GanttRow:
     last = np.append(first[1:], len(order)) - 1
     spans = tasks[order][first], begin[first], np.maximum.accumulate(end)[last], look[first]
     marked = np.logical_or.reduceat(critical[order], first) if len(first) else critical[:0]
-    return GanttRow(name, LINK, False, *spans, marked)
+    return GanttRow.of(name, spans, LINK, False, marked)

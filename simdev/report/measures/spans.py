@@ -80,6 +80,14 @@ def apart(start: Ints, finish: Ints) -> tuple[Ints, Ints, Ints]:
     return order, begin, np.maximum(finish - begin, 0)
 
 
+def runs(split: Bools) -> tuple[Ints, Ints]:
+    """(the first, the last) of the runs of a row; ``split`` tells of all but the first of the row
+    whether a run begins with it.
+    """
+    first = np.flatnonzero(np.concatenate(([True], split)))
+    return first, np.append(first[1:], len(split) + 1) - 1
+
+
 def shares_between(
     edges: NDArray[Any], begin: Ints, length: Ints, covered: NDArray[Any]
 ) -> NDArray[np.float64]:

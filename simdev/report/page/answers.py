@@ -13,10 +13,21 @@ from typing import Any
 from ...ground.errors import InputError
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...nouns.strategy import degrees_over_one
-from ..published import PublishedError
-from ..ranking import ONE_DEVICE, PRESENT, Ranking, ranking
+from ..measures.training import PublishedError
 from ..results import in_seconds
-from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table
+from ..table import (
+    BYTES,
+    COUNT,
+    NUMBER,
+    ONE_DEVICE,
+    PRESENT,
+    SHARE,
+    TEXT,
+    TIME,
+    Ranking,
+    Table,
+    ranking,
+)
 from .step import tables_json
 
 SHARES = ("mfu", "bubble", "exposed_communication")

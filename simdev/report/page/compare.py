@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ...ground.units import format_bytes, format_seconds
-from ..measures.difference import difference, difference_tables
 from ..measures.spans import transfer_mask
 from ..measures.spread import task_counts
+from ..measures.training import difference, difference_tables
 from ..report import Report
 from ..table import BYTES, CHANGE, COUNT, SHARE, TEXT, TIME, Table, change
 from .step import Subject, headline, notes, tables_json

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ...nouns.taskgraph import Ints
 from ...nouns.trace import DeviceMemory, Trace
+from ..figures.charts import trace_rows
 from ..figures.rows import LINK, GanttRow, merge_neighbours, together
-from ..figures.trace import trace_rows
 from ..measures.path import Segment
 from ..measures.spans import (
     apart,

@@ -18,8 +18,7 @@ from ...ground.units import PS_PER_SECOND
 from ...lowering.hybrid import Timings, lower_hybrid
 from ...nouns.models.large.roles import ROLES
 from ...report.measures.costs import shares
-from ...report.measures.difference import critical_rank
-from ...report.measures.training import BUBBLE, EXPOSED, Training
+from ...report.measures.training import BUBBLE, EXPOSED, Training, critical_rank
 from ..sweep.answer import Memo, bug
 from .question import Question
 from .space import Plan
