@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ground.errors import InputError, printable, reason_of
-from .options import DONE
+from .options import DONE, JSON_OPTION
 from .outputs import files_of
 
 HELP = "list the scenarios and notebooks that ship; copy one with its files"
@@ -33,7 +33,7 @@ OPTIONS = (
     ("-o --output", "DIR", "where to copy to (default: here)"),
     ("--all", "", "copy all of them, with all profiles"),
     ("--force", "", "replace files that differ from the example's"),
-    ("--json", "", "print as JSON"),
+    JSON_OPTION,
 )
 
 NOTEBOOK = ".ipynb"
