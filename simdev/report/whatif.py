@@ -23,7 +23,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..execution.changes import RESOURCES, with_launches, with_links
 from ..execution.engine import choose, simulate
@@ -34,7 +33,7 @@ from ..lowering.symmetry import Symmetry
 from ..nouns.fabric import LINK_QUEUES
 from ..nouns.graph import Graph, Op
 from ..nouns.strategy import Order, Strategy, Sync
-from ..nouns.taskgraph import COLLECTIVE, DISPATCH, Ints
+from ..nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, TaskGraph
 from ..nouns.trace import Trace
 from .measures.spans import Bools, computing_mask, transfer_mask
 from .measures.usage import Carrier, carriers
@@ -72,7 +71,7 @@ class FasterStep:
     factor: int
     kinds: Mapping[str, str]
 
-    def step_ps(self, chosen: NDArray[np.bool_], ops: OpSelection | None, engine: str) -> int:
+    def step_ps(self, chosen: Bools, ops: OpSelection | None, engine: str) -> int:
         """The step time in ps where the chosen tasks are faster; ``ops``: those that they are, if
         any.
 
@@ -82,9 +81,7 @@ class FasterStep:
         if ops is not None and self._depends_on_times:
             step = self._lowered(ops)
         else:
-            graph = self.step.task_graph
-            tasks = replace(graph.tasks, duration=self._part(graph.tasks.duration, chosen))
-            step = replace(self.step, task_graph=replace(graph, tasks=tasks))
+            step = replace(self.step, task_graph=faster(self.step.task_graph, chosen, self.factor))
         return step_time_ps(self.trace(step, engine))
 
     def trace(self, step: LoweredStep, engine: str) -> Trace:
@@ -112,11 +109,6 @@ class FasterStep:
         repeated = follow_one_another(scenario.strategy, scenario.steps)
         step = lower_step(prepared, scenario.strategy, repeated)
         return cls(scenario, prepared, step, repeated, factor, kinds)
-
-    def _part(self, duration: Ints, chosen: NDArray[np.bool_]) -> Ints:
-        """The durations, those chosen divided and rounded up."""
-        # A duration that is not known is below 0 and stays.
-        return np.where(chosen & (duration > 0), -(-duration // self.factor), duration)
 
     @property
     def _depends_on_times(self) -> bool:
@@ -161,10 +153,22 @@ class FasterStep:
         ]
         places = np.arange(len(split.cluster.devices))
         where = np.ones(len(places), np.bool_) if ops.device is None else places == ops.device
-        return self._part(split.duration, np.array(rows, np.bool_)[:, None] & where)
+        return part_of(split.duration, np.array(rows, np.bool_)[:, None] & where, self.factor)
 
     def _is_of(self, op: Op, ops: OpSelection) -> bool:
         return ops.of_class is None or self.kinds.get(op.name, op.phase) == ops.of_class
+
+
+def part_of(duration: Ints, chosen: Bools, factor: int) -> Ints:
+    """The durations, those chosen divided by the factor and rounded up."""
+    # A duration that is not known is below 0 and stays.
+    return np.where(chosen & (duration > 0), -(-duration // factor), duration)
+
+
+def faster(graph: TaskGraph, chosen: Bools, factor: int) -> TaskGraph:
+    """The task graph whose chosen tasks take a part of their time."""
+    duration = part_of(graph.tasks.duration, chosen, factor)
+    return replace(graph, tasks=replace(graph.tasks, duration=duration))
 
 
 FACTOR = 2
@@ -270,10 +274,7 @@ def _shorter(
     def step_ps(engine: str) -> int:
         if lowered is not None:
             return lowered.step_ps(chosen[: len(lowered.step.task_graph.tasks)], ops, engine)
-        tasks = trace.task_graph.tasks
-        duration: Ints = np.where(chosen, -(-tasks.duration // subject.factor), tasks.duration)
-        changed = replace(trace.task_graph, tasks=replace(tasks, duration=duration))
-        return step_time_ps(simulate(changed, engine))
+        return step_time_ps(simulate(faster(trace.task_graph, chosen, subject.factor), engine))
 
     return _Case(kind, name, subject.busy_ps(trace.start[chosen], trace.finish[chosen]), step_ps)
 
@@ -383,18 +384,18 @@ def _links(subject: _Subject, lowered: FasterStep) -> Iterator[_Case]:
     if transfer_mask(subject.trace.task_graph).any():
         used = _carrying(subject) if serve else _carrying_as_queues(lowered)
 
-    def faster(rows: Sequence[int], kind: str, name: str, busy_ps: int | None = None) -> _Case:
+    def wired(rows: Sequence[int], kind: str, name: str, busy_ps: int | None = None) -> _Case:
         # Simulated when it is asked for, so that a bar can show how far it is.
         return _Case(kind, name, busy_ps, lambda engine: _wired_ps(lowered, rows, engine))
 
     # A single kind would be the line for all links once more.
     kinds = sorted({links[i].kind for i in used})
     for kind in kinds if len(kinds) > 1 else ():
-        yield faster([i for i in used if links[i].kind == kind], "links", kind or "of no kind")
+        yield wired([i for i in used if links[i].kind == kind], "links", kind or "of no kind")
     if len(used) > 1:
-        yield faster(list(used), "links", "all")
+        yield wired(list(used), "links", "all")
     for i in sorted(used, key=lambda link: (-used[link], link))[:MOST_LINKS]:
-        yield faster([i], "link", " - ".join(links[i].ends), used[i] if serve else None)
+        yield wired([i], "link", " - ".join(links[i].ends), used[i] if serve else None)
 
 
 def _link_of(lowered: FasterStep) -> list[int]:

@@ -105,6 +105,11 @@ class Gantt:
     row_height: float = 0.36
 
     @property
+    def length_ps(self) -> int:
+        """How long the time axis is, in ps."""
+        return self.end_ps - self.begin_ps
+
+    @property
     def height(self) -> float:
         """A readable height in inches."""
         return min(1.9 + self.row_height * max(len(self.rows), 2), TALLEST)
@@ -160,7 +165,7 @@ def _half(row: GanttRow) -> float:
 
 
 def _scale(chart: Gantt) -> int:
-    return time_unit(chart.end_ps - chart.begin_ps)[1]
+    return time_unit(chart.length_ps)[1]
 
 
 def _points(ax: Axes) -> tuple[float, float]:
@@ -171,7 +176,7 @@ def _points(ax: Axes) -> tuple[float, float]:
 
 
 def _points_per_ps(ax: Axes, chart: Gantt) -> float:
-    return _points(ax)[0] / max(chart.end_ps - chart.begin_ps, 1) / MARGIN
+    return _points(ax)[0] / max(chart.length_ps, 1) / MARGIN
 
 
 def _row_points(ax: Axes) -> float:
@@ -214,7 +219,7 @@ def _pixel_edges(ax: Axes, chart: Gantt) -> NDArray[np.float64]:
     """When the pixels of the axes begin and end, in ps."""
     extent, scale = ax.get_window_extent(), ax.figure.dpi / 72
     left, per_ps = float(extent.x0), _points_per_ps(ax, chart) * scale
-    last = math.ceil(left + (chart.end_ps - chart.begin_ps) * per_ps)
+    last = math.ceil(left + chart.length_ps * per_ps)
     pixels = np.arange(math.floor(left), max(last, math.floor(left) + 1) + 1)
     return np.asarray(chart.begin_ps + (pixels - left) / per_ps)
 
@@ -282,8 +287,8 @@ def _draw_critical(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme
 
 
 def _draw_axes(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -> None:
-    unit, scale = time_unit(chart.end_ps - chart.begin_ps)
-    end = (chart.end_ps - chart.begin_ps) / scale
+    unit, scale = time_unit(chart.length_ps)
+    end = chart.length_ps / scale
     ax.set_xlabel(f"time ({unit}){chart.since}")
     ax.set_xlim(0, end * MARGIN or 1)
     ax.set_ylim(places[-1] + 0.7 if places else 1.0, 0.3)

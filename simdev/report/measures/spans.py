@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -265,6 +265,12 @@ def step_parts(step_ps: int, parts: int) -> Ints:
     """The borders (ps) of equal parts of a step, one more than there are parts."""
     # Python's integers: products of arrays would overflow for steps of hours.
     return np.array([part * step_ps // parts for part in range(parts + 1)], np.int64)
+
+
+def envelope(memories: Sequence[DeviceMemory], edges: Ints) -> tuple[Ints, Ints]:
+    """The lowest and the highest level of all devices between each two edges, in bytes."""
+    lows, highs = zip(*(levels_between(memory, edges) for memory in memories), strict=True)
+    return np.min(lows, axis=0), np.max(highs, axis=0)
 
 
 def levels_between(memory: DeviceMemory, edges: Ints) -> tuple[Ints, Ints]:

@@ -24,8 +24,8 @@ from ..measures.path import Segment
 from ..measures.spans import (
     apart,
     computing_mask,
+    envelope,
     group,
-    levels_between,
     shares_between,
     shown_devices,
     step_parts,
@@ -173,15 +173,15 @@ def _panel(memory: DeviceMemory) -> dict[str, Any]:
 def _range(memories: Sequence[DeviceMemory], step_ps: int) -> dict[str, Any]:
     """The lowest and the highest level of all devices in each of BINS equal parts of the step."""
     edges = step_parts(step_ps, BINS)
-    levels = [levels_between(memory, edges) for memory in memories]
+    lowest, highest = envelope(memories, edges)
     capacities = {memory.capacity for memory in memories}
     return {
         "name": f"all {len(memories):,} devices",
         "capacity": capacities.pop() if len(capacities) == 1 else None,
         "peak": max(memory.peak for memory in memories),
         "time": edges[:-1].tolist(),
-        "level": np.max([highest for _, highest in levels], axis=0).tolist(),
-        "lowest": np.min([lowest for lowest, _ in levels], axis=0).tolist(),
+        "level": highest.tolist(),
+        "lowest": lowest.tolist(),
     }
 
 
