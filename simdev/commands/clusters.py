@@ -221,7 +221,7 @@ def _device(device: Device) -> str:
 
 
 def _link(link: Link) -> tuple[str, str]:
-    """What a link is, and its numbers."""
+    """The kind of a link, and its numbers as a text."""
     numbers = [format_bandwidth(float(Fraction(link.bandwidth)))]
     if link.latency:
         numbers.append(format_seconds(float(link.latency)))

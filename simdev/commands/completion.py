@@ -82,7 +82,7 @@ def _completer(verb: str, action: argparse.Action) -> Completer | None:
 
 
 def _words(names: Names) -> Completer:
-    """Completes the names, and files where one may stand in their place."""
+    """Completes the names, and files where one may be given instead."""
     words = " ".join(names.now())
     # By the ending the script of bash knows that some of the answers are files.
     bash, zsh = f"_simdev_{names.noun}{'_file' * names.or_file}", f"_simdev_{names.noun}"

@@ -76,7 +76,9 @@ UNSEEN: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Findings:
-    """What was looked at, part by part, and what is broken (``problems``) or worth knowing."""
+    """The findings part by part, with broken things (``problems``) and things worth knowing
+    (``notes``).
+    """
 
     parts: dict[str, Any] = field(default_factory=lambda: dict(UNSEEN))
     problems: list[str] = field(default_factory=list)

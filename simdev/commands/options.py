@@ -1,4 +1,4 @@
-"""What all verbs share: how their options are written down, and the exit codes."""
+"""Options and exit codes, which all verbs share."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def named_number(option: str, text: str) -> tuple[str, int]:
 
 
 def by_flags(error: InputError, flags: Mapping[str, str]) -> InputError:
-    """The error with the names of options in place of those of arguments, which stand first in its
+    """The error with the names of options in place of the names of arguments at the begin of its
     problems.
     """
     parts = [problem.partition(":") for problem in error.problems]
@@ -89,7 +89,7 @@ def by_flags(error: InputError, flags: Mapping[str, str]) -> InputError:
 
 
 def port_problems(port: int) -> Iterator[str]:
-    """What is wrong with ``--port``."""
+    """The problem with a ``--port`` that cannot be."""
     if not 0 <= port < 2**16:
         yield f"--port: must be from 0 to 65535, got {port}"
 

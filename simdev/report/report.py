@@ -43,8 +43,8 @@ class Report(Step):
     Where the trace holds several steps, ``steady`` says how they repeat, and all other figures are
     those of one step: ``step_ps`` is their period, and the rest what happens in ``window``, whole
     periods that the critical path tiles, shared out among its steps. Memory is that of the whole
-    trace, which ``trace_ps`` ends. Where a ``symmetry`` let some devices stand for others, the
-    trace holds those alone; devices, links and hosts are all of them.
+    trace, which ``trace_ps`` ends. Where a ``symmetry`` let some devices represent others, the
+    trace holds these alone; devices, links and hosts are all of the cluster.
     """
 
     @cached_property
@@ -158,7 +158,7 @@ class Report(Step):
 
     @property
     def cost_misses(self) -> tuple[CostMiss, ...]:
-        """What had to be estimated, the longest first."""
+        """The estimates of op times, the longest first."""
         return self.outcome.misses
 
     @property
@@ -173,7 +173,7 @@ class Report(Step):
 
     @property
     def splits(self) -> tuple[SplitCost, ...]:
-        """What splitting each op costs."""
+        """The cost of splitting each op."""
         section = self.get(Splits)
         return () if section is None else section.splits
 
@@ -220,7 +220,9 @@ class Report(Step):
 
     @property
     def symmetry(self) -> Symmetry | Expanded | None:
-        """Which devices stand for others, or why none does although some look alike."""
+        """The devices simulated in place of others, or why all were simulated although some look
+        alike.
+        """
         return self.outcome.symmetry
 
     @property
@@ -240,7 +242,7 @@ class Report(Step):
         raise OutOfMemoryError(first.device, first.time_ps, first.task, needed, capacity, live)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``simdev simulate --json`` prints, ready for ``json.dumps``."""
+        """The object that ``simdev simulate --json`` prints, ready for ``json.dumps``."""
         figures = dict[str, Any]()
         for section in in_order(self.sections, "entries"):
             _merge(figures, section.entries())
@@ -252,7 +254,7 @@ class Report(Step):
             yield from section.lines()
 
     def asides(self) -> Iterator[str]:
-        """What the page shows of the lines, above the notes."""
+        """The lines that the page shows above the notes."""
         for section in in_order(self.sections, "asides"):
             yield from section.asides()
 
@@ -267,7 +269,7 @@ class Report(Step):
             yield from section.tables()
 
     def notes(self) -> Iterator[str]:
-        """What has to be known to read the figures."""
+        """Sentences that explain the figures."""
         for section in in_order(self.sections, "notes"):
             yield from section.notes()
 

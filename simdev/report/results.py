@@ -156,13 +156,13 @@ def _title(columns: Mapping[str, list[Any]], ranks: Ranking, was_set: Sequence[s
 
 
 def _named(columns: Mapping[str, list[Any]], was_set: Sequence[str], row: int) -> str:
-    """What a row was set to, or where nothing was, its scenario."""
+    """The settings of a row; where nothing was set, its scenario."""
     values = [f"{_short(name)} {columns[name][row]}" for name in _fields(_varied(columns, was_set))]
     return ", ".join(values) or PurePath(str(columns["scenario"][row])).name
 
 
 def _varied(columns: Mapping[str, list[Any]], was_set: Sequence[str]) -> list[str]:
-    """What was set to several values."""
+    """The settings that have several values."""
     return [name for name in was_set if len(set(map(str, columns.get(name, [])))) > 1]
 
 
@@ -245,8 +245,8 @@ def _kind(name: str, values: list[Any]) -> str:
 def _axes(
     results: pd.DataFrame, kinds: dict[str, str], columns: dict[str, list[Any]]
 ) -> dict[str, str]:
-    """What the scatter plot shows first: the step time over the first number that was set, coloured
-    by another.
+    """The axes of the scatter plot at first: the step time over the first number that was set,
+    coloured by another setting.
     """
     varied = _varied(columns, _was_set(results))
     x = next((name for name in varied if kinds[name] != TEXT), None)
@@ -258,7 +258,7 @@ def _axes(
 
 
 def _was_set(results: pd.DataFrame) -> list[str]:
-    """The columns of what was set, which stand between the scenario and its status."""
+    """The columns of settings, which are between the scenario and its status."""
     names = [str(name) for name in results]
     return names[names.index("scenario") + 1 : names.index("status")]
 

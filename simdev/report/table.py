@@ -44,7 +44,7 @@ class Table:
     """Rows of cells; ``columns`` says by title how their cells are shown (TEXT, COUNT, ...).
 
     A cell is a text, a number, a truth value or None. A terminal and a notebook show the first
-    ``shown`` rows and count the others (0: the table stands on the page alone).
+    ``shown`` rows and count the others (0: the table is on the page alone).
     """
 
     title: str
@@ -173,7 +173,7 @@ def fields_json(noun: Any, *left_out: str) -> dict[str, Any]:
 
 
 def change(before: float, after: float) -> float | None:
-    """What was added as a part of what was there; None where nothing was and something is now."""
+    """The change as a part of ``before``; None where only ``before`` is 0."""
     return (after - before) / before if before else None if after else 0.0
 
 
@@ -201,8 +201,8 @@ ONE_DEVICE, PRESENT = "one device", "the scenario's strategy"
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Rows by their numbers: those that fit, the best first, those of the front in the same order,
-    and the rest; the goals that decide.
+    """Rows by their numbers: fitting rows, the best first, the rows of the front in this order, and
+    the rest; the goals that decide.
     """
 
     order: tuple[int, ...]
@@ -252,7 +252,7 @@ def _differs(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[in
 
 
 def _least(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> Floats:
-    """What is to be as small as may be."""
+    """The values of a goal, negated where large ones are better."""
     values = np.array([float(columns[goal.column][row]) for row in rows])
     return -values if goal.upward else values
 

@@ -1,4 +1,4 @@
-"""What if a device, a link or a class of ops were faster: what the step gains, simulated again.
+"""What-ifs: the gain of a step where a device, a link or a class of ops is faster, simulated again.
 
 Of a scenario every answer is the step time of a run of the changed scenario. On a faster device
 every op takes its share of the time; gaps stay, and how fast a server adds up belongs to the
@@ -9,9 +9,8 @@ them.
 
 Of a saved run only the tasks and the queues are known, stretched and in the order of their credit
 as they ran; a large model's devices, queues and phases are treated in this way, too. Everything
-that is sent through a queue takes its share of the time, latency that it holds included, which is
-the most that a faster link could bring. Beside them stand the resources of its machines, each a run
-of the changed scenario.
+sent through a queue takes its share of the time, held latency included: no faster link could bring
+more. Resources of a large model's machines are runs of the changed scenario.
 """
 
 from __future__ import annotations
@@ -206,8 +205,8 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What is made faster: the step of a report, and its scenario lowered again (None: the tasks of
-    the trace are all there is).
+    """The step of a report, parts of which are made faster, and its scenario lowered again (None:
+    only the tasks of the trace are known).
     """
 
     report: Report
@@ -220,7 +219,7 @@ class _Subject:
         return in_step(self.report.trace, self.report.steady)
 
     def busy_ps(self, start: Ints, finish: Ints) -> int:
-        """What the spans cover together of one step, in ps."""
+        """The time of one step that the spans cover together, in ps."""
         return self.report.window.a_step(self.report.window.covered_ps(start, finish))
 
 

@@ -1,7 +1,7 @@
 """An explorer behind the door of ``simdev serve``: HTTP on the loopback, with a token and limits.
 
-What is served to whoever asks is an empty page. The token stands behind the ``#`` of the address,
-which browsers send to nobody; the page asks with it for all that it shows.
+Anybody who asks gets an empty page. The token comes behind the ``#`` of the address, which browsers
+send to nobody; the page uses it to ask for everything else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ExploreState(ServerState):
 
 
 def knobs(state: ExploreState) -> Any:
-    """What can be turned."""
+    """The knobs of the scenario."""
     return [knob.to_json() for knob in state.explorer.knobs]
 
 

@@ -159,9 +159,9 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What stands behind the door: ``answer`` gives the reply to the body of a request that was let
-    in, ``page`` is shown to whoever asks for it, with ``headers`` of its own: it must hold nothing
-    that is private.
+    """The service behind the door: ``answer`` gives the reply to the body of a request that was let
+    in. ``page`` goes to anybody who asks, with ``headers`` of its own, and must hold nothing
+    private.
     """
 
     state: ServerState

@@ -1,4 +1,4 @@
-"""What each chart shows: any trace, the messages of a policy of synchronisation, pipelines.
+"""The charts of any trace, of the messages of a policy of synchronisation, and of pipelines.
 
 The chart of a pipeline has a row a rank, a colour a microbatch, a shade a kind of work: forwards
 are light, backwards full, gradients of weights dark; idle time is hatched. In the chart of a large
@@ -143,7 +143,7 @@ def _labels(trace: Trace, rows: Sequence[GanttRow], kinds: Sequence[str]) -> Ite
 
 
 def _names(trace: Trace, row: GanttRow, task: int, kind: str) -> Iterator[str]:
-    """What may be written into a bar, the longest first."""
+    """The texts that a bar may bear, the longest first."""
     tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
     name = tasks.name[task]
     if row.device == PATH and kind in WAITS:
@@ -414,7 +414,7 @@ def _training_looks() -> tuple[Look, ...]:
 
 
 def _rank_row(trace: Trace, large: LargeStep, rank: int, name: str, note: str) -> GanttRow:
-    """What the rank computes, layer by layer, and what its gaps go to."""
+    """The row of a rank: its computing, layer by layer, and the waiting between."""
     here = trace.task_graph.tasks.source == large.first[rank]
     tasks = np.flatnonzero(here & (large.role < COMPUTES))
     tasks = tasks[np.argsort(trace.start[tasks], kind="stable")]
@@ -431,7 +431,7 @@ def _rank_row(trace: Trace, large: LargeStep, rank: int, name: str, note: str) -
 
 
 def _work_labels(trace: Trace, large: LargeStep, rank: int) -> Iterator[Label]:
-    """What a rank computes for a microbatch without another between, by its number."""
+    """A label for all that a rank computes in a row for one microbatch, its number."""
     here = (trace.task_graph.tasks.source == large.first[rank]) & (large.role < COMPUTES)
     rows = np.flatnonzero(here & (large.microbatch >= 0) & (trace.finish > trace.start))
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
@@ -448,7 +448,7 @@ def _work_labels(trace: Trace, large: LargeStep, rank: int) -> Iterator[Label]:
 
 
 def _training_legend(rows: Sequence[GanttRow], large: LargeStep, looks: Sequence[Look]) -> Legend:
-    """What is in the rows, greys for what computes; roles of one grey share an entry."""
+    """The legend of the rows, computing in greys; roles of one grey share an entry."""
     present = {code for row in rows for code in row.look.tolist()}
     hues = len(HUES) + 1
     names: dict[Look, list[str]] = {}

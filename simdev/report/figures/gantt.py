@@ -71,7 +71,7 @@ HATCH = "#C9C9C9"
 
 
 class Label(NamedTuple):
-    """What may be written into a span: the first of ``names`` that fits whole, else nothing.
+    """The text of a span: the first of ``names`` that fits whole, else nothing.
 
     ``row`` and ``look`` index the chart's rows and looks.
     """
@@ -143,7 +143,7 @@ def draw_gantt(chart: Gantt, ax: Axes | None = None, theme: str | None = None) -
 
 
 def _lay_out(ax: Axes) -> None:
-    """Let the axes take their final size, which decides what is visible and what fits."""
+    """Let the axes take their final size, on which visible spans and fitting labels depend."""
     from matplotlib.figure import Figure
 
     figure = ax.figure

@@ -34,10 +34,10 @@ class GanttRow:
     the looks of the chart.
 
     ``tasks`` are the ids of the tasks that the spans show (-1: none), ``critical`` marks those on
-    the critical path. Rows of another ``device`` stand a little apart (a link: -1); the names of
-    rows that do not ``computes`` are grey, their bars lower. ``note`` stands right of the row.
-    ``covered`` has the busy ps of spans that stand for several and the gaps between them (None:
-    spans are busy from end to end).
+    the critical path. Rows of another ``device`` are drawn a little apart (a link: -1). Where a row
+    does not ``computes``, its name is grey and its bars are lower. ``note`` is written right of the
+    row. ``covered`` has the busy ps of spans that were merged from several, with the gaps between
+    them (None: spans are busy from end to end).
     """
 
     name: str
@@ -167,11 +167,10 @@ def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
     """The rows, those that show the same drawn once and named with their number.
 
     Rows show the same where all their spans begin and end, and are busy, within ``pixel_ps``: of
-    what is shorter, where as much is busy. Links are folded
-    always, and so are devices that do nothing; other devices, each with all its rows, where more
-    than MANY_ROWS would stay. Of what is folded the one shown has most of the critical path. Of
-    more than MOST_LINKS links those that carry for the longest time keep rows of their own, and of
-    more than MOST_ROWS rows those that compute.
+    what is shorter, where as much is busy. Links are folded always, and so are devices that do
+    nothing; other devices, each with all its rows, where more than MANY_ROWS would stay. Of what is
+    folded the one shown has most of the critical path. Of more than MOST_LINKS links the busiest
+    keep rows of their own, and of more than MOST_ROWS rows the computing ones.
     """
     every = [Folded(block, 1, block[0]) for block in _blocks(rows)]
     links = _fold([fold for fold in every if fold.is_link], pixel_ps)
@@ -196,8 +195,8 @@ def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """All rows of a device, or one link, that stand for ``count`` alike; ``first`` is the first row
-    of the first of them.
+    """All rows of one device, or of one link, drawn for ``count`` that are alike; ``first`` is the
+    first row of the first of them.
     """
 
     rows: tuple[GanttRow, ...]
@@ -220,7 +219,7 @@ class Folded:
         return sum(int(row.critical.sum()) for row in self.rows)
 
     def named(self) -> tuple[GanttRow, ...]:
-        """The rows, named with how many they stand for."""
+        """The rows, named with the number of those that are alike."""
         if self.count == 1:
             return self.rows
         return tuple(replace(row, name=f"{row.name} ({self.count} alike)") for row in self.rows)
@@ -235,7 +234,7 @@ def _blocks(rows: Sequence[GanttRow]) -> Iterator[tuple[GanttRow, ...]]:
 
 
 def _fold(blocks: Sequence[Folded], pixel_ps: float) -> list[Folded]:
-    """Those alike as one, in the order of the first of each."""
+    """The blocks with alike ones folded into one, in the order of the first of each."""
     groups: list[tuple[Sequence[GanttRow], list[Folded]]] = []
     by_shape = defaultdict[object, list[tuple[Sequence[GanttRow], list[Folded]]]](list)
     for block in blocks:
@@ -265,7 +264,7 @@ def _joined(members: Sequence[Folded]) -> Folded:
 
 
 def _fewer(links: Sequence[Folded]) -> Sequence[Folded]:
-    """MOST_LINKS rows at most: the last stands for all that carry for a shorter time."""
+    """At most MOST_LINKS rows, the last of which shows all less busy links together."""
     if len(links) <= MOST_LINKS:
         return links
     carried = [int((fold.rows[0].finish - fold.rows[0].start).sum()) for fold in links]

@@ -1,5 +1,5 @@
-"""What the times of a step rest on: the rungs of the cost ladder that gave them, what had to be
-estimated, where host times come from, and how memory was counted.
+"""The sources of a step's times: the rungs of the cost ladder that gave them, the estimates among
+them, the origin of host times, and the way memory was counted.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LEAST = 0.0005  # share of a time that is told
 @dataclass(frozen=True)
 class Costs(Section):
     """Where the times of ops come from: ``rungs`` is the share of the op time by rung, ``misses``
-    what had to be estimated, ``rel_err`` the expected relative error (None: not known).
+    are the estimates, ``rel_err`` the expected relative error (None: not known).
 
-    ``hosts`` tells where the times of hosts come from (None: there is none), ``memory`` how memory
-    was counted; ``busy_ps`` is the time of all ops of a step.
+    ``hosts`` is the origin of host times (None: there is no host), ``memory`` how memory was
+    counted; ``busy_ps`` is the time of all ops of a step.
     """
 
     name = "costs"
@@ -50,8 +50,8 @@ class Costs(Section):
         )
 
     def lines(self) -> Iterator[str]:
-        """What the estimate rests on, where an origin is known (of a trace alone none is); and the
-        kinds of ops of which no more is known than the bytes of their tensors.
+        """The sources of the times, where they are known (of a trace alone none is); and the kinds
+        of ops of which nothing but the bytes of their tensors is known.
         """
         if self.rungs:
             parts = ["op times " + shares(self.rungs)]

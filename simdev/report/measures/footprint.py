@@ -380,7 +380,7 @@ class _OneStep:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What the buffers of a device are in one step of a training loop.
+    """The buffers of a device in one step of a training loop, by how long they live.
 
     ``lasting`` are there before the first step and stay, in the order in which they are made;
     ``states`` from the first update on, with the pieces of each, which starts at ``first_update``
@@ -423,8 +423,8 @@ class _Step:
 
 
 def _given(task_graph: TaskGraph, sent: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The tasks that stand for the batch, which is there before the step and stays: they take no
-    time and wait for nothing but their dispatch (those that are ``sent``).
+    """Marks the tasks of the batch, which is there before the step and stays: they take no time and
+    wait for nothing but their dispatch (tasks that are ``sent``).
     """
     tasks = task_graph.tasks
     waits = tasks.successors.ids[~sent[tasks.successors.owners()]]
@@ -435,7 +435,7 @@ def _given(task_graph: TaskGraph, sent: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 def _tensors(task_graph: TaskGraph, state: int) -> tuple[int, ...]:
     """The bytes of each tensor of an optimizer's state: several of the size of their parameter,
-    whose buffer stands before it, or one.
+    whose buffer comes before it, or one.
     """
     sizes = task_graph.buffers.requested_bytes
     whole, parameter = int(sizes[state]), int(sizes[state - 1]) if state else 0
@@ -447,7 +447,7 @@ class _StepsInARow(_OneStep):
     """The allocator of one device over steps of a training loop, until a step is like the last."""
 
     def replay(self) -> None:
-        """What lasts, then step after step."""
+        """Allocate the lasting buffers, then replay step after step."""
         step, before = _Step.of(self.trace, self.device, self.rows), None
         events = self.events(step.passing)
         for row in step.lasting:
@@ -512,8 +512,8 @@ class Footprint(Section):
 
     @classmethod
     def of_step(cls, step: Step) -> Footprint | None:
-        """None where memory is counted as the contract counts it. The allocators are replayed for
-        every device, those among them that others stand for.
+        """None where memory is counted as the contract counts it. The allocators are those of every
+        device, also where another device was simulated in its place.
         """
         memory = step.outcome.memory
         if not memory.changes:
@@ -547,7 +547,7 @@ class Footprint(Section):
         return {self.name: self.to_json(), "devices": devices}
 
     def tables(self) -> Iterator[Table]:
-        """What the allocators reserve."""
+        """A row an allocator that reserves memory."""
         rows = tuple(
             (
                 use.device, use.requested, use.allocated, use.reserved, use.outside,

@@ -1,5 +1,5 @@
-"""What the hosts of a step do: how long each thread dispatches, and what is known of it; and what
-devices wait for, hosts among it.
+"""The hosts of a step: how long each thread dispatches, and the origin of these times; and the idle
+time of devices, waiting for hosts among it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def host_use(trace: Trace, window: Window) -> tuple[HostUse, ...]:
 def every_thread(
     uses: Sequence[HostUse], symmetry: Symmetry, task_graph: TaskGraph
 ) -> tuple[HostUse, ...]:
-    """The thread of every hosted device, used as that of the device that stands for it."""
+    """The thread of every hosted device, used as that of the alike device that was simulated."""
     by_name = {use.name: use for use in uses}
     threads = [by_name.get(THREAD_PREFIX + name) for name in task_graph.devices]
     return tuple(
@@ -67,8 +67,8 @@ def every_thread(
 
 @dataclass(frozen=True)
 class Hosts(Section):
-    """The threads that dispatch ops, and what is known of their times (``origins``); launches hold
-    the share ``held`` of the step.
+    """The threads that dispatch ops, and the origin of their times (``origins``, None: unknown);
+    launches hold the share ``held`` of the step.
     """
 
     name = "host"
@@ -87,7 +87,7 @@ class Hosts(Section):
         return cls(uses, step.outcome.hosts, step[CriticalPath].held)
 
     def lines(self) -> Iterator[str]:
-        """What a person should know of hosts before reading on."""
+        """Warnings about hosts, for the first screen."""
         if self.uses and self.held >= HELD:
             yield (
                 f"LAUNCHES HOLD {self.held:.0%} of the step: hosts dispatch more slowly than "
@@ -136,9 +136,9 @@ class Hosts(Section):
 
 @dataclass(frozen=True)
 class Idle(Section):
-    """What working devices do while they compute nothing, as shares of their time: ``exposed``
-    communication, waiting for hosts alone (``hosted``), the ``bubble``, in which others compute for
-    them, and all three together (``usage``). ``dispatched``: some host dispatches.
+    """The idle time of working devices, as shares of their time: ``exposed`` communication, waiting
+    for hosts alone (``hosted``), the ``bubble``, in which others compute for them, and all three
+    together (``usage``). ``dispatched``: some host dispatches.
     """
 
     name = "idle"

@@ -1,17 +1,14 @@
 """The critical path, and what each picosecond of the step is blamed on.
 
 The path is the chain of binding constraints, walked back from the task whose finish + lag ends the
-step. What let a task start when it did is either the predecessor that released it then, or the task
-that held one of its queues until then (finish + gap = start). Each piece of time on the chain is
-blamed on what filled it:
+step. A task starts when its last predecessor releases it, or when another task lets go of one of
+its queues (finish + gap = start). Each piece of time on the chain is blamed on what filled it:
 
-    compute   a device computed: an op that the next task depends on, or that it waited behind for
-    the device
-    transfer  a transfer that the next task depends on (held latency and a flow's slower rate
-    included)
+    compute   a device computed an op on which the next task depends or for which it waited
+    transfer  a transfer on which the next task depends, with held latency and a flow's slower rate
     queueing  another transfer, behind which the next one had to wait for a queue
     launch    a host dispatched an op that the device could have begun, or only the gap after a
-    task was left (launch overhead, link turnaround)
+              task was left (launch overhead, link turnaround)
     latency   on the way to the next task, holding nothing
 
 Every start is explained by one or the other, so the segments tile [0, step time] exactly; where

@@ -66,7 +66,7 @@ class RankUse:
 
 @dataclass(frozen=True)
 class PipelineUse(Section):
-    """What a pipeline's trace shows; times in ps.
+    """The measures of a pipeline's trace; times in ps.
 
     ``period`` says how rounds of an asynchronous schedule (``Schedule.round`` microbatches) follow
     one another once the pipeline is fed; it is None for a synchronous schedule, or too short a run.
@@ -102,7 +102,7 @@ class PipelineUse(Section):
 
     @property
     def ideal_ps(self) -> int:
-        """What the busiest rank computes: the least cost that any order allows."""
+        """The computing of the busiest rank in ps: the least cost that any order allows."""
         return max(rank.busy_ps for rank in self.ranks)
 
     @property
@@ -145,7 +145,7 @@ class PipelineUse(Section):
         return section
 
     def lines(self) -> Iterator[str]:
-        """What a person should know first."""
+        """Schedule, step time, and bubble rate or steady period."""
         schedule, period, rate = self.schedule, self.period, float(self.bubble_rate)
         yield (
             f"{schedule.name}: {schedule.stages} stages on {schedule.ranks} ranks, "

@@ -1,7 +1,7 @@
 """Sections of a report: each tells its own lines, tables, notes, facts and JSON of a step.
 
-A new section is one class derived from ``Section``. Those of simdev are in the modules of this
-folder, where a new module is found without an edit elsewhere; a class in a notebook counts, too.
+A new section is one class derived from ``Section``. simdev finds its sections in the modules of
+this folder without a list of them; a class in a notebook counts, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS: dict[str, type[Section]] = {}
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What a report is about: the outcome of running a scenario, whose sections are made when they
+    """The subject of a report: the outcome of running a scenario. Its sections are made when they
     are first asked for. Without ``replays`` PyTorch's allocator is not replayed.
     """
 
@@ -77,13 +77,13 @@ class Step:
 
     @property
     def alike(self) -> Symmetry | None:
-        """Which devices of the trace stand for others that run alike (None: none does)."""
+        """The devices that were simulated in place of others that run alike (None: none)."""
         symmetry = self.outcome.symmetry
         return symmetry if isinstance(symmetry, Symmetry) else None
 
     @property
     def copies(self) -> int:
-        """For how many devices of a large model each of the trace stands; 1 of all else."""
+        """How many devices of a large model each device of the trace represents; 1 of all else."""
         large = self.outcome.large
         return 1 if large is None or not large.collapsed else large.copies
 
@@ -118,7 +118,7 @@ class Section:
         raise NotImplementedError
 
     def lines(self) -> Iterator[str]:
-        """What a person should know first, above all tables of a terminal."""
+        """Sentences above all tables of a terminal, for a first look."""
         return iter(())
 
     def asides(self) -> Iterator[str]:
@@ -134,7 +134,7 @@ class Section:
         return iter(())
 
     def notes(self) -> Iterator[str]:
-        """What has to be known to read the figures, below the tables."""
+        """Sentences below the tables, which explain the figures."""
         return iter(())
 
     def to_json(self) -> Any:

@@ -1,4 +1,4 @@
-"""Arithmetic on the spans [start, finish) of a trace, in ps, and the rows in which they stand."""
+"""Arithmetic on the spans [start, finish) of a trace, in ps, and the rows of its timeline."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def covered_ps(start: Ints, finish: Ints) -> int:
 
 
 def apart(start: Ints, finish: Ints) -> tuple[Ints, Ints, Ints]:
-    """(the order of spans by their starts; in that order the begin and the length of each, in ps,
-    without what those before it cover).
+    """(the order of spans by their starts; in that order the begin and the length of each in ps,
+    without the time that earlier spans cover).
     """
     order = np.argsort(start, kind="stable")
     start, finish = start[order], np.maximum.accumulate(finish[order])
@@ -173,7 +173,7 @@ def shown_devices(task_graph: TaskGraph) -> Bools:
 
 
 def group(keys: Ints, values: Ints, count: int) -> list[Ints]:
-    """For each key in 0 ... count - 1 the values that stand beside it, in their order."""
+    """For each key in 0 ... count - 1 the values of that key, in their order."""
     # Stable: values keep their order, which is that of ids or of time.
     order = np.argsort(keys, kind="stable")
     borders = np.searchsorted(keys[order], np.arange(1, count))
@@ -197,10 +197,10 @@ class Row:
 def timeline_rows(trace: Trace) -> tuple[Row, ...]:
     """Each device's compute stream and queues, in the order of the cluster, then the links.
 
-    A task stands in the row of every queue that it holds. What holds none is packed into as few
+    A task is in the row of every queue that it holds. Tasks without a queue are packed into as few
     lanes as do not overlap, one set of lanes a source device: ``out gpu:0``, ``out gpu:0 #2``.
     Queues that nothing held are left out, and so are the compute streams of switches
-    (``shown_devices``) and what computes for no time in no queue.
+    (``shown_devices``) and tasks that compute for no time in no queue.
     """
     task_graph = trace.task_graph
     held = task_graph.tasks.resources

@@ -1,4 +1,4 @@
-"""What splitting each op costs: its time against that of its parts, and the bytes that its parts
+"""The cost of splitting each op: its time against that of its parts, and the bytes that its parts
 fetch and add up.
 """
 
@@ -57,11 +57,12 @@ def split_costs(
     whole_ps: Mapping[str, int],
     symmetry: Symmetry | None = None,
 ) -> tuple[SplitCost, ...]:
-    """The ops that were split, and those that stay whole although they take time, in program order.
+    """The ops that were split, and the ops that stay whole although they take time, in program
+    order.
 
     ``kinds`` are those of the ops of the graph that was split, in its order; ``origins`` tells what
     each op of the sharded graph was made from, ``whole_ps`` how long ops take unsplit. Under a
-    ``symmetry`` a shard counts for those for which its device stands.
+    ``symmetry`` a shard counts as often as its device represents others.
     """
     tasks = task_graph.tasks
     of_task = [
@@ -143,13 +144,13 @@ def _bytes(
 
 
 def copies_of(task_graph: TaskGraph, symmetry: Symmetry | None) -> Ints:
-    """By device for how many it stands: where there is no symmetry, for itself."""
+    """By device how many alike devices it represents: without a symmetry only itself."""
     return np.ones(len(task_graph.devices), np.int64) if symmetry is None else symmetry.copies
 
 
 def ranks_of(task_graph: TaskGraph, copies: Ints) -> tuple[Ints, Ints]:
-    """The collectives, and on how many devices each leaves a buffer (at least 1), where each stands
-    for so many ``copies``.
+    """The collectives, and on how many devices each leaves a buffer (at least 1), where each
+    represents so many ``copies``.
     """
     buffers, count = task_graph.buffers, max(len(task_graph.devices), 1)
     collectives = np.flatnonzero(task_graph.of_kind(COLLECTIVE))
@@ -173,8 +174,8 @@ def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
 
 @dataclass(frozen=True)
 class Splits(Section):
-    """What splitting each op costs (``splits``), and the ops that stay whole beside these although
-    they take time (``whole``).
+    """The cost of splitting each op (``splits``), and the ops that stay whole although they take
+    time (``whole``).
     """
 
     name = "splits"
@@ -212,8 +213,8 @@ class Splits(Section):
         yield f"{min(share, 1):.0%} of the step is not split: {', '.join([*largest, *more])}."
 
     def tables(self) -> Iterator[Table]:
-        """The ops that send most, then those that take longest; and the ops that run on one device
-        although others are split, the longest first.
+        """Split ops, by the bytes that they send, then by their time; and ops that run on one
+        device although others are split, the longest first.
         """
         ordered = sorted(self.splits, key=lambda c: (-c.bytes_in - c.sync_bytes, -c.summed_ps))
         rows = tuple(

@@ -1,5 +1,5 @@
 """How a step is spread over devices: the stages of its pipeline, how gradients are synchronised and
-collectives modelled, and which devices stand for others that run alike.
+collectives modelled, and the devices that were simulated in place of others that run alike.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Alike(Section):
-    """Which devices stand for others that run alike, or why all were simulated."""
+    """The devices simulated in place of others that run alike, or why all were simulated."""
 
     name = "symmetry"
     places = Places(entries=100, notes=30)
@@ -143,7 +143,7 @@ class Alike(Section):
 
 
 def task_counts(task_graph: TaskGraph, symmetry: Symmetry | Expanded | None) -> Ints:
-    """By task for how many of all devices it stands."""
+    """By task on how many of all devices an alike task runs."""
     if isinstance(symmetry, Symmetry):
         return symmetry.counts(task_graph)
     return np.ones(len(task_graph.tasks), np.int64)

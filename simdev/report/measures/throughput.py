@@ -96,7 +96,7 @@ class Repeated(Section):
         return None if step.steady is None else cls(step.steady)
 
     def lines(self) -> Iterator[str]:
-        """What a person should know of the step time."""
+        """How the steps repeat."""
         return self.steady.lines()
 
     def asides(self) -> Iterator[str]:
@@ -120,7 +120,7 @@ class Repeated(Section):
 
 @dataclass(frozen=True)
 class Throughput(Section):
-    """What a step of ``step_ps`` trains on, and what an hour of its devices costs.
+    """The samples that a step of ``step_ps`` trains on, and the price of an hour of its devices.
 
     ``samples`` and ``tokens`` are those of a whole step, of all microbatches of all
     replicas; None: not known. ``microbatches`` are those of a replica (None: it has none).
@@ -179,7 +179,7 @@ class Throughput(Section):
         return float(step if part is None else step * MILLION / part)
 
     def to_json(self) -> dict[str, float]:
-        """What is known of it; samples, tokens and dollars."""
+        """The known figures: samples, tokens and dollars."""
         figures: dict[str, float | None] = {
             "global_batch": self.samples,
             "microbatches": self.microbatches,
@@ -192,7 +192,7 @@ class Throughput(Section):
         return {name: figure for name, figure in figures.items() if figure is not None}
 
     def figures(self) -> Iterator[tuple[str, float, str]]:
-        """What is known by second and in dollars: its name, its value, and that as a text."""
+        """The known figures by second and in dollars: name, value, and the value as a text."""
         for name, rate in (("samples/s", self.samples_per_s), ("tokens/s", self.tokens_per_s)):
             if rate is not None:
                 yield name, rate, format_number(rate)
@@ -202,7 +202,7 @@ class Throughput(Section):
                 yield name.replace("_", " "), figures[name], f"${format_number(figures[name])}"
 
     def facts(self) -> Iterator[tuple[str, str]]:
-        """What is known by second and in dollars."""
+        """The known figures by second and in dollars."""
         yield from ((name, text) for name, _, text in self.figures())
 
     def asides(self) -> Iterator[str]:

@@ -203,7 +203,7 @@ class Training(Section):
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What ``simdev simulate --json`` prints under ``training``."""
+        """The entry ``training`` of ``simdev simulate --json``."""
         large, p = self.large, self.large.parallelism
         return {
             "model": large.model.name,
@@ -227,7 +227,7 @@ class Training(Section):
         }
 
     def lines(self) -> Iterator[str]:
-        """What stands above the step time, for a person at a terminal."""
+        """The model, its degrees and its use of the peak, above the step time."""
         large, p = self.large, self.large.parallelism
         experts = f" x ep {p.ep}" if p.ep > 1 else ""
         context = f" x cp {p.cp}" if p.cp > 1 else ""
@@ -267,7 +267,7 @@ class Training(Section):
         yield Table("Memory at the peak of each rank", columns, rows, shown=ROWS_SHOWN)
 
     def notes(self) -> Iterator[str]:
-        """What has to be known to read the figures."""
+        """The assumptions behind the figures."""
         large, count = self.large, len(self.large.role)
         if large.collapsed and large.copies > 1:
             yield (
@@ -303,7 +303,7 @@ class Training(Section):
         yield f"Times of layers {layers}; collectives are modelled."
 
     def _host_notes(self) -> Iterator[str]:
-        """What is not known of the hosts, where that may matter."""
+        """Missing facts about hosts, where they may matter."""
         if self.large.host == "eager" and not self.large.model.host_time:
             yield "Hosts are eager, but graph.host_time tells nothing: dispatching takes no time."
         layers, times = self.large.model.layers, self.large.parallelism.microbatches
@@ -387,11 +387,13 @@ class Difference:
 
     @property
     def added_ps(self) -> dict[str, int]:
-        """What each term takes more in B (below 0: less); they add up to the steps' difference."""
+        """The ps that each term takes more in B (below 0: less); they add up to the steps'
+        difference.
+        """
         return {name: self.second[name] - self.first[name] for name in TERMS}
 
     def parts(self) -> list[tuple[str, int]]:
-        """What each term adds in thousandths of A's step, the largest first.
+        """The additions of each term in thousandths of A's step, the largest first.
 
         Their sum is the difference of the steps, rounded: what rounding leaves over is ``rest``.
         """

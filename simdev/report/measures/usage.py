@@ -4,9 +4,9 @@ Four things tile the step of a device. *Busy*: it computes (its gaps do not coun
 communication: it computes nothing while a transfer from or to it, or a collective that it takes
 part in, is in flight, from its start to its release (finish + lag). *Waiting for its host*:
 neither, while the thread that dispatches its ops dispatches any. The *bubble*: none of these, it
-waits for what others compute. What a trace viewer counts on each rank (Holistic Trace Analysis:
-communication that no computing overlaps) is the second; with transfers that take no time the last
-is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. All but the first are *idle* time.
+waits for what others compute. Exposed communication is the figure that Holistic Trace Analysis
+counts on each rank (communication that no computing overlaps); with transfers that take no time the
+last is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. All but the first are *idle* time.
 
 A queue or link is busy while it carries a transfer.
 """
@@ -169,7 +169,7 @@ def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
 
 
 def _ranks(trace: Trace) -> tuple[Ints, Ints]:
-    """(device, collective) where one queue stands for all ranks of a group: those that compute
+    """(device, collective) where one queue serves all ranks of a group: the devices that compute
     beside its collectives.
 
     Of a chain of collectives only the ends stand beside what computes; all that hold one queue have
@@ -198,7 +198,7 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carrier:
-    """What carries transfers: a queue, a half-link or a pair of devices; ``start`` is when each
+    """A carrier of transfers: a queue, a half-link or a pair of devices; ``start`` is when each
     task enters it (ps).
     """
 
@@ -215,7 +215,7 @@ def link_use(trace: Trace, window: Window) -> tuple[LinkUse, ...]:
 
 
 def carriers(trace: Trace) -> Iterator[Carrier]:
-    """What ``link_use`` measures, in its order."""
+    """The carriers that ``link_use`` measures, in its order."""
     yield from _queues(trace)
     yield from _half_links(trace)
     yield from _unqueued(trace)
@@ -265,8 +265,8 @@ def _link(trace: Trace, window: Window, carrier: Carrier) -> LinkUse:
 
 
 def every_device(uses: Sequence[DeviceUse], symmetry: Symmetry) -> tuple[DeviceUse, ...]:
-    """The use of every device of the cluster: that of the device that stands for it, whose buffers
-    it names.
+    """The use of every device of the cluster, as of the alike device that was simulated; buffers
+    keep the names that they have there.
     """
     # By hand: replace looks at every field, for thousands of devices.
     return tuple(
@@ -284,8 +284,8 @@ def _memory(memory: DeviceMemory, name: str) -> DeviceMemory:
 
 
 def every_link(uses: Sequence[LinkUse], symmetry: Symmetry) -> tuple[LinkUse, ...]:
-    """Every queue of transfers with the use of the queue that stands for it, then the transfers
-    that wait for nothing.
+    """Every queue of transfers, used as the alike queue that was simulated, then the transfers that
+    wait for nothing.
     """
     unused, count = LinkUse("", 0, 0, 0, 0.0), int(symmetry.classes.max(initial=IDLE)) + 1
     queues = zip(symmetry.queues, symmetry.classes.tolist(), strict=True)
@@ -295,8 +295,8 @@ def every_link(uses: Sequence[LinkUse], symmetry: Symmetry) -> tuple[LinkUse, ..
 
 @dataclass(frozen=True)
 class Devices(Section):
-    """How every device of the cluster is used; ``shown`` are those worth a row of the table
-    (``shown_devices``), each of which stands for so many ``copies``.
+    """How every device of the cluster is used; ``shown`` marks the devices worth a row of the table
+    (``shown_devices``). Each device represents so many ``copies``.
     """
 
     name = "devices"
@@ -363,13 +363,13 @@ class Devices(Section):
 
 
 def stands_for(copies: int, devices: int) -> str:
-    """What is added to a figure of those devices alone that stand for all."""
+    """The words behind a figure of the simulated devices, where they represent others."""
     return f" on the {devices:,} that stand for all" if copies > 1 else ""
 
 
 @dataclass(frozen=True)
 class Memory(Section):
-    """Whether the step fits, and what devices hold at their peaks; each of the devices stands for
+    """Whether the step fits, and what devices hold at their peaks; each of the devices represents
     so many ``copies``.
     """
 
@@ -406,7 +406,7 @@ class Memory(Section):
         yield "largest peak", format_bytes(max((m.peak for m in self.memories), default=0))
 
     def tables(self) -> Iterator[Table]:
-        """What devices hold at their peaks, by kind of buffer; those that hold nothing are left
+        """The bytes that devices hold at their peaks, by kind of buffer; empty devices are left
         out. A large model's step has tables of its own.
         """
         if not self.detailed:
@@ -467,7 +467,7 @@ def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
 @dataclass(frozen=True)
 class Links(Section):
     """How every queue or link is used; ``count`` transfers of ``bytes`` in all. Each of ``devices``
-    stands for so many ``copies``.
+    represents so many ``copies``.
     """
 
     name = "links"

@@ -197,7 +197,7 @@ def headline(report: Report) -> str:
 
 
 def notes(subject: Subject) -> Iterator[str]:
-    """What has to be known to read the figures."""
+    """Sentences that explain the figures."""
     if subject.violations:
         yield (
             f"This run breaks the execution contract in {subject.violations} places, so its "
@@ -208,7 +208,9 @@ def notes(subject: Subject) -> Iterator[str]:
 
 
 def _what_if_tables(subject: Subject, gains: Sequence[WhatIf]) -> Iterator[Table]:
-    """Of a large model what its machines could be faster in stands first: one can buy that."""
+    """The tables of what-ifs; of a large model the resources of its machines come first, for one
+    can buy them.
+    """
     resources = [case for case in gains if case.kind == RESOURCE]
     rows = tuple((_resource(subject, case.name), case.step_ps, case.gain) for case in resources)
     columns = {"resource": TEXT, "step time then": TIME, "gain": SHARE}

@@ -1,5 +1,4 @@
-"""What the pictures of a page show, as plain data: spans by row, memory over time, how busy
-everything is.
+"""The pictures of a page as plain data: spans by row, memory over time, how busy everything is.
 
 Times are ps from the begin of the step. A trace of very many spans is made coarser, so that a page
 stays small enough to open: neighbours in a row become one span, and of the memory levels of a
@@ -88,8 +87,8 @@ def _tasks(trace: Trace, used: Ints) -> dict[str, Any]:
 
 
 def _row(row: GanttRow, place: Ints, timed: bool) -> dict[str, Any]:
-    """``start`` and ``length`` stand only in rows whose spans are not those of their tasks,
-    ``busy`` (ps) where these stand for several.
+    """A row as a page takes it: ``start`` and ``length`` only where spans differ from their tasks,
+    ``busy`` (ps) where spans were merged.
     """
     columns: dict[str, Any] = {"name": row.name, "device": row.device, "computes": row.computes}
     columns |= {"tasks": place[row.tasks].tolist(), "kind": row.look.tolist()}
