@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.common import machine, print_table
 from benchmarks.really_run import GIB, RUNS, Ran, plan_text, simulated
 from simdev import load_scenario, run
-from simdev.report.measures.difference import difference
+from simdev.report.measures.training import difference
 from simdev.search.plan import Plan, choices_of, confirm, plans_of, question_of
 
 QUESTIONS: dict[str, tuple[str, str, int, int]] = {

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import hybrid, really_run
 from simdev.nouns.models.large import Transformer, large_model
-from simdev.report.published import FILE, published_errors
+from simdev.report.measures.training import FILE, published_errors
 
 DIGITS = 4  # of seconds
 

@@ -19,7 +19,7 @@ from bullets import plain, said_of_fields
 from simdev.commands.clusters import DEVICE_HEAD, HEAD, device_rows, preset_rows
 from simdev.nouns.models.large import LARGE, Transformer
 from simdev.nouns.semantics import OP_CLASSES, Semantics, kinds, semantics_of, splits
-from simdev.report.published import PublishedError, published_errors
+from simdev.report.measures.training import PublishedError, published_errors
 from simdev.search import METHODS
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"

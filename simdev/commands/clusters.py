@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError
-from .options import DONE, by_flags
+from ..ground.units import format_bandwidth, format_capacity, format_seconds
+from .options import DONE, JSON_OPTION, by_flags
 from .outputs import PICTURES, output_files, save_figure
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ OPTIONS = (
     ("--nodes", "N", "so many machines, joined by the preset's network"),
     ("--network", "RATE", 'bandwidth of each network adapter, like "25 Gbit/s"'),
     ("-o --output", "OUT", "draw it (.png, .svg or .pdf)"),
-    ("--json", "", "print as JSON"),
+    JSON_OPTION,
 )
 
 
@@ -103,7 +104,6 @@ def device_rows() -> list[tuple[str, ...]]:
     bandwidths of one direction.
     """
     from ..files.device import device_presets
-    from ..ground.units import format_bandwidth, format_capacity
 
     rows = []
     for spec in device_presets():
@@ -214,8 +214,6 @@ def _sources(cluster: Cluster) -> Iterator[tuple[str, ...]]:
 
 
 def _device(device: Device) -> str:
-    from ..ground.units import format_seconds
-
     gap = f", gap {format_seconds(float(device.gap))}" if device.gap else ""
     name = device.name.rpartition(":")[0] or device.name
     memory = f", {_memory(device)}" if device.runs_ops else ""
@@ -223,9 +221,7 @@ def _device(device: Device) -> str:
 
 
 def _link(link: Link) -> tuple[str, str]:
-    """What a link is, and its numbers."""
-    from ..ground.units import format_bandwidth, format_seconds
-
+    """The kind of a link, and its numbers as a text."""
     numbers = [format_bandwidth(float(Fraction(link.bandwidth)))]
     if link.latency:
         numbers.append(format_seconds(float(link.latency)))
@@ -239,14 +235,10 @@ def _link(link: Link) -> tuple[str, str]:
 
 
 def _memory(device: Device) -> str:
-    from ..ground.units import format_capacity
-
     return "unlimited" if device.memory is None else format_capacity(int(device.memory))
 
 
 def _network(network: dict[str, Any] | None) -> str:
-    from ..ground.units import format_bandwidth, format_seconds
-
     if network is None:
         return "-"
     rate = float(network["bandwidth"] * network.get("efficiency", 1))

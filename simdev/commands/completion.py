@@ -5,9 +5,10 @@ names.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 from .options import DONE
 
@@ -32,13 +33,19 @@ Completer = dict[str, Any]  # what shtab takes as ``complete`` of an action
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names that an argument takes: what they are of, which they are now, and whether it takes the
-    path of a file too.
+    """Names that an argument takes: what they are of, the "module:name" of the collection or
+    function that has them, and whether the argument takes the path of a file too.
     """
 
     noun: str
-    of: Callable[[], Iterable[str]]
+    source: str
     or_file: bool = False
+
+    def now(self) -> Iterable[str]:
+        """The names that there are."""
+        module, _, name = self.source.partition(":")
+        names: Any = getattr(import_module(module), name)
+        return cast("Iterable[str]", names() if callable(names) else names)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,8 +82,8 @@ def _completer(verb: str, action: argparse.Action) -> Completer | None:
 
 
 def _words(names: Names) -> Completer:
-    """Completes the names, and files where one may stand in their place."""
-    words = " ".join(names.of())
+    """Completes the names, and files where one may be given instead."""
+    words = " ".join(names.now())
     # By the ending the script of bash knows that some of the answers are files.
     bash, zsh = f"_simdev_{names.noun}{'_file' * names.or_file}", f"_simdev_{names.noun}"
     files = "compgen -f -- $1\n  " * names.or_file
@@ -91,54 +98,12 @@ def _words(names: Names) -> Completer:
     }
 
 
-def _scenarios() -> Iterable[str]:
-    from ..files.examples import scenario_names
-
-    return scenario_names()
-
-
-def _examples() -> Iterable[str]:
-    from .examples import example_paths
-
-    return example_paths()
-
-
-def _clusters() -> Iterable[str]:
-    from ..files import preset_names
-
-    return preset_names()
-
-
-def _methods() -> Iterable[str]:
-    from ..search.methods import METHODS
-
-    return METHODS
-
-
-def _large() -> Iterable[str]:
-    from ..nouns.models.large import LARGE
-
-    return LARGE
-
-
-def _schedules() -> Iterable[str]:
-    from ..nouns import schedules
-
-    return schedules.NAMES
-
-
-def _families() -> Iterable[str]:
-    from ..learn.families import FAMILIES
-
-    return FAMILIES
-
-
-SCENARIOS = Names("scenarios", _scenarios, True)
-CLUSTERS = Names("clusters", _clusters, True)
-METHODS = Names("methods", _methods)
-LARGE = Names("models", _large, True)
-FAMILIES = Names("families", _families, True)
-SCHEDULES = Names("schedules", _schedules)
+SCENARIOS = Names("scenarios", "simdev.files.examples:scenario_names", True)
+CLUSTERS = Names("clusters", "simdev.files:preset_names", True)
+METHODS = Names("methods", "simdev.search.methods:METHODS")
+LARGE = Names("models", "simdev.nouns.models.large:LARGE", True)
+FAMILIES = Names("families", "simdev.learn.families:FAMILIES", True)
+SCHEDULES = Names("schedules", "simdev.nouns.schedules:NAMES")
 # Models that can be measured are left out: to list them takes PyTorch.
 NAMES = {
     ("simulate", "file"): SCENARIOS,
@@ -149,7 +114,7 @@ NAMES = {
     ("compare", "second"): SCENARIOS,
     ("calibrate", "file"): SCENARIOS,
     ("explore", "scenario"): SCENARIOS,
-    ("examples", "names"): Names("examples", _examples),
+    ("examples", "names"): Names("examples", "simdev.commands.examples:example_paths"),
     ("", "cluster"): CLUSTERS,
     ("clusters", "name"): CLUSTERS,
     ("search", "method"): METHODS,
@@ -160,6 +125,6 @@ NAMES = {
     ("train", "family"): FAMILIES,
     ("simulate", "schedule"): SCHEDULES,
     ("pipeline", "schedule"): SCHEDULES,
-    ("family", "name"): Names("family", _families),
+    ("family", "name"): Names("family", "simdev.learn.families:FAMILIES"),
 }
 """What an argument of a verb ("": any verb) names."""

@@ -22,7 +22,8 @@ from typing import Any
 from .. import __version__
 from ..ground import PACKAGE
 from ..ground.errors import SimdevError, install_line
-from .options import DONE, FAILED_CHECK
+from ..ground.units import format_bytes
+from .options import DONE, FAILED_CHECK, JSON_OPTION
 
 HELP = "look for what is wrong with this installation"
 DESCRIPTION = (
@@ -30,7 +31,7 @@ DESCRIPTION = (
     "kept, what the machine has, and simulates a small step on every engine. It repairs nothing. "
     "Exits 3 where something is broken. (simdev profile doctor looks at measured profiles.)"
 )
-OPTIONS = (("--json", "", "print as JSON"),)
+OPTIONS = (JSON_OPTION,)
 
 SMOKE = "pipeline-1f1b"
 """The example that every engine simulates."""
@@ -75,7 +76,9 @@ UNSEEN: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Findings:
-    """What was looked at, part by part, and what is broken (``problems``) or worth knowing."""
+    """The findings part by part, with broken things (``problems``) and things worth knowing
+    (``notes``).
+    """
 
     parts: dict[str, Any] = field(default_factory=lambda: dict(UNSEEN))
     problems: list[str] = field(default_factory=list)
@@ -254,8 +257,6 @@ def _lines(findings: Findings) -> Iterator[str]:
 
 
 def _machine_lines(parts: dict[str, Any]) -> Iterator[str]:
-    from ..ground.units import format_bytes
-
     kernels, machine = parts["kernels"], parts["machine"]
     if kernels:
         compiled = f"{kernels['compiled']} compiled" if kernels["compiled"] else "none compiled yet"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ground.errors import InputError, printable, reason_of
-from .options import DONE
+from .options import DONE, JSON_OPTION
 from .outputs import files_of
 
 HELP = "list the scenarios and notebooks that ship; copy one with its files"
@@ -33,7 +33,7 @@ OPTIONS = (
     ("-o --output", "DIR", "where to copy to (default: here)"),
     ("--all", "", "copy all of them, with all profiles"),
     ("--force", "", "replace files that differ from the example's"),
-    ("--json", "", "print as JSON"),
+    JSON_OPTION,
 )
 
 NOTEBOOK = ".ipynb"
@@ -44,7 +44,7 @@ _INDENT = "    "
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What is told of an example; ``devices`` by their kind, none of a notebook."""
+    """The description of an example; ``devices`` are counted by kind, none of a notebook."""
 
     name: str
     path: Path
@@ -129,7 +129,7 @@ def _needed(paths: Iterable[Path], everything: bool) -> list[Path]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """What a scenario names, or a notebook and the scenarios that it opens."""
+    """The files that a scenario names, or a notebook and the scenarios that it opens."""
     if path.suffix != NOTEBOOK:
         yield from (Path(os.path.normpath(file)) for file in files_of(str(path)))
         return
@@ -143,7 +143,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _copy(files: Sequence[Path], folder: Path, force: bool) -> tuple[list[str], list[str]]:
-    """Copy into the folder; the places that were filled, and those that held their file already.
+    """Copy into the folder; the filled places, and the places that held their file already.
 
     All of them or none, as far as a kill between two renames allows. Raises InputError, before
     anything is copied, where a place holds another file.

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..ground.errors import InputError
-from .options import DONE
+from .options import DONE, port_problems
 
 HELP = "the report of a step with sliders: faster links, larger memories, more microbatches"
 DESCRIPTION = (
@@ -26,8 +26,8 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    if not 0 <= args.port < 2**16:
-        raise InputError(f"--port: must be from 0 to 65535, got {args.port}")
+    if problems := list(port_problems(args.port)):
+        raise InputError(problems)
     if args.scenario == "-":
         raise InputError("SCENARIO: must be a file or an example's name, not stdin")
     from .explorer import explorer_of

@@ -1,13 +1,13 @@
-"""What all verbs share: how their options are written down, and the exit codes."""
+"""Options and exit codes, which all verbs share."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..ground.errors import InputError
-from ..ground.units import exact, parse_whole
+from ..ground.units import exact, parse_price, parse_whole
 
 DONE = 0
 INFEASIBLE = 1
@@ -23,6 +23,14 @@ Option = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
 
 SCENARIO_HELP = "the scenario (JSON, may be gzipped; - is stdin), or an example's name"
 
+JSON_OPTION: Option = ("--json", "", "print as JSON")
+REPORT_OPTION: Option = ("--json", "", "print the report as JSON")
+GANTT_OPTION: Option = ("--gantt", "OUT", "draw the timeline (.png, .svg or .pdf)")
+SAVE_OPTION: Option = ("--save", "OUT", "save the run, for simdev check (.json or .json.gz)")
+CHECK_OPTION: Option = ("--check", "", "judge the result by the independent checker too")
+LIMIT_OPTION: Option = (
+    "--limit", "TIME", "refuse what takes longer by a guess (default 60 s; none: nothing)",
+)  # fmt: skip
 DATASHEET_HELP = "layers by datasheets alone, without the measured rows that ship"
 
 
@@ -72,12 +80,18 @@ def named_number(option: str, text: str) -> tuple[str, int]:
 
 
 def by_flags(error: InputError, flags: Mapping[str, str]) -> InputError:
-    """The error with the names of options in place of those of arguments, which stand first in its
+    """The error with the names of options in place of the names of arguments at the begin of its
     problems.
     """
     parts = [problem.partition(":") for problem in error.problems]
     named = [f"{flags.get(name, name)}{colon}{reason}" for name, colon, reason in parts]
     return type(error)(named, error.file)
+
+
+def port_problems(port: int) -> Iterator[str]:
+    """The problem with a ``--port`` that cannot be."""
+    if not 0 <= port < 2**16:
+        yield f"--port: must be from 0 to 65535, got {port}"
 
 
 def require_limit(value: str | None) -> float:
@@ -92,8 +106,6 @@ def require_limit(value: str | None) -> float:
 
 def require_price(value: str | None) -> None:
     """Raises InputError for what is no ``--price`` (None: none is given)."""
-    from ..ground.units import parse_price
-
     try:
         parse_price(0 if value is None else value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What verbs write besides their answer: files, whole or not at all, and progress and findings on
+"""Outputs of verbs besides their answer: files, whole or not at all, and progress and findings on
 stderr.
 """
 
@@ -26,8 +26,8 @@ JSON = (".json", ".json.gz")
 
 
 class SafeStream:
-    """A stream to a terminal that writes escapes for what would steer it, so that no name in an
-    argument or a file can; ``steered`` is the stream below.
+    """A stream to a terminal that escapes steering characters, so that no name in an argument or a
+    file steers it; ``steered`` is the stream below.
     """
 
     def __init__(self, stream: Any) -> None:

@@ -10,7 +10,17 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..ground.errors import InputError, prefixed, within
-from .options import DONE, FAILED_CHECK, require_limit, whole_numbers
+from .options import (
+    CHECK_OPTION,
+    DONE,
+    FAILED_CHECK,
+    GANTT_OPTION,
+    LIMIT_OPTION,
+    REPORT_OPTION,
+    SAVE_OPTION,
+    require_limit,
+    whole_numbers,
+)
 from .outputs import JSON, PICTURES, is_faulty, output_files, printed_first, write_trace
 
 if TYPE_CHECKING:
@@ -57,12 +67,12 @@ OPTIONS = (
         "default: auto",
         {"action": "store", "choices": ("auto", "simpy", "compiled"), "default": "auto"},
     ),
-    ("--gantt", "OUT", "draw the timeline (.png, .svg or .pdf)"),
+    GANTT_OPTION,
     ("--save-csv", "OUT", "write the schedule as a table (.csv)"),
-    ("--save", "OUT", "save the run, for simdev check (.json or .json.gz)"),
-    ("--limit", "TIME", "refuse what takes longer by a guess (default 60 s; none: nothing)"),
-    ("--json", "", "print the report as JSON"),
-    ("--check", "", "judge the result by the independent checker too"),
+    SAVE_OPTION,
+    LIMIT_OPTION,
+    REPORT_OPTION,
+    CHECK_OPTION,
 )
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..ground.errors import InputError, printable, steered
+from ..ground.units import format_bandwidth, format_seconds
 from .options import DONE, FAILED_CHECK, INTERRUPTED, named_number, whole_numbers
 from .outputs import tell
 
@@ -180,7 +181,6 @@ def _is_whole(profile: Path) -> bool:
 
 
 def _compare(profile: Path, graph: Path) -> None:
-    from ..ground.units import format_seconds
     from ..measure.compare import advice, compare, write_scenario
     from ..nouns.graph import PHASES
 
@@ -219,7 +219,6 @@ def _grid(args: argparse.Namespace) -> None:
 
 
 def _links(path: str) -> None:
-    from ..ground.units import format_bandwidth, format_seconds
     from ..measure import write_measured_cluster
 
     fit = write_measured_cluster(path)

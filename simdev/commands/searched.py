@@ -49,7 +49,7 @@ class Marks:
 def text_of(result: Result, ops: int, marks: Marks, confirmed: bool) -> str:
     """The lines that a search prints: of a graph of so many ops, beside ``marks``."""
     from ..ground.units import format_seconds
-    from ..report.ranking import PRESENT
+    from ..report.table import PRESENT
 
     run, details = result.provenance, result.details
     piped = "placed_stages" in details and details.get("planned", True)
@@ -90,7 +90,7 @@ def _seconds(cost: Cost) -> str:
 def _beside(result: Result, marks: Marks) -> Iterator[str]:
     """One device and the bound; what to try where the result is worse than what was there."""
     from ..ground.units import format_seconds
-    from ..report.ranking import ONE_DEVICE, PRESENT
+    from ..report.table import ONE_DEVICE, PRESENT
 
     known, parts = marks.references, []
     if known is not None and known.single is not None:

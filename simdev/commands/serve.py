@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from ..ground.errors import InputError
-from .options import DONE
+from .options import DONE, port_problems
 
 HELP = "answer requests for step times: JSON lines on stdin and stdout, or HTTP"
 DESCRIPTION = (
@@ -66,7 +66,6 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
         value = getattr(args, name)
         if not 1 <= value <= most:
             yield f"--{name.replace('_', '-')}: must be from 1 to {most}, got {value}"
-    if not 0 <= args.port < 2**16:
-        yield f"--port: must be from 0 to 65535, got {args.port}"
+    yield from port_problems(args.port)
     if args.port and not args.http:
         yield "--port: goes with --http"

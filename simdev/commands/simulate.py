@@ -11,7 +11,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import DeadlockError, InputError
-from .options import DATASHEET_HELP, DONE, FAILED_CHECK, INFEASIBLE, SCENARIO_HELP, require_limit
+from .options import (
+    CHECK_OPTION,
+    DATASHEET_HELP,
+    DONE,
+    FAILED_CHECK,
+    GANTT_OPTION,
+    INFEASIBLE,
+    LIMIT_OPTION,
+    REPORT_OPTION,
+    SAVE_OPTION,
+    SCENARIO_HELP,
+    require_limit,
+)
 from .outputs import (
     JSON,
     PICTURES,
@@ -38,15 +50,15 @@ OPTIONS = (
         "default: what the scenario says",
         {"action": "store", "choices": ("auto", "simpy", "compiled")},
     ),
-    ("--gantt", "OUT", "draw the timeline (.png, .svg or .pdf)"),
+    GANTT_OPTION,
     ("--trace", "OUT", "write a trace for Perfetto (.json or .json.gz)"),
-    ("--save", "OUT", "save the run, for simdev check (.json or .json.gz)"),
-    ("--json", "", "print the report as JSON"),
-    ("--check", "", "judge the result by the independent checker too"),
+    SAVE_OPTION,
+    REPORT_OPTION,
+    CHECK_OPTION,
     ("--strict", "", "refuse op times that are estimates and name the ops"),
     ("--no-symmetry", "", "simulate all devices, alike or not"),
     ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
-    ("--limit", "TIME", "refuse what takes longer by a guess (default 60 s; none: nothing)"),
+    LIMIT_OPTION,
 )
 
 # Options that are fields of ``strategy.pipeline`` in a scenario, by what they are given.
@@ -132,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
         from ..execution.scenario import execute
         from ..report import analyze
         from ..report.figures import report_figure
-        from ..report.measures.alike import symmetry_notes
+        from ..report.measures.spread import Alike
 
         with progress_bar("load", total=4) as bar:
 
@@ -152,10 +164,11 @@ def run(args: argparse.Namespace) -> int:
             if args.check:
                 begin("check")
                 code = FAILED_CHECK if is_faulty(report.trace) else code
-        alike = tuple(symmetry_notes(report.symmetry, report.trace.task_graph))
+        alike = report.get(Alike)
+        notes = () if alike is None else tuple(alike.notes())
         answer = json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report
         with printed_first(answer):
-            write_trace(report.trace, out, lambda: report_figure(report), alike)
+            write_trace(report.trace, out, lambda: report_figure(report), notes)
     return code
 
 

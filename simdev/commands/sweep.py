@@ -14,7 +14,7 @@ from .outputs import printed_first, real_path, tell
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..report.ranking import Ranking
+    from ..report.table import Ranking
 
 HELP = "simulate many scenarios, or one with many settings, into one table"
 DESCRIPTION = (

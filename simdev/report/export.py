@@ -34,8 +34,8 @@ def export_chrome_trace(
 
     Each task is a complete slice ("X") in the row of every queue that it holds, with its ``task``
     id, and for a transfer its ``bytes``; arrows ("s", "f") lead from producer to transfer to
-    consumer; "C" counts each device's bytes over time. ``notes`` stand in ``otherData``. The same
-    trace gives the same bytes. Raises OSError.
+    consumer; "C" counts each device's bytes over time. ``notes`` are written to ``otherData``.
+    Equal traces give equal bytes. Raises OSError.
     """
     task_graph, rows = trace.task_graph, timeline_rows(trace)
     devices = len(task_graph.devices)
@@ -101,7 +101,7 @@ def _metadatum(title: str, process: int, thread: int, **args: object) -> str:
 def _slices(
     trace: Trace, rows: Sequence[Row], places: Sequence[str], begin: Sequence[str]
 ) -> Iterator[str]:
-    """Every task in every row in which it stands."""
+    """A slice for every task in each of its rows."""
     tasks, length = trace.task_graph.tasks, _microseconds(trace.finish - trace.start)
     # Plain formatting, every name escaped once: ten times faster than json.dumps of each event.
     escape = json.JSONEncoder().encode

@@ -1,4 +1,4 @@
-"""What a notebook shows of a graph, a cluster and a strategy: a headline and small tables.
+"""A graph, a cluster and a strategy as a notebook shows them: a headline and small tables.
 
 Colours are the notebook's, so that it may be light or dark; every text is escaped.
 """

@@ -10,51 +10,14 @@ from typing import IO, TYPE_CHECKING, Any
 from ..files.reading import MAX_TEXT, MAX_VALUES
 from ..ground.errors import InputError, install_line
 from ..ground.units import PS_PER_SECOND, format_bytes, format_number, format_seconds
-from .measures.path import BLAMES
 from .measures.throughput import COSTS
-from .ranking import Ranking, ranking
-from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME
+from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME, Ranking, ranking
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = (".csv", ".parquet")
-RATES: Mapping[str, str] = {
-    "global_batch": "Int64",
-    "microbatches": "Int64",
-    "samples_per_s": "float64",
-    "tokens_per_s": "float64",
-    **dict.fromkeys(COSTS, "float64"),
-}
-COLUMNS: Mapping[str, Any] = {
-    "status": "str",
-    "reason": "str",
-    "graph_name": "str",
-    "cluster_name": "str",
-    "ops": "Int64",
-    "devices": "Int64",
-    "step_time_s": "float64",
-    "step_time_ps": "Int64",
-    "first_step_s": "float64",
-    "trace_s": "float64",
-    "steps": "Int64",
-    "cycle": "Int64",
-    "feasible": "boolean",
-    "memory_excess_bytes": "Int64",
-    "peak_bytes": "Int64",
-    "utilization": "float64",
-    "bubble": "float64",
-    "exposed_communication": "float64",
-    "transfers": "Int64",
-    "transfer_bytes": "Int64",
-    **{f"blame_{blame}_s": "float64" for blame in BLAMES},
-    "cost_estimated": "float64",
-    "cost_rel_err": "float64",
-    "mfu": "float64",
-    **RATES,
-    "engine": "str",
-}
-"""The figures of one row of a sweep with their types in a DataFrame."""
+RATES = ("global_batch", "microbatches", "samples_per_s", "tokens_per_s", *COSTS)
 MEANINGS: Mapping[str, str] = {
     "scenario": "The path as given, the ``name`` of an object, or its position, ``[3]``.",
     "status": "``ok``, ``infeasible`` or ``failed``.",
@@ -97,6 +60,23 @@ MEANINGS: Mapping[str, str] = {
     "simdev": "The version of simdev and a hash of its sources.",
 }
 """What the columns of a sweep mean; those of fields that were set stand behind the first."""
+_TYPES = {
+    "status": "str", "reason": "str", "graph_name": "str", "cluster_name": "str", "engine": "str",
+    "feasible": "boolean",
+    **dict.fromkeys(
+        (
+            "ops", "devices", "step_time_ps", "steps", "cycle", "memory_excess_bytes",
+            "peak_bytes", "transfers", "transfer_bytes", "global_batch", "microbatches",
+        ),
+        "Int64",
+    ),
+}  # fmt: skip
+COLUMNS: Mapping[str, Any] = {
+    name: _TYPES.get(name, "float64")
+    for name in MEANINGS
+    if name not in ("scenario", "key", "simdev")
+}
+"""The figures of one row of a sweep with their types in a DataFrame."""
 FIRST = (
     "status",
     "reason",
@@ -176,13 +156,13 @@ def _title(columns: Mapping[str, list[Any]], ranks: Ranking, was_set: Sequence[s
 
 
 def _named(columns: Mapping[str, list[Any]], was_set: Sequence[str], row: int) -> str:
-    """What a row was set to, or where nothing was, its scenario."""
+    """The settings of a row; where nothing was set, its scenario."""
     values = [f"{_short(name)} {columns[name][row]}" for name in _fields(_varied(columns, was_set))]
     return ", ".join(values) or PurePath(str(columns["scenario"][row])).name
 
 
 def _varied(columns: Mapping[str, list[Any]], was_set: Sequence[str]) -> list[str]:
-    """What was set to several values."""
+    """The settings that have several values."""
     return [name for name in was_set if len(set(map(str, columns.get(name, [])))) > 1]
 
 
@@ -265,8 +245,8 @@ def _kind(name: str, values: list[Any]) -> str:
 def _axes(
     results: pd.DataFrame, kinds: dict[str, str], columns: dict[str, list[Any]]
 ) -> dict[str, str]:
-    """What the scatter plot shows first: the step time over the first number that was set, coloured
-    by another.
+    """The axes of the scatter plot at first: the step time over the first number that was set,
+    coloured by another setting.
     """
     varied = _varied(columns, _was_set(results))
     x = next((name for name in varied if kinds[name] != TEXT), None)
@@ -278,7 +258,7 @@ def _axes(
 
 
 def _was_set(results: pd.DataFrame) -> list[str]:
-    """The columns of what was set, which stand between the scenario and its status."""
+    """The columns of settings, which are between the scenario and its status."""
     names = [str(name) for name in results]
     return names[names.index("scenario") + 1 : names.index("status")]
 

@@ -1,5 +1,6 @@
 """Tables with typed cells, shown in four ways: text for a terminal, Markdown for documents, HTML
-for a notebook, JSON for the page, which formats and sorts them itself.
+for a notebook, JSON for the page, which formats and sorts them itself; and the best rows of a
+table: the first, and those that no other beats in every respect.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from ..ground.errors import printable
 from ..ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ..nouns.taskgraph import Floats
 
 TEXT, COUNT, TIME, BYTES, LIMIT, RATE, SHARE, CHANGE, NUMBER, BAR, DETAIL = (
     "text", "count", "time", "bytes", "limit", "rate", "share", "change", "number", "bar", "detail",
@@ -40,7 +44,7 @@ class Table:
     """Rows of cells; ``columns`` says by title how their cells are shown (TEXT, COUNT, ...).
 
     A cell is a text, a number, a truth value or None. A terminal and a notebook show the first
-    ``shown`` rows and count the others (0: the table stands on the page alone).
+    ``shown`` rows and count the others (0: the table is on the page alone).
     """
 
     title: str
@@ -154,10 +158,14 @@ def shorten(name: str, width: int = 32) -> str:
     return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"
 
 
-def fields_json(noun: Any) -> dict[str, Any]:
-    """The fields of a dataclass as an object of JSON; times in ps (``..._ps``) become seconds."""
+def fields_json(noun: Any, *left_out: str) -> dict[str, Any]:
+    """The fields of a dataclass as an object of JSON, but those ``left_out``; times in ps
+    (``..._ps``) become seconds.
+    """
     entry = dict[str, Any]()
     for name, value in asdict(noun).items():
+        if name in left_out:
+            continue
         is_time = name.endswith("_ps")
         key = f"{name[:-3]}_s" if is_time else name
         entry[key] = value / PS_PER_SECOND if is_time and value is not None else value
@@ -165,5 +173,96 @@ def fields_json(noun: Any) -> dict[str, Any]:
 
 
 def change(before: float, after: float) -> float | None:
-    """What was added as a part of what was there; None where nothing was and something is now."""
+    """The change as a part of ``before``; None where only ``before`` is 0."""
     return (after - before) / before if before else None if after else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A column to be as small as may be, or as large (``upward``), and how people call that."""
+
+    column: str
+    words: str
+    upward: bool = False
+
+
+FASTEST = Goal("step_time_s", "fastest")
+RATES = (
+    Goal("tokens_per_s", "most tokens a second", True),
+    Goal("samples_per_s", "most samples a second", True),
+)
+BESIDE = Goal("devices", "fewest devices"), Goal("peak_bytes", "least memory")
+"""What is given up for speed, where it differs between rows."""
+
+
+ONE_DEVICE, PRESENT = "one device", "the scenario's strategy"
+"""What answers of searches are seen beside, as people read of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Rows by their numbers: fitting rows, the best first, the rows of the front in this order, and
+    the rest; the goals that decide.
+    """
+
+    order: tuple[int, ...]
+    front: tuple[int, ...]
+    apart: tuple[int, ...]
+    goals: tuple[Goal, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers and texts, as a page takes them."""
+        return {
+            "order": list(self.order),
+            "front": list(self.front),
+            "apart": list(self.apart),
+            "goals": [goal.column for goal in self.goals],
+            "upward": [goal.upward for goal in self.goals],
+        }
+
+
+def ranking(
+    columns: Mapping[str, Sequence[Any]], usable: Sequence[bool], sizes: Sequence[Any]
+) -> Ranking:
+    """``usable`` says which rows fit and have figures; ``sizes`` are their batches: where these
+    differ, steps cannot be compared, and what is trained a second counts.
+    """
+    rows = [number for number, is_usable in enumerate(usable) if is_usable]
+    apart = tuple(number for number, is_usable in enumerate(usable) if not is_usable)
+    first = FASTEST
+    if len({sizes[row] for row in rows}) > 1:
+        first = next((goal for goal in RATES if _is_whole(columns, goal, rows)), FASTEST)
+    if not _is_whole(columns, first, rows):
+        return Ranking(tuple(rows), (), apart, ())
+    goals = (first, *(goal for goal in BESIDE if _differs(columns, goal, rows)))
+    costs = np.array([_least(columns, goal, rows) for goal in goals])
+    order = np.lexsort((np.arange(len(rows)), *costs[::-1]))
+    ranked = tuple(rows[place] for place in order.tolist())
+    front = tuple(rows[place] for place in order.tolist() if not _is_beaten(costs, place))
+    return Ranking(ranked, front if len(goals) > 1 else (), apart, goals)
+
+
+def _is_whole(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> bool:
+    values = columns.get(goal.column)
+    return bool(rows) and values is not None and all(values[row] is not None for row in rows)
+
+
+def _differs(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> bool:
+    return _is_whole(columns, goal, rows) and len({columns[goal.column][row] for row in rows}) > 1
+
+
+def _least(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> Floats:
+    """The values of a goal, negated where large ones are better."""
+    values = np.array([float(columns[goal.column][row]) for row in rows])
+    return -values if goal.upward else values
+
+
+def _is_beaten(costs: Floats, place: int) -> bool:
+    """Whether another row is as good in every respect and better in one; of equals the first
+    stays.
+    """
+    here = costs[:, place : place + 1]
+    no_worse = np.all(costs <= here, axis=0)
+    better = np.any(costs < here, axis=0)
+    alike = np.all(costs == here, axis=0) & (np.arange(costs.shape[1]) < place)
+    return bool(np.any(no_worse & (better | alike)))

@@ -1,4 +1,4 @@
-"""What if a device, a link or a class of ops were faster: what the step gains, simulated again.
+"""What-ifs: the gain of a step where a device, a link or a class of ops is faster, simulated again.
 
 Of a scenario every answer is the step time of a run of the changed scenario. On a faster device
 every op takes its share of the time; gaps stay, and how fast a server adds up belongs to the
@@ -9,9 +9,8 @@ them.
 
 Of a saved run only the tasks and the queues are known, stretched and in the order of their credit
 as they ran; a large model's devices, queues and phases are treated in this way, too. Everything
-that is sent through a queue takes its share of the time, latency that it holds included, which is
-the most that a faster link could bring. Beside them stand the resources of its machines, each a run
-of the changed scenario.
+sent through a queue takes its share of the time, held latency included: no faster link could bring
+more. Resources of a large model's machines are runs of the changed scenario.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..execution.changes import RESOURCES, with_launches, with_links
 from ..execution.engine import choose, simulate
@@ -34,7 +32,7 @@ from ..lowering.symmetry import Symmetry
 from ..nouns.fabric import LINK_QUEUES
 from ..nouns.graph import Graph, Op
 from ..nouns.strategy import Order, Strategy, Sync
-from ..nouns.taskgraph import COLLECTIVE, DISPATCH, Ints
+from ..nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, TaskGraph
 from ..nouns.trace import Trace
 from .measures.spans import Bools, computing_mask, transfer_mask
 from .measures.usage import Carrier, carriers
@@ -72,7 +70,7 @@ class FasterStep:
     factor: int
     kinds: Mapping[str, str]
 
-    def step_ps(self, chosen: NDArray[np.bool_], ops: OpSelection | None, engine: str) -> int:
+    def step_ps(self, chosen: Bools, ops: OpSelection | None, engine: str) -> int:
         """The step time in ps where the chosen tasks are faster; ``ops``: those that they are, if
         any.
 
@@ -82,9 +80,7 @@ class FasterStep:
         if ops is not None and self._depends_on_times:
             step = self._lowered(ops)
         else:
-            graph = self.step.task_graph
-            tasks = replace(graph.tasks, duration=self._part(graph.tasks.duration, chosen))
-            step = replace(self.step, task_graph=replace(graph, tasks=tasks))
+            step = replace(self.step, task_graph=faster(self.step.task_graph, chosen, self.factor))
         return step_time_ps(self.trace(step, engine))
 
     def trace(self, step: LoweredStep, engine: str) -> Trace:
@@ -112,11 +108,6 @@ class FasterStep:
         repeated = follow_one_another(scenario.strategy, scenario.steps)
         step = lower_step(prepared, scenario.strategy, repeated)
         return cls(scenario, prepared, step, repeated, factor, kinds)
-
-    def _part(self, duration: Ints, chosen: NDArray[np.bool_]) -> Ints:
-        """The durations, those chosen divided and rounded up."""
-        # A duration that is not known is below 0 and stays.
-        return np.where(chosen & (duration > 0), -(-duration // self.factor), duration)
 
     @property
     def _depends_on_times(self) -> bool:
@@ -161,10 +152,22 @@ class FasterStep:
         ]
         places = np.arange(len(split.cluster.devices))
         where = np.ones(len(places), np.bool_) if ops.device is None else places == ops.device
-        return self._part(split.duration, np.array(rows, np.bool_)[:, None] & where)
+        return part_of(split.duration, np.array(rows, np.bool_)[:, None] & where, self.factor)
 
     def _is_of(self, op: Op, ops: OpSelection) -> bool:
         return ops.of_class is None or self.kinds.get(op.name, op.phase) == ops.of_class
+
+
+def part_of(duration: Ints, chosen: Bools, factor: int) -> Ints:
+    """The durations, those chosen divided by the factor and rounded up."""
+    # A duration that is not known is below 0 and stays.
+    return np.where(chosen & (duration > 0), -(-duration // factor), duration)
+
+
+def faster(graph: TaskGraph, chosen: Bools, factor: int) -> TaskGraph:
+    """The task graph whose chosen tasks take a part of their time."""
+    duration = part_of(graph.tasks.duration, chosen, factor)
+    return replace(graph, tasks=replace(graph.tasks, duration=duration))
 
 
 FACTOR = 2
@@ -202,8 +205,8 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What is made faster: the step of a report, and its scenario lowered again (None: the tasks of
-    the trace are all there is).
+    """The step of a report, parts of which are made faster, and its scenario lowered again (None:
+    only the tasks of the trace are known).
     """
 
     report: Report
@@ -216,7 +219,7 @@ class _Subject:
         return in_step(self.report.trace, self.report.steady)
 
     def busy_ps(self, start: Ints, finish: Ints) -> int:
-        """What the spans cover together of one step, in ps."""
+        """The time of one step that the spans cover together, in ps."""
         return self.report.window.a_step(self.report.window.covered_ps(start, finish))
 
 
@@ -270,10 +273,7 @@ def _shorter(
     def step_ps(engine: str) -> int:
         if lowered is not None:
             return lowered.step_ps(chosen[: len(lowered.step.task_graph.tasks)], ops, engine)
-        tasks = trace.task_graph.tasks
-        duration: Ints = np.where(chosen, -(-tasks.duration // subject.factor), tasks.duration)
-        changed = replace(trace.task_graph, tasks=replace(tasks, duration=duration))
-        return step_time_ps(simulate(changed, engine))
+        return step_time_ps(simulate(faster(trace.task_graph, chosen, subject.factor), engine))
 
     return _Case(kind, name, subject.busy_ps(trace.start[chosen], trace.finish[chosen]), step_ps)
 
@@ -383,18 +383,18 @@ def _links(subject: _Subject, lowered: FasterStep) -> Iterator[_Case]:
     if transfer_mask(subject.trace.task_graph).any():
         used = _carrying(subject) if serve else _carrying_as_queues(lowered)
 
-    def faster(rows: Sequence[int], kind: str, name: str, busy_ps: int | None = None) -> _Case:
+    def wired(rows: Sequence[int], kind: str, name: str, busy_ps: int | None = None) -> _Case:
         # Simulated when it is asked for, so that a bar can show how far it is.
         return _Case(kind, name, busy_ps, lambda engine: _wired_ps(lowered, rows, engine))
 
     # A single kind would be the line for all links once more.
     kinds = sorted({links[i].kind for i in used})
     for kind in kinds if len(kinds) > 1 else ():
-        yield faster([i for i in used if links[i].kind == kind], "links", kind or "of no kind")
+        yield wired([i for i in used if links[i].kind == kind], "links", kind or "of no kind")
     if len(used) > 1:
-        yield faster(list(used), "links", "all")
+        yield wired(list(used), "links", "all")
     for i in sorted(used, key=lambda link: (-used[link], link))[:MOST_LINKS]:
-        yield faster([i], "link", " - ".join(links[i].ends), used[i] if serve else None)
+        yield wired([i], "link", " - ".join(links[i].ends), used[i] if serve else None)
 
 
 def _link_of(lowered: FasterStep) -> list[int]:

@@ -13,8 +13,8 @@ from browsers import FRAMES
 from simdev.execution.scenario import Outcome
 from simdev.nouns.trace import Trace
 from simdev.report import analyze
+from simdev.report.figures.charts import trace_rows
 from simdev.report.figures.rows import coverage
-from simdev.report.figures.trace import trace_rows
 from simdev.report.page import SCRIPTS, Subject, page, run_data
 from simdev.report.page.timeline import timeline
 from traces import Span, trace_of

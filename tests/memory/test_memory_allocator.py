@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_graphs import KiB, MiB
-from simdev.report.measures.replay import Allocator
+from simdev.report.measures.footprint import Allocator
 
 
 def serve(allocator: Allocator, *sizes: int) -> list[int]:

@@ -25,7 +25,7 @@ from simdev.nouns.graph import Graph
 from simdev.nouns.memory import NCCL_PAIR, MemoryModel
 from simdev.nouns.strategy import Strategy
 from simdev.report import analyze
-from simdev.report.measures.replay import AllocatorUse, allocator_use
+from simdev.report.measures.footprint import AllocatorUse, allocator_use
 from strategies import World, op
 
 

@@ -24,7 +24,7 @@ from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.strategy import Order, Strategy
 from simdev.report import analyze
-from simdev.report.measures.replay import AllocatorUse, allocator_use
+from simdev.report.measures.footprint import AllocatorUse, allocator_use
 from strategies import Tape, World, drawn, make_world
 
 PYTORCH = MemoryModel(framework="pytorch")

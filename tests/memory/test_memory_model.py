@@ -26,7 +26,7 @@ from simdev.nouns.memory import (
     state_bytes,
     with_training_state,
 )
-from simdev.report.measures.replay import allocator_use
+from simdev.report.measures.footprint import allocator_use
 from strategies import Tape, World, drawn, make_world, op
 
 

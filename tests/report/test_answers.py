@@ -16,7 +16,7 @@ from simdev.commands import main
 from simdev.commands.plan import write_plans
 from simdev.ground.errors import InputError
 from simdev.report.page import answers_data
-from simdev.report.ranking import ranking
+from simdev.report.table import ranking
 
 
 def test_plans_are_ranked_and_told_why_they_lose() -> None:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from simdev.commands import main
 from simdev.execution.scenario import load_scenario
 from simdev.report import run
-from simdev.report.measures.difference import Difference, critical_rank, difference
-from simdev.report.measures.training import TERMS, Training
+from simdev.report.measures.training import TERMS, Difference, Training, critical_rank, difference
 
 TIMES = st.lists(st.integers(0, 2**40), min_size=len(TERMS), max_size=len(TERMS))
 

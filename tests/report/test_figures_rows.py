@@ -23,11 +23,11 @@ from simdev.report.figures import (
     plot_memory,
     trace_figure,
 )
+from simdev.report.figures.charts import trace_chart
 from simdev.report.figures.gantt import TALLEST, fitted
 from simdev.report.figures.memory import COLUMNS, CURVES, memory_curves
 from simdev.report.figures.rows import LINK, MOST_LINKS, MOST_ROWS, coarse, critical_marks, folded
 from simdev.report.figures.style import text_width
-from simdev.report.figures.trace import trace_chart
 from simdev.report.measures.spans import levels_between, step_parts
 from traces import Held, Span, trace_of
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from simdev.nouns.trace import Trace
 from simdev.report.figures import plot_gantt, plot_memory, trace_figure
+from simdev.report.figures.charts import trace_rows
 from simdev.report.figures.gantt import (
     IDLE,
     Gantt,
@@ -24,7 +25,6 @@ from simdev.report.figures.gantt import (
     merge_neighbours,
 )  # fmt: skip
 from simdev.report.figures.style import byte_unit, kind_colours, plain, time_unit
-from simdev.report.figures.trace import trace_rows
 from simdev.report.measures.path import critical_path
 from strategies import World
 from traces import HOSTILE, Span, hostile, trace_of, two_devices

@@ -15,8 +15,8 @@ from simdev.execution.engine import simulate
 from simdev.lowering.pipeline import pipeline_task_graph
 from simdev.nouns.schedules import named_schedule, stage_times
 from simdev.nouns.trace import Trace
+from simdev.report.figures.charts import HUES, pipeline_chart, shade
 from simdev.report.figures.gantt import IDLE, draw_gantt
-from simdev.report.figures.microbatches import HUES, pipeline_chart, shade
 from simdev.report.figures.style import new_figure
 from simdev.report.measures.pipeline import PipelineUse, pipeline_use
 

@@ -13,8 +13,8 @@ from schedule_times import PS, TIMES, run
 from simdev.commands import main
 from simdev.ground.errors import InputError
 from simdev.nouns.schedules import Action, Schedule, named_schedule, round_robin
+from simdev.report.figures.charts import pipeline_chart
 from simdev.report.figures.gantt import draw_gantt
-from simdev.report.figures.microbatches import pipeline_chart
 from simdev.report.measures.pipeline import PipelineUse
 
 REPLICAS = st.lists(st.integers(1, 4), min_size=1, max_size=3)

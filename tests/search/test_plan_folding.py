@@ -20,8 +20,8 @@ import simdev
 from folded import first_answers
 from simdev.commands import main
 from simdev.nouns.models.large import LARGE, large_model
+from simdev.report.measures.training import FILE, published_error, published_errors
 from simdev.report.page import answers_data
-from simdev.report.published import FILE, published_error, published_errors
 from simdev.search.plan import choices_of, plans_of, question_of
 from simdev.search.plan.folding import Scored, answers_of, is_tied, simplicity
 from simdev.search.plan.space import Layout, Plan, Setup

@@ -1,21 +1,20 @@
 """An explorer behind the door of ``simdev serve``: HTTP on the loopback, with a token and limits.
 
-What is served to whoever asks is an empty page. The token stands behind the ``#`` of the address,
-which browsers send to nobody; the page asks with it for all that it shows.
+Anybody who asks gets an empty page. The token comes behind the ``#`` of the address, which browsers
+send to nobody; the page uses it to ask for everything else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from html import escape
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from ...report.page import page
 from ..server import Limits, RequestError, ServerState, respond
-from ..server.http import Service, serve_with
+from ..server.http import Service, private_file, serve_with
 from .explorer import Explorer
 
 LIMITS = Limits(request_bytes=64 * 2**10)
@@ -37,7 +36,7 @@ class ExploreState(ServerState):
 
 
 def knobs(state: ExploreState) -> Any:
-    """What can be turned."""
+    """The knobs of the scenario."""
     return [knob.to_json() for knob in state.explorer.knobs]
 
 
@@ -71,15 +70,10 @@ def serve_explorer(explorer: Explorer, port: int, show: Callable[[str, str], Non
     @contextmanager
     def announce(url: str, token: str) -> Iterator[None]:
         place = f"{url}#{token}"
-        # Other users of this machine see with what a browser was started, so that is a file which
-        # the system makes readable for its owner only (mode 0600).
-        with (
-            suppress(FileNotFoundError),
-            NamedTemporaryFile("w", prefix="simdev-explore-", suffix=".html") as leading,
-        ):
-            leading.write(f'<meta http-equiv="refresh" content="0; url={escape(place)}">\n')
-            leading.flush()
-            show(place, leading.name)
+        # Other users of this machine see with what a browser was started, so that is a file.
+        leading = f'<meta http-equiv="refresh" content="0; url={escape(place)}">\n'
+        with private_file(leading, "simdev-explore-", ".html") as path:
+            show(place, path)
             yield
 
     serve_with(service, port, announce)

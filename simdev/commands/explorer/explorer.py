@@ -41,8 +41,8 @@ LASTING = ("name", "source", "destination", "bytes")
 
 
 class Kept:
-    """The part of the last timeline that hangs on no times, and the number under which pages know
-    it: its ``shape``. Not safe to use from several threads.
+    """The part of the last timeline that does not depend on times, and the number under which pages
+    know it: its ``shape``. Not safe to use from several threads.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Kept:
         self._shape = 0
 
     def shortened(self, timeline: dict[str, Any], shape: int | None) -> dict[str, Any]:
-        """The timeline with its ``shape``; for a page that holds that very shape without what it
-        has from there: LASTING and ``before``.
+        """The timeline with its ``shape``; for a page of this very shape without the parts that the
+        page has already (LASTING and ``before``).
         """
         tasks, before = timeline["tasks"], timeline["before"]
         part = [*(tasks[column] for column in LASTING), before]
@@ -112,11 +112,11 @@ class Explorer:
     def page(
         self, settings: Mapping[str, Any], tables: bool = True, shape: int | None = None
     ) -> dict[str, Any]:
-        """What the page of the step shows under these settings, its tables too where they are
-        wanted: numbers by the names of knobs; what is left out is as the scenario has it.
+        """The data of the step's page under these settings, numbers by the names of knobs, with its
+        tables where they are wanted; other knobs are as the scenario has them.
 
-        ``shape`` is the ``timeline["shape"]`` of an answer that the asker has: what hangs on no
-        times is left out where it is as it was there (``Kept``). Raises SimdevError.
+        ``shape`` is the ``timeline["shape"]`` of an earlier answer: parts that do not depend on
+        times are left out where they are as in that answer (``Kept``). Raises SimdevError.
         """
         exact = checked(self.knobs, settings)
         with self._lock:

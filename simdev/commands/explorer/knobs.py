@@ -1,5 +1,5 @@
-"""What of a scenario can be turned, and the scenario with it turned: bandwidth, latency, memory and
-speed of its machines by a factor, microbatches by their number.
+"""The knobs of a scenario, and the scenario with knobs turned: bandwidth, latency, memory and speed
+of its machines by a factor, microbatches by their number.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Knob:
 
 
 def knobs_of(scenario: Scenario) -> tuple[Knob, ...]:
-    """What of a scenario can be turned."""
+    """The knobs that a scenario has."""
     return tuple(_knobs(scenario))
 
 

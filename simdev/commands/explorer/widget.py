@@ -48,7 +48,7 @@ export default { render };
 def widget(
     scenario: Scenario | str | os.PathLike[str], name: str = "", height: int = HEIGHT
 ) -> AnyWidget:
-    """A widget of a scenario, or of its file, ``height`` pixels high, to stand last in a cell.
+    """A widget of a scenario, or of its file, ``height`` pixels high, for the end of a cell.
 
     Raises SimdevError, also where anywidget is not installed.
     """

@@ -43,7 +43,7 @@ class RequestError(SimdevError):
 def error_json(error: Exception) -> dict[str, Any]:
     """The ``error`` of a reply.
 
-    What nobody expected goes to stderr with its traceback, and is "internal".
+    An unexpected error goes to stderr with its traceback, and is "internal".
     """
     if isinstance(error, InputError):
         code = "missing_cost" if isinstance(error, MissingCostError) else "input"

@@ -159,9 +159,9 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What stands behind the door: ``answer`` gives the reply to the body of a request that was let
-    in, ``page`` is shown to whoever asks for it, with ``headers`` of its own: it must hold nothing
-    that is private.
+    """The service behind the door: ``answer`` gives the reply to the body of a request that was let
+    in. ``page`` goes to anybody who asks, with ``headers`` of its own, and must hold nothing
+    private.
     """
 
     state: ServerState
@@ -183,16 +183,24 @@ def serve(state: ServerState, port: int, out: TextIO, patience: Patience = Patie
 
 
 @contextmanager
-def _announced(url: str, token: str, out: TextIO) -> Iterator[None]:
+def private_file(text: str, prefix: str, suffix: str = "") -> Iterator[str]:
+    """The path of a temporary file of this text, which the system makes readable for its owner only
+    (mode 0600).
+    """
     with (
         # Who cleans the folder of temporary files may have been faster.
         suppress(FileNotFoundError),
-        # The system makes it readable for its owner only (mode 0600).
-        NamedTemporaryFile("w", prefix="simdev-token-", encoding="ascii") as token_file,
+        NamedTemporaryFile("w", prefix=prefix, suffix=suffix, encoding="utf-8") as file,
     ):
-        token_file.write(token + "\n")
-        token_file.flush()
-        print(json.dumps({"url": url, "token_file": token_file.name}), file=out, flush=True)
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+@contextmanager
+def _announced(url: str, token: str, out: TextIO) -> Iterator[None]:
+    with private_file(f"{token}\n", "simdev-token-") as path:
+        print(json.dumps({"url": url, "token_file": path}), file=out, flush=True)
         yield
 
 

@@ -1,4 +1,4 @@
-"""What a server remembers between requests: loaded scenarios, open sessions and counts; all of it
+"""The memory of a server between requests: loaded scenarios, open sessions and counts, all of them
 bounded. Files of a client's scenario that would block or lead elsewhere are refused.
 """
 

@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING
 
 from ...nouns.trace import Trace
 from ..report import Report
+from .charts import (
+    PUBLISHED,
+    gains_of,
+    pipeline_chart,
+    plot_gains,
+    sync_chart,
+    trace_chart,
+    training_chart,
+)
 from .cluster import cluster_figure, plot_cluster
 from .gantt import Gantt, GanttRow, Label, Look, draw_gantt, gantt_figure
 from .memory import memory_curves, plot_memory, plot_memory_panels
-from .microbatches import pipeline_chart, training_chart
 from .style import WIDTH, new_figure
-from .sync import PUBLISHED, gains_of, plot_gains, sync_chart
-from .trace import trace_chart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

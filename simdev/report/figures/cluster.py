@@ -1,8 +1,8 @@
 """A picture of a cluster: its nodes as panels, devices in a row, direct links as arcs above,
 switches as bars.
 
-Many links say little one by one: a switch that joins a whole row is one bar, and what a link
-carries stands once in the legend, by its kind. Everything is placed in units of one device before
+Many links say little one by one: a switch that joins a whole row is one bar, and the bandwidth of a
+link is told once, in the legend, by its kind. Everything is placed in units of one device before
 anything is drawn.
 """
 
@@ -72,9 +72,10 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPicture:
-    """What is drawn of a cluster, in units of one device.
+    """All shapes that are drawn of a cluster, in units of one device.
 
-    ``kinds`` says what each kind of link carries, ``hidden`` how many nodes are left out.
+    ``kinds`` has the bandwidth and latency of each kind of link as a text, ``hidden`` counts the
+    nodes that are left out.
     """
 
     boxes: tuple[Box, ...]
@@ -92,7 +93,7 @@ class ClusterPicture:
 
 
 def cluster_picture(cluster: Cluster) -> ClusterPicture:
-    """Where everything stands, before it is drawn."""
+    """The place of every shape, before it is drawn."""
     by_node = sorted(cluster.devices, key=lambda device: int(device.node))
     nodes = [list(group) for _, group in groupby(by_node, key=lambda device: int(device.node))]
     # Switches between nodes are told as a node of their own, the last.
@@ -211,7 +212,7 @@ def _labelled(boxes: Sequence[Box]) -> Iterator[Box]:
 
 
 def _levels(cluster: Cluster, devices: Sequence[Device], row: Sequence[Device]) -> dict[str, float]:
-    """The distance of every other device of the node from the row; NICs stand last of all."""
+    """The distance of every other device of the node from the row; NICs come last of all."""
     import networkx as nx
 
     graph = nx.Graph([link.ends for link in cluster.links])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..measures.spans import runs
 from .rows import GanttRow, coverage, critical_marks, long_borders, merge_neighbours
 from .style import (
     MARGIN,
@@ -70,7 +71,7 @@ HATCH = "#C9C9C9"
 
 
 class Label(NamedTuple):
-    """What may be written into a span: the first of ``names`` that fits whole, else nothing.
+    """The text of a span: the first of ``names`` that fits whole, else nothing.
 
     ``row`` and ``look`` index the chart's rows and looks.
     """
@@ -102,6 +103,11 @@ class Gantt:
     scale: tuple[str, int] | None = None
     since: str = ""
     row_height: float = 0.36
+
+    @property
+    def length_ps(self) -> int:
+        """How long the time axis is, in ps."""
+        return self.end_ps - self.begin_ps
 
     @property
     def height(self) -> float:
@@ -137,7 +143,7 @@ def draw_gantt(chart: Gantt, ax: Axes | None = None, theme: str | None = None) -
 
 
 def _lay_out(ax: Axes) -> None:
-    """Let the axes take their final size, which decides what is visible and what fits."""
+    """Let the axes take their final size, on which visible spans and fitting labels depend."""
     from matplotlib.figure import Figure
 
     figure = ax.figure
@@ -159,7 +165,7 @@ def _half(row: GanttRow) -> float:
 
 
 def _scale(chart: Gantt) -> int:
-    return time_unit(chart.end_ps - chart.begin_ps)[1]
+    return time_unit(chart.length_ps)[1]
 
 
 def _points(ax: Axes) -> tuple[float, float]:
@@ -170,7 +176,7 @@ def _points(ax: Axes) -> tuple[float, float]:
 
 
 def _points_per_ps(ax: Axes, chart: Gantt) -> float:
-    return _points(ax)[0] / max(chart.end_ps - chart.begin_ps, 1) / MARGIN
+    return _points(ax)[0] / max(chart.length_ps, 1) / MARGIN
 
 
 def _row_points(ax: Axes) -> float:
@@ -213,7 +219,7 @@ def _pixel_edges(ax: Axes, chart: Gantt) -> NDArray[np.float64]:
     """When the pixels of the axes begin and end, in ps."""
     extent, scale = ax.get_window_extent(), ax.figure.dpi / 72
     left, per_ps = float(extent.x0), _points_per_ps(ax, chart) * scale
-    last = math.ceil(left + (chart.end_ps - chart.begin_ps) * per_ps)
+    last = math.ceil(left + chart.length_ps * per_ps)
     pixels = np.arange(math.floor(left), max(last, math.floor(left) + 1) + 1)
     return np.asarray(chart.begin_ps + (pixels - left) / per_ps)
 
@@ -251,10 +257,9 @@ def _painted(band: GanttRow, edges: Any, shown: Any, theme: Theme) -> NDArray[np
 def _runs(painted: Any) -> tuple[Any, Any, Any]:
     """(the first, the one after the last, the colour) of pixels in a row of one colour."""
     tones = np.rint(painted * 255)
-    first = np.flatnonzero(np.concatenate(([True], (tones[1:] != tones[:-1]).any(axis=1))))
-    last = np.append(first[1:], len(tones))
+    first, last = runs((tones[1:] != tones[:-1]).any(axis=1))
     visible = tones[first, 3] > 0
-    return first[visible], last[visible], tones[first[visible]] / 255
+    return first[visible], last[visible] + 1, tones[first[visible]] / 255
 
 
 def _idle(theme: Theme) -> dict[str, Any]:
@@ -282,8 +287,8 @@ def _draw_critical(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme
 
 
 def _draw_axes(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -> None:
-    unit, scale = time_unit(chart.end_ps - chart.begin_ps)
-    end = (chart.end_ps - chart.begin_ps) / scale
+    unit, scale = time_unit(chart.length_ps)
+    end = chart.length_ps / scale
     ax.set_xlabel(f"time ({unit}){chart.since}")
     ax.set_xlim(0, end * MARGIN or 1)
     ax.set_ylim(places[-1] + 0.7 if places else 1.0, 0.3)

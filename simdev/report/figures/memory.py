@@ -11,7 +11,7 @@ import numpy as np
 from ...ground.errors import InputError
 from ...ground.units import format_bytes
 from ...nouns.trace import DeviceMemory, Trace
-from ..measures.spans import levels_between, shown_devices, step_parts
+from ..measures.spans import envelope, shown_devices, step_parts
 from .style import (
     DEVICES,
     MARGIN,
@@ -84,7 +84,6 @@ def plot_memory(trace: Trace, ax: Axes | None = None, theme: str | None = None) 
         colour = look.shown(colours[id(curve)])
         _draw_curve(ax, curve, str(colour), trace.end_ps, scales, look)
     _finish(ax, trace, trace.memory, look)
-    _draw_first_overflow(ax, trace, trace.memory, look)
     ax.set_xlabel(f"time ({time_unit(trace.end_ps)[0]})")
     draw_legend(ax, 8.0, theme=look)
     return ax
@@ -103,16 +102,19 @@ def plot_memory_panels(trace: Trace, axes: Sequence[Axes], theme: str | None = N
         colour = str(look.shown(DEVICES[number % len(DEVICES)]))
         _draw_curve(ax, curve, colour, trace.end_ps, _scales(trace), look, filled=True)
         _finish(ax, trace, [curve.memory], look)
-        _draw_first_overflow(ax, trace, [curve.memory], look)
-        ax.set_ylabel(byte_unit(max(m.peak for m in trace.memory))[0])
+        ax.set_ylabel(byte_unit(_top(trace))[0])
         draw_legend(ax, 8.0, theme=look)
     axes[len(curves) - 1].set_xlabel(f"time ({time_unit(trace.end_ps)[0]})")
 
 
+def _top(trace: Trace) -> int:
+    """The largest peak of a device, in bytes."""
+    return max((memory.peak for memory in trace.memory), default=0)
+
+
 def _scales(trace: Trace) -> tuple[int, int]:
     """(ps, bytes) of the units of the axes."""
-    top = max((memory.peak for memory in trace.memory), default=0)
-    return time_unit(trace.end_ps)[1], byte_unit(top)[1]
+    return time_unit(trace.end_ps)[1], byte_unit(_top(trace))[1]
 
 
 def _draw_curve(
@@ -141,21 +143,18 @@ def _draw_envelope(
 ) -> None:
     """The band between the lowest and the highest level of all devices."""
     edges = step_parts(trace.end_ps, COLUMNS)
-    bands = [levels_between(curve.memory, edges) for curve in curves]
-    low = np.min([low for low, _ in bands], axis=0) / scales[1]
-    high = np.max([high for _, high in bands], axis=0) / scales[1]
-    time = edges / scales[0]
+    bands = envelope([curve.memory for curve in curves], edges)
+    low, high = (np.append(band, band[-1]) / scales[1] for band in bands)
     count = sum(curve.count for curve in curves)
     ax.fill_between(
-        time, np.append(low, low[-1]), np.append(high, high[-1]), step="post", lw=0,
+        edges / scales[0], low, high, step="post", lw=0,
         color=theme.faint, alpha=0.35, label=f"lowest to highest of {count} devices",
     )  # fmt: skip
 
 
 def _finish(ax: Axes, trace: Trace, memories: Sequence[DeviceMemory], theme: Theme) -> None:
-    """Limits, which all panels of a trace share, capacities and the grid."""
-    top = max((memory.peak for memory in trace.memory), default=0)
-    scale, size = _scales(trace)
+    """Limits, which all panels of a trace share, capacities, the grid and the first overflow."""
+    top, (scale, size) = _top(trace), _scales(trace)
     limits = {memory.capacity for memory in trace.memory if memory.capacity is not None}
     shown = [limit for limit in limits if limit <= IN_SIGHT * top]
     for limit in sorted({m.capacity for m in memories if m.capacity is not None}):
@@ -169,6 +168,7 @@ def _finish(ax: Axes, trace: Trace, memories: Sequence[DeviceMemory], theme: The
     ax.set_ylabel(f"memory ({byte_unit(top)[0]})")
     ax.grid(color=theme.grid, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
+    _draw_first_overflow(ax, trace, memories, theme)
 
 
 def _draw_first_overflow(

@@ -9,7 +9,7 @@ page draws by the same rule (page/assets/bars.js).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...nouns.taskgraph import Ints
-from ..measures.spans import Bools, apart, shares_between
+from ..measures.spans import Bools, apart, runs, shares_between
 
 LINK = -1  # the device of a row that belongs to none: a link
 MANY_ROWS = 26  # beyond, devices that do the same at the same time are drawn once, as links are
@@ -34,10 +34,10 @@ class GanttRow:
     the looks of the chart.
 
     ``tasks`` are the ids of the tasks that the spans show (-1: none), ``critical`` marks those on
-    the critical path. Rows of another ``device`` stand a little apart (a link: -1); the names of
-    rows that do not ``computes`` are grey, their bars lower. ``note`` stands right of the row.
-    ``covered`` has the busy ps of spans that stand for several and the gaps between them (None:
-    spans are busy from end to end).
+    the critical path. Rows of another ``device`` are drawn a little apart (a link: -1). Where a row
+    does not ``computes``, its name is grey and its bars are lower. ``note`` is written right of the
+    row. ``covered`` has the busy ps of spans that were merged from several, with the gaps between
+    them (None: spans are busy from end to end).
     """
 
     name: str
@@ -51,8 +51,27 @@ class GanttRow:
     note: str = ""
     covered: Ints | None = None
 
+    @classmethod
+    def of(
+        cls, name: str, spans: Iterable[Ints], device: int = 0, computes: bool = True,
+        critical: Bools | None = None, note: str = "",
+    ) -> GanttRow:  # fmt: skip
+        """The row of (task, start, finish, look) of its spans; none is critical by default."""
+        tasks, start, finish, look = spans
+        marks = np.zeros(len(tasks), np.bool_) if critical is None else critical
+        return cls(name, device, computes, tasks, start, finish, look, marks, note)
+
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def columns(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Task, start, finish and look of the spans."""
+        return self.tasks, self.start, self.finish, self.look
+
+    def spans(self) -> Iterator[tuple[int, ...]]:
+        """(task, start, finish, look) of each span."""
+        yield from zip(*(column.tolist() for column in self.columns), strict=True)
 
     @property
     def busy(self) -> Ints:
@@ -107,8 +126,7 @@ def _merged(row: GanttRow, resolution_ps: float, kept: Bools) -> GanttRow:
     split = row.start[1:] - row.finish[:-1] > resolution_ps
     split |= (row.look[1:] != row.look[:-1]) | (row.critical[1:] != row.critical[:-1])
     split |= kept[1:] & kept[:-1]
-    first = np.flatnonzero(np.concatenate(([True], split)))
-    last = np.append(first[1:], len(row)) - 1
+    first, last = runs(split)
     covered = np.add.reduceat(row.busy, first)
     return replace(row.chosen(first), finish=row.finish[last], covered=covered)
 
@@ -128,8 +146,7 @@ def coarse(row: GanttRow, pixel_ps: float) -> GanttRow:
     pixel = (merged.start / pixel_ps).astype(np.int64)
     short = length < pixel_ps
     together = short[1:] & short[:-1] & (pixel[1:] == pixel[:-1])
-    first = np.flatnonzero(np.concatenate(([True], ~together)))
-    last = np.append(first[1:], len(merged)) - 1
+    first, last = runs(~together)
     run = np.repeat(np.arange(len(first)), last - first + 1)
     longest = np.lexsort((length, run))[last]  # the last of each run, by length
     finish, covered = np.maximum.reduceat(merged.finish, first), np.add.reduceat(merged.busy, first)
@@ -150,11 +167,10 @@ def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
     """The rows, those that show the same drawn once and named with their number.
 
     Rows show the same where all their spans begin and end, and are busy, within ``pixel_ps``: of
-    what is shorter, where as much is busy. Links are folded
-    always, and so are devices that do nothing; other devices, each with all its rows, where more
-    than MANY_ROWS would stay. Of what is folded the one shown has most of the critical path. Of
-    more than MOST_LINKS links those that carry for the longest time keep rows of their own, and of
-    more than MOST_ROWS rows those that compute.
+    what is shorter, where as much is busy. Links are folded always, and so are devices that do
+    nothing; other devices, each with all its rows, where more than MANY_ROWS would stay. Of what is
+    folded the one shown has most of the critical path. Of more than MOST_LINKS links the busiest
+    keep rows of their own, and of more than MOST_ROWS rows the computing ones.
     """
     every = [Folded(block, 1, block[0]) for block in _blocks(rows)]
     links = _fold([fold for fold in every if fold.is_link], pixel_ps)
@@ -179,8 +195,8 @@ def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """All rows of a device, or one link, that stand for ``count`` alike; ``first`` is the first row
-    of the first of them.
+    """All rows of one device, or of one link, drawn for ``count`` that are alike; ``first`` is the
+    first row of the first of them.
     """
 
     rows: tuple[GanttRow, ...]
@@ -203,7 +219,7 @@ class Folded:
         return sum(int(row.critical.sum()) for row in self.rows)
 
     def named(self) -> tuple[GanttRow, ...]:
-        """The rows, named with how many they stand for."""
+        """The rows, named with the number of those that are alike."""
         if self.count == 1:
             return self.rows
         return tuple(replace(row, name=f"{row.name} ({self.count} alike)") for row in self.rows)
@@ -218,7 +234,7 @@ def _blocks(rows: Sequence[GanttRow]) -> Iterator[tuple[GanttRow, ...]]:
 
 
 def _fold(blocks: Sequence[Folded], pixel_ps: float) -> list[Folded]:
-    """Those alike as one, in the order of the first of each."""
+    """The blocks with alike ones folded into one, in the order of the first of each."""
     groups: list[tuple[Sequence[GanttRow], list[Folded]]] = []
     by_shape = defaultdict[object, list[tuple[Sequence[GanttRow], list[Folded]]]](list)
     for block in blocks:
@@ -248,7 +264,7 @@ def _joined(members: Sequence[Folded]) -> Folded:
 
 
 def _fewer(links: Sequence[Folded]) -> Sequence[Folded]:
-    """MOST_LINKS rows at most: the last stands for all that carry for a shorter time."""
+    """At most MOST_LINKS rows, the last of which shows all less busy links together."""
     if len(links) <= MOST_LINKS:
         return links
     carried = [int((fold.rows[0].finish - fold.rows[0].start).sum()) for fold in links]
@@ -261,10 +277,8 @@ def _fewer(links: Sequence[Folded]) -> Sequence[Folded]:
 
 def together(rows: Sequence[GanttRow], name: str) -> GanttRow:
     """When any of the rows shows something, a span in the look of the one that began first."""
-    columns = ("tasks", "start", "finish", "look", "critical")
-    tasks, start, finish, look, critical = (
-        np.concatenate([getattr(row, column) for row in rows]) for column in columns
-    )
+    columns = zip(*((*row.columns, row.critical) for row in rows), strict=True)
+    tasks, start, finish, look, critical = map(np.concatenate, columns)
     order, begin, length = apart(start, finish)
     end, look = begin + length, look[order]
     seen = np.flatnonzero(length)  # the others are covered, or points
@@ -273,4 +287,4 @@ def together(rows: Sequence[GanttRow], name: str) -> GanttRow:
     last = np.append(first[1:], len(order)) - 1
     spans = tasks[order][first], begin[first], np.maximum.accumulate(end)[last], look[first]
     marked = np.logical_or.reduceat(critical[order], first) if len(first) else critical[:0]
-    return GanttRow(name, LINK, False, *spans, marked)
+    return GanttRow.of(name, spans, LINK, False, marked)

@@ -1,5 +1,5 @@
-"""What the figures have in common: colours, units, text that cannot do harm, and figures that own
-no global state.
+"""Common parts of figures: colours, units, text that cannot do harm, and figures that own no global
+state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Theme:
     """The colours of all that is no data: ``paper`` below, ``ink`` of texts, ``faint`` of what is
     less important, ``rule`` of lines between, ``grid``, the ``panel`` and ``box`` of drawings.
 
-    ``instead`` has the colours of data that this paper would swallow, and what stands for them.
+    ``instead`` replaces colours of data that this paper would swallow.
     """
 
     paper: str = "#FFFFFF"
@@ -229,8 +229,8 @@ def draw_legend(
 ) -> None:
     """A legend above the axes, as wide as they are, and a title above it; ``size`` in points.
 
-    ``entries`` are handles by label (None: the named artists of the axes); those of a tuple stand
-    side by side.
+    ``entries`` are handles by label (None: the named artists of the axes); handles in a tuple are
+    drawn side by side.
     """
     from matplotlib.legend_handler import HandlerTuple
 

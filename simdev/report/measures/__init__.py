@@ -1,3 +1,3 @@
-"""What the trace of a step means, in numbers: spans, usage, the critical path, and the sections
-that only some steps have.
+"""The meaning of a step's trace in numbers: spans, usage, the critical path, and the sections that
+only some steps have.
 """

@@ -1,44 +1,528 @@
-"""How memory was counted, where that is not the execution contract's way."""
+"""How memory was counted, where that is not the execution contract's way, and what PyTorch's
+caching allocators hand out over a step, from a trace.
+
+Counted as PyTorch counts (``MemoryModel.framework``) steps are replayed in a row until nothing
+changes any more, in the order in which a training loop allocates: parameters, the batch and BLAS's
+workspaces once; the optimizer's state at the first update; gradients until ``zero_grad`` drops them
+all, before the next step; an update's temporaries, the second half of which a variable of the
+optimizer's loop keeps until the next update has made its own (torch/optim/adam.py,
+``_single_tensor_adam``). Otherwise one step is replayed, from an empty cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
-from ...lowering.symmetry import Symmetry
+from ...nouns.graph import PHASES
 from ...nouns.memory import MemoryModel
-from ...nouns.taskgraph import OUTSIDE
+from ...nouns.taskgraph import BUFFER_KINDS, DISPATCH, OUTSIDE, PERSISTENT, Ints, TaskGraph
 from ...nouns.trace import Trace
 from ..table import BYTES, NUMBER, TEXT, Table
-from .replay import AllocatorUse, allocator_use
+from .section import Places, Section, Step
 from .usage import DEVICES_SHOWN
+
+# PyTorch's caching allocator for CUDA, for one device and one stream.
+# The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings (or with
+# expandable segments). Sizes round up to 512 bytes. Up to 1 MiB they come from segments of 2 MiB;
+# larger ones from segments of 20 MiB or, from 10 MiB on, of their own size rounded up to 2 MiB.
+# The smallest free block that is large enough serves (the lowest address where several are), and
+# is split where the rest is worth it: 512 bytes in small segments, more than 1 MiB in large ones.
+# A block that is freed merges with its free neighbours; segments stay reserved. For want of
+# memory, segments that are free as a whole are given back, and the request is tried again.
+
+BLOCK = 512  # bytes, of which every size is a multiple
+SMALL = 2**20  # the largest size served from small segments
+SMALL_SEGMENT, LARGE_SEGMENT, ROUND_LARGE = 2 * 2**20, 20 * 2**20, 2 * 2**20
+OWN_SEGMENT = 10 * 2**20  # from this size on, a segment of its own size
+ADDRESSES = 2**63  # of each pool; nothing that is reserved comes near it
+
+
+class _Pool:
+    """The segments of small or of large blocks, and the free blocks in them.
+
+    Segments lie apart, so that blocks whose addresses meet are neighbours in one segment.
+    """
+
+    def __init__(self, base: int, small: bool) -> None:
+        self.base, self.small = base, small
+        self.least_rest = BLOCK if small else SMALL + 1
+        self.free: list[tuple[int, int]] = []  # (size, address), sorted
+        # By both ends, so that a block that becomes free finds its neighbours at once.
+        self.size_at: dict[int, int] = {}
+        self.start_of: dict[int, int] = {}  # of the free block that ends there
+        self.segments: dict[int, int] = {}
+        self.top = base
+
+    def put(self, address: int, size: int) -> None:
+        """A block becomes free and merges with its neighbours."""
+        before = self.start_of.get(address)
+        if before is not None:
+            size += self.remove(before)
+            address = before
+        if address + size in self.size_at:
+            size += self.remove(address + size)
+        insort(self.free, (size, address))
+        self.size_at[address], self.start_of[address + size] = size, address
+
+    def remove(self, address: int) -> int:
+        """A free block is free no longer; its size."""
+        size = self.size_at.pop(address)
+        del self.start_of[address + size]
+        del self.free[bisect_left(self.free, (size, address))]
+        return size
+
+    def best(self, size: int) -> int | None:
+        """The place in ``free`` of the block that serves."""
+        # No address is below 0, so this is the first block of the size, the lowest of several.
+        place = bisect_left(self.free, (size, -1))
+        return place if place < len(self.free) else None
+
+    def take(self, size: int) -> tuple[int, int] | None:
+        """(address, size) of a free block that is large enough, no longer free; None where there is
+        none.
+        """
+        place = self.best(size)
+        if place is None:
+            return None
+        size, address = self.free[place]
+        self.remove(address)
+        return address, size
+
+    def cut(self, address: int, block: int, size: int) -> int:
+        """Split a block where the rest is worth it; the size that is used."""
+        if block - size < self.least_rest:
+            return block
+        self.put(address + size, block - size)
+        return size
+
+    def grow(self, size: int, room: int) -> tuple[int, int, int] | None:
+        """(address, size) of a new block, and the bytes reserved for it; None where that is more
+        than ``room``.
+        """
+        segment = SMALL_SEGMENT if self.small else LARGE_SEGMENT
+        if not self.small and size >= OWN_SEGMENT:
+            segment = -(-size // ROUND_LARGE) * ROUND_LARGE
+        if segment > room:
+            return None
+        address = self.top
+        self.segments[address] = segment
+        self.top += segment + BLOCK  # a gap: blocks of two segments must never merge
+        return address, segment, segment
+
+    def release(self) -> int:
+        """Give back every segment that is free as a whole; their bytes."""
+        # A segment is free as a whole where one free block begins with it and is as large.
+        idle = [start for start, size in self.segments.items() if self.size_at.get(start) == size]
+        for start in idle:
+            self.remove(start)
+        return sum(self.segments.pop(start) for start in idle)
+
+
+class _Expandable(_Pool):
+    """One segment that grows by pages of 2 MiB (small blocks) or 20 MiB; pages can be unmapped
+    anywhere in it.
+    """
+
+    def __init__(self, base: int, small: bool) -> None:
+        super().__init__(base, small)
+        self.least_rest = BLOCK
+        self.page = SMALL_SEGMENT if small else LARGE_SEGMENT
+        self.unmapped = {base: base + ADDRESSES}  # start: end
+
+    def reach(self, place: int) -> int:
+        """The size to which a free block could grow."""
+        size, address = self.free[place]
+        end = address + size
+        return size + self.unmapped.get(end, end) - end
+
+    def best(self, size: int) -> int | None:
+        """A block that could grow is the last choice: it counts with the size to which it could."""
+        place = super().best(size)
+        while (
+            place is not None
+            and place + 1 < len(self.free)
+            and self.reach(place + 1) < self.reach(place)
+        ):
+            place += 1
+        return place
+
+    def grow(self, size: int, room: int) -> tuple[int, int, int] | None:
+        """Map pages at the lowest address where they make, with the free blocks around, a block
+        large enough.
+        """
+        begin = next(begin for begin in self._begins() if self._span(begin, size) >= size)
+        at, holes = begin, []
+        while at - begin < size:
+            if at in self.size_at:
+                at += self.size_at[at]
+            else:
+                pages = -(-(size - (at - begin)) // self.page) * self.page
+                holes.append((at, min(at + pages, self.unmapped[at])))
+                at = holes[-1][1]
+        mapped = sum(end - start for start, end in holes)
+        if mapped > room:
+            return None
+        for start, end in holes:
+            last = self.unmapped.pop(start)
+            if end < last:
+                self.unmapped[end] = last
+            self.put(start, end - start)
+        return begin, self.remove(begin), mapped
+
+    def _begins(self) -> list[int]:
+        """Where a block could begin that is to be grown: the holes, each with the free block before
+        it.
+        """
+        return [self.start_of.get(start, start) for start in sorted(self.unmapped)]
+
+    def _span(self, begin: int, size: int) -> int:
+        """The free and unmapped bytes in one piece from here on, as far as they are needed."""
+        at = begin
+        while at - begin < size and (at in self.size_at or at in self.unmapped):
+            at = at + self.size_at[at] if at in self.size_at else self.unmapped[at]
+        return at - begin
+
+    def release(self) -> int:
+        """Unmap every page that is free as a whole; their bytes."""
+        given = 0
+        for size, address in list(self.free):
+            start = self.base - (self.base - address) // self.page * self.page
+            end = self.base + (address + size - self.base) // self.page * self.page
+            if start < end:
+                self.remove(address)
+                for left, right in ((address, start), (end, address + size)):
+                    if left < right:
+                        self.put(left, right - left)
+                last = self.unmapped.pop(end, end)
+                first = next((hole for hole, edge in self.unmapped.items() if edge == start), start)
+                self.unmapped[first] = last
+                given += end - start
+        return given
+
+
+class Allocator:
+    """One device's caching allocator; all sizes are bytes.
+
+    ``limit`` is what it may reserve (None: no limit). ``requested``, ``allocated`` (whole blocks,
+    as torch.cuda.memory_allocated tells) and ``reserved`` are levels; ``flushes`` counts how often
+    it gave its cache back for want of memory, ``failures`` the requests that it still could not
+    serve (they are served beyond the limit).
+    """
+
+    def __init__(self, limit: int | None = None, expandable: bool = False) -> None:
+        kind = _Expandable if expandable else _Pool
+        self._small, self._large = kind(0, True), kind(2 * ADDRESSES, False)
+        self._limit = ADDRESSES if limit is None else limit
+        self._live: dict[int, tuple[int, int]] = {}
+        self.requested = self.allocated = self.reserved = self.flushes = self.failures = 0
+
+    def allocate(self, size: int) -> int:
+        """Serve a request of ``size`` > 0 bytes; its address."""
+        # The size rounded up to whole blocks chooses the pool, as in get_pool of the original.
+        need = -(-size // BLOCK) * BLOCK
+        pool = self._small if need <= SMALL else self._large
+        address, block = pool.take(need) or self._grown(pool, need)
+        used = pool.cut(address, block, need)
+        self._live[address] = size, used
+        self.requested, self.allocated = self.requested + size, self.allocated + used
+        return address
+
+    def _grown(self, pool: _Pool, need: int) -> tuple[int, int]:
+        grown = pool.grow(need, self._limit - self.reserved)
+        if grown is None:
+            self.flushes += 1
+            self.reserved -= self._small.release() + self._large.release()
+            grown = pool.grow(need, self._limit - self.reserved)
+        # Served all the same: the rest of the step is worth knowing, and the failure is counted.
+        if grown is None:
+            self.failures += 1
+            grown = pool.grow(need, ADDRESSES)
+        assert grown is not None
+        self.reserved += grown[2]
+        return grown[:2]
+
+    def free(self, address: int) -> None:
+        """Take back what was served at an address."""
+        size, used = self._live.pop(address)
+        self.requested, self.allocated = self.requested - size, self.allocated - used
+        (self._small if address < 2 * ADDRESSES else self._large).put(address, used)
+
+
+MOST_STEPS = 8  # of a cache that does not settle
+MOST_TENSORS = 2  # of a state that has the dtype of its parameter
+UPDATE = PHASES[-1]
+KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
+Event = tuple[int, bool, int]
+"""(ps, whether it allocates, buffer)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class AllocatorUse:
+    """The caching allocator of one device over a step: peaks in bytes.
+
+    ``requested`` <= ``allocated`` (whole blocks) <= ``reserved``; ``outside`` is what no allocator
+    hands out (context, communication). ``flushes`` as in Allocator; ``failed`` is the first request
+    that it could not serve, as (ps, buffer, bytes). ``between`` is what stays allocated from one
+    step to the next (None: one step was replayed, from an empty cache).
+    """
+
+    device: str
+    requested: int
+    allocated: int
+    reserved: int
+    outside: int
+    flushes: int
+    failed: tuple[int, str, int] | None
+    between: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The peaks of one device."""
+        failed = self.failed and dict(zip(("time_ps", "buffer", "bytes"), self.failed, strict=True))
+        between = {} if self.between is None else {"between_steps_bytes": self.between}
+        return between | {
+            "requested_bytes": self.requested,
+            "allocated_bytes": self.allocated,
+            "reserved_bytes": self.reserved,
+            "outside_bytes": self.outside,
+            "flushes": self.flushes,
+            "failed": failed,
+        }
+
+
+def allocator_use(
+    trace: Trace, expandable: bool = False, steady: bool = False
+) -> tuple[AllocatorUse, ...]:
+    """The allocators of all devices, in the order of the cluster; ``steady``: of steps in a row.
+
+    At an instant frees come before allocations, and these in the order of the tasks that fill the
+    buffers.
+    """
+    replay = _StepsInARow if steady else _OneStep
+    devices = range(len(trace.task_graph.devices))
+    return tuple(replay(trace, device, expandable).use() for device in devices)
+
+
+class _OneStep:
+    """The allocator of one device over a step, from an empty cache."""
+
+    def __init__(self, trace: Trace, device: int, expandable: bool) -> None:
+        self.trace, self.device = trace, device
+        self.buffers, capacity = trace.task_graph.buffers, int(trace.task_graph.capacity[device])
+        begin, end = trace.lifetimes
+        here = (self.buffers.device == device) & (end > begin) & (self.buffers.bytes > 0)
+        beside = np.isin(self.buffers.kind, [KIND[kind] for kind in OUTSIDE])
+        self.outside = int(self.buffers.bytes[here & beside].sum())
+        self.rows = np.flatnonzero(here & ~beside)
+        # The allocator rounds sizes itself, so it is asked for what the tensors have.
+        self.size_of = self.buffers.requested_bytes.tolist()
+        self.allocator = Allocator(
+            None if capacity < 0 else max(capacity - self.outside, 0), expandable
+        )
+        self.address: dict[int, list[int]] = {}
+        self.failed: tuple[int, str, int] | None = None
+        self.requested = self.allocated = self.reserved = 0
+        self.between: int | None = None
+
+    def use(self) -> AllocatorUse:
+        """Replays, and tells the peaks."""
+        self.replay()
+        return AllocatorUse(
+            self.trace.task_graph.devices[self.device],
+            self.requested,
+            self.allocated,
+            self.reserved,
+            self.outside,
+            self.allocator.flushes,
+            self.failed,
+            self.between,
+        )
+
+    def replay(self) -> None:
+        """All that the step allocates and frees."""
+        for time, allocates, row in self.events(self.rows):
+            if allocates:
+                self.take(row, time)
+            else:
+                self.give(row)
+
+    def events(self, rows: Ints) -> list[Event]:
+        """In order: a task's workspace comes after its outputs, as PyTorch's operators allocate."""
+        begin, end = self.trace.lifetimes
+        times = np.concatenate((end[rows], begin[rows]))
+        both, allocates = np.concatenate((rows, rows)), np.arange(2 * len(rows)) >= len(rows)
+        space = self.buffers.kind[both] == KIND["workspace"]
+        order = np.lexsort((both, space, self.buffers.filler[both], allocates, times))
+        columns = times[order].tolist(), allocates[order].tolist(), both[order].tolist()
+        return list(zip(*columns, strict=True))
+
+    def take(self, row: int, time: int, pieces: Sequence[int] = ()) -> None:
+        """Serve a buffer, in several pieces where these are told."""
+        allocator, sizes = self.allocator, pieces or (self.size_of[row],)
+        self.address[row] = [allocator.allocate(size) for size in sizes if size]
+        if allocator.failures and self.failed is None:
+            self.failed = max(time, 0), self.buffers.name[row], sum(sizes)
+        self.requested = max(self.requested, allocator.requested)
+        self.allocated = max(self.allocated, allocator.allocated)
+        self.reserved = max(self.reserved, allocator.reserved)
+
+    def give(self, row: int) -> None:
+        """Take a buffer back."""
+        for address in self.address.pop(row, ()):
+            self.allocator.free(address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The buffers of a device in one step of a training loop, by how long they live.
+
+    ``lasting`` are there before the first step and stay, in the order in which they are made;
+    ``states`` from the first update on, with the pieces of each, which starts at ``first_update``
+    (ps); ``passing`` come and go in the step: ``gradients`` when the next one begins,
+    ``temporaries`` of updates.
+    """
+
+    lasting: tuple[int, ...]
+    states: Mapping[int, tuple[int, ...]]
+    first_update: int
+    passing: Ints
+    gradients: frozenset[int]
+    temporaries: frozenset[int]
+
+    @classmethod
+    def of(cls, trace: Trace, device: int, rows: Ints) -> _Step:
+        """``rows`` are the device's buffers that count."""
+        tasks, buffers = trace.task_graph.tasks, trace.task_graph.buffers
+        updates = trace.task_graph.of_kind(UPDATE)
+        sent = trace.task_graph.of_kind(DISPATCH)
+        # Of a trace of several steps the first will do; dispatches stand behind all steps.
+        rows = rows[buffers.filler[rows] < int((~sent).sum()) // trace.task_graph.steps]
+        filler, kind = buffers.filler[rows], buffers.kind[rows]
+        held = filler == PERSISTENT
+        leaf = ~held & _given(trace.task_graph, sent)[filler]
+        state = held & (kind == KIND["optimizer state"])
+        space = held & (kind == KIND["workspace"])
+        lasting = np.concatenate((rows[held & ~state & ~space], rows[leaf], rows[space]))
+        passing = rows[~held & ~leaf]
+        read = buffers.readers.owners()[updates[buffers.readers.ids]]
+        starts = trace.start[updates & (tasks.source == device)]
+        return cls(
+            tuple(lasting.tolist()),
+            {row: _tensors(trace.task_graph, row) for row in rows[state].tolist()},
+            int(starts.min(initial=trace.end_ps)),
+            passing,
+            frozenset(np.intersect1d(read, passing).tolist()),
+            frozenset(passing[updates[buffers.filler[passing]]].tolist()),
+        )
+
+
+def _given(task_graph: TaskGraph, sent: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Marks the tasks of the batch, which is there before the step and stays: they take no time and
+    wait for nothing but their dispatch (tasks that are ``sent``).
+    """
+    tasks = task_graph.tasks
+    waits = tasks.successors.ids[~sent[tasks.successors.owners()]]
+    given: NDArray[np.bool_] = np.bincount(waits, minlength=len(tasks)) == 0
+    given &= (tasks.duration == 0) & ~sent
+    return given
+
+
+def _tensors(task_graph: TaskGraph, state: int) -> tuple[int, ...]:
+    """The bytes of each tensor of an optimizer's state: several of the size of their parameter,
+    whose buffer comes before it, or one.
+    """
+    sizes = task_graph.buffers.requested_bytes
+    whole, parameter = int(sizes[state]), int(sizes[state - 1]) if state else 0
+    count, rest = divmod(whole, parameter) if parameter else (1, 0)
+    return (parameter,) * count if not rest and count <= MOST_TENSORS else (whole,)
+
+
+class _StepsInARow(_OneStep):
+    """The allocator of one device over steps of a training loop, until a step is like the last."""
+
+    def replay(self) -> None:
+        """Allocate the lasting buffers, then replay step after step."""
+        step, before = _Step.of(self.trace, self.device, self.rows), None
+        events = self.events(step.passing)
+        for row in step.lasting:
+            self.take(row, 0)
+        for _ in range(MOST_STEPS):
+            # Peaks are those of one step, as after torch.cuda.reset_peak_memory_stats.
+            self.between = self.allocated = self.allocator.allocated
+            self.requested = self.allocator.requested
+            self._run(step, events)
+            after = self.between, self.requested, self.allocated, self.reserved
+            if after == before:
+                break
+            before = after
+
+    def _run(self, step: _Step, events: Sequence[Event]) -> None:
+        """One step of several."""
+        kept: list[int] = []
+        for time, allocates, row in events:
+            if (time, allocates) >= (step.first_update, True):
+                self._make_states(step)
+            if row in step.temporaries:
+                kept = self._update(row, time, allocates, kept)
+            elif allocates:
+                self.take(row, time)
+            elif row not in step.gradients:
+                self.give(row)
+        self._make_states(step)
+        for address in kept:
+            self.allocator.free(address)
+        for row in step.gradients:
+            self.give(row)
+
+    def _make_states(self, step: _Step) -> None:
+        for row, tensors in step.states.items():
+            if row not in self.address:
+                self.take(row, step.first_update, tensors)
+
+    def _update(self, row: int, time: int, begins: bool, kept: list[int]) -> list[int]:
+        """The temporaries of an update; returns those that its loop keeps."""
+        if begins:
+            half = self.size_of[row] // 2
+            self.take(row, time, (self.size_of[row] - half, half))
+            return kept
+        # The variable takes the new tensor, and lets go of the one before.
+        first, *others = self.address.pop(row)
+        for address in (first, *kept):
+            self.allocator.free(address)
+        return others
+
+
+@dataclass(frozen=True)
+class Footprint(Section):
     """How memory was counted, and where PyTorch's rounding was asked for, what its allocator
     reserves, by device.
     """
+
+    name = "memory"
+    places = Places(entries=70, tables=40, notes=50)
 
     memory: MemoryModel
     allocators: tuple[AllocatorUse, ...]
 
     @classmethod
-    def of(
-        cls, trace: Trace, memory: MemoryModel, symmetry: Symmetry | None, replays: bool = True
-    ) -> Footprint | None:
-        """None where memory is counted as the contract counts it; ``replays`` asks for the
-        allocators, of every device that others may stand for (``symmetry``).
+    def of_step(cls, step: Step) -> Footprint | None:
+        """None where memory is counted as the contract counts it. The allocators are those of every
+        device, also where another device was simulated in its place.
         """
+        memory = step.outcome.memory
         if not memory.changes:
             return None
-        if memory.unit == 1 or not replays:
+        if memory.unit == 1 or not step.replays:
             return cls(memory, ())
-        uses = allocator_use(trace, memory.expandable, memory.is_pytorch)
-        if symmetry is not None:
-            uses = tuple(replace(use, device=name) for name, use in symmetry.spread(uses))
+        uses = allocator_use(step.trace, memory.expandable, memory.is_pytorch)
+        if step.alike is not None:
+            uses = tuple(replace(use, device=name) for name, use in step.alike.spread(uses))
         return cls(memory, uses)
 
     @property
@@ -54,15 +538,16 @@ class Footprint:
         devices = {use.device: use.to_json() for use in self.allocators}
         return {"options": self.options} | ({"allocator": devices} if devices else {})
 
-    def devices_json(self) -> dict[str, dict[str, int]]:
-        """By device what stands beside its peak, in bytes; empty where none was replayed."""
-        return {
+    def entries(self) -> dict[str, Any]:
+        """Its own entry, and for each device what its allocator holds, in bytes."""
+        devices = {
             use.device: {"allocated_bytes": use.allocated, "reserved_bytes": use.reserved}
             for use in self.allocators
         }
+        return {self.name: self.to_json(), "devices": devices}
 
-    def table(self) -> Table:
-        """What the allocators reserve."""
+    def tables(self) -> Iterator[Table]:
+        """A row an allocator that reserves memory."""
         rows = tuple(
             (
                 use.device, use.requested, use.allocated, use.reserved, use.outside,
@@ -73,7 +558,7 @@ class Footprint:
         )  # fmt: skip
         sizes = dict.fromkeys(("requested", "allocated", "reserved", "outside", "in all"), BYTES)
         title = f"PyTorch's caching allocator, peaks (outside it: {', '.join(OUTSIDE)})"
-        return Table(title, {"device": TEXT} | sizes | {"flushes": NUMBER}, rows)
+        yield Table(title, {"device": TEXT} | sizes | {"flushes": NUMBER}, rows)
 
     def notes(self) -> Iterator[str]:
         """How memory was counted, and where an allocator came to its limit."""

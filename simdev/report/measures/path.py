@@ -1,17 +1,14 @@
 """The critical path, and what each picosecond of the step is blamed on.
 
 The path is the chain of binding constraints, walked back from the task whose finish + lag ends the
-step. What let a task start when it did is either the predecessor that released it then, or the task
-that held one of its queues until then (finish + gap = start). Each piece of time on the chain is
-blamed on what filled it:
+step. A task starts when its last predecessor releases it, or when another task lets go of one of
+its queues (finish + gap = start). Each piece of time on the chain is blamed on what filled it:
 
-    compute   a device computed: an op that the next task depends on, or that it waited behind for
-    the device
-    transfer  a transfer that the next task depends on (held latency and a flow's slower rate
-    included)
+    compute   a device computed an op on which the next task depends or for which it waited
+    transfer  a transfer on which the next task depends, with held latency and a flow's slower rate
     queueing  another transfer, behind which the next one had to wait for a queue
     launch    a host dispatched an op that the device could have begun, or only the gap after a
-    task was left (launch overhead, link turnaround)
+              task was left (launch overhead, link turnaround)
     latency   on the way to the next task, holding nothing
 
 Every start is explained by one or the other, so the segments tile [0, step time] exactly; where
@@ -24,7 +21,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +33,7 @@ from ...ground.units import PS_PER_SECOND
 from ...nouns.taskgraph import Ints, TaskGraph
 from ...nouns.trace import Trace
 from ..table import BAR, COUNT, SHARE, TEXT, TIME, Table
+from .section import Places, Section, Step
 from .spans import Window, computing_mask, transfer_mask
 
 BLAMES = ("compute", "transfer", "queueing", "launch", "latency")
@@ -186,53 +186,92 @@ def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, 
     return tuple(segments)
 
 
-def path_tables(
-    trace: Trace, path: Sequence[Segment], window: Window, blame: Mapping[str, int]
-) -> Iterator[Table]:
-    """What the step time is spent on: by blame (ps of a step), by place (tasks by their device,
-    transfers by their ends), and the longest segments.
+@dataclass(frozen=True)
+class CriticalPath(Section):
+    """The critical path of a step: its ``segments`` tile the window, ``blame`` has by BLAMES the ps
+    of one step, which add up to the step time.
     """
-    step = sum(blame.values()) or 1
-    shares = tuple((name, ps, ps / step, ps / step) for name, ps in blame.items())
-    columns = {"blame": TEXT, "time": TIME, "of step": SHARE, "": BAR}
-    note = "The chain of tasks that made the step as long as it is; the parts add up to the step."
-    yield Table("Critical path: what the step time is spent on", columns, shares, note)
-    yield _place_table(trace, path, window)
-    names = trace.task_graph.tasks.name
-    longest = sorted(path, key=lambda segment: (-segment.duration_ps, segment.start_ps))
-    rows = tuple(
-        (
-            segment.blame, names[segment.task],
-            "" if segment.waiter == NOBODY else names[segment.waiter],
-            segment.start_ps, segment.duration_ps, window.share(segment.duration_ps),
+
+    name = "critical_path"
+    places = Places(entries=51, tables=70)
+
+    trace: Trace
+    window: Window
+    segments: tuple[Segment, ...]
+    blame: Mapping[str, int]
+
+    @classmethod
+    def of_step(cls, step: Step) -> CriticalPath:
+        """The path of any step."""
+        segments, totals = critical_path(step.trace, step.window), dict.fromkeys(BLAMES, 0)
+        for segment in segments:
+            totals[segment.blame] += segment.duration_ps
+        # Sums are shared out, not parts: so the rounded values add up.
+        sums = [step.window.a_step(ps) for ps in accumulate(totals.values(), initial=0)]
+        shares = (after - before for before, after in pairwise(sums))
+        blame = dict(zip(BLAMES, shares, strict=True))
+        return cls(step.trace, step.window, segments, blame)
+
+    @property
+    def held(self) -> float:
+        """The share of the step that launches hold (blame ``launch``)."""
+        return self.blame["launch"] / (sum(self.blame.values()) or 1)
+
+    def tables(self) -> Iterator[Table]:
+        """The time of the step by blame, by place (tasks by their device, transfers by their ends),
+        and the longest segments.
+        """
+        if not self.segments:
+            return
+        step = sum(self.blame.values()) or 1
+        shares = tuple((name, ps, ps / step, ps / step) for name, ps in self.blame.items())
+        columns = {"blame": TEXT, "time": TIME, "of step": SHARE, "": BAR}
+        note = (
+            "The chain of tasks that made the step as long as it is; the parts add up to the step."
         )
-        for segment in longest
-    )  # fmt: skip
-    title = f"Its longest segments, of {len(path):,}"
-    title += f" in {window.steps} steps" if window.steps > 1 else ""
-    columns = {
-        "blame": TEXT, "task": TEXT, "waiting behind it": TEXT,
-        "from": TIME, "for": TIME, "of step": SHARE,
-    }  # fmt: skip
-    yield Table(title, columns, rows, shown=8)
+        yield Table("Critical path: what the step time is spent on", columns, shares, note)
+        yield self._places()
+        names = self.trace.task_graph.tasks.name
+        longest = sorted(self.segments, key=lambda s: (-s.duration_ps, s.start_ps))
+        rows = tuple(
+            (
+                segment.blame, names[segment.task],
+                "" if segment.waiter == NOBODY else names[segment.waiter],
+                segment.start_ps, segment.duration_ps, self.window.share(segment.duration_ps),
+            )
+            for segment in longest
+        )  # fmt: skip
+        title = f"Its longest segments, of {len(self.segments):,}"
+        title += f" in {self.window.steps} steps" if self.window.steps > 1 else ""
+        columns = {
+            "blame": TEXT, "task": TEXT, "waiting behind it": TEXT,
+            "from": TIME, "for": TIME, "of step": SHARE,
+        }  # fmt: skip
+        yield Table(title, columns, rows, shown=8)
 
+    def _places(self) -> Table:
+        """A row a place; many, so that the page alone shows them."""
+        graph = self.trace.task_graph
+        both = graph.tasks.source, graph.tasks.destination
+        totals, counts = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+        for segment in self.segments:
+            ends = dict.fromkeys(graph.devices[end[segment.task]] for end in both)
+            place = segment.blame, graph.tasks.kind[segment.task], " → ".join(ends)
+            totals[place] += segment.duration_ps
+            counts[place] += 1
+        rows = tuple(
+            (*place, counts[place], self.window.a_step(ps), self.window.share(ps))
+            for place, ps in totals.most_common()
+        )
+        columns = {
+            "blame": TEXT, "kind": TEXT, "where": TEXT, "segments": COUNT, "time": TIME,
+            "of step": SHARE,
+        }  # fmt: skip
+        return Table("Critical path by place", columns, rows, shown=0)
 
-def _place_table(trace: Trace, path: Sequence[Segment], window: Window) -> Table:
-    """Many rows, so that the page alone shows it."""
-    graph = trace.task_graph
-    source, destination = graph.tasks.source, graph.tasks.destination
-    totals, counts = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    for segment in path:
-        ends = dict.fromkeys(graph.devices[end[segment.task]] for end in (source, destination))
-        place = segment.blame, graph.tasks.kind[segment.task], " → ".join(ends)
-        totals[place] += segment.duration_ps
-        counts[place] += 1
-    rows = tuple(
-        (*place, counts[place], window.a_step(ps), window.share(ps))
-        for place, ps in totals.most_common()
-    )
-    columns = {
-        "blame": TEXT, "kind": TEXT, "where": TEXT, "segments": COUNT, "time": TIME,
-        "of step": SHARE,
-    }  # fmt: skip
-    return Table("Critical path by place", columns, rows, shown=0)
+    def entries(self) -> dict[str, Any]:
+        """The step time by blame, and the segments."""
+        return {
+            "blame_s": {blame: ps / PS_PER_SECOND for blame, ps in self.blame.items()},
+            "critical_path": [segment.to_json(self.trace) for segment in self.segments],
+        }

@@ -23,6 +23,7 @@ from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weig
 from ...nouns.taskgraph import SYNC, Ints
 from ...nouns.trace import Trace
 from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, table_text
+from .section import Places, Section, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,17 @@ class RankUse:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineUse:
-    """What a pipeline's trace shows; times in ps.
+@dataclass(frozen=True)
+class PipelineUse(Section):
+    """The measures of a pipeline's trace; times in ps.
 
     ``period`` says how rounds of an asynchronous schedule (``Schedule.round`` microbatches) follow
     one another once the pipeline is fed; it is None for a synchronous schedule, or too short a run.
     ``latency_ps`` is when the first microbatch is done.
     """
+
+    name = "pipeline"
+    places = Places(lines=20, tables=20)
 
     schedule: Schedule
     engine: str
@@ -79,6 +83,12 @@ class PipelineUse:
     versions: tuple[int, ...]
     period: Steady | None
     latency_ps: int
+
+    @classmethod
+    def of_step(cls, step: Step) -> PipelineUse | None:
+        """The section of a trace of stage times alone."""
+        schedule = step.outcome.schedule
+        return None if schedule is None else pipeline_use(schedule, step.trace)
 
     @property
     def period_ps(self) -> Fraction | None:
@@ -92,7 +102,7 @@ class PipelineUse:
 
     @property
     def ideal_ps(self) -> int:
-        """What the busiest rank computes: the least cost that any order allows."""
+        """The computing of the busiest rank in ps: the least cost that any order allows."""
         return max(rank.busy_ps for rank in self.ranks)
 
     @property
@@ -135,7 +145,7 @@ class PipelineUse:
         return section
 
     def lines(self) -> Iterator[str]:
-        """What a person should know first."""
+        """Schedule, step time, and bubble rate or steady period."""
         schedule, period, rate = self.schedule, self.period, float(self.bubble_rate)
         yield (
             f"{schedule.name}: {schedule.stages} stages on {schedule.ranks} ranks, "
@@ -154,7 +164,15 @@ class PipelineUse:
         if schedule.asynchronous:
             yield "No steady state: too few microbatches"
 
-    def table(self) -> Table:
+    def entries(self) -> dict[str, Any]:
+        """Nothing: ``simdev pipeline`` prints the section alone."""
+        return {}
+
+    def asides(self) -> Iterator[str]:
+        """Nothing: the page shows the chart."""
+        return iter(())
+
+    def tables(self) -> Iterator[Table]:
         """A row a rank; versions of weights, and memory, where there are such."""
         columns = {
             "rank": TEXT, "stages": TEXT, "busy": TIME, "idle": SHARE, "live activations": COUNT,
@@ -173,10 +191,10 @@ class PipelineUse:
             if stashes:
                 cells.append(",".join(str(self.versions[stage]) for stage in rank.stages))
             rows.append((*cells, *[rank.peak] * holds))
-        return Table("Ranks (idle: of the step time)", columns, tuple(rows), shown=64)
+        yield Table("Ranks (idle: of the step time)", columns, tuple(rows), shown=64)
 
     def __str__(self) -> str:
-        return "\n".join(self.lines()) + "\n\n" + table_text(self.table())
+        return "\n\n".join(["\n".join(self.lines()), *map(table_text, self.tables())])
 
 
 def pipeline_use(schedule: Schedule, trace: Trace) -> PipelineUse:

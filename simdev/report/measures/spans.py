@@ -1,9 +1,9 @@
-"""Arithmetic on the spans [start, finish) of a trace, in ps, and the rows in which they stand."""
+"""Arithmetic on the spans [start, finish) of a trace, in ps, and the rows of its timeline."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,13 +71,21 @@ def covered_ps(start: Ints, finish: Ints) -> int:
 
 
 def apart(start: Ints, finish: Ints) -> tuple[Ints, Ints, Ints]:
-    """(the order of spans by their starts; in that order the begin and the length of each, in ps,
-    without what those before it cover).
+    """(the order of spans by their starts; in that order the begin and the length of each in ps,
+    without the time that earlier spans cover).
     """
     order = np.argsort(start, kind="stable")
     start, finish = start[order], np.maximum.accumulate(finish[order])
     begin = np.maximum(start, np.concatenate((start[:1], finish[:-1])))
     return order, begin, np.maximum(finish - begin, 0)
+
+
+def runs(split: Bools) -> tuple[Ints, Ints]:
+    """(the first, the last) of the runs of a row; ``split`` tells of all but the first of the row
+    whether a run begins with it.
+    """
+    first = np.flatnonzero(np.concatenate(([True], split)))
+    return first, np.append(first[1:], len(split) + 1) - 1
 
 
 def shares_between(
@@ -165,7 +173,7 @@ def shown_devices(task_graph: TaskGraph) -> Bools:
 
 
 def group(keys: Ints, values: Ints, count: int) -> list[Ints]:
-    """For each key in 0 ... count - 1 the values that stand beside it, in their order."""
+    """For each key in 0 ... count - 1 the values of that key, in their order."""
     # Stable: values keep their order, which is that of ids or of time.
     order = np.argsort(keys, kind="stable")
     borders = np.searchsorted(keys[order], np.arange(1, count))
@@ -189,10 +197,10 @@ class Row:
 def timeline_rows(trace: Trace) -> tuple[Row, ...]:
     """Each device's compute stream and queues, in the order of the cluster, then the links.
 
-    A task stands in the row of every queue that it holds. What holds none is packed into as few
+    A task is in the row of every queue that it holds. Tasks without a queue are packed into as few
     lanes as do not overlap, one set of lanes a source device: ``out gpu:0``, ``out gpu:0 #2``.
     Queues that nothing held are left out, and so are the compute streams of switches
-    (``shown_devices``) and what computes for no time in no queue.
+    (``shown_devices``) and tasks that compute for no time in no queue.
     """
     task_graph = trace.task_graph
     held = task_graph.tasks.resources
@@ -257,6 +265,12 @@ def step_parts(step_ps: int, parts: int) -> Ints:
     """The borders (ps) of equal parts of a step, one more than there are parts."""
     # Python's integers: products of arrays would overflow for steps of hours.
     return np.array([part * step_ps // parts for part in range(parts + 1)], np.int64)
+
+
+def envelope(memories: Sequence[DeviceMemory], edges: Ints) -> tuple[Ints, Ints]:
+    """The lowest and the highest level of all devices between each two edges, in bytes."""
+    lows, highs = zip(*(levels_between(memory, edges) for memory in memories), strict=True)
+    return np.min(lows, axis=0), np.max(highs, axis=0)
 
 
 def levels_between(memory: DeviceMemory, edges: Ints) -> tuple[Ints, Ints]:

@@ -1,4 +1,4 @@
-"""What splitting each op costs: its time against that of its parts, and the bytes that its parts
+"""The cost of splitting each op: its time against that of its parts, and the bytes that its parts
 fetch and add up.
 """
 
@@ -7,14 +7,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from ...ground.units import PS_PER_SECOND
 from ...lowering.symmetry import Symmetry
 from ...nouns.semantics import traits_of
 from ...nouns.strategy import Origin
 from ...nouns.taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph, distinct
-from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table
+from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table, fields_json
+from .section import Places, Section, Step
 from .spans import sent_mask
 
 ADDING = ("sum", "sync", "stored")  # roles of what adds up partial results: no part of the op
@@ -54,11 +57,12 @@ def split_costs(
     whole_ps: Mapping[str, int],
     symmetry: Symmetry | None = None,
 ) -> tuple[SplitCost, ...]:
-    """The ops that were split, and those that stay whole although they take time, in program order.
+    """The ops that were split, and the ops that stay whole although they take time, in program
+    order.
 
     ``kinds`` are those of the ops of the graph that was split, in its order; ``origins`` tells what
     each op of the sharded graph was made from, ``whole_ps`` how long ops take unsplit. Under a
-    ``symmetry`` a shard counts for those for which its device stands.
+    ``symmetry`` a shard counts as often as its device represents others.
     """
     tasks = task_graph.tasks
     of_task = [
@@ -140,13 +144,13 @@ def _bytes(
 
 
 def copies_of(task_graph: TaskGraph, symmetry: Symmetry | None) -> Ints:
-    """By device for how many it stands: where there is no symmetry, for itself."""
+    """By device how many alike devices it represents: without a symmetry only itself."""
     return np.ones(len(task_graph.devices), np.int64) if symmetry is None else symmetry.copies
 
 
 def ranks_of(task_graph: TaskGraph, copies: Ints) -> tuple[Ints, Ints]:
-    """The collectives, and on how many devices each leaves a buffer (at least 1), where each stands
-    for so many ``copies``.
+    """The collectives, and on how many devices each leaves a buffer (at least 1), where each
+    represents so many ``copies``.
     """
     buffers, count = task_graph.buffers, max(len(task_graph.devices), 1)
     collectives = np.flatnonzero(task_graph.of_kind(COLLECTIVE))
@@ -168,47 +172,79 @@ def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
     return int(size[moves].sum()) + int((size[collectives] * (ranks - 1)).sum())
 
 
-def whole_lines(whole: Sequence[SplitCost], step_ps: int) -> Iterator[str]:
-    """How much of the step is not split although others of its ops are, and the kinds that take
-    most of that; nothing below a half per cent.
+@dataclass(frozen=True)
+class Splits(Section):
+    """The cost of splitting each op (``splits``), and the ops that stay whole although they take
+    time (``whole``).
     """
-    of_kind = Counter[str]()
-    for cost in whole:
-        of_kind[cost.kind] += cost.summed_ps
-    share = of_kind.total() / max(step_ps, 1)
-    if share < 0.005:
-        return
-    largest = [f"{kind} {ps / max(step_ps, 1):.1%}" for kind, ps in of_kind.most_common(3)]
-    more = [f"{len(of_kind) - 3} more kinds"] if len(of_kind) > 3 else []
-    # Several that are whole may run side by side.
-    yield f"{min(share, 1):.0%} of the step is not split: {', '.join([*largest, *more])}."
 
+    name = "splits"
+    places = Places(entries=140, lines=70, asides=70, tables=80)
 
-def split_tables(
-    splits: Sequence[SplitCost], whole: Sequence[SplitCost], step_ps: int
-) -> tuple[Table, Table]:
-    """The ops that send most, then those that take longest; and the ops that run on one device
-    although others are split, the longest first.
-    """
-    ordered = sorted(splits, key=lambda c: (-c.bytes_in - c.sync_bytes, -c.summed_ps))
-    rows = tuple(
-        (
-            cost.op, " ".join(f"{axis}={degree}" for axis, degree in cost.split.items()) or "-",
-            cost.parts, cost.whole_ps, cost.summed_ps, cost.longest_ps, cost.bytes_in,
-            cost.sync_bytes,
+    splits: tuple[SplitCost, ...]
+    whole: tuple[SplitCost, ...]
+    step_ps: int
+
+    @classmethod
+    def of_step(cls, step: Step) -> Splits | None:
+        """The section of a step whose ops were split."""
+        if step.outcome.splitting is None:
+            return None
+        costs = split_costs(*step.outcome.splitting)
+        return cls(
+            tuple(cost for cost in costs if not cost.stays_whole),
+            tuple(cost for cost in costs if cost.stays_whole),
+            step.step_ps,
         )
-        for cost in ordered
-    )  # fmt: skip
-    columns = {
-        "op": TEXT, "split": TEXT, "parts": COUNT, "whole": TIME, "summed": TIME, "longest": TIME,
-        "fetched": BYTES, "added up": BYTES,
-    }  # fmt: skip
-    longest = sorted(whole, key=lambda cost: -cost.summed_ps)
-    step = max(step_ps, 1)
-    kept = tuple((cost.op, cost.kind, cost.summed_ps, cost.summed_ps / step) for cost in longest)
-    total = sum(cost.summed_ps for cost in longest) / step
-    return Table("What splitting costs", columns, rows), Table(
-        f"Stays whole although it computes: {total:.1%} of the step",
-        {"op": TEXT, "kind": TEXT, "time": TIME, "of the step": SHARE},
-        kept,
-    )
+
+    def lines(self) -> Iterator[str]:
+        """How much of the step is not split although others of its ops are, and the kinds that take
+        most of that; nothing below a half per cent.
+        """
+        of_kind = Counter[str]()
+        for cost in self.whole:
+            of_kind[cost.kind] += cost.summed_ps
+        share = of_kind.total() / max(self.step_ps, 1)
+        if share < 0.005:
+            return
+        largest = [f"{kind} {ps / max(self.step_ps, 1):.1%}" for kind, ps in of_kind.most_common(3)]
+        more = [f"{len(of_kind) - 3} more kinds"] if len(of_kind) > 3 else []
+        # Several that are whole may run side by side.
+        yield f"{min(share, 1):.0%} of the step is not split: {', '.join([*largest, *more])}."
+
+    def tables(self) -> Iterator[Table]:
+        """Split ops, by the bytes that they send, then by their time; and ops that run on one
+        device although others are split, the longest first.
+        """
+        ordered = sorted(self.splits, key=lambda c: (-c.bytes_in - c.sync_bytes, -c.summed_ps))
+        rows = tuple(
+            (
+                cost.op, " ".join(f"{axis}={degree}" for axis, degree in cost.split.items()) or "-",
+                cost.parts, cost.whole_ps, cost.summed_ps, cost.longest_ps, cost.bytes_in,
+                cost.sync_bytes,
+            )
+            for cost in ordered
+        )  # fmt: skip
+        columns = {
+            "op": TEXT, "split": TEXT, "parts": COUNT, "whole": TIME, "summed": TIME,
+            "longest": TIME, "fetched": BYTES, "added up": BYTES,
+        }  # fmt: skip
+        yield Table("What splitting costs", columns, rows)
+        longest = sorted(self.whole, key=lambda cost: -cost.summed_ps)
+        step = max(self.step_ps, 1)
+        kept = tuple((c.op, c.kind, c.summed_ps, c.summed_ps / step) for c in longest)
+        total = sum(cost.summed_ps for cost in longest) / step
+        title = f"Stays whole although it computes: {total:.1%} of the step"
+        columns = {"op": TEXT, "kind": TEXT, "time": TIME, "of the step": SHARE}
+        yield Table(title, columns, kept)
+
+    def entries(self) -> dict[str, Any]:
+        """The ops of both kinds, where there are any."""
+        step = self.step_ps
+        whole = [
+            {"op": cost.op, "kind": cost.kind, "time_s": cost.summed_ps / PS_PER_SECOND,
+             "share": cost.summed_ps / step if step else 0.0}
+            for cost in self.whole
+        ]  # fmt: skip
+        both = {"whole": whole, "splits": [fields_json(cost) for cost in self.splits]}
+        return {name: costs for name, costs in both.items() if costs}

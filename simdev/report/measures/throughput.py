@@ -1,30 +1,135 @@
-"""How many samples and tokens a second a step trains on, and what they cost."""
+"""How long a step takes, how steps follow one another, and how much a second they train on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
+from ...execution.period import Steady
 from ...execution.scenario import Scenario
-from ...ground.units import PS_PER_SECOND, format_number, parse_price
+from ...ground.units import PS_PER_SECOND, format_number, format_seconds, parse_price
 from ...nouns.graph import Graph
 from ...nouns.semantics import traits_of
+from .section import Places, Section, Step
 
 MILLION, HOUR = 10**6, 3600
 COSTS = ("cost_per_step", "cost_per_million_samples", "cost_per_million_tokens")
 """In dollars."""
 
 
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """What a step of ``step_ps`` trains on, and what an hour of its devices costs.
+@dataclass(frozen=True)
+class StepTime(Section):
+    """How long a step takes, by which ``engine``."""
+
+    name = "step time"
+    places = Places(entries=10, lines=30, facts=10)
+
+    step_ps: int
+    engine: str
+
+    @classmethod
+    def of_step(cls, step: Step) -> StepTime:
+        """The time of any step."""
+        return cls(step.step_ps, step.trace.engine)
+
+    @property
+    def seconds(self) -> float:
+        """The step time in seconds."""
+        return self.step_ps / PS_PER_SECOND
+
+    def lines(self) -> Iterator[str]:
+        """The step time, rounded and exact."""
+        exact = f"{self.step_ps:,} ps, engine {self.engine}"
+        yield f"Step time {format_seconds(self.seconds)}  ({exact})"
+
+    def asides(self) -> Iterator[str]:
+        """Nothing: the page has a headline."""
+        return iter(())
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """The step time, rounded and exact."""
+        yield "step time", format_seconds(self.seconds)
+        yield "exactly", f"{self.step_ps:,} ps"
+
+    def entries(self) -> dict[str, Any]:
+        """The step time in both units."""
+        return {"step_time_s": self.seconds, "step_time_ps": self.step_ps}
+
+
+@dataclass(frozen=True)
+class Engine(Section):
+    """Which engine ran the step."""
+
+    name = "engine"
+    places = Places(entries=20, facts=90)
+
+    engine: str
+
+    @classmethod
+    def of_step(cls, step: Step) -> Engine:
+        """The engine of any step."""
+        return cls(step.trace.engine)
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Its name."""
+        yield self.name, self.engine
+
+    def to_json(self) -> str:
+        """Its name."""
+        return self.engine
+
+
+@dataclass(frozen=True)
+class Repeated(Section):
+    """How steps follow one another, where several were simulated."""
+
+    name = "repeated"
+    places = Places(entries=80, lines=40, asides=10, facts=20)
+
+    steady: Steady
+
+    @classmethod
+    def of_step(cls, step: Step) -> Repeated | None:
+        """The section of steps that repeat."""
+        return None if step.steady is None else cls(step.steady)
+
+    def lines(self) -> Iterator[str]:
+        """How the steps repeat."""
+        return self.steady.lines()
+
+    def asides(self) -> Iterator[str]:
+        """The lines in one, and of what the figures are."""
+        yield " ".join(self.lines())
+        yield (
+            "The timeline, memory and load show the whole trace; all other figures are those of "
+            "one step."
+        )
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """The time of the first step and of all."""
+        first, whole = (ps / PS_PER_SECOND for ps in (self.steady.first_ps, self.steady.trace_ps))
+        yield "first step", format_seconds(first)
+        yield "whole trace", f"{self.steady.steps} steps in {format_seconds(whole)}"
+
+    def entries(self) -> dict[str, Any]:
+        """The times of all steps."""
+        return self.steady.to_json()
+
+
+@dataclass(frozen=True)
+class Throughput(Section):
+    """The samples that a step of ``step_ps`` trains on, and the price of an hour of its devices.
 
     ``samples`` and ``tokens`` are those of a whole step, of all microbatches of all
     replicas; None: not known. ``microbatches`` are those of a replica (None: it has none).
     ``devices`` are all workers of the cluster, for they are paid whether they work or not,
     ``price`` the dollars of an hour of each (None: not told).
     """
+
+    name = "throughput"
+    places = Places(entries=120, lines=50, facts=70)
 
     step_ps: int
     samples: int | None
@@ -50,6 +155,12 @@ class Throughput:
         is_cut = pipeline is not None or count > 1
         return cls(step_ps, samples, tokens, count if is_cut else None, devices, price)
 
+    @classmethod
+    def of_step(cls, step: Step) -> Throughput | None:
+        """The section of a step whose scenario is known."""
+        scenario = step.outcome.scenario
+        return None if scenario is None else cls.of(scenario, step.step_ps)
+
     @property
     def samples_per_s(self) -> float | None:
         """Samples trained on by second, on all devices."""
@@ -68,7 +179,7 @@ class Throughput:
         return float(step if part is None else step * MILLION / part)
 
     def to_json(self) -> dict[str, float]:
-        """What is known of it; samples, tokens and dollars."""
+        """The known figures: samples, tokens and dollars."""
         figures: dict[str, float | None] = {
             "global_batch": self.samples,
             "microbatches": self.microbatches,
@@ -80,8 +191,8 @@ class Throughput:
         }
         return {name: figure for name, figure in figures.items() if figure is not None}
 
-    def facts(self) -> Iterator[tuple[str, float, str]]:
-        """What is known by second and in dollars: its name, its value, and that as a text."""
+    def figures(self) -> Iterator[tuple[str, float, str]]:
+        """The known figures by second and in dollars: name, value, and the value as a text."""
         for name, rate in (("samples/s", self.samples_per_s), ("tokens/s", self.tokens_per_s)):
             if rate is not None:
                 yield name, rate, format_number(rate)
@@ -90,13 +201,21 @@ class Throughput:
             if name in figures:
                 yield name.replace("_", " "), figures[name], f"${format_number(figures[name])}"
 
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """The known figures by second and in dollars."""
+        yield from ((name, text) for name, _, text in self.figures())
+
+    def asides(self) -> Iterator[str]:
+        """Nothing: the page has facts."""
+        return iter(())
+
     def lines(self) -> Iterator[str]:
         """A line for a terminal, where anything is known."""
         # Of a large model the lines above have the batch and the tokens by second.
         skipped = "tokens/s" if self.tokens is not None else ""
         parts = [
             f"{text} {name.removeprefix('cost ')}"
-            for name, _, text in self.facts()
+            for name, _, text in self.figures()
             if name != skipped
         ]
         if parts:

@@ -1,5 +1,6 @@
 """The section of a report that only a large model's step has: time by what it goes to, use of the
-peak, memory by rank.
+peak, memory by rank; how far simulated steps of such models were from published ones, and why one
+step takes longer than another.
 
 The step of a rank of the pipeline is tiled as that of any device (see ``usage``): computing,
 exposed communication, and the bubble. Exposed communication is divided by what it is for
@@ -7,18 +8,30 @@ exposed communication, and the bubble. Exposed communication is divided by what 
 other ranks: the first of these in flight). MFU is the share of the devices' peak, in the precision
 that the layers' products run in, that the products of the model alone would need; HFU counts what
 is computed twice, too (Korthikanti et al. 2022, section 5).
+
+The published steps are in ``presets/published/large-models.json``, which ``python -m
+benchmarks.published --update`` writes; ``docs/papers/large-models.md`` has them one by one, with
+their sources.
+
+Each rank is tiled by TERMS, so for any rank of a step A and any of a step B the terms' differences
+add up to that of the steps, to the picosecond. Compared are the critical ranks, which wait least
+for others (bubble and pipeline; ours): on any other rank more of the difference would be waiting
+for work that is done elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from ...files.reading import PRESETS
 from ...ground.units import PS_PER_SECOND, format_seconds
-from ...nouns.models.large import modules_again, uses_flash
+from ...nouns.models.large import Transformer, modules_again, uses_flash
 from ...nouns.models.large.roles import (
     COMPUTES,
     DATA,
@@ -32,8 +45,72 @@ from ...nouns.models.large.roles import (
 )  # fmt: skip
 from ...nouns.taskgraph import Ints, distinct
 from ...nouns.trace import DeviceMemory, Trace
-from ..published import published_error
-from ..table import BYTES, LIMIT, TEXT, TIME, Table
+from ..table import BYTES, CHANGE, LIMIT, TEXT, TIME, Table, change
+from .section import Places, Section, Step
+from .spans import runs
+
+FILE = PRESETS / "published" / "large-models.json"
+SIZES = (
+    ("less than 10 billion parameters", 0, 10 * 10**9),
+    ("10 to 100 billion parameters", 10 * 10**9, 100 * 10**9),
+    ("100 billion parameters and more", 100 * 10**9, 10**30),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedError:
+    """Errors of ``steps`` published steps of models of a ``size`` and a ``precision``: the mean of
+    |simulated / published - 1|, and the least and the largest of the signed errors (None: there is
+    no such step).
+    """
+
+    size: str
+    precision: str
+    steps: int
+    mean: float | None = None
+    least: float | None = None
+    largest: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        of = f"of models of {self.size} in {self.precision}"
+        if self.mean is None:
+            return f"No step {of} is published to compare with."
+        return (
+            f"Beside {self.steps} published steps {of} the model was {self.mean:.1%} off in the "
+            f"mean, from {self.least:+.1%} to {self.largest:+.1%}."
+        )
+
+
+def published_error(model: Transformer) -> PublishedError:
+    """The error of published steps of models of this size and precision."""
+    parameters = model.parameters()
+    size = next(name for name, least, most in SIZES if least <= parameters < most)
+    return next(e for e in published_errors() if (e.size, e.precision) == (size, model.precision))
+
+
+@cache
+def published_errors() -> Sequence[PublishedError]:
+    """The errors by size and precision."""
+    steps = json.loads(FILE.read_text("utf-8"))["steps"]
+    return tuple(
+        _error([s for s in steps if s["precision"] == precision and low <= s["parameters"] < high],
+               size, precision)
+        for precision in ("bfloat16", "float8")
+        for size, low, high in SIZES
+    )  # fmt: skip
+
+
+def _error(steps: Sequence[Any], size: str, precision: str) -> PublishedError:
+    errors = [step["simulated_s"] / step["published_s"] - 1 for step in steps]
+    if not errors:
+        return PublishedError(size, precision, 0)
+    mean = sum(map(abs, errors)) / len(errors)
+    return PublishedError(size, precision, len(errors), mean, min(errors), max(errors))
+
 
 BUBBLE = "bubble"
 TERMS = (*ROLES, BUBBLE)
@@ -73,13 +150,16 @@ class StageUse:
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Section):
     """The section of a report that only a large model's step has; shares 0 to 1.
 
     ``stages`` holds a device of each rank of the pipeline. ``mfu`` is the share of the devices'
     peak (``large.peak_dtype``) that the products of the model alone would need, ``hfu`` that of all
     products made; ``tokens_per_s`` are tokens trained on by second, on all devices.
     """
+
+    name = "training"
+    places = Places(entries=130, lines=10, asides=30, facts=60, tables=10, notes=40)
 
     large: LargeStep = field(repr=False, compare=False)
     stages: tuple[StageUse, ...]
@@ -103,6 +183,11 @@ class Training:
         tokens = p.samples * model.length / seconds
         return cls(large, stages, once / most, (once + twice) / most, tokens)
 
+    @classmethod
+    def of_step(cls, step: Step) -> Training | None:
+        """The section of a step, None where it is not that of a large model."""
+        return None if step.outcome.large is None else cls.of(step.trace, step.outcome.large)
+
     @property
     def tokens(self) -> int:
         """Tokens that a step trains on."""
@@ -118,7 +203,7 @@ class Training:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What ``simdev simulate --json`` prints under ``training``."""
+        """The entry ``training`` of ``simdev simulate --json``."""
         large, p = self.large, self.large.parallelism
         return {
             "model": large.model.name,
@@ -142,7 +227,7 @@ class Training:
         }
 
     def lines(self) -> Iterator[str]:
-        """What stands above the step time, for a person at a terminal."""
+        """The model, its degrees and its use of the peak, above the step time."""
         large, p = self.large, self.large.parallelism
         experts = f" x ep {p.ep}" if p.ep > 1 else ""
         context = f" x cp {p.cp}" if p.cp > 1 else ""
@@ -154,6 +239,10 @@ class Training:
         shares = f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%} of the {large.peak_dtype} peak"
         yield f"{shares}; {self.tokens_per_s:,.0f} tokens/s"
         yield str(published_error(large.model))
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """The use of the peak."""
+        yield f"MFU, HFU ({self.large.peak_dtype})", f"{self.mfu:.1%}, {self.hfu:.1%}"
 
     def tables(self) -> Iterator[Table]:
         """Time and memory of each rank of the pipeline."""
@@ -178,7 +267,7 @@ class Training:
         yield Table("Memory at the peak of each rank", columns, rows, shown=ROWS_SHOWN)
 
     def notes(self) -> Iterator[str]:
-        """What has to be known to read the figures."""
+        """The assumptions behind the figures."""
         large, count = self.large, len(self.large.role)
         if large.collapsed and large.copies > 1:
             yield (
@@ -214,7 +303,7 @@ class Training:
         yield f"Times of layers {layers}; collectives are modelled."
 
     def _host_notes(self) -> Iterator[str]:
-        """What is not known of the hosts, where that may matter."""
+        """Missing facts about hosts, where they may matter."""
         if self.large.host == "eager" and not self.large.model.host_time:
             yield "Hosts are eager, but graph.host_time tells nothing: dispatching takes no time."
         layers, times = self.large.model.layers, self.large.parallelism.microbatches
@@ -248,8 +337,8 @@ def tiles(trace: Trace, large: LargeStep, rank: int) -> tuple[Ints, Ints, Ints]:
         label[np.cumsum(change)[:-1] > 0] = painted
     if not len(label):
         return label, label, label
-    first = np.flatnonzero(np.concatenate(([True], label[1:] != label[:-1])))
-    return label[first], times[first], np.append(times[first[1:]], times[-1:])
+    first, last = runs(label[1:] != label[:-1])
+    return label[first], times[first], times[last + 1]
 
 
 def _stage(trace: Trace, large: LargeStep, rank: int, device: int) -> StageUse:
@@ -262,3 +351,121 @@ def _stage(trace: Trace, large: LargeStep, rank: int, device: int) -> StageUse:
     )
     terms = dict(zip(TERMS, totals.tolist(), strict=True))
     return StageUse(trace.task_graph.devices[device], layers, terms, trace.memory_of(device))
+
+
+WAITING = (BUBBLE, ROLES[PIPELINE])
+REST = "rest"
+
+
+def critical_rank(terms: Sequence[Mapping[str, int]]) -> int:
+    """The rank (the first of several) that waits least for others, by the terms of each in ps."""
+    return min(range(len(terms)), key=lambda rank: sum(terms[rank][name] for name in WAITING))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Step B beside step A, by the terms of their critical ranks in ps; each adds up to its
+    step.
+    """
+
+    ranks: tuple[int, int]
+    first: Mapping[str, int]
+    second: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls, first: Sequence[Mapping[str, int]], second: Sequence[Mapping[str, int]]
+    ) -> Difference:
+        """From the terms (ps) of every rank of A and of B, as ``StageUse.terms`` has them."""
+        ranks = critical_rank(first), critical_rank(second)
+        return cls(ranks, first[ranks[0]], second[ranks[1]])
+
+    @property
+    def steps_ps(self) -> tuple[int, int]:
+        """Both step times."""
+        return sum(self.first.values()), sum(self.second.values())
+
+    @property
+    def added_ps(self) -> dict[str, int]:
+        """The ps that each term takes more in B (below 0: less); they add up to the steps'
+        difference.
+        """
+        return {name: self.second[name] - self.first[name] for name in TERMS}
+
+    def parts(self) -> list[tuple[str, int]]:
+        """The additions of each term in thousandths of A's step, the largest first.
+
+        Their sum is the difference of the steps, rounded: what rounding leaves over is ``rest``.
+        """
+        before, after = self.steps_ps
+        rounded = {name: _thousandths(ps, before) for name, ps in self.added_ps.items()}
+        parts = sorted(
+            (part for part in rounded.items() if part[1]), key=lambda part: -abs(part[1])
+        )
+        rest = _thousandths(after - before, before) - sum(rounded.values())
+        return [*parts, (REST, rest)] if rest else parts
+
+    def line(self, most: int) -> str:
+        """``+8.2%: bubble +6.1%, tensor +2.4%``, of B with at most so many terms, in A's step."""
+        before, after = self.steps_ps
+        share = _thousandths(after - before, before)
+        if not share:
+            return "+0.0%" if after >= before else "-0.0%"
+        parts = ", ".join(f"{name} {part / 10:+.1f}%" for name, part in self.parts()[:most])
+        return f"{share / 10:+.1f}%" + (f": {parts}" if parts else "")
+
+    def sentence(self, first: str = "A", second: str = "B") -> str:
+        """``B is 8.2% slower than A: bubble +6.1%, tensor +2.4%, ...``, and of which ranks."""
+        before, after = self.steps_ps
+        if not before:
+            return f"{first} takes no time"
+        share = _thousandths(after - before, before)
+        how = f"{abs(share) / 10:.1f}% {'slower than' if share > 0 else 'faster than'}"
+        parts = ", ".join(f"{name} {part / 10:+.1f}%" for name, part in self.parts())
+        verdict = f"{second} is {how if share else 'as fast as'} {first}"
+        if not parts:
+            return verdict
+        ranks = f"rank {self.ranks[0]} of {first}, rank {self.ranks[1]} of {second}"
+        return f"{verdict}: {parts} (of {first}'s step, on {ranks}, which wait least)"
+
+    def table(self) -> Table:
+        """The terms of both ranks."""
+        before = self.steps_ps[0]
+        rows = [
+            (name, self.first[name], self.second[name], ps, ps / before if before else None)
+            for name, ps in self.added_ps.items()
+            if self.first[name] or self.second[name]
+        ]
+        columns = {"goes to": TEXT, "A": TIME, "B": TIME, "added": TIME, "of A's step": CHANGE}
+        a, b = self.ranks
+        title = f"Time of the rank that waits least (A: rank {a}, B: rank {b})"
+        return Table(title, columns, tuple(rows))
+
+
+def difference(first: Training, second: Training) -> Difference:
+    """Of two large models' steps, A and B."""
+    return Difference.of(*([stage.terms for stage in step.stages] for step in (first, second)))
+
+
+def difference_tables(first: Training, second: Training) -> Iterator[Table]:
+    """Time by term and memory by kind, of A beside B."""
+    yield difference(first, second).table()
+    a, b = (max(step.stages, key=lambda stage: stage.memory.peak) for step in (first, second))
+    yield _memory_table(a, b)
+
+
+def _memory_table(first: StageUse, second: StageUse) -> Table:
+    a, b = first.memory.at_peak, second.memory.at_peak
+    rows = [(kind, a.get(kind, 0), b.get(kind, 0)) for kind in {**a, **b}]
+    rows.append(("all", first.memory.peak, second.memory.peak))
+    shown = tuple((kind, x, y, change(x, y)) for kind, x, y in rows if x or y)
+    title = f"Memory of the fullest rank at its peak (A: {first.device}, B: {second.device})"
+    return Table(title, {"holds": TEXT, "A": BYTES, "B": BYTES, "change": CHANGE}, shown)
+
+
+def _thousandths(part_ps: int, whole_ps: int) -> int:
+    """Rounded half away from 0, so that A beside B and B beside A round alike."""
+    if not whole_ps:
+        return 0
+    size = (2000 * abs(part_ps) + whole_ps) // (2 * whole_ps)
+    return size if part_ps >= 0 else -size

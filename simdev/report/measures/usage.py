@@ -4,9 +4,9 @@ Four things tile the step of a device. *Busy*: it computes (its gaps do not coun
 communication: it computes nothing while a transfer from or to it, or a collective that it takes
 part in, is in flight, from its start to its release (finish + lag). *Waiting for its host*:
 neither, while the thread that dispatches its ops dispatches any. The *bubble*: none of these, it
-waits for what others compute. What a trace viewer counts on each rank (Holistic Trace Analysis:
-communication that no computing overlaps) is the second; with transfers that take no time the last
-is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. All but the first are *idle* time.
+waits for what others compute. Exposed communication is the figure that Holistic Trace Analysis
+counts on each rank (communication that no computing overlaps); with transfers that take no time the
+last is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. All but the first are *idle* time.
 
 A queue or link is busy while it carries a transfer.
 """
@@ -14,16 +14,18 @@ A queue or link is busy while it carries a transfer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ...lowering.symmetry import IDLE, Symmetry
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, Rows, TaskGraph, distinct
 from ...nouns.trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
-from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Table, shorten
+from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Table, fields_json, shorten
+from .section import Places, Section, Step
 from .spans import (
     Bools,
     Window,
@@ -32,8 +34,10 @@ from .spans import (
     is_compute_stream,
     is_thread,
     sent_mask,
+    shown_devices,
     transfer_mask,
 )  # fmt: skip
+from .splits import sent_bytes
 
 DEVICES_SHOWN = 16
 LIVE_SHOWN = 10  # buffers, the largest of those that are live at the first overflow
@@ -165,7 +169,7 @@ def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
 
 
 def _ranks(trace: Trace) -> tuple[Ints, Ints]:
-    """(device, collective) where one queue stands for all ranks of a group: those that compute
+    """(device, collective) where one queue serves all ranks of a group: the devices that compute
     beside its collectives.
 
     Of a chain of collectives only the ends stand beside what computes; all that hold one queue have
@@ -194,7 +198,7 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carrier:
-    """What carries transfers: a queue, a half-link or a pair of devices; ``start`` is when each
+    """A carrier of transfers: a queue, a half-link or a pair of devices; ``start`` is when each
     task enters it (ps).
     """
 
@@ -211,7 +215,7 @@ def link_use(trace: Trace, window: Window) -> tuple[LinkUse, ...]:
 
 
 def carriers(trace: Trace) -> Iterator[Carrier]:
-    """What ``link_use`` measures, in its order."""
+    """The carriers that ``link_use`` measures, in its order."""
     yield from _queues(trace)
     yield from _half_links(trace)
     yield from _unqueued(trace)
@@ -260,75 +264,183 @@ def _link(trace: Trace, window: Window, carrier: Carrier) -> LinkUse:
     return LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))
 
 
-def device_table(devices: Sequence[DeviceUse], shown: Bools) -> Table:
-    """A row a device; ``shown`` are those worth one (``shown_devices``), the others go last.
-
-    Of more than a terminal shows, those go first that run ops or hold memory.
+def every_device(uses: Sequence[DeviceUse], symmetry: Symmetry) -> tuple[DeviceUse, ...]:
+    """The use of every device of the cluster, as of the alike device that was simulated; buffers
+    keep the names that they have there.
     """
-    many = int(shown.sum()) > DEVICES_SHOWN
-    order = sorted(
-        zip(devices, shown.tolist(), strict=True),
-        key=lambda pair: (not pair[1], many and not pair[0].ops, many and not pair[0].memory.peak),
-    )
-    rows = tuple(
-        (
-            device.name, device.ops, device.busy_ps, device.utilization, device.exposed_ps,
-            device.memory.peak, device.memory.peak_ps, device.memory.capacity,
-            device.memory.peak / device.memory.capacity if device.memory.capacity else None,
+    # By hand: replace looks at every field, for thousands of devices.
+    return tuple(
+        DeviceUse(
+            name, use.ops, use.busy_ps, use.exposed_ps, use.hosted_ps, use.bubble_ps,
+            use.utilization, _memory(use.memory, name),
         )
-        for device, _ in order
+        for name, use in symmetry.spread(uses)
     )  # fmt: skip
-    columns = {
-        "device": TEXT, "ops": COUNT, "busy": TIME, "of step": SHARE, "exposed": TIME,
-        "peak memory": BYTES, "peak at": TIME, "capacity": LIMIT, "used": SHARE,
-    }  # fmt: skip
-    note = "Exposed: a transfer from or to the device is under way while it computes nothing."
-    return Table("Devices", columns, rows, note, min(int(shown.sum()), DEVICES_SHOWN))
 
 
-def held_table(memories: Sequence[DeviceMemory], in_terminal: bool) -> Table:
-    """What devices hold at their peaks, by kind of buffer; those that hold nothing are left out."""
-    held = [memory for memory in memories if memory.peak]
-    kinds = [
-        kind for kind in dict.fromkeys(k for m in held for k, size in m.at_peak.items() if size)
-    ]
-    rows = tuple((m.device, *(m.at_peak.get(kind, 0) for kind in kinds)) for m in held)
-    columns = {"device": TEXT} | dict.fromkeys(kinds, BYTES)
-    return Table("Held at the peak", columns, rows, shown=DEVICES_SHOWN if in_terminal else 0)
+def _memory(memory: DeviceMemory, name: str) -> DeviceMemory:
+    overflow = memory.overflow and replace(memory.overflow, device=name)
+    return replace(memory, device=name, overflow=overflow)
 
 
-def link_table(links: Sequence[LinkUse], count: int, size: int) -> Table:
-    """The queues and links that carry anything, the busiest first; ``count`` transfers of ``size``
-    bytes in all.
+def every_link(uses: Sequence[LinkUse], symmetry: Symmetry) -> tuple[LinkUse, ...]:
+    """Every queue of transfers, used as the alike queue that was simulated, then the transfers that
+    wait for nothing.
     """
-    used = sorted((link for link in links if link.transfers), key=lambda link: -link.busy_ps)
-    rows = tuple(
-        (link.name, link.transfers, link.bytes, link.busy_ps, link.utilization) for link in used
-    )
-    columns = {
-        "queue or link": TEXT, "transfers": COUNT, "carried": BYTES, "busy": TIME, "of step": SHARE,
-    }  # fmt: skip
-    return Table(f"Transfers: {count:,} of {format_bytes(size)} in all", columns, rows)
+    unused, count = LinkUse("", 0, 0, 0, 0.0), int(symmetry.classes.max(initial=IDLE)) + 1
+    queues = zip(symmetry.queues, symmetry.classes.tolist(), strict=True)
+    used = (replace(unused if row == IDLE else uses[row], name=name) for name, row in queues)
+    return (*used, *uses[count:])
 
 
-def verdict(memories: Sequence[DeviceMemory], copies: int = 1) -> Iterator[str]:
-    """Whether the step fits; else which devices exceed their memory, when, and by how much; each
-    stands for so many ``copies``.
+@dataclass(frozen=True)
+class Devices(Section):
+    """How every device of the cluster is used; ``shown`` marks the devices worth a row of the table
+    (``shown_devices``). Each device represents so many ``copies``.
     """
-    over = [(memory, memory.overflow) for memory in memories if memory.overflow is not None]
-    if not over:
-        limited = any(memory.capacity is not None for memory in memories)
-        reason = "no device has a memory limit"
-        if limited:
-            reason = "every device stays within its memory"
-        yield f"FITS: {reason}."
-        return
-    count, every = (copies * len(devices) for devices in (over, memories))
-    yield f"DOES NOT FIT: {count:,} of {every:,} devices exceed their memory."
-    for memory, overflow in over[:DEVICES_SHOWN]:
-        yield from _overflow_lines(memory, overflow)
-    if len(over) > DEVICES_SHOWN:
-        yield f"  ... and {count - copies * DEVICES_SHOWN:,} more devices"
+
+    name = "devices"
+    places = Places(entries=30, facts=30, tables=10)
+
+    uses: tuple[DeviceUse, ...]
+    shown: Bools
+    copies: int
+    detailed: bool
+
+    @classmethod
+    def of_step(cls, step: Step) -> Devices:
+        """The devices of any step."""
+        uses = device_use(step.paced, step.window, step.trace.memory)
+        shown = shown_devices(step.trace.task_graph)
+        if step.alike is not None:
+            uses, shown = every_device(uses, step.alike), shown[step.alike.stands]
+        return cls(uses, shown, step.copies, step.outcome.large is None)
+
+    @property
+    def working(self) -> tuple[DeviceUse, ...]:
+        """The devices that run any op."""
+        return tuple(device for device in self.uses if device.ops)
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """How many devices compute, and how many ops they run."""
+        working, every = (len(uses) * self.copies for uses in (self.working, self.uses))
+        yield "devices that compute", f"{working:,} of {every:,}"
+        ops = sum(device.ops for device in self.working)
+        yield "ops", f"{ops:,}{stands_for(self.copies, len(self.uses))}"
+
+    def tables(self) -> Iterator[Table]:
+        """A row a device, those worth one first; of more than a terminal shows, those first that
+        run ops or hold memory. A large model's step has tables of its own.
+        """
+        if not self.detailed:
+            return
+        count = int(self.shown.sum())
+        many = count > DEVICES_SHOWN
+        order = sorted(
+            zip(self.uses, self.shown.tolist(), strict=True),
+            key=lambda pair: (
+                not pair[1], many and not pair[0].ops, many and not pair[0].memory.peak
+            ),
+        )  # fmt: skip
+        rows = tuple(
+            (
+                device.name, device.ops, device.busy_ps, device.utilization, device.exposed_ps,
+                device.memory.peak, device.memory.peak_ps, device.memory.capacity,
+                device.memory.peak / device.memory.capacity if device.memory.capacity else None,
+            )
+            for device, _ in order
+        )  # fmt: skip
+        columns = {
+            "device": TEXT, "ops": COUNT, "busy": TIME, "of step": SHARE, "exposed": TIME,
+            "peak memory": BYTES, "peak at": TIME, "capacity": LIMIT, "used": SHARE,
+        }  # fmt: skip
+        note = "Exposed: a transfer from or to the device is under way while it computes nothing."
+        yield Table("Devices", columns, rows, note, min(count, DEVICES_SHOWN))
+
+    def to_json(self) -> dict[str, Any]:
+        """By name the figures of each device."""
+        return {use.name: use.to_json() for use in self.uses}
+
+
+def stands_for(copies: int, devices: int) -> str:
+    """The words behind a figure of the simulated devices, where they represent others."""
+    return f" on the {devices:,} that stand for all" if copies > 1 else ""
+
+
+@dataclass(frozen=True)
+class Memory(Section):
+    """Whether the step fits, and what devices hold at their peaks; each of the devices represents
+    so many ``copies``.
+    """
+
+    name = "memory of devices"
+    places = Places(entries=11, facts=80, asides=20, tables=11)
+
+    trace: Trace
+    memories: tuple[DeviceMemory, ...]
+    copies: int
+    detailed: bool
+    in_terminal: bool
+
+    @classmethod
+    def of_step(cls, step: Step) -> Memory:
+        """The memory of all devices over the whole trace."""
+        memories = tuple(use.memory for use in step[Devices].uses)
+        detailed, in_terminal = step.outcome.large is None, bool(step.outcome.memory.changes)
+        return cls(step.trace, memories, step.copies, detailed, in_terminal)
+
+    @property
+    def overflows(self) -> tuple[tuple[DeviceMemory, Overflow], ...]:
+        """The devices that exceed their memory, each with the first moment at which it does."""
+        return tuple((m, m.overflow) for m in self.memories if m.overflow is not None)
+
+    def asides(self) -> Iterator[str]:
+        """Where and when devices exceed their memory."""
+        for _, overflow in self.overflows:
+            first = format_seconds(overflow.time_ps / PS_PER_SECOND)
+            excess = format_bytes(overflow.excess)
+            yield f"{overflow.device}: {excess} over at {first}, with {overflow.task}."
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """The largest peak."""
+        yield "largest peak", format_bytes(max((m.peak for m in self.memories), default=0))
+
+    def tables(self) -> Iterator[Table]:
+        """The bytes that devices hold at their peaks, by kind of buffer; empty devices are left
+        out. A large model's step has tables of its own.
+        """
+        if not self.detailed:
+            return
+        held = [memory for memory in self.memories if memory.peak]
+        kinds = list(dict.fromkeys(k for m in held for k, size in m.at_peak.items() if size))
+        rows = tuple((m.device, *(m.at_peak.get(kind, 0) for kind in kinds)) for m in held)
+        columns = {"device": TEXT} | dict.fromkeys(kinds, BYTES)
+        shown = DEVICES_SHOWN if self.in_terminal else 0
+        yield Table("Held at the peak", columns, rows, shown=shown)
+
+    def entries(self) -> dict[str, Any]:
+        """Whether the step fits, and the largest excess over a capacity in bytes."""
+        return {
+            "feasible": self.trace.feasible,
+            "memory_excess_bytes": self.trace.memory_excess,
+        }
+
+    def verdict(self) -> Iterator[str]:
+        """Whether the step fits; else which devices exceed their memory, when, and by how much."""
+        over = self.overflows
+        if not over:
+            limited = any(memory.capacity is not None for memory in self.memories)
+            reason = "no device has a memory limit"
+            if limited:
+                reason = "every device stays within its memory"
+            yield f"FITS: {reason}."
+            return
+        count, every = (self.copies * len(devices) for devices in (over, self.memories))
+        yield f"DOES NOT FIT: {count:,} of {every:,} devices exceed their memory."
+        for memory, overflow in over[:DEVICES_SHOWN]:
+            yield from _overflow_lines(memory, overflow)
+        if len(over) > DEVICES_SHOWN:
+            yield f"  ... and {count - self.copies * DEVICES_SHOWN:,} more devices"
 
 
 def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
@@ -350,3 +462,56 @@ def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
     rest = [size for _, size in overflow.live[shown:]]
     if rest:
         yield f"    {format_bytes(sum(rest)):>12}  in {len(rest):,} more"
+
+
+@dataclass(frozen=True)
+class Links(Section):
+    """How every queue or link is used; ``count`` transfers of ``bytes`` in all. Each of ``devices``
+    represents so many ``copies``.
+    """
+
+    name = "links"
+    places = Places(entries=40, facts=40, tables=60)
+
+    uses: tuple[LinkUse, ...]
+    count: int
+    bytes: int
+    copies: int
+    devices: int
+
+    @classmethod
+    def of_step(cls, step: Step) -> Links:
+        """The queues and links of any step."""
+        uses = link_use(step.paced, step.window)
+        if step.alike is not None:
+            uses = every_link(uses, step.alike)
+        graph = step.trace.task_graph
+        # Counts are those of the whole trace, in which every step has the same tasks.
+        count = int(np.count_nonzero(sent_mask(graph))) // graph.steps
+        size = sent_bytes(graph, step.alike) // graph.steps
+        return cls(uses, count, size, step.copies, len(step[Devices].uses))
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """How much is sent."""
+        where = stands_for(self.copies, self.devices)
+        yield "transfers", f"{self.count:,} of {format_bytes(self.bytes)}{where}"
+
+    def tables(self) -> Iterator[Table]:
+        """The queues and links that carry anything, the busiest first."""
+        used = sorted(
+            (link for link in self.uses if link.transfers), key=lambda link: -link.busy_ps
+        )
+        rows = tuple(
+            (link.name, link.transfers, link.bytes, link.busy_ps, link.utilization) for link in used
+        )
+        columns = {
+            "queue or link": TEXT, "transfers": COUNT, "carried": BYTES, "busy": TIME,
+            "of step": SHARE,
+        }  # fmt: skip
+        title = f"Transfers: {self.count:,} of {format_bytes(self.bytes)} in all"
+        yield Table(title, columns, rows)
+
+    def entries(self) -> dict[str, Any]:
+        """All transfers together, and each queue or link by its name."""
+        links = {link.name: fields_json(link, "name") for link in self.uses}
+        return {"transfers": {"count": self.count, "bytes": self.bytes}, "links": links}

@@ -69,9 +69,7 @@ def page(data: Mapping[str, Any], asks: bool = False) -> str:
 
 
 def json_for_html(data: Any) -> str:
-    """JSON in ASCII, without a character that could end the block it stands in, a comment or a
-    line.
-    """
+    """JSON in ASCII, without a character that could end its block, a comment or a line."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(_IN_SCRIPT)  # outside of texts JSON has none of these
 

@@ -13,10 +13,21 @@ from typing import Any
 from ...ground.errors import InputError
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...nouns.strategy import degrees_over_one
-from ..published import PublishedError
-from ..ranking import ONE_DEVICE, PRESENT, Ranking, ranking
+from ..measures.training import PublishedError
 from ..results import in_seconds
-from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table
+from ..table import (
+    BYTES,
+    COUNT,
+    NUMBER,
+    ONE_DEVICE,
+    PRESENT,
+    SHARE,
+    TEXT,
+    TIME,
+    Ranking,
+    Table,
+    ranking,
+)
 from .step import tables_json
 
 SHARES = ("mfu", "bubble", "exposed_communication")
@@ -133,12 +144,12 @@ def _says_something(name: str, values: Sequence[Any]) -> bool:
 
 
 def _place(name: str) -> int:
-    """What is asked for most stands first, degrees and options behind."""
+    """The place of a column: AHEAD first, degrees and options behind."""
     return AHEAD.index(name) if name in AHEAD else len(AHEAD)
 
 
 def _colour(columns: Mapping[str, Any]) -> str:
-    """What colours the points: what differs, devices before all else."""
+    """The column that colours the points: the first of some that is there."""
     choices = ("devices", "pp", "tp", "schedule", NAME)
     return next((name for name in choices if name in columns), "")
 
@@ -315,7 +326,7 @@ def _search_headline(
 
 
 def _ended(methods: Sequence[Mapping[str, Any]], single: float | None) -> Table:
-    """What each method ended with, the best first; medians over its seeds."""
+    """The final answer of each method, the best first; medians over its seeds."""
 
     def row(method: Mapping[str, Any]) -> tuple[Any, ...]:
         steps = [None if ms is None else ms * 1e9 for ms in

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ...ground.units import format_bytes, format_seconds
-from ..measures.alike import task_counts
-from ..measures.difference import difference, difference_tables
 from ..measures.spans import transfer_mask
+from ..measures.spread import task_counts
+from ..measures.training import difference, difference_tables
 from ..report import Report
 from ..table import BYTES, CHANGE, COUNT, SHARE, TEXT, TIME, Table, change
 from .step import Subject, headline, notes, tables_json
@@ -72,7 +72,7 @@ def reasons(first: Report, second: Report) -> Iterator[str]:
 
 
 def compare_tables(first: Report, second: Report) -> Iterator[Table]:
-    """What changed, from the whole to the single task."""
+    """All differences, from the whole to the single task."""
     reports = first, second
     yield _step_table(first, second)
     if first.training is not None and second.training is not None:
@@ -94,7 +94,7 @@ def compare_tables(first: Report, second: Report) -> Iterator[Table]:
 
 
 def _step_table(first: Report, second: Report) -> Table:
-    """The step as a whole; its rows have several units, so numbers stand as texts."""
+    """The step as a whole; its rows have several units, so numbers are written as texts."""
 
     def figures(report: Report) -> list[tuple[str, float, str]]:
         peak = max((memory.peak for memory in report.memories), default=0)
@@ -110,7 +110,7 @@ def _step_table(first: Report, second: Report) -> Table:
             ("bytes sent", report.transfer_bytes, format_bytes(report.transfer_bytes)),
             ("largest peak", peak, format_bytes(peak)),
             ("memory over capacity", report.memory_excess, format_bytes(report.memory_excess)),
-            *(() if report.throughput is None else report.throughput.facts()),
+            *(() if report.throughput is None else report.throughput.figures()),
             *_training_figures(report),
         ]
 
@@ -124,7 +124,7 @@ def _step_table(first: Report, second: Report) -> Table:
 
 
 def _training_figures(report: Report) -> Iterator[tuple[str, float, str]]:
-    """What only a large model's step has, beside that of another."""
+    """Figures of a large model's step alone."""
     training = report.training
     if training is not None:
         for name, share in (("MFU", training.mfu), ("HFU", training.hfu)):
@@ -163,7 +163,7 @@ def _pair_table(
 
 
 def _by_kind(report: Report) -> Mapping[str, int]:
-    """The time of one step's tasks in ps, those of devices that others stand for among them."""
+    """The time of one step's tasks in ps by kind, on all devices that are alike."""
     rows, trace = _a_step(report), report.trace
     times = Counter[str]()
     moves = transfer_mask(trace.task_graph)[rows].tolist()
@@ -183,8 +183,8 @@ def _a_step(report: Report) -> slice:
 
 
 def _task_table(first: Report, second: Report) -> Table:
-    """The tasks that are in both and whose time, start or place changed, those first that take most
-    more or less.
+    """The tasks of both steps whose time, start or place changed, the largest changes of time
+    first.
     """
     a, b = _tasks(first), _tasks(second)
     both = [(name, *a[name], *b[name]) for name in a if name in b and a[name] != b[name]]

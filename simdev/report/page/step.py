@@ -17,7 +17,7 @@ from ...execution.scenario import Outcome, Scenario, execute, load_scenario, pre
 from ...files import read_run
 from ...files.reading import label, read_json, shown
 from ...ground.errors import InputError
-from ...ground.units import PS_PER_SECOND, Number, format_bytes, format_seconds
+from ...ground.units import Number, format_bytes, format_seconds
 from ...lowering import split
 from ...nouns.graph import Graph
 from ...nouns.strategy import Parallelism, degrees_over_one
@@ -169,7 +169,7 @@ def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True
         "source": subject.name,
         "fits": report.feasible,
         "headline": headline(report),
-        "facts": [list(fact) for fact in facts(report)],
+        "facts": [list(fact) for fact in report.facts()],
         "notes": list(notes(subject)),
         # Of several steps the report's path is that of one of them.
         "timeline": timeline(report.trace, report.critical_path if report.steady is None else None),
@@ -195,58 +195,21 @@ def headline(report: Report) -> str:
     return f"Step time {format_seconds(report.seconds)}{period}, {fits}"
 
 
-def facts(report: Report) -> Iterator[tuple[str, str]]:
-    """What stands at the top of the page."""
-    yield "step time", format_seconds(report.seconds)
-    yield "exactly", f"{report.step_ps:,} ps"
-    if report.steady is not None:
-        trace_s, steps = report.trace_ps / PS_PER_SECOND, report.steady.steps
-        yield "first step", format_seconds(report.steady.first_ps / PS_PER_SECOND)
-        yield "whole trace", f"{steps} steps in {format_seconds(trace_s)}"
-    working, devices = len(report.working), len(report.devices)
-    yield "devices that compute", f"{working * report.copies:,} of {devices * report.copies:,}"
-    where = f" on the {devices:,} that stand for all" if report.copies > 1 else ""
-    yield "ops", f"{sum(device.ops for device in report.working):,}{where}"
-    yield "transfers", f"{report.transfer_count:,} of {format_bytes(report.transfer_bytes)}{where}"
-    yield "bubble", f"{report.bubble:.1%}"
-    if report.hosts:
-        yield "waiting for hosts", f"{report.hosted:.1%}"
-    yield "exposed communication", f"{report.exposed:.1%}"
-    if report.training is not None:
-        training = report.training
-        yield f"MFU, HFU ({training.large.peak_dtype})", f"{training.mfu:.1%}, {training.hfu:.1%}"
-    if report.throughput is not None:
-        yield from ((name, text) for name, _, text in report.throughput.facts())
-    yield "largest peak", format_bytes(max((m.peak for m in report.memories), default=0))
-    yield "engine", report.engine
-
-
 def notes(subject: Subject) -> Iterator[str]:
-    """What has to be known to read the figures."""
-    report = subject.report
-    if report.steady is not None:
-        yield " ".join(report.steady.lines())
-        yield (
-            "The timeline, memory and load show the whole trace; all other figures are those of "
-            "one step."
-        )
+    """Sentences that explain the figures."""
     if subject.violations:
         yield (
             f"This run breaks the execution contract in {subject.violations} places, so its "
             "figures cannot be trusted: simdev check tells them."
         )
-    for _, overflow in report.overflows:
-        first = format_seconds(overflow.time_ps / PS_PER_SECOND)
-        excess = format_bytes(overflow.excess)
-        yield f"{overflow.device}: {excess} over at {first}, with {overflow.task}."
-    if report.training is not None:
-        yield from report.training.lines()
-    yield from report.grounds()
-    yield from report.notes()
+    yield from subject.report.asides()
+    yield from subject.report.notes()
 
 
 def _what_if_tables(subject: Subject, gains: Sequence[WhatIf]) -> Iterator[Table]:
-    """Of a large model what its machines could be faster in stands first: one can buy that."""
+    """The tables of what-ifs; of a large model the resources of its machines come first, for one
+    can buy them.
+    """
     resources = [case for case in gains if case.kind == RESOURCE]
     rows = tuple((_resource(subject, case.name), case.step_ps, case.gain) for case in resources)
     columns = {"resource": TEXT, "step time then": TIME, "gain": SHARE}

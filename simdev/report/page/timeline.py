@@ -1,5 +1,4 @@
-"""What the pictures of a page show, as plain data: spans by row, memory over time, how busy
-everything is.
+"""The pictures of a page as plain data: spans by row, memory over time, how busy everything is.
 
 Times are ps from the begin of the step. A trace of very many spans is made coarser, so that a page
 stays small enough to open: neighbours in a row become one span, and of the memory levels of a
@@ -18,14 +17,14 @@ from numpy.typing import NDArray
 
 from ...nouns.taskgraph import Ints
 from ...nouns.trace import DeviceMemory, Trace
+from ..figures.charts import trace_rows
 from ..figures.rows import LINK, GanttRow, merge_neighbours, together
-from ..figures.trace import trace_rows
 from ..measures.path import Segment
 from ..measures.spans import (
     apart,
     computing_mask,
+    envelope,
     group,
-    levels_between,
     shares_between,
     shown_devices,
     step_parts,
@@ -88,8 +87,8 @@ def _tasks(trace: Trace, used: Ints) -> dict[str, Any]:
 
 
 def _row(row: GanttRow, place: Ints, timed: bool) -> dict[str, Any]:
-    """``start`` and ``length`` stand only in rows whose spans are not those of their tasks,
-    ``busy`` (ps) where these stand for several.
+    """A row as a page takes it: ``start`` and ``length`` only where spans differ from their tasks,
+    ``busy`` (ps) where spans were merged.
     """
     columns: dict[str, Any] = {"name": row.name, "device": row.device, "computes": row.computes}
     columns |= {"tasks": place[row.tasks].tolist(), "kind": row.look.tolist()}
@@ -173,15 +172,15 @@ def _panel(memory: DeviceMemory) -> dict[str, Any]:
 def _range(memories: Sequence[DeviceMemory], step_ps: int) -> dict[str, Any]:
     """The lowest and the highest level of all devices in each of BINS equal parts of the step."""
     edges = step_parts(step_ps, BINS)
-    levels = [levels_between(memory, edges) for memory in memories]
+    lowest, highest = envelope(memories, edges)
     capacities = {memory.capacity for memory in memories}
     return {
         "name": f"all {len(memories):,} devices",
         "capacity": capacities.pop() if len(capacities) == 1 else None,
         "peak": max(memory.peak for memory in memories),
         "time": edges[:-1].tolist(),
-        "level": np.max([highest for _, highest in levels], axis=0).tolist(),
-        "lowest": np.min([lowest for lowest, _ in levels], axis=0).tolist(),
+        "level": highest.tolist(),
+        "lowest": lowest.tolist(),
     }
 
 

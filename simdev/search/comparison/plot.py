@@ -11,7 +11,7 @@ import numpy as np
 
 from ...ground.units import PS_PER_SECOND, format_seconds
 from ...report.figures.style import DEVICES, new_figure, plain, time_unit
-from ...report.ranking import ONE_DEVICE, PRESENT
+from ...report.table import ONE_DEVICE, PRESENT
 from .curves import AXES, Curve
 from .runs import References
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...report.ranking import ONE_DEVICE
+from ...report.table import ONE_DEVICE
 from ..result import Result
 from .curves import AXES, LOWER, MEDIAN, UPPER, improvements, quantile
 from .runs import Entrant, Reference, References, Run

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...files import read_strategy, strategy_object
 from ...oracle import Cost, Oracle
-from ...report.ranking import ONE_DEVICE, PRESENT
+from ...report.table import ONE_DEVICE, PRESENT
 from ..result import Result
 from ..space import Rank, rank_of
 from ..trial import Point

@@ -8,8 +8,7 @@ from typing import Any
 
 from ...ground.units import format_seconds
 from ...report.figures.style import time_unit
-from ...report.ranking import ONE_DEVICE
-from ...report.table import NUMBER, TEXT, Table
+from ...report.table import NUMBER, ONE_DEVICE, TEXT, Table
 from .comparison import Comparison
 from .rows import Mark, marks_of, reached, row_of
 from .runs import References

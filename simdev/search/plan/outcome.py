@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...ground.units import PS_PER_SECOND
 from ...nouns.strategy import DEGREES
-from ...report.measures.difference import Difference
 from ...report.measures.throughput import Throughput
-from ...report.published import PublishedError, published_error
+from ...report.measures.training import Difference, PublishedError, published_error
 from .folding import Answer, Scored, answers_of
 from .question import DEFAULTS, Question
 
@@ -72,7 +71,7 @@ class Plans:
 
         ``folded`` counts the other plans within 1 % of its step; ``scenario`` is an object for
         ``load_scenario``; ``why`` tells by which terms of its critical rank a plan is slower than
-        the first (``report.measures.difference``).
+        the first (``report.measures.training``).
         """
         import pandas as pd
 

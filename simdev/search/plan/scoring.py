@@ -17,9 +17,8 @@ from ...ground.jobs import Died, finished, is_serial
 from ...ground.units import PS_PER_SECOND
 from ...lowering.hybrid import Timings, lower_hybrid
 from ...nouns.models.large.roles import ROLES
-from ...report.assumptions import shares
-from ...report.measures.difference import critical_rank
-from ...report.measures.training import BUBBLE, EXPOSED, Training
+from ...report.measures.costs import shares
+from ...report.measures.training import BUBBLE, EXPOSED, Training, critical_rank
 from ..sweep.answer import Memo, bug
 from .question import Question
 from .space import Plan

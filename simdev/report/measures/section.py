@@ -1,0 +1,163 @@
+"""Sections of a report: each tells its own lines, tables, notes, facts and JSON of a step.
+
+A new section is one class derived from ``Section``. simdev finds its sections in the modules of
+this folder without a list of them; a class in a notebook counts, too.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+from ...execution.period import Steady, in_step, steady_state
+from ...execution.scenario import Outcome
+from ...lowering.symmetry import Symmetry
+from ...nouns.trace import Trace
+from ..table import Table
+from .spans import Window
+
+Kind = TypeVar("Kind", bound="Section")
+LAST = 1000  # the place of a section that names none
+KINDS: dict[str, type[Section]] = {}
+"""Every kind of section by its name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The subject of a report: the outcome of running a scenario. Its sections are made when they
+    are first asked for. Without ``replays`` PyTorch's allocator is not replayed.
+    """
+
+    outcome: Outcome = field(repr=False)
+    replays: bool = True
+    _made: dict[type, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def get(self, kind: type[Kind]) -> Kind | None:
+        """The section of a kind, made once; None where it does not apply to the step."""
+        if kind not in self._made:
+            self._made[kind] = kind.of_step(self)
+        made: Kind | None = self._made[kind]
+        return made
+
+    def __getitem__(self, kind: type[Kind]) -> Kind:
+        """The section of a kind that applies to any step. Raises KeyError for one that does not."""
+        section = self.get(kind)
+        if section is None:
+            raise KeyError(kind.name)
+        return section
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of all steps that were simulated."""
+        return self.outcome.trace
+
+    @cached_property
+    def steady(self) -> Steady | None:
+        """How steps repeat (None: the trace holds a single step)."""
+        return steady_state(self.trace)
+
+    @cached_property
+    def window(self) -> Window:
+        """The part of the trace that is measured: the whole periods that count."""
+        return Window.of(self.trace, self.steady)
+
+    @cached_property
+    def paced(self) -> Trace:
+        """The trace with its tasks as the window counts them (``period.in_step``)."""
+        return in_step(self.trace, self.steady)
+
+    @cached_property
+    def step_ps(self) -> int:
+        """The step time in ps; where steps repeat, their period."""
+        return self.window.a_step(self.window.length_ps)
+
+    @property
+    def alike(self) -> Symmetry | None:
+        """The devices that were simulated in place of others that run alike (None: none)."""
+        symmetry = self.outcome.symmetry
+        return symmetry if isinstance(symmetry, Symmetry) else None
+
+    @property
+    def copies(self) -> int:
+        """How many devices of a large model each device of the trace represents; 1 of all else."""
+        large = self.outcome.large
+        return 1 if large is None or not large.collapsed else large.copies
+
+
+class Places(NamedTuple):
+    """Where the parts of a section come among those of other sections: small numbers first."""
+
+    lines: int = LAST
+    asides: int = LAST
+    facts: int = LAST
+    tables: int = LAST
+    notes: int = LAST
+    entries: int = LAST
+
+
+class Section:
+    """One subject of a report. A class that derives from it is a part of every report whose step it
+    applies to (``of_step``), and tells what it overrides of the parts below.
+
+    ``name`` is its key in the report's JSON; ``places`` says where its parts come.
+    """
+
+    name: ClassVar[str]
+    places: ClassVar[Places] = Places()
+
+    def __init_subclass__(cls) -> None:
+        KINDS[cls.name] = cls
+
+    @classmethod
+    def of_step(cls, step: Step) -> Self | None:
+        """The section of a step, None where it does not apply."""
+        raise NotImplementedError
+
+    def lines(self) -> Iterator[str]:
+        """Sentences above all tables of a terminal, for a first look."""
+        return iter(())
+
+    def asides(self) -> Iterator[str]:
+        """The lines that the page shows before the notes of all sections."""
+        return self.lines()
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """(name, figure) at the top of the page."""
+        return iter(())
+
+    def tables(self) -> Iterator[Table]:
+        """The figures, for a terminal, a notebook and the page."""
+        return iter(())
+
+    def notes(self) -> Iterator[str]:
+        """Sentences below the tables, which explain the figures."""
+        return iter(())
+
+    def to_json(self) -> Any:
+        """The entry of the report's JSON under the section's name, ready for ``json.dumps`` (None:
+        there is none).
+        """
+        return None
+
+    def entries(self) -> dict[str, Any]:
+        """All that it adds to the report's JSON; objects of one key are merged."""
+        value = self.to_json()
+        return {} if value is None else {self.name: value}
+
+
+def sections_of(step: Step) -> tuple[Section, ...]:
+    """The sections that apply to a step, by name."""
+    package = __name__.rpartition(".")[0]
+    for module in pkgutil.iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{module.name}")
+    made = (step.get(kind) for _, kind in sorted(KINDS.items()))
+    return tuple(section for section in made if section is not None)
+
+
+def in_order(sections: tuple[Section, ...], part: str) -> Iterator[Section]:
+    """The sections in the order in which they tell a part (the name of a method of Section)."""
+    yield from sorted(sections, key=lambda section: int(getattr(section.places, part)))
