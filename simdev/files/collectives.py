@@ -16,7 +16,7 @@ from ..costs.collectives import (
     shipped_tables,
     table_of_fields,
 )
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, prefixed, refuse
 from ..ground.units import time_text
 from ..nouns.strategy import Collectives
 from .reading import PathLike, shown
@@ -100,10 +100,8 @@ def read_choice(value: Any) -> Collectives:
             "collectives.tables: must be the name of a collection or an object, got "
             f"{shown(source)}"
         )
-    try:
+    with prefixed("collectives.tables."):
         tables = () if source is None else read_collectives(source)
-    except InputError as error:
-        raise InputError(f"collectives.tables.{problem}" for problem in error.problems) from None
     return Collectives(**fields, tables=tables)
 
 

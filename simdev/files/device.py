@@ -11,7 +11,7 @@ from pydantic import PlainValidator
 from typing_extensions import TypedDict
 
 from ..costs import DeviceSpec, Efficiency, Profile
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, collecting, refuse
 from .reading import PRESETS, PathLike, meant, shipped, shown
 from .shape import Bandwidth, Flops, Format, OptionalBytes, Seconds, Share
 
@@ -41,10 +41,8 @@ def _by_dtype(value: Any) -> dict[str, dict[str, Any]]:
         if not isinstance(shares, dict):
             problems.append(f".{dtype}: must be an object, got {shown(shares)}")
             continue
-        try:
+        with collecting(problems, f".{dtype}"):
             known[dtype] = _EFFICIENCY.validated(shares)
-        except InputError as error:
-            problems += [f".{dtype}{problem}" for problem in error.problems]
     refuse(problems)
     return known
 

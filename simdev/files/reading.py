@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ground import PACKAGE
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, collecting, refuse, within
 from ..ground.units import MAX_DIGITS
 
 PRESETS = PACKAGE / "files" / "presets"
@@ -202,10 +202,8 @@ def unpacked(read: Callable[[int], bytes], packed: int) -> bytes:
 def read_json(path: PathLike) -> Any:
     """The one JSON value that a file holds. Raises InputError with every problem at once."""
     text = read_text(path)
-    try:
+    with within(label(path)):
         return parse_json(text)
-    except InputError as error:
-        raise error.within(label(path)) from None
 
 
 def parse_json(text: str) -> Any:
@@ -229,14 +227,10 @@ def read_json_lines(path: PathLike) -> Iterator[tuple[int, Any, tuple[str, ...]]
         raise InputError("one JSON value over several lines: must hold one a line")
     for number, line in enumerate(text.split("\n"), 1):
         if line and not line.isspace():
-            try:
-                yield number, parser.parse(line), ()
-            except InputError as error:
-                yield (
-                    number,
-                    None,
-                    tuple(problem.removeprefix("line 1, ") for problem in error.problems),
-                )
+            value, problems = None, list[str]()
+            with collecting(problems):
+                value = parser.parse(line)
+            yield number, value, tuple(line.removeprefix("line 1, ") for line in problems)
 
 
 def _is_one_value(text: str) -> bool:

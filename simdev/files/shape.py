@@ -32,7 +32,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import custom_error_schema
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, collecting, refuse, within
 from ..ground.units import (
     MAX_BYTES,
     exact,
@@ -267,10 +267,8 @@ class Format:
         problems = _version_problems(value, needs_version, self.title)
         if problems and "version" in value:
             raise InputError(problems)
-        try:
+        with collecting(problems):
             fields = self.validated({key: item for key, item in value.items() if key != "version"})
-        except InputError as error:
-            raise InputError([*problems, *error.problems]) from None
         refuse(problems)
         return fields
 
@@ -305,10 +303,8 @@ def opened(source: Any) -> Iterator[tuple[Any, bool]]:
         yield source, False
         return
     value = read_json(source)
-    try:
+    with within(label(source)):
         yield value, True
-    except InputError as error:
-        raise error.within(label(source)) from None
 
 
 def _version_problems(value: Any, needs_version: bool, title: str) -> list[str]:

@@ -177,7 +177,10 @@ class Link:
         """The link as it was when the collectives of its cluster were measured."""
         if self.measured_bandwidth is None and self.measured_latency is None:
             return self
-        was = {"bandwidth": self.measured_bandwidth, "latency": self.measured_latency}
+        was: dict[str, Any] = {
+            "bandwidth": self.measured_bandwidth,
+            "latency": self.measured_latency,
+        }
         before = {name: value for name, value in was.items() if value is not None}
         return replace(self, measured_bandwidth=None, measured_latency=None, **before)
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from math import prod
 from typing import Generic, NamedTuple, TypeVar
 
-from ...ground.errors import InputError, refuse
+from ...ground.errors import InputError, collecting, refuse
 from ...ground.frozen import FrozenDict, freeze
 from ..cluster import Cluster
 from ..graph import Graph
@@ -302,10 +302,8 @@ class Resolver:
             op = self.graph.ops[position]
             if key is None or (key != op.name and not self._allowed(position, key)):
                 continue
-            try:
+            with collecting(problems, f'partition["{key}"]'):
                 resolved[position] = self.resolved(position, self.partition[key])
-            except InputError as error:
-                problems += [f'partition["{key}"]{problem}' for problem in error.problems]
         refuse(problems)
         return resolved
 
