@@ -4,7 +4,6 @@ several nodes.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from .shape import (
     opened,
     plain,
 )
-from .writing import changed_fields, write_text
+from .writing import changed_fields, json_line, write_text
 
 # A few digits of a file make a cluster that fills the memory; beyond these a step could not be
 # simulated anyhow.
@@ -574,10 +573,11 @@ def cluster_text(cluster: Cluster) -> str:
     """What ``write_cluster`` writes. Raises InputError."""
     fields = cluster_object(cluster)
     listed = ("devices", "links", "provenance")
-    parts = [_json({key: value for key, value in fields.items() if key not in listed})]
-    parts += [_rows(key, "[]", map(_json, fields[key])) for key in listed[:2]]
+    parts = [json_line({key: value for key, value in fields.items() if key not in listed})]
+    parts += [_rows(key, "[]", map(json_line, fields[key])) for key in listed[:2]]
     if "provenance" in fields:
-        entries = (f"{_json(key)}: {_json(entry)}" for key, entry in fields["provenance"].items())
+        origins = fields["provenance"].items()
+        entries = (f"{json_line(key)}: {json_line(entry)}" for key, entry in origins)
         parts.append(_rows("provenance", "{}", entries))
     return ", ".join([parts[0].removesuffix("}"), *parts[1:]]) + "}\n"
 
@@ -587,10 +587,3 @@ def _rows(key: str, brackets: str, lines: Iterable[str]) -> str:
     inside = ",\n  ".join(lines)
     inside = f"\n  {inside}\n" if inside else ""
     return f'"{key}": {brackets[0]}{inside}{brackets[1]}'
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"provenance: cannot be written as JSON: {error}") from None

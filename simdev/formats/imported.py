@@ -5,7 +5,6 @@ its provenance.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -21,6 +20,7 @@ from ..files.graph import graph_text
 from ..files.reading import PathLike, label, read_source, text_of
 from ..files.scenario import seen_from
 from ..files.shape import UNLIMITED
+from ..files.writing import json_line
 from ..ground.errors import InputError, install_line, prefixed, refuse
 from ..ground.units import Number, decimal_text, parse_bandwidth, parse_bytes
 from ..ground.version import __version__
@@ -174,19 +174,19 @@ def imported_text(imported: AnyImported, folder: str = "") -> str:
         return cluster_text(replace(cluster, provenance=origins))
     if isinstance(imported, ImportedTables):
         tables = ",\n ".join(map(_table_text, imported.tables))
-        head = _json({"version": 1, "name": imported.name})[:-1]
-        return f'{head}, "tables": [\n {tables}\n], "provenance": {_json(provenance)}}}\n'
+        head = json_line({"version": 1, "name": imported.name})[:-1]
+        return f'{head}, "tables": [\n {tables}\n], "provenance": {json_line(provenance)}}}\n'
     assert isinstance(imported, Imported)
-    placement = dict(imported.strategy.placement)
-    parts = [
-        '"version": 1',
-        f'"graph": {graph_text(imported.graph)}',
-        f'"cluster": {cluster_text(imported.cluster).strip()}',
-        f'"strategy": {_json({"placement": placement})}',
-    ]
+    parts = {
+        "version": "1",
+        "graph": graph_text(imported.graph),
+        "cluster": cluster_text(imported.cluster).strip(),
+        "strategy": json_line({"placement": dict(imported.strategy.placement)}),
+    }
     if imported.profiles:
-        parts.append(f'"profile": {_json([seen_from(folder, path) for path in imported.profiles])}')
-    return "{" + ",\n".join([*parts, f'"provenance": {_json(provenance)}']) + "}\n"
+        parts["profile"] = json_line([seen_from(folder, path) for path in imported.profiles])
+    parts["provenance"] = json_line(provenance)
+    return "{" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -198,14 +198,7 @@ def _table_text(table: CollectiveTable) -> str:
         [f"{size} B", f"{decimal_text(seconds * 10**6)} us"] for size, seconds in table.anchors
     ]
     fields = {name: getattr(table, name) for name in ("collective", "ranks", "source")}
-    return _json(fields | {"anchors": anchors})
-
-
-def _json(value: object) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"provenance: cannot be written as JSON: {error}") from None
+    return json_line(fields | {"anchors": anchors})
 
 
 @dataclass(frozen=True)

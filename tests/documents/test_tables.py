@@ -22,7 +22,7 @@ from simdev.learn import FAMILIES
 from simdev.nouns.cluster import QUEUES, TRANSFERS
 from simdev.nouns.schedules import NAMES
 from simdev.nouns.semantics import SHIPPED
-from simdev.nouns.strategy.strategy import POLICIES
+from simdev.nouns.strategy import POLICIES
 from simdev.search import METHODS
 from simdev.search.prepare import PREPARATIONS, RULES
 
