@@ -80,8 +80,8 @@ CHOICE = Format(_ChoiceShape, prefix="collectives.")
 
 
 def read_choice(value: Any) -> Collectives:
-    """What a strategy says of collectives; its tables are a shipped collection, or an object of its
-    shape.
+    """The settings of collectives in a strategy; its tables are a shipped collection, or an object
+    of its shape.
 
     Raises InputError with every problem at once.
     """
@@ -106,7 +106,7 @@ def read_choice(value: Any) -> Collectives:
 
 
 def choice_object(choice: Collectives) -> dict[str, Any]:
-    """What a strategy's file says of collectives: what differs from the defaults."""
+    """The settings of collectives that differ from the defaults, as JSON."""
     fields = changed_fields(choice)
     if choice.tables:
         tables = [_table_object(table) for table in choice.tables]

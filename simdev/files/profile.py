@@ -160,8 +160,8 @@ _HOST = Format(_HostShape, prefix="host.")
 
 
 def shipped_rows(kinds: Iterable[str]) -> tuple[Profile, ...]:
-    """The measured rows that ship for kinds of device, which large models take by default: those
-    of the grids (profiles/DEVICE/grids) that hold any in the precision of their kernels.
+    """The shipped profiles that large models take by default on these kinds of device: the grids
+    (profiles/DEVICE/grids) with rows in the precision of their kernels.
     """
     return tuple(profile for kind in kinds for profile in _shipped_grids(kind))
 

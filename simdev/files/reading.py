@@ -1,5 +1,5 @@
-"""Safe reading of JSON: what a hostile or broken file can do is refused here, before anything looks
-at its meaning.
+"""Safe reading of JSON: a hostile or broken file is refused here, before anything looks at its
+meaning; and how messages write the place of a value in a file, and the value.
 
 Limits: 256 MiB of text (after gunzip), at most 100 times the compressed size once it is over 16
 MiB, 20 million values, 64 levels, 400 digits a number. Numbers with a point or an exponent become
@@ -93,7 +93,7 @@ def shipped(folder: Path) -> tuple[str, ...]:
 
 
 def meant(name: str, names: Sequence[str], otherwise: str) -> str:
-    """What to say of a name that is none of these: the closest of them, or ``otherwise``."""
+    """The hint for a name that is none of these: the closest of them, or ``otherwise``."""
     close = get_close_matches(name, names, 1)
     return f'did you mean "{close[0]}"?' if close else otherwise
 

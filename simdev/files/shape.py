@@ -146,8 +146,8 @@ _QUANTITIES: Mapping[tuple[Any, bool], Any] = {
     (parse_slowdown, False): Slowdown,
     (parse_times, True): Time,
 }
-"""What a file may hold for a noun's quantity, by its parser and whether the noun may lack it; who
-lacks a rate or a time leaves the key out.
+"""The type in a file of a noun's quantity, by its parser and whether it may be None; a rate or time
+that is None is left out of the file, never null.
 """
 
 
@@ -220,7 +220,8 @@ _REASONS: dict[str, str] = {
 
 
 class Format:
-    """What the file or object of one part of a scenario holds: a TypedDict, its keys, its name.
+    """The format of a file or object that is one part of a scenario: a TypedDict, its keys, its
+    name.
 
     Strict types and no unknown keys, in the dicts that it holds too. The adapter of pydantic is
     built when it is first needed, for that takes as long as reading a small file.
@@ -235,8 +236,8 @@ class Format:
         elsewhere: Mapping[str, str] = MappingProxyType({}),
         config: ConfigDict = STRICT,
     ) -> None:
-        """``prefix`` stands before each problem, for a part of a file that is read by itself;
-        ``parts`` are read so, and have keys too; ``elsewhere``: by key the place where it stands;
+        """``prefix`` is put before each problem, for a part of a file that is read by itself;
+        ``parts`` are read so, and have keys too; ``elsewhere``: by key where it belongs;
         ``config``: pydantic's, for a foreign format that may have more keys.
         """
         self.shape, self.title, self.prefix, self.config = shape, title, prefix, config

@@ -3,6 +3,12 @@
 An object without ``version`` whose values are all texts is a bare placement, ``{"matmul_1":
 "gpu:0"}``. So is one that has neither ``version`` nor an object under a key of the format. An
 object whose ``short`` names a short form and that has no key beside those of the format is none.
+
+FlexFlow's strategy files (its text format since 2021) are read into configurations. They are words
+parted by white space: how many ops; then for each its name, the type of device (0 GPU, 1 CPU), how
+many dimensions, the degree of each (innermost first, the sample last), how many device ids, the
+ids. No ids: the first devices. An op that the file leaves out is data parallel over all devices, as
+in FlexFlow.
 """
 
 from __future__ import annotations
@@ -85,7 +91,7 @@ class PipelineShape(TypedDict, total=False):
 
 @keys_of(Loader)
 class LoaderShape(TypedDict, total=False):
-    """What makes the batch.
+    """The loader, which makes the batch.
 
     - ``device``: where.
     - ``time``: of each batch.
@@ -321,7 +327,7 @@ def strategy_object(strategy: Strategy) -> dict[str, Any]:
 
 
 def _split_object(strategy: Strategy) -> dict[str, Any]:
-    """What is split, as far as anything is."""
+    """The fields of a strategy that differ from the defaults, but for placement and order."""
     fields: dict[str, Any] = {}
     if strategy.partition:
         fields["partition"] = {
@@ -360,7 +366,7 @@ def sync_object(sync: Sync) -> dict[str, Any]:
 
 
 def pipeline_object(pipeline: Parallelism) -> dict[str, Any]:
-    """What a strategy's file says of a pipeline: what differs from the defaults.
+    """The settings of a pipeline that differ from the defaults, as JSON.
 
     Raises InputError for a table of its own, which is a file beside the strategy's.
     """

@@ -136,8 +136,8 @@ def parents(path: PathLike) -> Iterator[None]:
 
 
 def _stays(target: str) -> bool:
-    """Whether a folder cannot change places with one beside it: somebody stands in it, another file
-    system begins there, or nothing can be made beside it.
+    """Whether a folder cannot change places with one beside it: it is somebody's working directory,
+    another file system begins there, or nothing can be made beside it.
     """
     here = os.path.join(os.getcwd(), "").startswith(os.path.join(target, ""))
     beside = os.access(os.path.dirname(target), os.W_OK)

@@ -176,7 +176,7 @@ JSONS: Sequence[tuple[str, str]] = (
 """Formats of texts, and of texts that are JSON, with what betrays them; the first match decides."""
 
 EXECUTION_TRACE = r'"schema"\s*:\s*"[\d.]+-chakra'
-"""What Chakra's converter begins with, and no trace of Chakra itself."""
+"""The beginning of files that Chakra's converter reads, and of no trace of Chakra itself."""
 
 
 def recognise(source: Source) -> str:

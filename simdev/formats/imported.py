@@ -1,5 +1,5 @@
-"""What a reader makes of a foreign file: a scenario, or one part of it, ready to be written with
-its provenance.
+"""Around every reader of a foreign format: the file as a source, the machine that the caller
+describes, and the result, a scenario or one part of it, ready to be written with its provenance.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Imported(AnyImported):
 
     @property
     def summary(self) -> str:
-        """How much it is, for people."""
+        """How much was imported, for people."""
         ops, devices = len(self.graph.ops), len(self.cluster.devices)
         return f"{_counted(ops, 'op')}, {_counted(devices, 'device')}"
 
@@ -132,7 +132,7 @@ class ImportedCluster(AnyImported):
 
     @property
     def summary(self) -> str:
-        """How much it is, for people."""
+        """How much was imported, for people."""
         devices, links = len(self.cluster.devices), len(self.cluster.links)
         return f"{_counted(devices, 'device')}, {_counted(links, 'link')}"
 
@@ -146,7 +146,7 @@ class ImportedTables(AnyImported):
 
     @property
     def summary(self) -> str:
-        """How much it is, for people."""
+        """How much was imported, for people."""
         return ", ".join(f"{table.collective} over {table.ranks} ranks" for table in self.tables)
 
 
@@ -159,7 +159,7 @@ def write_imported(imported: AnyImported, path: PathLike) -> None:
 
 
 def imported_text(imported: AnyImported, folder: str = "") -> str:
-    """What ``write_imported`` writes into this folder. Raises InputError."""
+    """The text that ``write_imported`` writes into this folder. Raises InputError."""
     provenance = {
         "kind": "imported",
         "format": imported.source,
@@ -203,12 +203,12 @@ def _table_text(table: CollectiveTable) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is said of the machine; None: left open.
+    """The caller's description of the machine; None: left open.
 
-    ``cluster`` is a preset or a file and stands alone, but for ``devices`` of a format that counts
-    ranks, which take so many of it; else there are ``devices`` of the kind
-    ``device``, every two joined at ``bandwidth``, each with ``memory`` ("unlimited"; None: that of
-    the kind's datasheet, else unlimited). Problems name the options of the command line.
+    ``cluster`` is a preset or a file, beside which nothing else is told but ``devices`` of a format
+    that counts ranks, which take so many of it; else there are ``devices`` of the kind ``device``,
+    every two joined at ``bandwidth``, each with ``memory`` ("unlimited"; None: that of the kind's
+    datasheet, else unlimited). Problems name the options of the command line.
     """
 
     cluster: str | None = None

@@ -48,7 +48,7 @@ Operands = list[tuple[int, Shape]]
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator as it stands in the model: attributes, shapes of inputs (None: left out) and of
+    """An operator of the model: attributes, shapes of inputs (None: left out) and of
     outputs.
 
     ``known`` holds the values of inputs that no batch changes, as nested lists, ``weights`` the
@@ -484,7 +484,9 @@ class _Builder:
         self._values[name] = _Value(op.name, type_, type_.shape)
 
     def _padded(self, node: Any, value: _Value, pad: list[int], shape: Shape) -> _Value:
-        """What a separate op pads before a window that is not padded alike on both sides."""
+        """A value padded by a separate op, before a window that is padded differently on both
+        sides.
+        """
         padded = ValueType(shape, value.stored.dtype)
         attrs: dict[str, Any] = {"pad": pad}
         if value.shape != value.stored.shape:

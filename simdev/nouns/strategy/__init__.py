@@ -114,8 +114,8 @@ class Collectives:
 
 
 def settled_cost(cost: str, algorithm: str, measured: bool) -> str:
-    """The way to cost a collective that "auto" stands for, where there are tables (``measured``) or
-    none: they know the algorithm that the library took, and tell of no other.
+    """The way to cost a collective, with "auto" settled: by tables where there are any
+    (``measured``) and no algorithm is asked for, since they hold the one that the library took.
     """
     if cost != "auto":
         return cost
@@ -123,9 +123,7 @@ def settled_cost(cost: str, algorithm: str, measured: bool) -> str:
 
 
 def choice_problems(algorithm: object, cost: object, chunks: object) -> list[str]:
-    """What is wrong with an algorithm, a way to cost it and a number of chunks, as ``field:
-    reason``.
-    """
+    """``field: reason`` for each fault of an algorithm, a way to cost it and a number of chunks."""
     problems = [
         f"{name}: must be one of {', '.join(choice)}, got {_shown(value)}"
         for name, value, choice in (("algorithm", algorithm, ALGORITHMS), ("cost", cost, COSTS))
@@ -170,7 +168,7 @@ SHORT_MEANINGS: Mapping[str, str] = {
     "expert": "Layers of recurrent networks stand on the devices of a node, samples across nodes; "
     "other networks are split as by ``owt``.",
 }
-"""What each short form of a strategy means."""
+"""The meaning of each short form of a strategy."""
 SHORT_FORMS = tuple(SHORT_MEANINGS)
 # Each microbatch is lowered: beyond this a graph has more tasks than a step can have.
 MOST_MICROBATCHES = 10_000
@@ -215,7 +213,7 @@ one step, which the text means.
 
 
 def sync_of(name: str) -> str | Sync:
-    """What a text says of synchronisation: one of SYNCS as it is, or the policy of that name.
+    """The synchronisation that a text names: one of SYNCS as it is, or the policy of that name.
 
     Raises InputError.
     """
@@ -227,7 +225,7 @@ def sync_of(name: str) -> str | Sync:
 
 
 def no_sync(shown: str) -> str:
-    """What is wrong with a ``sync`` that is written so."""
+    """The problem of a ``sync`` that is written so."""
     return f"sync: must be one of {', '.join(SYNCS)}, or an object with a policy, got {shown}"
 
 
