@@ -1,10 +1,13 @@
 """Clusters from and to JSON: devices and links one by one, by kinds, or one machine repeated on
 several nodes.
+
+``"nodes": 8`` repeats the machine on eight nodes joined by a network. Names of its devices end in
+``:`` and a number, which is counted on through the nodes: the GPUs of eight machines with eight
+GPUs each are ``gpu:0`` to ``gpu:63``, as ranks are.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +36,7 @@ from .shape import (
     opened,
     plain,
 )
-from .writing import changed_fields, write_text
+from .writing import changed_fields, json_line, write_text
 
 # A few digits of a file make a cluster that fills the memory; beyond these a step could not be
 # simulated anyhow.
@@ -57,7 +60,7 @@ def require_joinable(path: str, devices: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What joins the nodes: NICs, and one switch that never blocks.
+    """The network that joins the nodes: NICs, and one switch that never blocks.
 
     ``attach`` has an entry for each NIC of a node: the devices that it is linked with.
     ``bandwidth`` is that of a NIC, bytes per second and direction, of which ``efficiency`` is
@@ -120,9 +123,7 @@ def _problems(node: Cluster, nodes: int, network: Network) -> Iterator[str]:
 
 
 def network_problems(node: Cluster, network: Network) -> Iterator[str]:
-    """What is wrong with a network of nodes like this one, as ``path: reason``, even where there is
-    one node only.
-    """
+    """``path: reason`` for each fault of the network of nodes like this one."""
     if network.efficiency > 1:
         yield f"network.efficiency: must be at most 1, got {float(network.efficiency):g}"
     if not network.attach:
@@ -156,7 +157,7 @@ def _split(name: str) -> tuple[str, int]:
 
 @keys_of(Host)
 class HostShape(TypedDict, total=False):
-    """What dispatches the ops of a device.
+    """The host that dispatches the ops of a device.
 
     - ``mode``: ``eager``: every op is dispatched by itself, for its ``host_time``; ``graph``:
       the device's step is one CUDA graph, dispatched in ``launch``; ``none``: no host.
@@ -169,7 +170,7 @@ class HostShape(TypedDict, total=False):
 
 @keys_of(Device, "name", "kind", "node")
 class DeviceKindShape(TypedDict, total=False):
-    """What all devices of a kind share.
+    """Properties shared by all devices of a kind.
 
     - ``memory``: its size, or ``unlimited``; left out or null: that of the datasheet of its kind,
       unlimited where none tells it.
@@ -201,7 +202,7 @@ class DeviceShape(DeviceKindShape, total=False):
 
 @keys_of(Link, "ends", "kind")
 class LinkKindShape(TypedDict, total=False):
-    """What all links of a kind share.
+    """Properties shared by all links of a kind.
 
     - ``bandwidth``: in each direction.
     - ``latency``: of each transfer over it.
@@ -234,7 +235,7 @@ class LinkShape(LinkKindShape, total=False):
 
 @keys_of(Link, "ends")
 class EveryLinkShape(TypedDict, total=False):
-    """What all links share, with the keys of a kind of link."""
+    """Properties shared by all links, with the keys of a kind of link."""
 
     duplex: Literal["full", "half"]
     lanes: int
@@ -250,7 +251,7 @@ class AllToAllShape(TypedDict, total=False):
 
 
 class NetworkShape(TypedDict, total=False):
-    """What joins the machines: a switch that never blocks.
+    """The network that joins the machines: a switch that never blocks.
 
     - ``attach``: an entry for each network adapter: the device, or devices, that it is linked
       with.
@@ -405,7 +406,7 @@ def _node(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
 
 
 def _kind_problems(fields: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with kinds that nothing of the node is of; of the others it is told there."""
+    """Faults of kinds that no device or link has; those in use are checked with their devices."""
     devices, links, ends = fields["devices"], fields.get("links", ()), ("a", "b")
     # All to all, links take nothing from kinds.
     links = () if isinstance(links, dict) else links
@@ -526,7 +527,7 @@ def preset_fields(name: str) -> dict[str, Any]:
 
 
 def preset_hint(name: str) -> str:
-    """What to tell one who asked for a preset that does not exist."""
+    """A hint for whoever asked for a preset that does not exist."""
     return meant(name, preset_names(), 'there are those of "simdev clusters"')
 
 
@@ -571,13 +572,14 @@ def write_cluster(cluster: Cluster, path: PathLike) -> None:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """What ``write_cluster`` writes. Raises InputError."""
+    """The text that ``write_cluster`` writes. Raises InputError."""
     fields = cluster_object(cluster)
     listed = ("devices", "links", "provenance")
-    parts = [_json({key: value for key, value in fields.items() if key not in listed})]
-    parts += [_rows(key, "[]", map(_json, fields[key])) for key in listed[:2]]
+    parts = [json_line({key: value for key, value in fields.items() if key not in listed})]
+    parts += [_rows(key, "[]", map(json_line, fields[key])) for key in listed[:2]]
     if "provenance" in fields:
-        entries = (f"{_json(key)}: {_json(entry)}" for key, entry in fields["provenance"].items())
+        origins = fields["provenance"].items()
+        entries = (f"{json_line(key)}: {json_line(entry)}" for key, entry in origins)
         parts.append(_rows("provenance", "{}", entries))
     return ", ".join([parts[0].removesuffix("}"), *parts[1:]]) + "}\n"
 
@@ -587,10 +589,3 @@ def _rows(key: str, brackets: str, lines: Iterable[str]) -> str:
     inside = ",\n  ".join(lines)
     inside = f"\n  {inside}\n" if inside else ""
     return f'"{key}": {brackets[0]}{inside}{brackets[1]}'
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"provenance: cannot be written as JSON: {error}") from None

@@ -16,7 +16,7 @@ from ..costs.collectives import (
     shipped_tables,
     table_of_fields,
 )
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, prefixed, refuse
 from ..ground.units import time_text
 from ..nouns.strategy import Collectives
 from .reading import PathLike, shown
@@ -80,8 +80,8 @@ CHOICE = Format(_ChoiceShape, prefix="collectives.")
 
 
 def read_choice(value: Any) -> Collectives:
-    """What a strategy says of collectives; its tables are a shipped collection, or an object of its
-    shape.
+    """The settings of collectives in a strategy; its tables are a shipped collection, or an object
+    of its shape.
 
     Raises InputError with every problem at once.
     """
@@ -100,15 +100,13 @@ def read_choice(value: Any) -> Collectives:
             "collectives.tables: must be the name of a collection or an object, got "
             f"{shown(source)}"
         )
-    try:
+    with prefixed("collectives.tables."):
         tables = () if source is None else read_collectives(source)
-    except InputError as error:
-        raise InputError(f"collectives.tables.{problem}" for problem in error.problems) from None
     return Collectives(**fields, tables=tables)
 
 
 def choice_object(choice: Collectives) -> dict[str, Any]:
-    """What a strategy's file says of collectives: what differs from the defaults."""
+    """The settings of collectives that differ from the defaults, as JSON."""
     fields = changed_fields(choice)
     if choice.tables:
         tables = [_table_object(table) for table in choice.tables]

@@ -11,7 +11,7 @@ from pydantic import PlainValidator
 from typing_extensions import TypedDict
 
 from ..costs import DeviceSpec, Efficiency, Profile
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, collecting, refuse
 from .reading import PRESETS, PathLike, meant, shipped, shown
 from .shape import Bandwidth, Flops, Format, OptionalBytes, Seconds, Share
 
@@ -41,10 +41,8 @@ def _by_dtype(value: Any) -> dict[str, dict[str, Any]]:
         if not isinstance(shares, dict):
             problems.append(f".{dtype}: must be an object, got {shown(shares)}")
             continue
-        try:
+        with collecting(problems, f".{dtype}"):
             known[dtype] = _EFFICIENCY.validated(shares)
-        except InputError as error:
-            problems += [f".{dtype}{problem}" for problem in error.problems]
     refuse(problems)
     return known
 
@@ -94,10 +92,6 @@ class _DeviceShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
-_SPEC = (
-    *("kind", "name", "family", "flops", "memory_bandwidth", "memory", "blas_workspace"),
-    *("launch", "launch_gap", "dispatch", "sustained_clock", "provenance"),
-)
 FORMAT = Format(_DeviceShape, "a device")
 
 
@@ -135,7 +129,7 @@ def datasheets(
     sheets: Sequence[DeviceSpec], kinds: Iterable[str], profiles: Iterable[Profile]
 ) -> tuple[DeviceSpec, ...]:
     """The given datasheets, then those shipped of the other kinds that a cluster (``kinds``) or
-    profiles name: what every scenario has, from a file or made in Python.
+    profiles name. Every scenario has these, from a file or made in Python.
     """
     named = [*kinds, *(kind for profile in profiles for kind in profile.device_kinds)]
     given = {spec.kind for spec in sheets}
@@ -158,18 +152,24 @@ def _shipped(kind: str) -> DeviceSpec | None:
 
 def _spec(fields: dict[str, Any]) -> DeviceSpec:
     # Its ports and the bandwidth that was measured are for the tests of presets alone.
-    given = {key: fields[key] for key in _SPEC if key in fields}
-    measured = fields.get("measured", {})
+    others = ("efficiency", "measured", "ports")
+    given = {key: value for key, value in fields.items() if key not in others}
+    measured, flops = fields.get("measured", {}), fields["flops"]
     efficiency: dict[str, dict[str, Efficiency]] = {}
     problems: list[str] = []
     for op_class, by_dtype in fields.get("efficiency", {}).items():
         efficiency[op_class] = known = {}
         for dtype, shares in by_dtype.items():
             place = f"efficiency.{op_class}" + (f".{dtype}" if dtype and len(by_dtype) > 1 else "")
-            try:
-                known[dtype or _only_dtype(fields["flops"])] = Efficiency(**shares)
-            except InputError as error:
-                problems += [_joined(place, problem) for problem in error.problems]
+            # The short form is of the dtype of the datasheet, if that has but one.
+            if not dtype and len(flops) != 1:
+                problems.append(
+                    f'{place}: of which dtype? Write "dtype": "bfloat16" beside it, or '
+                    '{"bfloat16": {...}}; "any" where it holds for all'
+                )
+                continue
+            with collecting(problems, f"{place}."):
+                known[dtype or next(iter(flops))] = Efficiency(**shares)
     refuse(problems)
     return DeviceSpec(
         **given,
@@ -177,17 +177,3 @@ def _spec(fields: dict[str, Any]) -> DeviceSpec:
         sustained=measured.get("flops", {}),
         burst=measured.get("burst_flops", {}),
     )
-
-
-def _only_dtype(flops: Mapping[str, Any]) -> str:
-    """The dtype of a short form that tells none: that of the datasheet, if it has but one."""
-    if len(flops) != 1:
-        raise InputError(
-            ': of which dtype? Write "dtype": "bfloat16" beside it, or {"bfloat16": {...}}; '
-            '"any" where it holds for all'
-        )
-    return next(iter(flops))
-
-
-def _joined(place: str, problem: str) -> str:
-    return f"{place}{problem}" if problem.startswith(":") else f"{place}.{problem}"

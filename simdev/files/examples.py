@@ -1,7 +1,7 @@
 """Where the examples lie that ship with simdev: scenarios, the profiles and graphs that they name,
 and notebooks.
 
-In a clone they stand at the top of the repository, beside the package; a wheel holds them inside it
+In a clone they are at the top of the repository, beside the package; a wheel holds them inside it
 (setup.py copies them there).
 """
 
@@ -37,7 +37,7 @@ def scenario_names() -> tuple[str, ...]:
 
 
 def scenario_path(source: str) -> str:
-    """Where a scenario lies that is named by a path, or as an example that ships; a file of that
+    """The path of a scenario named by its path, or by the name of a shipped example; a file of that
     name goes first, as with presets.
 
     Raises InputError for a word that is neither.

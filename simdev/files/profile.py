@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 from ..costs import Profile, Row, profile_key
 from ..costs.header import fields_of, object_at
 from ..costs.roofline import LAUNCH_GAP
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, collecting, refuse, within
 from ..ground.units import MAX_PS, PS_PER_SECOND, decimal_text, exact, parse_time
 from ..nouns.models.large.transformer import PRECISIONS
 from .examples import examples_folder
@@ -160,8 +160,8 @@ _HOST = Format(_HostShape, prefix="host.")
 
 
 def shipped_rows(kinds: Iterable[str]) -> tuple[Profile, ...]:
-    """The measured rows that ship for kinds of device, which large models take by default: those
-    of the grids (profiles/DEVICE/grids) that hold any in the precision of their kernels.
+    """The shipped profiles that large models take by default on these kinds of device: the grids
+    (profiles/DEVICE/grids) with rows in the precision of their kernels.
     """
     return tuple(profile for kind in kinds for profile in _shipped_grids(kind))
 
@@ -186,13 +186,8 @@ def read_profile(source: PathLike | Mapping[str, Any]) -> Profile:
     Raises InputError with every problem at once, each with its line.
     """
     if isinstance(source, (str, os.PathLike)):
-        try:
-            return _profile(
-                (f"line {number}", value, faults)
-                for number, value, faults in read_json_lines(source)
-            )
-        except InputError as error:
-            raise error.within(label(source)) from None
+        with within(label(source)):
+            return _profile((f"line {n}", *entry) for n, *entry in read_json_lines(source))
     unknown = [f"{key}: unknown key" for key in source if key not in ("header", "rows")]
     if unknown or not isinstance(source.get("rows"), list):
         raise InputError(unknown or "rows: must be a list of rows, beside an optional header")
@@ -206,15 +201,13 @@ def _profile(entries: Iterable[tuple[str, Any, tuple[str, ...]]]) -> Profile:
     places: dict[str, str] = {}
     problems: list[str] = []
     for number, (place, value, faults) in enumerate(entries):
-        try:
+        row = None
+        with collecting(problems, f"{place}: "):
             refuse(faults)
             if number == 0 and _is_header(value):
                 header = plain(value)
-                continue
-            row = _row(value)
-        except InputError as error:
-            problems.extend(f"{place}: {problem}" for problem in error.problems)
-            continue
+            else:
+                row = _row(value)
         if row is not None:
             # Two rows of one key would leave it to their order which time counts.
             if places.setdefault(row.key, place) is not place:

@@ -1,7 +1,7 @@
 """The archive of a program that torch.export saved: what it calls and the shapes of its tensors.
 
-The values of weights are never read, nor are examples of its inputs, which are pickled: their
-shapes stand with the calls. Format: torch/_export/serde/schema.py of PyTorch 2.7 and later,
+The values of weights are never read, nor are examples of its inputs, which are pickled: the calls
+tell their shapes. Format: torch/_export/serde/schema.py of PyTorch 2.7 and later,
 version 8.
 """
 

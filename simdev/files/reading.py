@@ -1,5 +1,5 @@
-"""Safe reading of JSON: what a hostile or broken file can do is refused here, before anything looks
-at its meaning.
+"""Safe reading of JSON: a hostile or broken file is refused here, before anything looks at its
+meaning; and how messages write the place of a value in a file, and the value.
 
 Limits: 256 MiB of text (after gunzip), at most 100 times the compressed size once it is over 16
 MiB, 20 million values, 64 levels, 400 digits a number. Numbers with a point or an exponent become
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ground import PACKAGE
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, collecting, refuse, within
 from ..ground.units import MAX_DIGITS
 
 PRESETS = PACKAGE / "files" / "presets"
@@ -93,7 +93,7 @@ def shipped(folder: Path) -> tuple[str, ...]:
 
 
 def meant(name: str, names: Sequence[str], otherwise: str) -> str:
-    """What to say of a name that is none of these: the closest of them, or ``otherwise``."""
+    """The hint for a name that is none of these: the closest of them, or ``otherwise``."""
     close = get_close_matches(name, names, 1)
     return f'did you mean "{close[0]}"?' if close else otherwise
 
@@ -202,10 +202,8 @@ def unpacked(read: Callable[[int], bytes], packed: int) -> bytes:
 def read_json(path: PathLike) -> Any:
     """The one JSON value that a file holds. Raises InputError with every problem at once."""
     text = read_text(path)
-    try:
+    with within(label(path)):
         return parse_json(text)
-    except InputError as error:
-        raise error.within(label(path)) from None
 
 
 def parse_json(text: str) -> Any:
@@ -229,14 +227,10 @@ def read_json_lines(path: PathLike) -> Iterator[tuple[int, Any, tuple[str, ...]]
         raise InputError("one JSON value over several lines: must hold one a line")
     for number, line in enumerate(text.split("\n"), 1):
         if line and not line.isspace():
-            try:
-                yield number, parser.parse(line), ()
-            except InputError as error:
-                yield (
-                    number,
-                    None,
-                    tuple(problem.removeprefix("line 1, ") for problem in error.problems),
-                )
+            value, problems = None, list[str]()
+            with collecting(problems):
+                value = parser.parse(line)
+            yield number, value, tuple(line.removeprefix("line 1, ") for line in problems)
 
 
 def _is_one_value(text: str) -> bool:

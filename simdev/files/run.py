@@ -3,10 +3,10 @@ to be judged.
 
 Tables are objects of columns of one length; a task, resource, buffer or device is named by its row.
 ``spans`` may list the tasks in any order. ``step_time_ps``, ``feasible`` and ``memory`` are claims:
-reading does not believe them, it hands them to the checker. What the checker is there to find (a
-span too short, a claim too low) is no error here; what makes no sense (a row that is not there, a
-negative duration) is. A run of several ``steps`` that follow one another claims when the last of
-them ends, ``trace_ps``, in place of ``step_time_ps``.
+reading does not believe them, it hands them to the checker. Faults that the checker is there to
+find (a span too short, a claim too low) are no errors here; values without sense (a row that is not
+there, a negative duration) are. A run of several ``steps`` that follow one another claims when the
+last of them ends, ``trace_ps``, in place of ``step_time_ps``.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class SavedRun:
 
     @property
     def task_graph(self) -> TaskGraph:
-        """What was executed."""
+        """The task graph that was executed."""
         return self.trace.task_graph
 
 

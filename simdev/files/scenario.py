@@ -1,4 +1,5 @@
-"""Scenarios from JSON: four parts, each a path, a preset's name or the object itself.
+"""Scenarios from JSON: four parts, each a path, a preset's name or the object itself; the files
+that its parts name; and the grids of sweeps.
 
 A path is relative to the scenario file. It may lead upwards (scenarios/ refers to ../profiles) and
 may be absolute: a scenario names files as a command line does, and a file so named is only ever
@@ -126,7 +127,7 @@ def _refuse_folder(name: Any, folder: str) -> None:
 
 
 def sizes_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """What a graph says of its model beside the name."""
+    """The sizes of a model that a graph tells beside its name."""
     return {str(key): size for key, size in value.items() if key != "model"}
 
 
@@ -153,7 +154,7 @@ OTHERS = {
     ".jsonl": 'a profile, and no scenario: a scenario names it, "profile": ["FILE"]',
     ".onnx": "a model of ONNX, and no scenario: simdev import makes one of it",
 }
-"""What other files are that people simulate, by how their names end."""
+"""Hints for other files that people try to simulate, by how their names end."""
 
 
 def parsed(path: str, limit: Any) -> Any:
@@ -461,7 +462,9 @@ class _Reader:
         )
 
     def _model(self, value: Any) -> Any:
-        """What a graph is told by; a model at its usual sizes by its name alone, as a preset is."""
+        """The value that tells a graph; a bare name of a model becomes the model at its usual
+        sizes.
+        """
         is_model = self._is_name(value) and value in {*MODELS, *LARGE}
         return {"model": value} if is_model else value
 

@@ -32,7 +32,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import custom_error_schema
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, collecting, refuse, within
 from ..ground.units import (
     MAX_BYTES,
     exact,
@@ -146,8 +146,8 @@ _QUANTITIES: Mapping[tuple[Any, bool], Any] = {
     (parse_slowdown, False): Slowdown,
     (parse_times, True): Time,
 }
-"""What a file may hold for a noun's quantity, by its parser and whether the noun may lack it; who
-lacks a rate or a time leaves the key out.
+"""The type in a file of a noun's quantity, by its parser and whether it may be None; a rate or time
+that is None is left out of the file, never null.
 """
 
 
@@ -220,7 +220,8 @@ _REASONS: dict[str, str] = {
 
 
 class Format:
-    """What the file or object of one part of a scenario holds: a TypedDict, its keys, its name.
+    """The format of a file or object that is one part of a scenario: a TypedDict, its keys, its
+    name.
 
     Strict types and no unknown keys, in the dicts that it holds too. The adapter of pydantic is
     built when it is first needed, for that takes as long as reading a small file.
@@ -235,8 +236,8 @@ class Format:
         elsewhere: Mapping[str, str] = MappingProxyType({}),
         config: ConfigDict = STRICT,
     ) -> None:
-        """``prefix`` stands before each problem, for a part of a file that is read by itself;
-        ``parts`` are read so, and have keys too; ``elsewhere``: by key the place where it stands;
+        """``prefix`` is put before each problem, for a part of a file that is read by itself;
+        ``parts`` are read so, and have keys too; ``elsewhere``: by key where it belongs;
         ``config``: pydantic's, for a foreign format that may have more keys.
         """
         self.shape, self.title, self.prefix, self.config = shape, title, prefix, config
@@ -267,10 +268,8 @@ class Format:
         problems = _version_problems(value, needs_version, self.title)
         if problems and "version" in value:
             raise InputError(problems)
-        try:
+        with collecting(problems):
             fields = self.validated({key: item for key, item in value.items() if key != "version"})
-        except InputError as error:
-            raise InputError([*problems, *error.problems]) from None
         refuse(problems)
         return fields
 
@@ -305,10 +304,8 @@ def opened(source: Any) -> Iterator[tuple[Any, bool]]:
         yield source, False
         return
     value = read_json(source)
-    try:
+    with within(label(source)):
         yield value, True
-    except InputError as error:
-        raise error.within(label(source)) from None
 
 
 def _version_problems(value: Any, needs_version: bool, title: str) -> list[str]:

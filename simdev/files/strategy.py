@@ -3,19 +3,25 @@
 An object without ``version`` whose values are all texts is a bare placement, ``{"matmul_1":
 "gpu:0"}``. So is one that has neither ``version`` nor an object under a key of the format. An
 object whose ``short`` names a short form and that has no key beside those of the format is none.
+
+FlexFlow's strategy files (its text format since 2021) are read into configurations. They are words
+parted by white space: how many ops; then for each its name, the type of device (0 GPU, 1 CPU), how
+many dimensions, the degree of each (innermost first, the sample last), how many device ids, the
+ids. No ids: the first devices. An op that the file leaves out is data parallel over all devices, as
+in FlexFlow.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, collecting, refuse, within
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.semantics import op_semantics, output_axes, traits_of
@@ -85,7 +91,7 @@ class PipelineShape(TypedDict, total=False):
 
 @keys_of(Loader)
 class LoaderShape(TypedDict, total=False):
-    """What makes the batch.
+    """The loader, which makes the batch.
 
     - ``device``: where.
     - ``time``: of each batch.
@@ -144,68 +150,75 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
         problems: list[str] = []
         # Where the whole has not its shape, the parts that are read by themselves are tried all the
         # same, so that every problem is told at once.
-        is_readable = True
+        fields, is_whole = value, True
         try:
             fields = FORMAT.checked(value)
         except InputError as error:
             if not isinstance(value, dict) or error.problems[0].startswith("version"):
                 raise
-            problems, fields, is_readable = list(error.problems), value, False
-        read: dict[str, Any] = {"order": _order(fields.get("order", "fifo"), problems)}
-        if not is_readable:
-            read_sync(fields.get("sync"), problems)
-        else:
-            read |= _split_fields(fields, problems)
-        if "collectives" in fields:
-            read["collectives"] = _collectives(fields["collectives"], problems)
-        if "accumulate" in fields:
-            read["accumulate"] = fields["accumulate"]
-        if is_readable and "loader" in fields:
-            read["loader"] = Loader(**fields["loader"])
-        if "pipeline" in fields:
-            read["pipeline"] = read_pipeline(fields["pipeline"], folder, problems)
+            problems, is_whole = list(error.problems), False
+        parts = _parts(fields, folder, is_whole, problems)
         refuse(problems)
-        return Strategy(fields.get("placement", {}), **read)
+        return Strategy(fields.get("placement", {}), **parts)
 
 
-def _split_fields(fields: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """What a strategy says of splits; what is wrong joins ``problems``."""
-    partition, tensors = {}, dict[str, dict[int, int]]()
-    for key, configuration in fields.get("partition", {}).items():
-        try:
+def _parts(
+    fields: Mapping[str, Any], folder: str, is_whole: bool, problems: list[str]
+) -> dict[str, Any]:
+    """The parts of a strategy but for its placement, only those checked by themselves where the
+    whole has not its shape; what is wrong joins ``problems``.
+    """
+    parts: dict[str, Any] = {}
+
+    def read(name: str, reader: Callable[[Any], Any]) -> None:
+        if name in fields:
+            with collecting(problems):
+                parts[name] = reader(fields[name])
+
+    read("order", _order)
+    if is_whole:
+        read("partition", _partition)
+        read("tensors", _tensors)
+    read("sync", _sync)
+    if is_whole:
+        read("short", _short)
+        read("devices", lambda names: _devices(names, fields.get("short")))
+        read("accumulate", int)
+        read("loader", lambda loader: Loader(**loader))
+    read("collectives", read_choice)
+    read("pipeline", lambda pipeline: _pipeline(pipeline, folder))
+    return parts
+
+
+def _partition(value: Mapping[str, Any]) -> dict[str, Configuration]:
+    partition, problems = {}, list[str]()
+    for key, configuration in value.items():
+        with collecting(problems, f'partition["{key}"].'):
             partition[key] = Configuration(**configuration)
-        except InputError as error:
-            problems += [f'partition["{key}"].{problem}' for problem in error.problems]
-    for key, degrees in fields.get("tensors", {}).items():
-        tensors[key] = {}
-        for dimension, degree in degrees.items():
-            if dimension.isdecimal() and dimension.isascii():
-                tensors[key][int(dimension)] = degree
-            else:
-                problems.append(
-                    f'tensors["{key}"]["{dimension}"]: must be the number of a dimension'
-                )
-    sync, short = read_sync(fields.get("sync"), problems), fields.get("short")
-    devices = tuple(fields.get("devices", ()))
-    if short is not None and short not in SHORT_FORMS:
-        problems.append(f"short: must be one of {', '.join(SHORT_FORMS)}, got {shown(short)}")
-    if devices and short not in SHORT_FORMS:
-        problems.append("devices: go with a short form; a configuration names its own")
-    return {
-        "partition": partition,
-        "tensors": tensors,
-        "sync": sync,
-        "short": short,
-        "devices": devices,
-    }
+    refuse(problems)
+    return partition
 
 
-def _collectives(value: Any, problems: list[str]) -> Collectives:
-    try:
-        return read_choice(value)
-    except InputError as error:
-        problems.extend(error.problems)
-        return Collectives()
+def _tensors(value: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    refuse(
+        f'tensors["{key}"]["{dimension}"]: must be the number of a dimension'
+        for key, degrees in value.items()
+        for dimension in degrees
+        if not (dimension.isdecimal() and dimension.isascii())
+    )
+    return {key: {int(k): degree for k, degree in value[key].items()} for key in value}
+
+
+def _short(value: str) -> str:
+    if value not in SHORT_FORMS:
+        raise InputError(f"short: must be one of {', '.join(SHORT_FORMS)}, got {shown(value)}")
+    return value
+
+
+def _devices(value: list[str], short: Any) -> tuple[str, ...]:
+    if value and short not in SHORT_FORMS:
+        raise InputError("devices: go with a short form; a configuration names its own")
+    return tuple(value)
 
 
 def is_bare(value: dict[str, Any]) -> bool:
@@ -219,43 +232,30 @@ def is_bare(value: dict[str, Any]) -> bool:
     return not (set(value) == {"order"} and value["order"] in POLICIES)
 
 
-def _order(value: Any, problems: list[str]) -> Order:
-    try:
-        if isinstance(value, str):
-            return Order(value)
-        if not isinstance(value, dict):
-            raise InputError(
-                f"order: must be the name of a policy or an object, got {shown(value)}"
-            )
-        fields = ORDER.validated(value)
-        sequence = {queue: tuple(entries) for queue, entries in fields.get("sequence", {}).items()}
-        return Order(fields["policy"], fields.get("priority", {}), sequence)
-    except InputError as error:
-        problems.extend(error.problems)
-        return Order()
+def _order(value: Any) -> Order:
+    if isinstance(value, str):
+        return Order(value)
+    if not isinstance(value, dict):
+        raise InputError(f"order: must be the name of a policy or an object, got {shown(value)}")
+    fields = ORDER.validated(value)
+    sequence = {queue: tuple(entries) for queue, entries in fields.get("sequence", {}).items()}
+    return Order(fields["policy"], fields.get("priority", {}), sequence)
 
 
-def read_sync(value: Any, problems: list[str]) -> str | Sync:
-    """How gradients are added up: one of SYNCS, the policy of a name or an object, or "" where
-    nothing is given.
-
-    What is wrong joins ``problems``.
+def _sync(value: Any) -> str | Sync:
+    """How gradients are added up: one of SYNCS, the policy of a name or an object, or "" (the
+    default, which depends on the short form) where nothing is given. Raises InputError.
     """
-    # The default depends on the short form, which only the strategy knows.
     if value is None:
         return ""
-    try:
-        if isinstance(value, str) and value in (*SYNCS, *POLICY_NAMES):
-            return sync_of(value)
-        if not isinstance(value, Mapping):
-            raise InputError(no_sync(shown(value)))
-        settings = SYNC.validated(value)
-        if "servers" in settings:
-            settings["servers"] = _servers(settings["servers"])
-        return sync_policy(settings.pop("policy"), **settings)
-    except InputError as error:
-        problems.extend(error.problems)
-        return SYNCS[0]
+    if isinstance(value, str) and value in (*SYNCS, *POLICY_NAMES):
+        return sync_of(value)
+    if not isinstance(value, Mapping):
+        raise InputError(no_sync(shown(value)))
+    settings = SYNC.validated(value)
+    if "servers" in settings:
+        settings["servers"] = _servers(settings["servers"])
+    return sync_policy(settings.pop("policy"), **settings)
 
 
 def _servers(value: Any) -> str | tuple[str, ...]:
@@ -274,19 +274,12 @@ def _servers(value: Any) -> str | tuple[str, ...]:
     return tuple(names)
 
 
-def read_pipeline(value: Any, folder: str, problems: list[str]) -> Parallelism | None:
-    """The pipeline of a strategy; a table's path is relative to ``folder``.
-
-    What is wrong joins ``problems``.
-    """
-    try:
-        if not isinstance(value, Mapping):
-            hint = '; write {"pp": 4, "microbatches": 16}' if isinstance(value, str) else ""
-            raise InputError(f"pipeline: must be an object, got {shown(value)}{hint}")
-        fields = PIPELINE.validated(value)
-    except InputError as error:
-        problems.extend(error.problems)
-        return None
+def _pipeline(value: Any, folder: str) -> Parallelism:
+    """The pipeline of a strategy; a table's path is relative to ``folder``. Raises InputError."""
+    if not isinstance(value, Mapping):
+        hint = '; write {"pp": 4, "microbatches": 16}' if isinstance(value, str) else ""
+        raise InputError(f"pipeline: must be an object, got {shown(value)}{hint}")
+    fields = PIPELINE.validated(value)
     try:
         if fields.get("table") is not None:
             fields["table"] = _table(fields, folder)
@@ -299,8 +292,7 @@ def read_pipeline(value: Any, folder: str, problems: list[str]) -> Parallelism |
     except InputError as error:
         # A table is a file of its own: its problems are told of it.
         prefix = "pipeline." if error.file is None else f"pipeline.table: {error.file}: "
-        problems.extend(prefix + problem for problem in error.problems)
-        return None
+        raise InputError(prefix + problem for problem in error.problems) from None
 
 
 def _table(fields: Mapping[str, Any], folder: str) -> str:
@@ -335,7 +327,7 @@ def strategy_object(strategy: Strategy) -> dict[str, Any]:
 
 
 def _split_object(strategy: Strategy) -> dict[str, Any]:
-    """What is split, as far as anything is."""
+    """The fields of a strategy that differ from the defaults, but for placement and order."""
     fields: dict[str, Any] = {}
     if strategy.partition:
         fields["partition"] = {
@@ -374,7 +366,7 @@ def sync_object(sync: Sync) -> dict[str, Any]:
 
 
 def pipeline_object(pipeline: Parallelism) -> dict[str, Any]:
-    """What a strategy's file says of a pipeline: what differs from the defaults.
+    """The settings of a pipeline that differ from the defaults, as JSON.
 
     Raises InputError for a table of its own, which is a file beside the strategy's.
     """
@@ -398,10 +390,8 @@ def read_flexflow_strategy(path: PathLike, graph: Graph, cluster: Cluster) -> St
     begin with "cpu" are CPUs; where all are or none is, all count). Raises InputError with the
     file's name.
     """
-    try:
+    with within(label(path)):
         return _strategy(_Words(read_text(path).split()), graph, cluster)
-    except InputError as error:
-        raise error.within(label(path)) from None
 
 
 class _Words:
@@ -445,15 +435,11 @@ def _strategy(words: _Words, graph: Graph, cluster: Cluster) -> Strategy:
         )
         if name in partition:
             problems.append(f"{where}: stands there twice")
-        try:
+        with collecting(problems):
             partition[name] = _configuration(graph, cluster, name, kind, degrees, ids)
-        except InputError as error:
-            problems += error.problems
     if words.at < len(words.words):
-        problems.append(
-            f"word {words.at + 1}: nothing may follow the last op, got "
-            f"{words.words[words.at][:40]!r}"
-        )
+        word = words.words[words.at][:40]
+        problems.append(f"word {words.at + 1}: nothing may follow the last op, got {word!r}")
     refuse(problems)
     return Strategy(partition=partition | _data_parallel(graph, cluster, partition))
 
@@ -477,7 +463,7 @@ def _configuration(
             f'op "{name}": has {len(degrees)} dimensions here, its output has {len(axes)}'
         )
     outermost_first = list(zip(axes, reversed(degrees), strict=True))
-    devices = _devices(cluster, kind)
+    devices = _of_type(cluster, kind)
     problems = [
         f'op "{name}": dimension {dimension} of its output (axis "{axis}") cannot be '
         f"cut into {degree} parts"
@@ -501,7 +487,7 @@ def _in_runs(ids: list[int], length: int) -> bool:
     return all(len(run) == 1 for run in runs) and len(set.union(*runs)) == len(runs)
 
 
-def _devices(cluster: Cluster, kind: int) -> list[str]:
+def _of_type(cluster: Cluster, kind: int) -> list[str]:
     hosts = [device.name for device in cluster.devices if device.runs_ops and device.is_host]
     # On a cluster of CPUs alone, or of GPUs alone, both types mean all devices.
     if kind == CPU and hosts:
@@ -515,7 +501,7 @@ def _data_parallel(
     """Forward ops that the file leaves out: their samples spread over all devices, where these
     divide them.
     """
-    names, partition = tuple(_devices(cluster, GPU)), {}
+    names, partition = tuple(_of_type(cluster, GPU)), {}
     weights = weights_of(graph)
     for position, op in enumerate(graph.ops):
         if op.name in given or op.phase != "forward" or traits_of(op.kind).leaf:

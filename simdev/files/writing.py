@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import gzip
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from dataclasses import fields, is_dataclass
 from itertools import count
 from typing import Any
 
+from ..ground.errors import InputError
 from ..ground.units import units_of
 from .reading import PathLike
 
@@ -134,8 +136,8 @@ def parents(path: PathLike) -> Iterator[None]:
 
 
 def _stays(target: str) -> bool:
-    """Whether a folder cannot change places with one beside it: somebody stands in it, another file
-    system begins there, or nothing can be made beside it.
+    """Whether a folder cannot change places with one beside it: it is somebody's working directory,
+    another file system begins there, or nothing can be made beside it.
     """
     here = os.path.join(os.getcwd(), "").startswith(os.path.join(target, ""))
     beside = os.access(os.path.dirname(target), os.W_OK)
@@ -200,6 +202,16 @@ def write_text(path: PathLike, text: str) -> None:
         data = gzip.compress(data, 6, mtime=0)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(data)
+
+
+def json_line(value: Any) -> str:
+    """A value as JSON in a line. Raises InputError for what cannot be JSON, which is a provenance:
+    all else is checked.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"provenance: cannot be written as JSON: {error}") from None
 
 
 def changed_fields(noun: Any, *always: str) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from .imported import (
     ZIP,
     AnyImported,
     Imported,
-    ImportedCluster,
-    ImportedTables,
     Machine,
     Source,
     graph_scenario,
@@ -176,7 +174,7 @@ JSONS: Sequence[tuple[str, str]] = (
 """Formats of texts, and of texts that are JSON, with what betrays them; the first match decides."""
 
 EXECUTION_TRACE = r'"schema"\s*:\s*"[\d.]+-chakra'
-"""What Chakra's converter begins with, and no trace of Chakra itself."""
+"""The beginning of files that Chakra's converter reads, and of no trace of Chakra itself."""
 
 
 def recognise(source: Source) -> str:
@@ -205,10 +203,7 @@ def recognise(source: Source) -> str:
 __all__ = [
     "FORMATS",
     "TORCH_FORMATS",
-    "AnyImported",
     "Imported",
-    "ImportedCluster",
-    "ImportedTables",
     "Machine",
     "Source",
     "graph_scenario",

@@ -1,8 +1,8 @@
 """The step that the ranks of a Chakra trace run together, as one graph.
 
-Computations become ops with the times of the trace; what is sent becomes a tensor that the op
-before it makes and the ops behind it read on their own devices, so that the simulated network
-carries it, beside the computations, and times of communication in the trace are not used. A
+Computations become ops with the times of the trace. A message becomes a tensor: the op before it
+makes the tensor, and the ops behind it read it on their own devices. So the simulated network
+carries it, beside the computations, and the times of communication in the trace are not used. A
 collective is one op over its ranks; a gather or scatter is so many tensors sent. Sizes are those
 that ASTRA-sim gives ``comm_size`` (``collective_algorithm/Ring.cc``): the share of a rank for an
 all-gather, else the whole buffer. The root of a collective is its first rank.
@@ -148,7 +148,7 @@ _RANK = re.compile(r"([0-9]{1,9})\.(?:et|json)(?:\.gz)?\Z")
 
 @dataclass(frozen=True)
 class _Done:
-    """What it means that nodes have finished on a rank: ops to wait for, and tensors to read."""
+    """The ops to wait for, and the tensors to read, of nodes that have finished on a rank."""
 
     ops: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
@@ -345,8 +345,8 @@ class _Builder:
         return name
 
     def _carrier(self, rank: int, node: Node, before: _Done) -> str:
-        """The op whose finish lets the node send: what it waits for where that is a single op on
-        its device, or an op of no time that waits for all.
+        """The op whose finish lets the node send: the single op on its device for which it waits,
+        else an op of no time that waits for all.
         """
         device = self.devices[rank]
         if len(before.ops) == 1 and not before.tensors and self.placement[before.ops[0]] == device:

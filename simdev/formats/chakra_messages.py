@@ -280,7 +280,7 @@ def _of_jsonizer(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """The JSON values that stand one behind another."""
+    """The JSON values of a text, one behind another."""
     decoder, position = json.JSONDecoder(), 0
     while position < len(text):
         if text[position].isspace():

@@ -1,11 +1,10 @@
-"""What a reader makes of a foreign file: a scenario, or one part of it, ready to be written with
-its provenance.
+"""Around every reader of a foreign format: the file as a source, the machine that the caller
+describes, and the result, a scenario or one part of it, ready to be written with its provenance.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -21,6 +20,7 @@ from ..files.graph import graph_text
 from ..files.reading import PathLike, label, read_source, text_of
 from ..files.scenario import seen_from
 from ..files.shape import UNLIMITED
+from ..files.writing import json_line
 from ..ground.errors import InputError, install_line, prefixed, refuse
 from ..ground.units import Number, decimal_text, parse_bandwidth, parse_bytes
 from ..ground.version import __version__
@@ -119,7 +119,7 @@ class Imported(AnyImported):
 
     @property
     def summary(self) -> str:
-        """How much it is, for people."""
+        """How much was imported, for people."""
         ops, devices = len(self.graph.ops), len(self.cluster.devices)
         return f"{_counted(ops, 'op')}, {_counted(devices, 'device')}"
 
@@ -132,7 +132,7 @@ class ImportedCluster(AnyImported):
 
     @property
     def summary(self) -> str:
-        """How much it is, for people."""
+        """How much was imported, for people."""
         devices, links = len(self.cluster.devices), len(self.cluster.links)
         return f"{_counted(devices, 'device')}, {_counted(links, 'link')}"
 
@@ -146,7 +146,7 @@ class ImportedTables(AnyImported):
 
     @property
     def summary(self) -> str:
-        """How much it is, for people."""
+        """How much was imported, for people."""
         return ", ".join(f"{table.collective} over {table.ranks} ranks" for table in self.tables)
 
 
@@ -159,7 +159,7 @@ def write_imported(imported: AnyImported, path: PathLike) -> None:
 
 
 def imported_text(imported: AnyImported, folder: str = "") -> str:
-    """What ``write_imported`` writes into this folder. Raises InputError."""
+    """The text that ``write_imported`` writes into this folder. Raises InputError."""
     provenance = {
         "kind": "imported",
         "format": imported.source,
@@ -174,19 +174,19 @@ def imported_text(imported: AnyImported, folder: str = "") -> str:
         return cluster_text(replace(cluster, provenance=origins))
     if isinstance(imported, ImportedTables):
         tables = ",\n ".join(map(_table_text, imported.tables))
-        head = _json({"version": 1, "name": imported.name})[:-1]
-        return f'{head}, "tables": [\n {tables}\n], "provenance": {_json(provenance)}}}\n'
+        head = json_line({"version": 1, "name": imported.name})[:-1]
+        return f'{head}, "tables": [\n {tables}\n], "provenance": {json_line(provenance)}}}\n'
     assert isinstance(imported, Imported)
-    placement = dict(imported.strategy.placement)
-    parts = [
-        '"version": 1',
-        f'"graph": {graph_text(imported.graph)}',
-        f'"cluster": {cluster_text(imported.cluster).strip()}',
-        f'"strategy": {_json({"placement": placement})}',
-    ]
+    parts = {
+        "version": "1",
+        "graph": graph_text(imported.graph),
+        "cluster": cluster_text(imported.cluster).strip(),
+        "strategy": json_line({"placement": dict(imported.strategy.placement)}),
+    }
     if imported.profiles:
-        parts.append(f'"profile": {_json([seen_from(folder, path) for path in imported.profiles])}')
-    return "{" + ",\n".join([*parts, f'"provenance": {_json(provenance)}']) + "}\n"
+        parts["profile"] = json_line([seen_from(folder, path) for path in imported.profiles])
+    parts["provenance"] = json_line(provenance)
+    return "{" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -198,24 +198,17 @@ def _table_text(table: CollectiveTable) -> str:
         [f"{size} B", f"{decimal_text(seconds * 10**6)} us"] for size, seconds in table.anchors
     ]
     fields = {name: getattr(table, name) for name in ("collective", "ranks", "source")}
-    return _json(fields | {"anchors": anchors})
-
-
-def _json(value: object) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"provenance: cannot be written as JSON: {error}") from None
+    return json_line(fields | {"anchors": anchors})
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What is said of the machine; None: left open.
+    """The caller's description of the machine; None: left open.
 
-    ``cluster`` is a preset or a file and stands alone, but for ``devices`` of a format that counts
-    ranks, which take so many of it; else there are ``devices`` of the kind
-    ``device``, every two joined at ``bandwidth``, each with ``memory`` ("unlimited"; None: that of
-    the kind's datasheet, else unlimited). Problems name the options of the command line.
+    ``cluster`` is a preset or a file, beside which nothing else is told but ``devices`` of a format
+    that counts ranks, which take so many of it; else there are ``devices`` of the kind ``device``,
+    every two joined at ``bandwidth``, each with ``memory`` ("unlimited"; None: that of the kind's
+    datasheet, else unlimited). Problems name the options of the command line.
     """
 
     cluster: str | None = None

@@ -1,9 +1,15 @@
-"""``nvidia-smi topo -m``: which GPUs are joined by NVLink, and how far apart the others are on
-PCIe.
+"""Output of NVIDIA's tools: the matrix of ``nvidia-smi topo -m`` and logs of nccl-tests.
 
-The matrix tells the kind of every connection and no rates. Rates and latencies are assumptions,
-stated in the cluster's provenance for each kind of link: those of NVLink and PCIe that NCCL itself
-reckons with (``src/graph/topo.h``), latencies as the presets of simdev have them.
+The matrix shows which GPUs are joined by NVLink, and how far apart the others are on PCIe. It tells
+the kind of every connection and no rates. Rates and latencies are assumptions, stated in the
+cluster's provenance for each kind of link: those of NVLink and PCIe that NCCL itself reckons with
+(``src/graph/topo.h``), latencies as the presets of simdev have them.
+
+A test of nccl-tests (and rccl-tests) prints lines ``size count type redop root time algbw busbw
+#wrong``, the last four out of place and again in place: bytes, us and GB/s
+(https://github.com/NVIDIA/nccl-tests, PERFORMANCE.md). The collective is told by its header or
+command line, else by ``busbw / algbw``. The times out of place count. A log becomes a table of each
+collective, and a line fitted to it.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ SWITCHES = {
     "SYS": "system",
 }
 """Connections over PCIe, from the nearest (a bridge, several, the host bridge, the NUMA node, the
-machine), and what stands where those of a kind meet.
+machine), and the device at which connections of a kind meet.
 """
 NEAR = tuple(SWITCHES)
 
@@ -40,7 +46,7 @@ _GPU, _NVLINK = re.compile(r"GPU([0-9]{1,9})\Z"), re.compile(r"NV([0-9]{1,3})\Z"
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What is assumed of a kind of GPU: its NVLinks, the rate of each as NCCL reckons, the
+    """Assumptions about a kind of GPU: its NVLinks, the rate of each as NCCL reckons, the
     generation of its PCIe.
     """
 
@@ -89,7 +95,7 @@ ROLES = {
 @dataclass(frozen=True, slots=True)
 class Topology:
     """The matrix: names of GPUs, then of network adapters; kinds of connection; the affinities of
-    each, which tell where it stands.
+    each, which tell where it sits.
     """
 
     gpus: tuple[str, ...]
@@ -109,7 +115,7 @@ class Topology:
 
 
 def parse_topology(text: str) -> Topology:
-    """The matrix of the text, wherever it stands in it.
+    """The matrix of the text, wherever it begins.
 
     Raises InputError with every problem, each with its line.
     """

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from ..ground.errors import InputError
+from ..ground.frozen import FrozenDict
 from ..ground.units import MAX_NAME
 from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.semantics import traits_of, work
@@ -47,7 +48,7 @@ Operands = list[tuple[int, Shape]]
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator as it stands in the model: attributes, shapes of inputs (None: left out) and of
+    """An operator of the model: attributes, shapes of inputs (None: left out) and of
     outputs.
 
     ``known`` holds the values of inputs that no batch changes, as nested lists, ``weights`` the
@@ -74,10 +75,14 @@ class Operator:
         return shape
 
     def becomes(
-        self, kind: str, attrs: Mapping[str, Any] | None = None, count: int | None = None
+        self,
+        kind: str,
+        attrs: Mapping[str, Any] = FrozenDict(),
+        count: int | None = None,
+        made: Sequence[Shape] | None = None,
     ) -> Translation:
         """An op of this kind with the first so many operands (None: all), as they are."""
-        return Translation(kind, self.operands(count), attrs or {})
+        return Translation(kind, self.operands(count), attrs, made)
 
     def axis(self, default: int) -> int:
         """The attribute of this name, counted from the front of input 0."""
@@ -268,23 +273,11 @@ def _matmul(operator: Operator) -> Translation:
     return Translation("mv" if (len(first), len(second)) == (2, 1) else "matmul", operands)
 
 
-@rule("Einsum")
-def _einsum(operator: Operator) -> Translation:
-    equation = str(operator.attrs["equation"]).replace(" ", "")
-    return operator.becomes("einsum", {"equation": equation})
-
-
-@rule("BatchNormalization")
-def _batch_norm(operator: Operator) -> Translation:
-    attrs = {"training": True} if operator.attrs.get("training_mode") else {}
-    return Translation("batch_norm", operator.operands(), attrs, [operator.outputs[0]])
-
-
 @rule("LayerNormalization", "RMSNormalization")
 def _layer_norm(operator: Operator) -> Translation:
     attrs = {"normalized_shape": list(operator.shape(0)[operator.axis(-1) :])}
     kind = "layer_norm" if operator.kind == "LayerNormalization" else "rms_norm"
-    return Translation(kind, operator.operands(), attrs, [operator.outputs[0]])
+    return operator.becomes(kind, attrs, made=[operator.outputs[0]])
 
 
 @rule("GroupNormalization", "InstanceNormalization")
@@ -307,12 +300,6 @@ def _softmax(operator: Operator) -> Translation:
     return Translation(kind, [(0, flat)], {"dim": 1}, [flat])
 
 
-@rule("Concat")
-def _concat(operator: Operator) -> Translation:
-    attrs = {"dim": _axis(operator.attrs["axis"], len(operator.outputs[0]))}
-    return operator.becomes("concat", attrs)
-
-
 @rule("Gather")
 def _gather(operator: Operator) -> Translation:
     axis = operator.axis(0)
@@ -320,11 +307,6 @@ def _gather(operator: Operator) -> Translation:
         return operator.becomes("embedding")
     kind = "index_select" if len(operator.shape(1)) == 1 else "take"
     return operator.becomes(kind, {"dim": axis})
-
-
-@rule("GatherElements")
-def _gather_elements(operator: Operator) -> Translation:
-    return operator.becomes("gather", {"dim": operator.axis(0)})
 
 
 @rule("Pad")
@@ -339,12 +321,6 @@ def _pad(operator: Operator) -> Translation:
     return Translation("constant_pad_nd", operands, {"pad": amounts})
 
 
-@rule("Tile")
-def _tile(operator: Operator) -> Translation:
-    attrs = {"repeats": operator.known[1]} if 1 in operator.known else {}
-    return operator.becomes("repeat", attrs, 1)
-
-
 @rule("CumSum")
 def _cumsum(operator: Operator) -> Translation:
     axis = operator.known.get(1, 0)
@@ -353,11 +329,20 @@ def _cumsum(operator: Operator) -> Translation:
     return operator.becomes("cumsum", attrs, 1)
 
 
-@rule("Trilu")
-def _trilu(operator: Operator) -> Translation:
-    kind = "triu" if operator.attrs.get("upper", 1) else "tril"
-    return operator.becomes(kind, count=1)
-
+RULES |= {
+    "BatchNormalization": lambda op: op.becomes(
+        "batch_norm",
+        {"training": True} if op.attrs.get("training_mode") else {},
+        made=[op.outputs[0]],
+    ),
+    "Concat": lambda op: op.becomes("concat", {"dim": _axis(op.attrs["axis"], len(op.outputs[0]))}),
+    "Einsum": lambda op: op.becomes(
+        "einsum", {"equation": str(op.attrs["equation"]).replace(" ", "")}
+    ),
+    "GatherElements": lambda op: op.becomes("gather", {"dim": op.axis(0)}),
+    "Tile": lambda op: op.becomes("repeat", {"repeats": op.known[1]} if 1 in op.known else {}, 1),
+    "Trilu": lambda op: op.becomes("triu" if op.attrs.get("upper", 1) else "tril", count=1),
+}
 
 VIEWS = frozenset(
     {
@@ -499,7 +484,9 @@ class _Builder:
         self._values[name] = _Value(op.name, type_, type_.shape)
 
     def _padded(self, node: Any, value: _Value, pad: list[int], shape: Shape) -> _Value:
-        """What a separate op pads before a window that is not padded alike on both sides."""
+        """A value padded by a separate op, before a window that is padded differently on both
+        sides.
+        """
         padded = ValueType(shape, value.stored.dtype)
         attrs: dict[str, Any] = {"pad": pad}
         if value.shape != value.stored.shape:

@@ -1,5 +1,6 @@
-"""PipeDream's profiles (``graph.txt``): layers with forward and backward times, activations and
-parameters.
+"""Inputs of two partitioners: PipeDream's profiles (``graph.txt``), which are layers with forward
+and backward times, activations and parameters; and workloads of dnn-partitioning (Tarnawski et al.,
+NeurIPS 2020), which are JSON of nodes with times on two kinds of device.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Layer:
 
     @property
     def is_loader(self) -> bool:
-        """Whether it stands for the loading of data, which is no computation."""
+        """Whether it is the loading of data, which is no computation."""
         return self.description.startswith(LOADER)
 
     @property

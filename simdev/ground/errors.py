@@ -1,4 +1,4 @@
-"""What can go wrong, by meaning.
+"""Errors by their meaning.
 
 Every class passes raw fields to ``super().__init__`` and formats in ``__str__``: SimPy re-creates
 an exception from its ``args`` when it crosses a process, and pickle does the same between workers.
@@ -54,8 +54,8 @@ def steered(stream: Any) -> Any:
 
 
 def _shown(lines: Sequence[str], before: str = "") -> list[str]:
-    """The lines of a message behind what stands ``before`` each, or the first few of many, of
-    bounded length: these tell what is wrong.
+    """The lines of a message, ``before`` put before each; of many lines the first few, which tell
+    what is wrong; each of bounded length.
     """
     few = lines if len(lines) <= MAX_LINES else lines[:FEW]
     texts = [one_line(before + line) for line in few]

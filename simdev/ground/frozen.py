@@ -1,4 +1,4 @@
-"""What nouns keep of the containers that they are given: copies that nobody can change.
+"""Containers that nouns keep: copies of those given, which nobody can change.
 
 A frozen dataclass keeps a caller's dict as it is, so that writing into it later would change the
 question under answers that are remembered. ``types.MappingProxyType`` is no way out: it shows such

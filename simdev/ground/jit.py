@@ -3,7 +3,7 @@ its sources.
 
 Numba's own disk cache looks at the file of the outermost function only: after an edit to a callee
 in another file the old machine code would go on running. So the cache lives in a folder named after
-a hash of the sources of all kernels. The folder stands in ``NUMBA_CACHE_DIR`` where that is set,
+a hash of the sources of all kernels. The folder lies in ``NUMBA_CACHE_DIR`` where that is set,
 else beside the package, else (an installation that cannot be written) in the user's cache folder.
 Where none can be written, kernels are compiled anew in each process.
 """
@@ -223,7 +223,7 @@ def cache_folder() -> str | None:
 
 
 def _parents(package: Path) -> Iterator[Path]:
-    """Where the folder may stand, best first. Several installations may share some."""
+    """Folders that may hold it, best first. Several installations may share some."""
     installation = hashlib.sha256(str(package.resolve()).encode()).hexdigest()[:16]
     given: str = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     if given:

@@ -2,7 +2,8 @@
 
 A module imports only from the floors below its own. Where it needs more (the table that a notebook
 shows of a graph, the methods that learn), ``simdev/__init__.py`` registers the higher floor's
-"module:attribute" under a name, which is imported when it is first asked for.
+"module:attribute" under a name, which is imported when it is first asked for. ``Displayed`` nouns
+are shown by notebooks so.
 """
 
 from __future__ import annotations

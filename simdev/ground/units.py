@@ -157,7 +157,7 @@ def parse_price(value: Number) -> Fraction:
 
 
 def parse_slowdown(value: Number) -> Fraction:
-    """How many times longer what shares something takes, from 1 to 2. Raises ValueError."""
+    """The factor by which sharing something lengthens a task, from 1 to 2. Raises ValueError."""
     factor = exact(value)
     # Beyond 2 one after the other would be faster, which every device can do.
     if not 1 <= factor <= 2:
@@ -271,7 +271,7 @@ def is_count(value: object) -> bool:
 
 
 def written(value: object) -> str:
-    """A value as a message shows it; numbers of files as they stand there."""
+    """A value as a message shows it; numbers of files as they are written there."""
     return str(value) if isinstance(value, Decimal) else repr(value)
 
 
@@ -302,7 +302,7 @@ def unlisted(noun: object, **choices: Collection[str | None]) -> Iterator[str]:
 
 
 def format_number(value: float) -> str:
-    """Of what is counted by second or by million, for people: ``66,727`` and ``3.142``."""
+    """A rate or a large count for people: ``66,727`` and ``3.142``."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
 
 

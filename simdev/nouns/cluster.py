@@ -44,7 +44,8 @@ UNLIMITED = Fraction(10**30)  # bytes per second, beyond those of any link
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What dispatches the ops of a device: a thread that runs ahead of it by so many launches.
+    """The host that dispatches the ops of a device: a thread that runs ahead of it by so many
+    launches.
 
     In ``mode`` "eager" every op is dispatched by itself, in "graph" the device's whole step by one
     ``launch`` (in seconds: the replay of a CUDA graph), in "none" nothing is. ``threads``: a thread
@@ -61,7 +62,7 @@ class Host:
         refuse(unread(self))
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with it, as ``field: reason``."""
+        """``field: reason`` for each fault."""
         yield from unlisted(self, mode=HOST_MODES, threads=THREADS)
         if not (is_count(self.ahead) and self.ahead):
             yield f"ahead: must be a whole number > 0, got {self.ahead!r}"
@@ -75,7 +76,7 @@ class Device:
     datasheet); ``gap`` in seconds follows each op of positive duration; ``staging`` cuts routes
     through it into two transfers, in chunks of ``chunk`` bytes (None: one chunk). Where ``transit``
     is false no route passes through it (a GPU does not forward what is meant for another). ``node``
-    is the machine it stands in, ``host`` what dispatches its ops (None: as the cluster says).
+    is the machine it is in, ``host`` what dispatches its ops (None: as the cluster says).
     ``beside_copies`` is how many times longer it computes while a transfer begins or ends there,
     and that one takes (1 to 2).
     """
@@ -107,7 +108,7 @@ class Device:
         return self.runs_ops and (self.staging or names_cpu)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with it, as ``field: reason``."""
+        """``field: reason`` for each fault."""
         yield from name_problems("name", self.name)
         yield from name_problems("kind", self.kind)
         if self.name.startswith(QUEUE_PREFIXES):
@@ -134,7 +135,7 @@ class Link:
 
     ``duplex`` is full (a half-link each way), half (both directions share one) or simplex (first
     end to second only). ``hold_latency`` says whether the latency occupies the queue. ``kind``
-    ("nvlink", "pcie") names what it is and where its provenance stands; ``lanes`` is how many
+    ("nvlink", "pcie") names what it is and its entry of the provenance; ``lanes`` is how many
     physical links it bundles (None: not known): transfers take the whole of it, the rings of a
     collective a lane each. ``both_ways`` is how many times longer transfers take while others
     cross it in the other direction (1 to 2). ``measured_bandwidth`` and ``measured_latency`` are
@@ -158,7 +159,7 @@ class Link:
         refuse(unread(self))
 
     def problems(self, devices: Container[str]) -> Iterator[str]:
-        """What is wrong with it between devices of these names, as ``field: reason``."""
+        """``field: reason`` for each fault of it between devices of these names."""
         for side, end in enumerate(self.ends):
             if end not in devices:
                 yield f'ends[{side}]: no device named "{end}"'
@@ -177,7 +178,10 @@ class Link:
         """The link as it was when the collectives of its cluster were measured."""
         if self.measured_bandwidth is None and self.measured_latency is None:
             return self
-        was = {"bandwidth": self.measured_bandwidth, "latency": self.measured_latency}
+        was: dict[str, Any] = {
+            "bandwidth": self.measured_bandwidth,
+            "latency": self.measured_latency,
+        }
         before = {name: value for name, value in was.items() if value is not None}
         return replace(self, measured_bandwidth=None, measured_latency=None, **before)
 
@@ -312,7 +316,7 @@ class Cluster(Displayed):
         return tuple(i for i in able if not self.devices[i].is_host) or able
 
     def host_of(self, index: int) -> Host | None:
-        """What dispatches the ops of a device (by its position), None where nothing does.
+        """The host that dispatches the ops of a device (by its position), None without any.
 
         The device's entry wins over the cluster's, which does not speak for switches and CPUs.
         """

@@ -54,7 +54,9 @@ SIZES = ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes")
 OUTPUT = ("bytes", "nbytes", "output_bytes", "size")
 EDGE = ("bytes", "nbytes", "size", "tensor_bytes")
 WEIGHT = "weight"
-"""Of an edge made in Python: its bytes. In a file it may be anything, and is not read."""
+"""The attribute for the bytes of an edge made in Python. In a file it may be anything, and is not
+read.
+"""
 
 
 def only(fields: Mapping[str, Any], known: Sequence[str], meaning: str) -> str | None:
@@ -122,7 +124,7 @@ class Tensor:
             object.__setattr__(self, "shape", tuple(self.shape))
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with it, as ``field: reason``."""
+        """``field: reason`` for each fault."""
         yield from size_problems("bytes", self.bytes)
         if self.shape is not None and any(not is_count(extent) for extent in self.shape):
             yield f"shape: must hold whole numbers >= 0, got {list(self.shape)}"
@@ -181,7 +183,7 @@ class Op:
         return tuple(tensor for tensor in self.outputs if tensor.view_of is None)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the op by itself, as ``field: reason``."""
+        """``field: reason`` for each fault of the op by itself."""
         yield from name_problems("name", self.name)
         if _OUTPUT.match(self.name) or self.name.startswith("^"):
             yield (

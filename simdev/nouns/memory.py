@@ -34,8 +34,8 @@ RESERVES = ("cuda", "nccl")
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """What an optimizer keeps for each parameter: ``values`` of the parameter's own dtype,
-    ``floats`` of 4 bytes.
+    """The state that an optimizer keeps for each parameter: ``values`` of the parameter's own
+    dtype, ``floats`` of 4 bytes.
     """
 
     values: int
@@ -135,12 +135,12 @@ class MemoryModel:
         return self.framework == "pytorch"
 
     def within(self, measured: bool) -> MemoryModel:
-        """What "auto" means; ``measured``: by PyTorch on a CUDA device."""
+        """The model with "auto" settled; ``measured``: by PyTorch on a CUDA device."""
         automatic = measured and self.framework == "auto" and self.model == "full"
         return replace(self, framework="pytorch") if automatic else self
 
     def rounded(self, size: int) -> int:
-        """What a tensor of ``size`` bytes occupies, in bytes; nothing for an empty one."""
+        """The bytes that a tensor of ``size`` bytes occupies; none for an empty one."""
         return -(-size // self.unit) * self.unit
 
     def context_bytes(self, cluster: Cluster) -> tuple[int, ...]:

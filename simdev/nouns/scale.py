@@ -22,7 +22,7 @@ from .strategy import Configuration, Parallelism, Strategy, Sync
 
 NO_LIMIT = "none"
 LIMIT = "60 s"
-"""What a question may take at most by the guess, unless more is allowed."""
+"""The most time that a question may take by the guess, unless more is allowed."""
 # (seconds, bytes) of one: an op read from a file, a worker of a cluster with its links and its row
 # of a report, a part of a split op, a task, an action of a pipeline, a task of a large model, and
 # what another device does alike.
@@ -82,17 +82,19 @@ def parse_limit(value: Number | str) -> float:
 
 
 def scale_to_read(ops: int, devices: int) -> Scale:
-    """Of what so many ops and devices of files take to read, lower and simulate at the least."""
+    """The least scale of reading, lowering and simulating so many ops and devices of files."""
     return Scale.of(max(ops, devices), (ops, READ), (devices, WORKER), (ops, TASK))
 
 
 def scale_of_devices(cluster: Cluster) -> Scale:
-    """Of a cluster alone, whatever runs there."""
+    """The scale of a cluster alone, whatever runs there."""
     return Scale.of(0, (len(cluster.workers), WORKER))
 
 
 def scale_of(graph: Graph, cluster: Cluster, strategy: Strategy, repeats: bool = False) -> Scale:
-    """Of a strategy of a graph, every device expanded; ``repeats``: steps follow one another."""
+    """The scale of a strategy of a graph, every device expanded; ``repeats``: steps follow one
+    another.
+    """
     pipeline, ops, devices = strategy.pipeline, len(graph.ops), len(cluster.workers)
     times = strategy.accumulate if pipeline is None else pipeline.microbatches
     times *= STEPS if repeats or isinstance(strategy.sync, Sync) else 1
@@ -143,15 +145,16 @@ def _synchronising(graph: Graph, strategy: Strategy, replicas: int) -> int:
 
 
 def scale_of_pipeline(turns: int, split: bool) -> Scale:
-    """Of a schedule of stage times alone, of so many turns of a microbatch on a stage; ``split``:
-    gradients of weights are actions too.
+    """The scale of a schedule of stage times alone, of so many turns of a microbatch on a stage;
+    ``split``: gradients of weights are actions too.
     """
     actions = turns * (3 if split else 2)
     return Scale.of(2 * actions, (actions, ACTION), (actions, ACTION))
 
 
 def scale_of_large(model: Transformer, p: Parallelism, cluster: Cluster, symmetry: bool) -> Scale:
-    """Of a large model; with ``symmetry`` one device stands for each rank of the pipeline.
+    """The scale of a large model; with ``symmetry`` a single device is simulated of each rank of
+    the pipeline.
 
     Raises InputError where the degrees do not divide the model.
     """

@@ -22,7 +22,7 @@ from simdev.learn import FAMILIES
 from simdev.nouns.cluster import QUEUES, TRANSFERS
 from simdev.nouns.schedules import NAMES
 from simdev.nouns.semantics import SHIPPED
-from simdev.nouns.strategy.strategy import POLICIES
+from simdev.nouns.strategy import POLICIES
 from simdev.search import METHODS
 from simdev.search.prepare import PREPARATIONS, RULES
 
@@ -160,9 +160,7 @@ def test_every_registry_table_has_a_page(registries: ModuleType) -> None:
     assert sorted(written) == sorted(registries.TABLES)
 
 
-@pytest.mark.parametrize(
-    "module", ["scenario", "graph", "cluster", "strategy", "collectives", "grid"]
-)
+@pytest.mark.parametrize("module", ["scenario", "graph", "cluster", "strategy", "collectives"])
 def test_every_key_of_a_file_means_something(registries: ModuleType, module: str) -> None:
     """The docstring of its shape tells it, but for keys that a noun or another page explains."""
     elsewhere = {"SyncShape", "PipelineShape", "EveryLinkShape", "_MemoryShape"}

@@ -16,7 +16,8 @@ RECOMPUTES = ("none", "selective", "full")
 MODULES = (
     "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "shared_experts",
 )  # fmt: skip
-"""What selective recomputation may make again: the names of Megatron-core, and ``mlp_act``."""
+"""Modules that selective recomputation may make again: the names of Megatron-core, and ``mlp_act``.
+"""
 CONTEXTS = ("all_gather", "ring")
 OFFLOADS = ("activations", "optimizer")
 # Of any degree: what is larger is a mistake, and would be counted up to before it is told.
@@ -24,7 +25,7 @@ MOST = 2**20
 DEGREES = ("dp", "cp", "tp", "pp", "ep")
 COUNTS = (*DEGREES, "microbatches", "microbatch", "global_batch", "chunks")
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
-"""What a pipeline may tell of a graph with ops."""
+"""The fields that a pipeline of a graph with ops may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,7 @@ class Parallelism:
 
     @property
     def sharers(self) -> tuple[int, int]:
-        """How many share parameters: those of all layers, and those of experts."""
+        """The numbers of devices that share the parameters of all layers, and of experts."""
         return self.replicas, self.replicas // self.ep
 
     @property
@@ -252,7 +253,7 @@ class Parallelism:
 
 
 def degrees_over_one(degrees: Mapping[str, int]) -> list[str]:
-    """How people tell degrees, those left out that change nothing: "dp 2", "tp 4"."""
+    """The degrees over 1, as people write them: "dp 2", "tp 4"."""
     known = {name: degrees.get(name, 1) for name in DEGREES}
     return [f"{name} {count}" for name, count in known.items() if count != 1]
 

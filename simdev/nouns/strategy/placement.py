@@ -1,8 +1,10 @@
-"""Configuration: into how many parts an op is cut along each of its axes, and on which devices they
-run.
+"""Where ops run. Placement: the device of every op, by its name, its colocation group, its module
+or a pattern; the most specific entry counts. Configuration: into how many parts an op is cut along
+each of its axes, and on which devices they run.
 
-After SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019,
-section 4): a degree for each axis that can be split, and a device for each part.
+Configurations are after SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural
+Networks", MLSys 2019, section 4): a degree for each axis that can be split, and a device for each
+part.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from functools import cached_property
 from math import prod
 from typing import Generic, NamedTuple, TypeVar
 
-from ...ground.errors import InputError, refuse
+from ...ground.errors import InputError, collecting, refuse
 from ...ground.frozen import FrozenDict, freeze
 from ..cluster import Cluster
 from ..graph import Graph
@@ -66,8 +68,8 @@ def named(
     """The entry that counts for each op.
 
     An op's own name wins over its colocation group, the group over patterns and modules; among
-    these the one with the most literal characters wins. The name of a module, "blocks.2", stands
-    for its ops of all phases (not without ``modules``). ``allowed`` says which patterns may count
+    these the one with the most literal characters wins. The name of a module, "blocks.2", means
+    its ops of all phases (not without ``modules``). ``allowed`` says which patterns may count
     for the op at a position (default: all).
     """
     patterns = _patterns(entries, _modules(graph, entries) if modules else ())
@@ -301,10 +303,8 @@ class Resolver:
             op = self.graph.ops[position]
             if key is None or (key != op.name and not self._allowed(position, key)):
                 continue
-            try:
+            with collecting(problems, f'partition["{key}"]'):
                 resolved[position] = self.resolved(position, self.partition[key])
-            except InputError as error:
-                problems += [f'partition["{key}"]{problem}' for problem in error.problems]
         refuse(problems)
         return resolved
 
@@ -446,14 +446,14 @@ ROLES = ("shard", "copy", "stored", "sum", "sync")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an op of a sharded graph is made from.
+    """The origin of an op of a sharded graph.
 
     ``op`` is the name in the graph that was split; ``role`` one of ROLES: a ``shard`` of it, a
     ``copy`` that is made where it is read, a part ``stored`` otherwise than it is made, a ``sum``
-    of partial results, the ``sync`` of a gradient. ``number`` counts those of one op and role. By
-    output that it makes, ``regions`` are the output of the op and the part of it, and ``addend`` is
-    which of its partial results that is, of how many (0 of 1: the values). ``box`` is the interval
-    of each axis that is cut.
+    of partial results, the ``sync`` of a gradient. ``number`` counts those of one op and role. For
+    each output that it makes, ``regions`` has the output of the op and the part of it, and
+    ``addend`` the number of the partial result and how many there are (0 of 1: the values). ``box``
+    is the interval of each axis that is cut.
     """
 
     op: str

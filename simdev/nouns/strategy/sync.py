@@ -130,7 +130,7 @@ class Sync:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What differs from the policy's preset."""
+        """The fields that differ from the policy's preset."""
         preset = sync_policy(self.policy)
         values = {name: getattr(self, name) for name in _FIELDS}
         return {name: value for name, value in values.items() if value != getattr(preset, name)}
@@ -179,7 +179,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "tic": {"priority": "tic", "server_order": "priority"},
     "tac": {"priority": "tac", "server_order": "priority"},
 }
-"""What a policy's name stands for; the other fields keep the defaults of Sync.
+"""The settings behind a policy's name; the other fields keep the defaults of Sync.
 
 ByteScheduler's partition is a million parameters, its credit four; BytePS's is 4,096,000 bytes, and
 it counts no credit unless told (``credit_rule`` "skip" is how it does then).
@@ -198,7 +198,7 @@ POLICY_MEANINGS: Mapping[str, str] = {
     "tic": "Whole gradients in TicTac's timing-independent order (Hashemi et al., MLSys 2019).",
     "tac": "Whole gradients in TicTac's timing-aware order.",
 }
-"""What each policy is."""
+"""A sentence on each policy."""
 
 
 def sync_policy(policy: str, /, **settings: Any) -> Sync:
