@@ -15,8 +15,8 @@ import pandas as pd
 from ...files import replacing
 from ...ground.errors import InputError, install_line, reason_of
 from ...report.results import COLUMNS, FORMULA
-from .answer import failed
 from .grid import si_values
+from .journal import failed
 from .point import Row, as_simulate_says
 
 ENDINGS = (".csv", ".parquet")

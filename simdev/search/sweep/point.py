@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -26,12 +25,11 @@ from ...files.named import config_path, table_path
 from ...files.paths import shown
 from ...files.reading import label, read_json
 from ...files.shape import VERSION
-from ...ground import PACKAGE
 from ...ground.errors import InputError, prefixed
 from ...ground.units import is_count
-from ...ground.version import __version__
 from ...nouns.strategy.parallelism import MOST, microbatches_of
 from .fields import PARTS, Read, opened, parse_path, with_field
+from .journal import sources_version
 
 # A scenario with several fields set; the global batch of a large model stays what it was.
 # Replicas and microbatches are ways to spread a batch, so plans can be compared only while that
@@ -186,24 +184,6 @@ def file_digest(path: str) -> str:
 def engine_version() -> str:
     """The version of what simulates a scenario (``sources_version``)."""
     return sources_version(APART)
-
-
-@cache
-def sources_version(apart: str) -> str:
-    """The version of simdev and a hash of the sources and tables that make an answer:
-    ``0.1.0+1f0a9c3e``; those whose paths begin as the pattern ``apart`` take no part in it.
-
-    An edit to a source changes it, so that no result of the code before is taken for one of the
-    code after.
-    """
-    digest = hashlib.sha256()
-    for source in sorted(
-        [*PACKAGE.rglob("*.py"), *(PACKAGE / "files" / "presets").rglob("*.json")]
-    ):
-        place = source.relative_to(PACKAGE)
-        if not re.match(apart, f"{place.with_suffix('').as_posix()}/"):
-            digest.update(f"{place.as_posix()}\0".encode() + source.read_bytes() + b"\0")
-    return f"{__version__}+{digest.hexdigest()[:8]}"
 
 
 def as_simulate_says(reason: str) -> str:
