@@ -51,8 +51,7 @@ from ..kernels.pipelines import TURN, Held, Pipeline, run_held, run_pipeline
 from .ground import Division, Ground, flat_order
 from .paired import computing_ps, paired_bytes
 from .pieces import CLASSIFIER, COMPUTED, EMBEDDING, MAIN, Pieces, turn_rows
-from .question import Question
-from .space import Plan, Setup
+from .space import Plan, Question, Setup
 
 # The longest path of a plan over its actions, and what follows the last of them.
 

@@ -22,9 +22,8 @@ from ...nouns.models import MODELS
 from ...nouns.models.large import LARGE
 from ...report import Report, run
 from ..run import search
-from .planning import plans_of
-from .question import question_of
-from .space import choices_of
+from .searching import plans_of
+from .space import choices_of, question_of
 
 if TYPE_CHECKING:
     import pandas as pd

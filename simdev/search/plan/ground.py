@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...costs.collectives import collective_model
 from ...ground.units import parse_bytes
-from ...lowering.hybrid import Timings, even_layers
+from ...lowering.hybrid import even_layers
 from ...lowering.hybrid.durations import Durations
 from ...lowering.hybrid.program import Program
 from ...lowering.hybrid.templates import transfer_bytes
@@ -19,8 +18,7 @@ from ...nouns.cluster import Cluster
 from ...nouns.schedules import Order, order_of
 from ...nouns.taskgraph import Ints
 from .pieces import Pieces
-from .question import Question
-from .space import Plan
+from .space import Plan, Question, timings_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Ground:
     def __init__(self, question: Question, number: int) -> None:
         self.model = question.model
         self.cluster: Cluster = question.clusters[number]
-        self.timings = Timings(collective_model(self.cluster), question.costs[number])
+        self.timings = timings_of(question, number)
         kinds = [self.model.kind_of(layer) for layer in range(self.model.layers)]
         names = list(dict.fromkeys(kinds))
         self.kinds = [kinds.index(kind) for kind in names]

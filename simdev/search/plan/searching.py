@@ -1,5 +1,6 @@
-"""Best first: the plans of a space by their bounds, simulated until no bound is below the best.
+"""``plan``: the best ways to spread the step of a large model, at a fixed global batch.
 
+Plans are looked at best first by their bounds, and simulated until no bound is below the best.
 Setups that exchange the same for a microbatch stand together by a bound of their own. Where they
 come up, those that fit take their place, and then the plans of a setup take its, each with a bound,
 and once more with that of its actions. What comes up next has the least bound of all that is left:
@@ -10,19 +11,118 @@ different degrees, unless plans that are alike in these are asked for, too.
 from __future__ import annotations
 
 import heapq
+import os
+import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...ground.errors import InputError
+from ...execution.engine import choose, simulate
+from ...execution.scenario import fingerprint
+from ...ground.errors import InputError, SimdevError
+from ...ground.units import PS_PER_SECOND, Number, is_count
+from ...lowering.hybrid import lower_hybrid
+from ...nouns.models.large.roles import ROLES, LargeStep
+from ...nouns.trace import Trace
+from ...report.assumptions import shares
+from ...report.measures.difference import critical_rank
+from ...report.measures.training import BUBBLE, EXPOSED, Training
+from ..sweep.journal import Answer, Loop, Row, Shared, failed, journaled
+from ..sweep.point import engine_version
 from .bounds import Bounds
-from .folding import TIE_PERCENT, Scored, answers_of
-from .outcome import Counts
-from .scoring import Record, Scores
-from .space import Layout, Plan, Setup, Space
+from .outcome import TIE_PERCENT, Counts, Folded, Plans, Scored, answers_of
+from .space import (
+    Choices,
+    Layout,
+    Plan,
+    Question,
+    Setup,
+    Space,
+    choices_of,
+    question_of,
+    timings_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The figures of a plan: each step simulated, one device for each rank of the pipeline.
+
+ENGINE = "compiled"  # SimPy gives the same answer, a hundred times slower
+SIMPY_TASKS = 1_000_000  # up to so many it confirms the best
+
+
+def _simulated(
+    question: Question, plan: Plan, engine: str, by_rank: bool = True
+) -> tuple[Trace, LargeStep, str]:
+    """The step of a plan with its engine, one device for each rank where it stands for all others.
+    Without a name it is the reference engine, up to SIMPY_TASKS. Raises InputError.
+    """
+    timings = timings_of(question, plan.setup.layout.cluster)
+    options = plan.parallelism, timings.model, timings.costs, by_rank, timings
+    task_graph, large = lower_hybrid(question.model, *options)
+    engine = engine or ("simpy" if len(task_graph.tasks) < SIMPY_TASKS else ENGINE)
+    return simulate(task_graph, engine), large, engine
+
+
+def score(question: Question, plan: Plan) -> Row:
+    """The figures of a plan, ready for JSON: step (ps), whether it fits, peak (bytes), the terms of
+    its critical rank (ps); or the reason why it cannot be simulated.
+    """
+    try:
+        trace, large, _ = _simulated(question, plan, ENGINE)
+    except InputError as error:
+        return failed("; ".join(error.problems))
+    # Where groups differ all devices are there, and one of a rank may hold more than others.
+    memories = trace.memory
+    training = Training.of(trace, large)
+    terms, step = training.terms, trace.end_ps / PS_PER_SECOND
+    ranks = [stage.terms for stage in training.stages]
+    critical = critical_rank(ranks)
+    return {
+        "step_ps": trace.end_ps,
+        "fits": all(memory.overflow is None for memory in memories),
+        "peak_bytes": max(memory.peak for memory in memories),
+        "tokens_per_s": training.tokens_per_s,
+        "mfu": training.mfu,
+        "hfu": training.hfu,
+        "peak_dtype": large.peak_dtype,
+        "op_times": shares(large.rungs),
+        "bubble": terms[BUBBLE] / step,
+        "exposed_communication": sum(terms[ROLES[role]] for role in EXPOSED) / step,
+        "critical_rank": critical,
+        "critical_ps": dict(ranks[critical]),
+    }
+
+
+def _answer(question: Shared[Question], plan: Plan) -> Answer:
+    row = score(question.value, plan)
+    return Answer(row, "reason" not in row)  # a plan that was refused is tried again
+
+
+def confirm(question: Question, plan: Plan, row: Row) -> str:
+    """Simulates a plan on all devices, by the reference engine up to SIMPY_TASKS: a sentence.
+
+    Raises SimdevError where that differs from the figures of the plan, which is a bug, and
+    InputError where all devices have too many tasks.
+    """
+    trace, _, engine = _simulated(question, plan, "", by_rank=False)
+    here = trace.end_ps, max(memory.peak for memory in trace.memory)
+    if here != (row["step_ps"], row["peak_bytes"]):
+        raise SimdevError(f"all devices give {here}, not {row['step_ps'], row['peak_bytes']}")
+    devices = len(question.clusters[plan.setup.layout.cluster].workers)
+    return (
+        f"Confirmed by {len(trace.task_graph.tasks):,} tasks on all {devices:,} devices "
+        f"({engine}): {trace.end_ps:,} ps."
+    )
+
+
+# The search.
 
 GROUP, SETUP, WAITED, PATH = range(4)  # what a bound was worked out of
 ROUND = 8  # plans simulated before the best is looked at again, however many work at it
@@ -41,19 +141,18 @@ class Group(NamedTuple):
 
 @dataclass
 class Search:
-    """A search under way; ``keep`` is called with every plan that was simulated, ``kept`` knows the
-    figures of plans that need not be.
+    """A search under way. Plans are simulated by the ``loop``, under the name that ``key`` gives a
+    plan and its place.
     """
 
     space: Space
     bounds: Bounds
-    scores: Scores
+    loop: Loop[Plan]
+    key: Callable[[int, Plan], str]
     top: int
     front: bool
     alike: bool
     folds: bool
-    kept: Callable[[Plan], Record | None]
-    keep: Callable[[Plan, Record], None]
     scored: list[Scored] = field(default_factory=list)
     fitting: list[Scored] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
@@ -66,10 +165,8 @@ class Search:
     _has_bounds: bool = False
     _last: float = float("inf")  # the step of the last of the best
 
-    def run(self, setups: Iterable[Setup], progress: Callable[[int], object]) -> None:
-        """All of it; ``progress`` hears how many plans are done with. Raises InputError where none
-        can be simulated.
-        """
+    def run(self, setups: Iterable[Setup]) -> None:
+        """All of it. Raises InputError where no plan can be simulated."""
         groups: dict[Hashable, Group] = {}
         place = 0
         for setup in setups:
@@ -78,14 +175,12 @@ class Search:
         for group in groups.values():
             entry = self._group_ps(group), group.members[0][0], GROUP, group, 0
             heapq.heappush(self._heap, entry)
-        done = 0
         while batch := self._next():
-            records = self._simulated({place: plan for place, plan in batch})
-            for place, plan in batch:
-                self._take(Scored(place, plan, records[place]))
-            now = self.unfit + self.slower + len(self.scored) + self.refused.total()
-            progress(now - done)
-            done = now
+            jobs = {self.key(place, plan): plan for place, plan in batch}
+            rows = dict(self.loop.rows(jobs))
+            for key, (place, plan) in zip(jobs, batch, strict=True):
+                self._take(Scored(place, plan, rows[key]))
+            self.loop.done(self.unfit + self.slower + len(self.scored) + self.refused.total())
         if not self._has_bounds and self.refused:
             raise InputError(self.refused)
         self.slower += sum(self._size(node) for _, _, _, node, _ in self._heap)
@@ -137,18 +232,15 @@ class Search:
         return place if self.alike else degrees(plan.setup)
 
     @property
-    def best(self) -> list[Scored]:
-        """The best so far in their order, of each layout the first unless ``alike``: so many, or
-        all of so many answers where plans are folded.
+    def answers(self) -> list[Folded]:
+        """The best so far, of each layout the first unless ``alike``: so many answers, which are
+        plans by themselves unless they are folded.
         """
         first: dict[Layout | int, Scored] = {}
         for scored in self.fitting:
             first.setdefault(self._key(scored.place, scored.plan), scored)
         ranked = list(first.values())
-        if not self.folds:
-            return ranked[: self.top]
-        answers = answers_of(ranked, self.space.devices)[: self.top]
-        return sorted((s for each in answers for s in each.members), key=lambda s: s.order)
+        return answers_of(ranked, self.space.devices, folds=self.folds)[: self.top]
 
     @property
     def _limit(self) -> float:
@@ -211,29 +303,29 @@ class Search:
     def _is_needed(self, step: int, peak: int, plan: Plan) -> bool:
         """Whether a plan may be among the best, or on the front where that is looked for."""
         may_be = self._may_be_best(step, plan.setup)
-        return may_be or (self.front and not self._is_beaten(step, peak, plan))
+        return may_be or (self.front and not self._is_beaten(step, peak, plan, self.fitting))
 
     def _refuse(self, error: InputError, count: int) -> None:
         self.refused["; ".join(error.problems)] += count
 
-    def _is_beaten(self, step: int, peak: int, plan: Plan) -> bool:
-        """Whether a plan that was simulated is as good in all."""
+    def _is_beaten(self, step: int, peak: int, plan: Plan, among: Sequence[Scored]) -> bool:
+        """Whether one of these plans is as good in step, memory and devices."""
         devices = self.space.devices
         most = devices[plan.setup.layout.cluster]
         return any(
             other.row["peak_bytes"] <= peak
             and other.row["step_ps"] <= step
             and devices[other.plan.setup.layout.cluster] <= most
-            for other in self.fitting
+            for other in among
         )
 
-    def _simulated(self, plans: Mapping[int, Plan]) -> dict[int, Record]:
-        records = {n: row for n, plan in plans.items() if (row := self.kept(plan)) is not None}
-        missing = {n: plan for n, plan in plans.items() if n not in records}
-        for number, record in self.scores.of(missing) if missing else ():
-            records[number] = record
-            self.keep(plans[number], record)
-        return records
+    def pareto(self) -> list[Scored]:
+        """The plans that fit and that no other beats in step, memory and devices at once."""
+        front: list[Scored] = []
+        for scored in self.fitting:
+            if not self._is_beaten(*scored.order[:2], scored.plan, front):
+                front.append(scored)
+        return front
 
     def _take(self, scored: Scored) -> None:
         if "reason" in scored.row:
@@ -241,22 +333,14 @@ class Search:
             return
         self.scored.append(scored)
         if scored.row["fits"]:
-            insort(self.fitting, scored, key=lambda each: each.order)
+            insort(self.fitting, scored, key=attrgetter("order"))
             layout, step = degrees(scored.plan.setup), scored.row["step_ps"]
             self._least[layout] = min(step, self._least.get(layout, step))
-            self._last = self._last_of(self.best)
-
-    def _last_of(self, best: list[Scored]) -> float:
-        """The longest step that may still be among the best: of the last answer's plans up to 1 %
-        more than its fastest takes.
-        """
-        if not self.folds:
-            return best[-1].row["step_ps"] if len(best) == self.top else float("inf")
-        answers = answers_of(best, self.space.devices)
-        if len(answers) < self.top:
-            return float("inf")
-        least: int = answers[-1].members[0].row["step_ps"]
-        return least * (100 + TIE_PERCENT) // 100
+            if len(answers := self.answers) == self.top:
+                # Of the last answer's plans those up to 1 % over its fastest may still be among
+                # the best.
+                percent = 100 + TIE_PERCENT * self.folds
+                self._last = answers[-1].members[0].row["step_ps"] * percent // 100
 
     def counts(self, illegal: Mapping[str, int], legal: int) -> Counts:
         """What became of the plans."""
@@ -264,3 +348,127 @@ class Search:
             illegal, legal, self.unfit, self.slower, len(self.scored),
             len(self.scored) - len(self.fitting), self.refused, self.least_bytes,
         )  # fmt: skip
+
+
+TOP = 10
+REASONS_SHOWN = 5
+
+
+def plan(
+    model: str | Mapping[str, Any],
+    cluster: str | Mapping[str, Any],
+    global_batch: int,
+    nodes: int | Sequence[int] | None = None,
+    length: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    top: int = TOP,
+    price: Number | None = None,
+    front: bool = False,
+    alike: bool = False,
+    n_jobs: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    **parts: Any,
+) -> pd.DataFrame:
+    """The best plans of a large model that fit, a row each, the fastest first, each of other
+    degrees. Plans within 1 % of one another are one row, that of the simplest
+    (``search/plan/outcome.py``).
+
+    Parameters
+    ----------
+    model, cluster
+        As a scenario has them: a name, a file (``config.json``), or an object.
+    global_batch
+        Samples of a step: dp x microbatches x microbatch.
+    nodes
+        Machines of a preset, or several counts, each of which is tried.
+    length
+        Tokens of a sample (None: the model's).
+    options
+        Fields of ``strategy.pipeline``: a value that all plans have, or a list of those to try.
+        What is not named is tried in every legal way: degrees, microbatch, chunks, schedule
+        (``space.SCHEDULES``), zero, recompute, context. Anything else is as a scenario has it.
+    top
+        So many answers.
+    price
+        Of an hour of a device in dollars, for the column ``cost_per_million_tokens``; it stands in
+        the scenarios, too.
+    front
+        Whether to look for the whole front of step time, memory and devices, too: all plans that
+        no other beats in all three. It takes longer.
+    alike
+        Whether every plan is a row of its own: those of equal degrees (as they are where all have
+        these), and those within 1 % of one another.
+    n_jobs
+        So many plans are simulated at once (``simdev.ground.jobs``), which changes no answer.
+    journal
+        A file to which every plan that is simulated is appended at once, and not simulated again.
+    progress
+        Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
+    parts
+        Further parts of a scenario: ``profile``, ``devices``.
+
+    Notes
+    -----
+    The first row is within 1 % of the best of all plans there are, under this model of the
+    machine: none is left out but those proved slower or too large (``search/plan/bounds.py``).
+    Raises InputError where no combination is legal, with the reasons.
+    """
+    question = question_of(model, cluster, global_batch, nodes, length, parts, price)
+    choices = choices_of(options)
+    return plans_of(question, choices, top, front, alike, n_jobs, journal, progress).frame
+
+
+def plans_of(
+    question: Question,
+    choices: Choices,
+    top: int = TOP,
+    front: bool = False,
+    alike: bool = False,
+    n_jobs: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> Plans:
+    """The best plans of a question, with what became of all others. Raises InputError."""
+    if not is_count(top) or not top:
+        raise InputError(f"top: must be a whole number of at least 1, got {top!r}")
+    choose(ENGINE, 0)  # refuses where it is missing
+    begun = time.perf_counter()
+    space = Space(question.model, question.devices, question.global_batch, choices)
+    illegal: Counter[str] = Counter()
+    setups = list(space.setups(illegal))
+    total = sum(map(space.count, setups))
+    if not total:
+        raise InputError(_nothing(illegal) or space.nothing())
+    version = engine_version() if journal else ""
+    digest = fingerprint((version, question.content)) if journal else ""
+
+    def key(place: int, plan: Plan) -> str:
+        # Only what outlives the process needs more than a number.
+        content = digest, plan.fields, plan.setup.layout.cluster
+        return fingerprint(content) if journal else str(place)
+
+    scorer = partial(_answer, Shared(question))
+    with journaled(
+        "plan", scorer, n_jobs, version, journal, progress, few=1, total=total, unit="plan",
+        leave=False,
+    ) as loop:  # fmt: skip
+        every = alike or len({degrees(setup) for setup in setups}) == 1
+        bounds = Bounds(question, space.choices.listed["schedule"])
+        search = Search(space, bounds, loop, key, top, front, every, not alike)
+        search.run(setups)
+    members = [scored for each in search.answers for scored in each.members]
+    return Plans(
+        question,
+        tuple(sorted(members, key=attrgetter("order"))),
+        tuple(search.pareto()) if front else (),
+        search.counts(illegal, total),
+        time.perf_counter() - begun,
+        not alike,
+    )
+
+
+def _nothing(illegal: Counter[str]) -> list[str]:
+    """Why there is no plan at all."""
+    most = [f"{reason}: {count:,} combinations" for reason, count in illegal.most_common()]
+    return most[:REASONS_SHOWN]

@@ -1,4 +1,5 @@
-"""The space of plans: every legal way to spread the step of a large model at a fixed global batch.
+"""The question of a plan (a model, the clusters that are tried, what their kernels cost, the global
+batch), and the space of plans: every legal way to spread the step at that batch.
 
 A *layout* deals the devices out to degrees, a *setup* adds what a microbatch is and what is made
 again, a *plan* adds the schedule and ZeRO. What differs in name alone counts once: one rank has no
@@ -12,13 +13,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from fractions import Fraction
+from functools import cache, lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
+from ...costs import CostModel
+from ...costs.collectives import collective_model
+from ...execution.scenario import Scenario, load_scenario
 from ...files.paths import shown
+from ...files.shape import VERSION
 from ...ground.errors import InputError, refuse
-from ...ground.units import written
+from ...ground.units import Number, is_count, parse_price, written
+from ...lowering.hybrid import Timings
+from ...nouns.cluster import Cluster
 from ...nouns.models.large import Transformer, shard_of, uses_flash
 from ...nouns.schedules import (
     BIDIRECTIONAL,
@@ -385,3 +393,119 @@ def _unrunnable(name: str, pp: int, microbatches: int, chunks: int, layers: int)
     except InputError as error:
         return error.problems[0]
     return None
+
+
+# The question.
+
+DEFAULTS = {field.name: field.default for field in fields(Parallelism)}
+MOST_SAMPLES = 2**24  # samples of a step
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """``scenarios`` are objects without a strategy, one for each of the ``clusters``; ``price`` is
+    in dollars, of an hour of a device.
+    """
+
+    scenarios: tuple[Mapping[str, Any], ...]
+    model: Transformer
+    clusters: tuple[Cluster, ...]
+    costs: tuple[CostModel, ...]
+    global_batch: int
+    price: Fraction | None = None
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """All that steps and peaks depend on, files read."""
+        return self.model, self.clusters, self.costs, self.global_batch
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """How many compute, by cluster."""
+        return tuple(len(cluster.workers) for cluster in self.clusters)
+
+    def scenario(self, plan: Plan) -> dict[str, Any]:
+        """That of a plan, for ``load_scenario`` or a file: what is told differs from a default."""
+        changed = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in plan.fields.items()
+            if value != DEFAULTS[name]
+        }
+        pipeline = {"dp": plan.setup.layout.dp, **changed}
+        return {**self.scenarios[plan.setup.layout.cluster], "strategy": {"pipeline": pipeline}}
+
+
+def question_of(
+    model: str | Mapping[str, Any],
+    cluster: str | Mapping[str, Any],
+    global_batch: int,
+    nodes: int | Sequence[int] | None = None,
+    length: int | None = None,
+    parts: Mapping[str, Any] | None = None,
+    price: Number | None = None,
+) -> Question:
+    """The question that names, files or objects of a scenario's parts ask.
+
+    ``nodes`` of a preset, or several counts of them; ``length`` tokens of a sample; ``parts`` are
+    further ones of a scenario, like its profile; ``price`` in dollars is that of an hour of a
+    device. Raises InputError.
+    """
+    if not is_count(global_batch) or not 0 < global_batch <= MOST_SAMPLES:
+        raise InputError(
+            f"global_batch: must be a whole number of samples from 1 to {MOST_SAMPLES:,}, got "
+            f"{shown(global_batch)}"
+        )
+    graph = {"version": VERSION, "graph": _graph(model, length)}
+    rest = _priced(parts or {}, price)
+    scenarios = tuple({**graph, "cluster": each, **rest} for each in _clusters(cluster, nodes))
+    opened = [_opened(scenario) for scenario in scenarios]
+    sizes = opened[0].graph
+    assert isinstance(sizes, Transformer)  # a pipeline spreads its graph by sizes alone
+    clusters, costs = zip(*((each.cluster, each.costs) for each in opened), strict=True)
+    dollars = None if opened[0].price is None else parse_price(opened[0].price)
+    return Question(scenarios, sizes, clusters, costs, global_batch, dollars)
+
+
+def _priced(parts: Mapping[str, Any], price: Number | None) -> dict[str, Any]:
+    """Parts of a scenario with a price among their options, where there is one."""
+    options = parts.get("options", {})
+    if price is None or not isinstance(options, Mapping):
+        return dict(parts)
+    return {**parts, "options": {**options, "price": price}}
+
+
+def _opened(scenario: Mapping[str, Any]) -> Scenario:
+    opened = load_scenario({**scenario, "strategy": {"pipeline": {"dp": 1}}})
+    if not isinstance(opened.graph, Transformer):
+        raise InputError(f"model: {opened.graph.name} is a graph of ops, not a model by its sizes")
+    if not opened.cluster.workers:
+        raise InputError("cluster: has no device that computes")
+    return opened
+
+
+def _graph(model: str | Mapping[str, Any], length: int | None) -> dict[str, Any]:
+    if not isinstance(model, (str, Mapping)):
+        raise InputError(f"model: must be a name, a config.json or an object, got {shown(model)}")
+    graph = {"model": model} if isinstance(model, str) else dict(model)
+    return graph if length is None else {**graph, "length": length}
+
+
+def _clusters(cluster: str | Mapping[str, Any], nodes: int | Sequence[int] | None) -> Iterator[Any]:
+    """The cluster for each count of nodes."""
+    if not isinstance(cluster, (str, Mapping)):
+        raise InputError(f"cluster: must be a preset, a file or an object, got {shown(cluster)}")
+    if nodes is None:
+        yield cluster
+        return
+    preset = {"preset": cluster} if isinstance(cluster, str) else dict(cluster)
+    counts = list(nodes) if isinstance(nodes, Sequence) else [nodes]
+    if not counts:
+        raise InputError("nodes: has no values")
+    for count in dict.fromkeys(counts):
+        yield {**preset, "nodes": count}
+
+
+@lru_cache(8)
+def timings_of(question: Question, cluster: int) -> Timings:
+    """What is known of a cluster, by its number, whatever the plan. Raises InputError."""
+    return Timings(collective_model(question.clusters[cluster]), question.costs[cluster])
