@@ -110,6 +110,10 @@ class Plan(NamedTuple):
         return Parallelism(**self.fields)
 
 
+Way = tuple[str, int, int]
+"""What a plan adds to its setup: the schedule, its chunks, ZeRO."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What may be chosen: ``counts`` by name where not all are, ``listed`` values by field, and the
@@ -211,14 +215,11 @@ class Space:
 
     def plans(self, setup: Setup) -> list[Plan]:
         """The legal ones of a setup in their order."""
-        schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
-        zeros = self.zeros(setup.layout)
-        return [
-            Plan(setup, *each, zero)
-            for each in schedules
-            for zero in zeros
-            if _sums_at_end(each[0], zero)
-        ]
+        return [Plan(setup, *each) for each in self._ways(setup.layout, setup.microbatches)[0]]
+
+    def count(self, setup: Setup) -> int:
+        """How many plans a setup has."""
+        return len(self._ways(setup.layout, setup.microbatches)[0])
 
     def nothing(self) -> str:
         """What was set that leaves no combination at all, legal or not."""
@@ -228,12 +229,6 @@ class Space:
         names = ", ".join(self.choices.counts)
         counts = " or ".join(f"{number:,}" for number in dict.fromkeys(self.devices))
         return f"{names}: no combination of these takes all {counts} devices"
-
-    def count(self, setup: Setup) -> int:
-        """How many plans a setup has."""
-        schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
-        zeros = self.zeros(setup.layout)
-        return sum(_sums_at_end(name, zero) for name, _ in schedules for zero in zeros)
 
     def _allowed(self, name: str, numbers: Sequence[int]) -> Sequence[int]:
         chosen = self.choices.counts.get(name)
@@ -266,20 +261,16 @@ class Space:
     def _of_layout(
         self, layout: Layout, others: tuple[tuple[str, Any], ...], illegal: Counter[str]
     ) -> Iterator[Setup]:
-        recomputes, zeros = self._recomputes(layout, others), self.zeros(layout)
+        recomputes = self._recomputes(layout, others)
         for microbatch in self._microbatches(layout):
             microbatches = self.global_batch // layout.dp // microbatch
-            schedules, reasons = self._schedules(layout.pp, microbatches)
+            legal, reasons = self._ways(layout, microbatches)
             if microbatches > MOST:
-                every = len(schedules) + reasons.total()
-                illegal[f"microbatches: more than {MOST:,}"] += every * len(zeros) * len(recomputes)
+                every = len(legal) + reasons.total()
+                illegal[f"microbatches: more than {MOST:,}"] += every * len(recomputes)
                 continue
             for reason, count in reasons.items():
-                illegal[reason] += count * len(zeros) * len(recomputes)
-            for name, zero in product((name for name, _ in schedules), zeros):
-                if not _sums_at_end(name, zero):
-                    reason = f"zero: {name} sums gradients of two copies once a step"
-                    illegal[reason] += len(recomputes)
+                illegal[reason] += count * len(recomputes)
             for recompute in recomputes:
                 yield Setup(layout, microbatch, microbatches, recompute, others)
 
@@ -299,21 +290,20 @@ class Space:
         zeros = self.choices.listed["zero"]
         return zeros if layout.dp * layout.cp > 1 else zeros[:1]
 
-    def _schedules(self, pp: int, microbatches: int) -> tuple[list[tuple[str, int]], Counter[str]]:
-        """Schedules with their chunks, and how many are none by their reasons."""
-        chunks = self.choices.counts.get("chunks")
-        return _schedules(
-            self.choices.listed["schedule"], chunks, pp, microbatches, self.model.layers
-        )
+    def _ways(self, layout: Layout, microbatches: int) -> tuple[list[Way], Counter[str]]:
+        """Schedules with their chunks and ZeRO, and how many are none by their reasons."""
+        chunks, names = self.choices.counts.get("chunks"), self.choices.listed["schedule"]
+        pp, zeros = layout.pp, self.zeros(layout)
+        return _ways(names, chunks, zeros, pp, microbatches, self.model.layers)
 
     def _size(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> int:
         """How many plans an illegal layout would have."""
         total = 0
         for microbatch in self._microbatches(layout):
             microbatches = max(self.global_batch // layout.dp // microbatch, 1)
-            schedules, illegal = self._schedules(layout.pp, microbatches)
-            total += len(schedules) + illegal.total()
-        return total * len(self.zeros(layout)) * len(self._recomputes(layout, others))
+            legal, illegal = self._ways(layout, microbatches)
+            total += len(legal) + illegal.total()
+        return total * len(self._recomputes(layout, others))
 
 
 @cache
@@ -328,60 +318,64 @@ def _misfit(model: Transformer, layout: Layout, others: tuple[tuple[str, Any], .
 
 
 @cache
+def _ways(
+    names: tuple[str, ...],
+    chosen: tuple[int, ...] | None,
+    zeros: tuple[int, ...],
+    pp: int,
+    microbatches: int,
+    layers: int,
+) -> tuple[list[Way], Counter[str]]:
+    legal, illegal = list[Way](), Counter[str]()
+    for name, chunks, reason in _schedules(names, chosen, pp, microbatches, layers):
+        for zero in zeros:
+            is_late = zero >= 2 and name in BIDIRECTIONAL
+            why = reason or f"zero: {name} sums gradients of two copies once a step" * is_late
+            if why:
+                illegal[why] += 1
+            else:
+                legal.append((name, chunks, zero))
+    return legal, illegal
+
+
 def _schedules(
     names: tuple[str, ...],
     chosen: tuple[int, ...] | None,
     pp: int,
     microbatches: int,
     layers: int,
-) -> tuple[list[tuple[str, int]], Counter[str]]:
-    illegal: Counter[str] = Counter()
-    if pp == 1:
-        illegal.update(f"pp: {name} needs several ranks" for name in names if name in PAIRED)
-        serial = [name for name in names if name not in PAIRED]
-        return _alone(serial, microbatches) if chosen is None or 1 in chosen else [], illegal
-    legal: list[tuple[str, int]] = []
-    for name in names:
+) -> Iterator[tuple[str, int, str]]:
+    """Schedules with their chunks, and why they cannot be; "" where they can."""
+    for name in names if pp > 1 else ():
         several = range(2, max(layers // pp, 1) + 1) if chosen is None else chosen
         single = (2,) if name in FOLDED else (1,)
         for chunks in several if name in CHUNKED else single:
-            if chosen is not None and chunks not in chosen:
-                continue
-            if chunks == 1 and UNCHUNKED.get(name) in names:
-                continue
-            reason = _unrunnable(name, pp, microbatches, chunks, layers)
-            if reason is None:
-                legal.append((name, chunks))
-            else:
-                illegal[reason] += 1
-    return legal, illegal
+            is_other = chunks == 1 and UNCHUNKED.get(name) in names
+            if (chosen is None or chunks in chosen) and not is_other:
+                yield name, chunks, _unrunnable(name, pp, microbatches, chunks, layers)
+    if pp == 1:
+        yield from (
+            (name, 1, f"pp: {name} needs several ranks") for name in names if name in PAIRED
+        )
+        if chosen is None or 1 in chosen:
+            yield from ((name, 1, "") for name in _alone(names, microbatches))
 
 
-def _alone(names: Sequence[str], microbatches: int) -> list[tuple[str, int]]:
+def _alone(names: Sequence[str], microbatches: int) -> list[str]:
     """Schedules of a single rank, one for each order of its actions."""
     orders: dict[Any, str] = {}
-    for name in names:
-        name = UNCHUNKED.get(name, name)
-        # Two microbatches tell orders apart; one of SEARCHED follows from times.
-        key = name if name in SEARCHED else _actions(name, min(microbatches, 2))
+    for name in (UNCHUNKED.get(name, name) for name in names if name not in PAIRED):
+        key: Any = name
+        if name not in SEARCHED:  # whose order follows from times
+            # Two microbatches tell orders apart.
+            order = order_of(name, 1, min(microbatches, 2))
+            key = order.kind.tobytes(), order.microbatch.tobytes()
         orders.setdefault(key, name)
-    return [(name, 1) for name in orders.values()]
+    return list(orders.values())
 
 
-@cache
-def _actions(name: str, microbatches: int) -> tuple[Any, ...]:
-    """By place the kind and the microbatch of what a rank alone does."""
-    order = order_of(name, 1, microbatches)
-    return tuple(zip(order.kind[0].tolist(), order.microbatch[0].tolist(), strict=True))
-
-
-def _sums_at_end(name: str, zero: int) -> bool:
-    """Whether a schedule goes with ZeRO: two copies sum their gradients once a step."""
-    return zero < 2 or name not in BIDIRECTIONAL
-
-
-def _unrunnable(name: str, pp: int, microbatches: int, chunks: int, layers: int) -> str | None:
-    """Why no schedule of this name has so many chunks a rank."""
+def _unrunnable(name: str, pp: int, microbatches: int, chunks: int, layers: int) -> str:
+    """Why no schedule of this name has so many chunks a rank; "" where one has."""
     if pp * chunks > layers:
         return f"chunks: {pp * chunks} stages for {layers} layers"
     try:
@@ -392,7 +386,7 @@ def _unrunnable(name: str, pp: int, microbatches: int, chunks: int, layers: int)
             round_of(pp, microbatches, chunks)
     except InputError as error:
         return error.problems[0]
-    return None
+    return ""
 
 
 # The question.
