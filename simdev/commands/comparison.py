@@ -82,7 +82,7 @@ def text_of(
     """The comparison as JSON or as tables; why methods have no answer goes to stderr."""
     from ..ground.units import format_seconds
     from ..report.table import table_text
-    from ..search.comparison.tables import DIGITS, unanswered, whole_table
+    from ..search.comparison.comparison import DIGITS, unanswered, whole_table
 
     name = name_of(args.file)
     tell(*unanswered(comparison, name))

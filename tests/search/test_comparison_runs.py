@@ -13,7 +13,7 @@ from simdev.ground.errors import InputError
 from simdev.learn.post import Settings
 from simdev.search import Comparison, compare, run_comparison, search
 from simdev.search.comparison import runner
-from simdev.search.comparison.plot import COLOURS, _looks
+from simdev.search.comparison.curves import COLOURS, _looks
 
 METHODS = ["single", "annealing", "greedy", "heft"]
 LIMITS = {"budget": 30, "seeds": 3}

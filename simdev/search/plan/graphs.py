@@ -20,8 +20,9 @@ from ...ground.errors import InputError, SimdevError
 from ...ground.units import PS_PER_SECOND, is_count
 from ...nouns.models import MODELS
 from ...nouns.models.large import LARGE
-from ...report import Report, run
+from ...report import run
 from ..run import search
+from ..sweep.sweeping import row_of
 from .searching import plans_of
 from .space import choices_of, question_of
 
@@ -141,28 +142,23 @@ def _row(request: _Request, method: str) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
         answer = _answer(request, method)
-        scenario = request.scenario(answer)
-        row = _figures(run(load_scenario(scenario)), answer.period_s, request.batch)
-        row |= {"evaluations": answer.evaluations, "note": answer.note, "scenario": scenario}
+        row = _figures(request.scenario(answer), request.batch, answer.period_s)
+        row |= {"evaluations": answer.evaluations, "note": answer.note}
     except SimdevError as error:
         row = dict.fromkeys(COLUMNS) | {"note": " ".join(str(error).split())}
     return row | {"method": method, "seconds": time.perf_counter() - begun}
 
 
-def _figures(report: Report, period_s: float | None, batch: int) -> dict[str, Any]:
+def _figures(scenario: Mapping[str, Any], batch: int, period_s: float | None) -> dict[str, Any]:
+    """The figures of a scenario, which trains a whole batch in a step, or in a period."""
+    opened = load_scenario(scenario)
+    report = run(opened)
     period_ps = report.step_ps if period_s is None else round(period_s * PS_PER_SECOND)
     assert report.throughput is not None  # it was run as a scenario
     throughput = replace(report.throughput, step_ps=period_ps, samples=batch)
-    return {
-        "step_time_s": report.seconds,
-        "step_time_ps": report.step_ps,
-        "samples_per_s": throughput.samples_per_s,
-        COST: throughput.to_json().get(COST),
-        "feasible": report.feasible,
-        "peak_bytes": max((memory.peak for memory in report.memories), default=0),
-        "devices": len(report.working),
-        "period_s": period_s,
-    }
+    row = row_of(opened, replace(report, throughput=throughput))
+    figures = {name: row[name] for name in COLUMNS if name in row}
+    return figures | {"period_s": period_s, "scenario": scenario}
 
 
 def _answer(request: _Request, method: str) -> _Answer:
@@ -221,13 +217,10 @@ def _by_sizes(request: _Request) -> list[dict[str, Any]]:
     seconds = time.perf_counter() - begun
     rows = []
     for scored, _ in plans.answers:
-        plan, scenario = scored.plan, question.scenario(scored.plan)
-        layout = plan.setup.layout
-        row = _figures(run(load_scenario(scenario)), None, request.batch)
-        degrees = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}"
-        note = (
-            f"{plan.setup.microbatches} microbatches of {plan.setup.microbatch}, ZeRO {plan.zero}"
-        )
-        row |= {"method": f"by its sizes: {degrees}", "note": note, "scenario": scenario}
+        plan, setup = scored.plan, scored.plan.setup
+        dp, tp, pp = setup.layout.dp, setup.layout.tp, setup.layout.pp
+        row = _figures(question.scenario(plan), request.batch, None)
+        row["method"] = f"by its sizes: dp {dp} x tp {tp} x pp {pp}"
+        row["note"] = f"{setup.microbatches} microbatches of {setup.microbatch}, ZeRO {plan.zero}"
         rows.append(row | {"seconds": seconds, "evaluations": plans.counts.simulated})
     return rows
