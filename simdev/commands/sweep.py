@@ -126,7 +126,7 @@ def _first_reason(results: pd.DataFrame) -> str:
 
 def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
     from ..files import read_grid
-    from ..search.sweep.grid import crossed, parse_settings, points, slow_bandwidths
+    from ..search.sweep.fields import crossed, parse_settings, points, slow_bandwidths
 
     with prefixed("--set "):
         price = [] if args.price is None else [f"options.price={args.price}"]

@@ -15,7 +15,7 @@ import pandas as pd
 from ...files import replacing
 from ...ground.errors import InputError, install_line, reason_of
 from ...report.results import COLUMNS, FORMULA
-from .grid import si_values
+from .fields import si_values
 from .journal import failed
 from .point import Row, as_simulate_says
 

@@ -22,7 +22,7 @@ from ...lowering import Prepared
 from ...nouns.graph import Graph
 from ...report import Report, run
 from ...report.results import RATES
-from .grid import Grid, points
+from .fields import Grid, points
 from .journal import Answer, Memo, Shared, bug, failed, journaled
 from .point import (
     SINGLE,
