@@ -234,7 +234,7 @@ def _head(plans: Plans) -> Iterator[str]:
         f"{plans.seconds:.1f} s, {(proved + counts.simulated) / plans.seconds:,.0f} plans/s"
     )
     yield from _reasons("illegal", counts.illegal)
-    yield from _reasons("refused", counts.refused or {})
+    yield from _reasons("refused", counts.refused)
     if plans.proved:
         assert plans.least_s is not None
         yield (

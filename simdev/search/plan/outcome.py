@@ -8,8 +8,9 @@ least ZeRO, the least recomputation; of equals the fastest (ours).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from operator import attrgetter
@@ -41,6 +42,9 @@ class Scored:
     def order(self) -> tuple[int, int, int]:
         """The shortest step first; of equal ones the least memory, then the first of the space."""
         return self.row["step_ps"], self.row["peak_bytes"], self.place
+
+
+ORDER = attrgetter("order")
 
 
 class Folded(NamedTuple):
@@ -120,21 +124,30 @@ TERMS_SHOWN = 3
 OPTIONS = "microbatch", "microbatches", "schedule", "chunks", "zero", "recompute", "context"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Counts:
     """What became of the plans: ``illegal`` by reason, ``refused`` by what simulating them said,
     ``unfit`` by a bound of their memory, ``slower`` by a bound of their time, ``simulated`` of
-    which ``overflowing`` do not fit.
+    which ``overflowing`` do not fit. ``least_bytes`` is what any of them holds at the least.
     """
 
-    illegal: Mapping[str, int]
+    illegal: Counter[str] = field(default_factory=Counter)
     legal: int = 0
     unfit: int = 0
     slower: int = 0
     simulated: int = 0
     overflowing: int = 0
-    refused: Mapping[str, int] | None = None
+    refused: Counter[str] = field(default_factory=Counter)
     least_bytes: int | None = None
+
+    @property
+    def decided(self) -> int:
+        """How many legal plans are done with."""
+        return self.unfit + self.slower + self.simulated + self.refused.total()
+
+    def hold(self, peak: int) -> None:
+        """Another plan that holds so many bytes at the least."""
+        self.least_bytes = min(peak, self.least_bytes or peak)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +167,7 @@ class Plans:
     def answers(self) -> list[Folded]:
         """The best answers, then those of the front that are not among them, by their steps."""
         every = {scored.place: scored for scored in (*self.best, *self.front)}
-        ranked = sorted(every.values(), key=attrgetter("order"))
+        ranked = sorted(every.values(), key=ORDER)
         return answers_of(ranked, self.question.devices, self.on_front, self.folds)
 
     @property
@@ -211,7 +224,7 @@ class Plans:
             "slower": counts.slower,
             "simulated": counts.simulated,
             "simulated_does_not_fit": counts.overflowing,
-            "refused": dict(counts.refused or {}),
+            "refused": dict(counts.refused),
             "least_bytes": counts.least_bytes,
             "proved_best": self.proved,
             "least_step_time_s": self.least_s,

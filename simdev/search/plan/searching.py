@@ -15,12 +15,12 @@ import os
 import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 from ...execution.engine import choose, simulate
 from ...execution.scenario import fingerprint
@@ -35,7 +35,7 @@ from ...report.measures.training import BUBBLE, EXPOSED, Training
 from ..sweep.journal import Answer, Loop, Row, Shared, failed, journaled
 from ..sweep.point import engine_version
 from .bounds import Bounds
-from .outcome import TIE_PERCENT, Counts, Folded, Plans, Scored, answers_of
+from .outcome import ORDER, TIE_PERCENT, Counts, Folded, Plans, Scored, answers_of
 from .space import (
     Choices,
     Layout,
@@ -133,71 +133,55 @@ def degrees(setup: Setup) -> Layout:
     return setup.layout._replace(context="")
 
 
-class Group(NamedTuple):
-    """Setups that are alike, each with the place of its first plan."""
-
-    members: list[tuple[int, Setup]]
-
-
 @dataclass
 class Search:
     """A search under way. Plans are simulated by the ``loop``, under the name that ``key`` gives a
-    plan and its place.
+    plan and its place; ``counts`` tells what became of them.
     """
 
     space: Space
     bounds: Bounds
+    counts: Counts
     loop: Loop[Plan]
     key: Callable[[int, Plan], str]
     top: int
     front: bool
     alike: bool
     folds: bool
-    scored: list[Scored] = field(default_factory=list)
     fitting: list[Scored] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
-    unfit: int = 0
-    slower: int = 0
-    least_bytes: int | None = None
     _least: dict[Layout, int] = field(default_factory=dict)
     _heap: list[tuple[int, int, int, Any, int]] = field(default_factory=list)
     _too_large: list[tuple[int, int, Setup]] = field(default_factory=list)
     _has_bounds: bool = False
-    _last: float = float("inf")  # the step of the last of the best
+    _last: float = inf  # the step of the last of the best
 
     def run(self, setups: Iterable[Setup]) -> None:
         """All of it. Raises InputError where no plan can be simulated."""
-        groups: dict[Hashable, Group] = {}
-        place = 0
+        groups: dict[Hashable, list[tuple[int, Setup]]] = {}
+        place, counts = 0, self.counts
         for setup in setups:
-            groups.setdefault(self.bounds.alike(setup), Group([])).members.append((place, setup))
+            groups.setdefault(self.bounds.alike(setup), []).append((place, setup))
             place += self.space.count(setup)
         for group in groups.values():
-            entry = self._group_ps(group), group.members[0][0], GROUP, group, 0
-            heapq.heappush(self._heap, entry)
+            bound = 0
+            with suppress(InputError):  # its setups are refused, each by itself
+                bound = self.bounds.exchanged_ps(group[0][1])
+            self._push(bound, group[0][0], GROUP, group)
         while batch := self._next():
             jobs = {self.key(place, plan): plan for place, plan in batch}
             rows = dict(self.loop.rows(jobs))
             for key, (place, plan) in zip(jobs, batch, strict=True):
                 self._take(Scored(place, plan, rows[key]))
-            self.loop.done(self.unfit + self.slower + len(self.scored) + self.refused.total())
-        if not self._has_bounds and self.refused:
-            raise InputError(self.refused)
-        self.slower += sum(self._size(node) for _, _, _, node, _ in self._heap)
+            self.loop.done(counts.decided)
+        if not self._has_bounds and counts.refused:
+            raise InputError(counts.refused)
+        counts.slower += counts.legal - counts.decided
         if not self.fitting:
             self._tell_least()
 
-    def _group_ps(self, group: Group) -> int:
-        try:
-            return self.bounds.exchanged_ps(group.members[0][1])
-        except InputError:  # its setups are refused, each by itself
-            return 0
-
-    def _size(self, node: Group | Setup | Plan) -> int:
-        """How many plans there are of it."""
-        if isinstance(node, Group):
-            return sum(self.space.count(setup) for _, setup in node.members)
-        return self.space.count(node) if isinstance(node, Setup) else 1
+    def _push(self, bound: int, place: int, level: int, node: Any, peak: int = 0) -> None:
+        """``node`` is a plan, or setups each with the place of its first plan."""
+        heapq.heappush(self._heap, (bound, place, level, node, peak))
 
     def _next(self) -> list[tuple[int, Plan]]:
         """The plans of the next round: of those of equal degrees the first, which shows that the
@@ -205,26 +189,26 @@ class Search:
         """
         batch: dict[Layout | int, tuple[int, Plan]] = {}
         aside: list[tuple[int, int, int, Any, int]] = []
-        while self._heap and self._heap[0][0] <= self._limit and len(batch) + len(aside) < ROUND:
-            bound, place, level, node, peak = heapq.heappop(self._heap)
-            if isinstance(node, Group):
-                for place, setup in node.members:
-                    self._open(bound, place, setup)
-            elif isinstance(node, Setup):
-                if self.front or self._may_be_best(bound, node):
-                    self._expand(node, place)
-                else:
-                    self.slower += self.space.count(node)
+        # Where the front is looked for, too, no bound ends the search.
+        limit = inf if self.front else self._last
+        while self._heap and self._heap[0][0] <= limit and len(batch) + len(aside) < ROUND:
+            entry = bound, place, level, node, peak = heapq.heappop(self._heap)
+            if level in (GROUP, SETUP):
+                for place, setup in node:
+                    if not (self.front or self._may_be_best(bound, setup)):
+                        self.counts.slower += self.space.count(setup)
+                    else:
+                        (self._open if level == GROUP else self._expand)(place, setup)
             elif not self._is_needed(bound, peak, node):
-                self.slower += 1
+                self.counts.slower += 1
             elif level == WAITED:
-                self._follow(node, place)
+                self._follow(place, node)
             elif (key := place if self.front else self._key(place, node)) in batch:
-                aside.append((bound, place, level, node, peak))
+                aside.append(entry)
             else:
                 batch[key] = place, node
         for entry in aside:
-            heapq.heappush(self._heap, entry)
+            self._push(*entry)
         return list(batch.values())
 
     def _key(self, place: int, plan: Plan) -> Layout | int:
@@ -242,71 +226,59 @@ class Search:
         ranked = list(first.values())
         return answers_of(ranked, self.space.devices, folds=self.folds)[: self.top]
 
-    @property
-    def _limit(self) -> float:
-        """Bounds above it need not be looked at: none where the front is looked for, too."""
-        return float("inf") if self.front else self._last
-
     def _may_be_best(self, step: int, setup: Setup) -> bool:
         """Whether a step of a setup would be among the best."""
-        least = float("inf") if self.alike else self._least.get(degrees(setup), float("inf"))
+        least = inf if self.alike else self._least.get(degrees(setup), inf)
         return step <= min(least, self._last)
 
-    def _open(self, bound: int, place: int, setup: Setup) -> None:
+    @contextmanager
+    def _refusing(self, count: int) -> Iterator[None]:
+        """So many plans are refused where a bound cannot be worked out."""
+        try:
+            yield
+        except InputError as error:
+            self.counts.refused["; ".join(error.problems)] += count
+
+    def _open(self, place: int, setup: Setup) -> None:
         """A setup by its own bounds, in place of those that it shares."""
         count = self.space.count(setup)
-        if not (self.front or self._may_be_best(bound, setup)):
-            self.slower += count
-            return
-        try:
+        with self._refusing(count):
             held, fits = self.bounds.held(setup, self.space.zeros(setup.layout))
-            if not fits:
-                self.unfit += count
+            if fits:
+                self._push(self.bounds.setup_ps(setup), place, SETUP, [(place, setup)])
+                self._has_bounds = True
+            else:
+                self.counts.unfit += count
                 self._too_large.append((held, place, setup))
-                return
-            heapq.heappush(self._heap, (self.bounds.setup_ps(setup), place, SETUP, setup, 0))
-            self._has_bounds = True
-        except InputError as error:
-            self._refuse(error, count)
 
     def _tell_least(self) -> None:
         """The least bytes that any plan holds, where none fits: of setups, too, that were left out
         whole.
         """
         heapq.heapify(self._too_large)
-        while self._too_large and self._too_large[0][0] < (self.least_bytes or float("inf")):
+        while self._too_large and self._too_large[0][0] < (self.counts.least_bytes or inf):
             for plan in self.space.plans(heapq.heappop(self._too_large)[2]):
                 with suppress(InputError):
-                    self._count_bytes(self.bounds.plan(plan).peak_bytes)
+                    self.counts.hold(self.bounds.plan(plan).peak_bytes)
 
-    def _count_bytes(self, peak: int) -> None:
-        self.least_bytes = peak if self.least_bytes is None else min(self.least_bytes, peak)
+    def _expand(self, place: int, setup: Setup) -> None:
+        for number, plan in enumerate(self.space.plans(setup), place):
+            self._push(self.bounds.waited_ps(plan), number, WAITED, plan)
 
-    def _expand(self, setup: Setup, place: int) -> None:
-        for number, plan in enumerate(self.space.plans(setup)):
-            entry = self.bounds.waited_ps(plan), place + number, WAITED, plan, 0
-            heapq.heappush(self._heap, entry)
-
-    def _follow(self, plan: Plan, place: int) -> None:
+    def _follow(self, place: int, plan: Plan) -> None:
         """A plan by its memory and the path of its actions."""
-        try:
-            bound = self.bounds.plan(plan)
-        except InputError as error:
-            self._refuse(error, 1)
-            return
-        self._count_bytes(bound.peak_bytes)
-        if bound.fits:
-            heapq.heappush(self._heap, (bound.step_ps, place, PATH, plan, bound.peak_bytes))
-        else:
-            self.unfit += 1
+        with self._refusing(1):
+            step, peak, fits = self.bounds.plan(plan)
+            self.counts.hold(peak)
+            if fits:
+                self._push(step, place, PATH, plan, peak)
+            else:
+                self.counts.unfit += 1
 
     def _is_needed(self, step: int, peak: int, plan: Plan) -> bool:
         """Whether a plan may be among the best, or on the front where that is looked for."""
         may_be = self._may_be_best(step, plan.setup)
         return may_be or (self.front and not self._is_beaten(step, peak, plan, self.fitting))
-
-    def _refuse(self, error: InputError, count: int) -> None:
-        self.refused["; ".join(error.problems)] += count
 
     def _is_beaten(self, step: int, peak: int, plan: Plan, among: Sequence[Scored]) -> bool:
         """Whether one of these plans is as good in step, memory and devices."""
@@ -328,26 +300,21 @@ class Search:
         return front
 
     def _take(self, scored: Scored) -> None:
-        if "reason" in scored.row:
-            self.refused[scored.row["reason"]] += 1
+        counts, row = self.counts, scored.row
+        if "reason" in row:
+            counts.refused[row["reason"]] += 1
             return
-        self.scored.append(scored)
-        if scored.row["fits"]:
-            insort(self.fitting, scored, key=attrgetter("order"))
-            layout, step = degrees(scored.plan.setup), scored.row["step_ps"]
+        counts.simulated += 1
+        counts.overflowing += not row["fits"]
+        if row["fits"]:
+            insort(self.fitting, scored, key=ORDER)
+            layout, step = degrees(scored.plan.setup), row["step_ps"]
             self._least[layout] = min(step, self._least.get(layout, step))
             if len(answers := self.answers) == self.top:
                 # Of the last answer's plans those up to 1 % over its fastest may still be among
                 # the best.
                 percent = 100 + TIE_PERCENT * self.folds
                 self._last = answers[-1].members[0].row["step_ps"] * percent // 100
-
-    def counts(self, illegal: Mapping[str, int], legal: int) -> Counts:
-        """What became of the plans."""
-        return Counts(
-            illegal, legal, self.unfit, self.slower, len(self.scored),
-            len(self.scored) - len(self.fitting), self.refused, self.least_bytes,
-        )  # fmt: skip
 
 
 TOP = 10
@@ -434,12 +401,14 @@ def plans_of(
         raise InputError(f"top: must be a whole number of at least 1, got {top!r}")
     choose(ENGINE, 0)  # refuses where it is missing
     begun = time.perf_counter()
-    space = Space(question.model, question.devices, question.global_batch, choices)
-    illegal: Counter[str] = Counter()
-    setups = list(space.setups(illegal))
-    total = sum(map(space.count, setups))
-    if not total:
-        raise InputError(_nothing(illegal) or space.nothing())
+    space, counts = (
+        Space(question.model, question.devices, question.global_batch, choices),
+        Counts(),
+    )
+    setups = list(space.setups(counts.illegal))
+    counts.legal = sum(map(space.count, setups))
+    if not counts.legal:
+        raise InputError(_nothing(counts.illegal) or space.nothing())
     version = engine_version() if journal else ""
     digest = fingerprint((version, question.content)) if journal else ""
 
@@ -450,22 +419,17 @@ def plans_of(
 
     scorer = partial(_answer, Shared(question))
     with journaled(
-        "plan", scorer, n_jobs, version, journal, progress, few=1, total=total, unit="plan",
+        "plan", scorer, n_jobs, version, journal, progress, few=1, total=counts.legal, unit="plan",
         leave=False,
     ) as loop:  # fmt: skip
         every = alike or len({degrees(setup) for setup in setups}) == 1
         bounds = Bounds(question, space.choices.listed["schedule"])
-        search = Search(space, bounds, loop, key, top, front, every, not alike)
+        search = Search(space, bounds, counts, loop, key, top, front, every, not alike)
         search.run(setups)
-    members = [scored for each in search.answers for scored in each.members]
-    return Plans(
-        question,
-        tuple(sorted(members, key=attrgetter("order"))),
-        tuple(search.pareto()) if front else (),
-        search.counts(illegal, total),
-        time.perf_counter() - begun,
-        not alike,
-    )
+    best = sorted((scored for each in search.answers for scored in each.members), key=ORDER)
+    points = tuple(search.pareto()) if front else ()
+    seconds = time.perf_counter() - begun
+    return Plans(question, tuple(best), points, counts, seconds, not alike)
 
 
 def _nothing(illegal: Counter[str]) -> list[str]:
