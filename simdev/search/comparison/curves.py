@@ -24,7 +24,6 @@ from .runs import References
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 EVALUATIONS, CPU_SECONDS = AXES = "evaluations", "cpu_seconds"
 STEPS = "lower_s", "median_s", "upper_s"
@@ -122,20 +121,14 @@ TITLES = {"evaluations": "evaluations", "cpu_seconds": "CPU seconds"}
 COLOURS = DEVICES[:-1]  # the last is black, of what stands beside
 DASHES: Sequence[Any] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 MARKERS = "os^DvPX<>p"
-BESIDE: Mapping[str, Any] = {ONE_DEVICE: (0, (1, 2)), PRESENT: (0, (4, 3))}
+BESIDE: Mapping[str, Mapping[str, Any]] = {
+    label: {"color": "black", "linewidth": 1.1, "linestyle": dash}
+    for label, dash in ((ONE_DEVICE, (0, (1, 2))), (PRESENT, (0, (4, 3))))
+}
 WIDE = 3.0  # from this ratio of steps on their axis is logarithmic
 NUMBERED = ((20, (1, 2, 3, 5, 7)), (500, (1, 2, 5)), (inf, (1,)))  # of a decade, up to a ratio
 HIGHEST = 2.0  # times the slowest reference: what is beyond would press all others together
 WIDTH, HEIGHT, LINE = 13.0, 5.2, 0.21  # inches: of a picture, and of a line of its legend
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """How a method is drawn: as a line with a dash, or as points with a marker."""
-
-    colour: str
-    dash: Any = "-"
-    marker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,47 +153,37 @@ def draw(
     The legend has the best first. What lies above the panels stands at their upper edge, hollow.
     """
     ends = {curve.method: float(curve.median_s[-1]) for curve in curves[AXES[0]]}
-    looks, beside = _looks(list(ends), planners), _beside(references)
-    scale = _scale(curves, beside)
+    known = {label: mark for label, mark in references.by_name.items() if mark is not None}
+    beside = {label: mark.cost.seconds for label, mark in known.items() if mark.cost.feasible}
+    looks, scale = looks_of(list(ends), planners), _scale(curves, beside)
     figure = new_figure(WIDTH, max(HEIGHT, LINE * (len(ends) + 5)))
     panels = figure.subplots(1, len(AXES), sharey=True)
     for panel, axis in zip(panels, AXES, strict=True):
         for curve in curves[axis]:
-            _draw_curve(panel, curve, looks[curve.method], scale)
+            drawn = _draw_point if curve.method in planners else _draw_line
+            drawn(panel, curve, looks[curve.method], scale)
         for label, seconds in beside.items():
-            panel.axhline(
-                seconds / scale.unit_s, color="black", linewidth=1.1, linestyle=BESIDE[label]
-            )
+            panel.axhline(seconds / scale.unit_s, **BESIDE[label])
         _dress_places(panel, axis, curves[axis])
     _dress_steps(panels[0], scale)
     figure.suptitle(plain(question, 90), x=0.01, ha="left", fontsize=11)
-    _draw_legend(figure, ends, looks, beside)
+    _draw_legend(figure, {**ends, **beside}, {**looks, **BESIDE})
     return figure
 
 
-def _looks(methods: Sequence[str], planners: Collection[str]) -> dict[str, Look]:
-    """Colours in turn, those of points after those of lines; where they are used up, dashes and
-    markers tell equal ones apart.
+def looks_of(methods: Sequence[str], planners: Collection[str]) -> dict[str, dict[str, Any]]:
+    """How methods are drawn: colours in turn, those of points after those of lines; where they are
+    used up, dashes and markers tell equal ones apart.
     """
-    points = [method for method in methods if method in planners]
-    lines = [method for method in methods if method not in planners]
-    count = len(COLOURS)
-    looks = {
-        method: Look(COLOURS[i % count], dash=DASHES[i // count % len(DASHES)])
-        for i, method in enumerate(lines)
-    }
-    return looks | {
-        method: Look(COLOURS[(len(lines) + i) % count], marker=MARKERS[i % len(MARKERS)])
-        for i, method in enumerate(points)
-    }
-
-
-def _beside(references: References) -> dict[str, float]:
-    return {
-        label: reference.cost.seconds
-        for label, reference in references.by_name.items()
-        if reference is not None and reference.cost.feasible
-    }
+    looks: dict[str, dict[str, Any]] = {}
+    lines = sum(method not in planners for method in methods)
+    for number, method in enumerate(sorted(methods, key=lambda method: method in planners)):
+        dash = DASHES[number // len(COLOURS) % len(DASHES)]
+        looks[method] = {"color": COLOURS[number % len(COLOURS)], "linestyle": dash}
+        if method in planners:
+            marker = MARKERS[(number - lines) % len(MARKERS)]
+            looks[method] |= {"linestyle": "none", "marker": marker}
+    return looks
 
 
 def _scale(curves: Mapping[str, Sequence[Curve]], beside: Mapping[str, float]) -> Scale:
@@ -219,41 +202,34 @@ def _scale(curves: Mapping[str, Sequence[Curve]], beside: Mapping[str, float]) -
     return Scale(low / margin, high * margin, unit, unit_ps / PS_PER_SECOND)
 
 
-def _draw_curve(panel: Axes, curve: Curve, look: Look, scale: Scale) -> None:
+def _draw_line(panel: Axes, curve: Curve, look: Mapping[str, Any], scale: Scale) -> None:
+    """A method's median with a band between its quartiles, and a dot at its end."""
     lower, median, upper = (
         np.where(np.isfinite(steps), steps, np.nan) / scale.unit_s
         for steps in (getattr(curve, name) for name in STEPS)
     )
-    if look.marker:
-        _draw_point(panel, float(curve.at[-1]), curve, look, scale)
-        return
-    panel.fill_between(
-        curve.at, lower, upper, step="post", color=look.colour, alpha=0.15, linewidth=0
-    )
-    panel.plot(
-        curve.at, median, color=look.colour, linestyle=look.dash, linewidth=1.6,
-        drawstyle="steps-post",
-    )  # fmt: skip
-    panel.plot(
-        curve.at[-1:], median[-1:], color=look.colour, marker=".", markersize=6, linestyle="none"
-    )
+    colour = look["color"]
+    panel.fill_between(curve.at, lower, upper, step="post", color=colour, alpha=0.15, linewidth=0)
+    panel.plot(curve.at, median, linewidth=1.6, drawstyle="steps-post", **look)
+    panel.plot(curve.at[-1:], median[-1:], color=colour, marker=".", markersize=6, linestyle="none")
 
 
-def _draw_point(panel: Axes, at: float, curve: Curve, look: Look, scale: Scale) -> None:
+def _draw_point(panel: Axes, curve: Curve, look: Mapping[str, Any], scale: Scale) -> None:
     """A single answer, with a bar between its quartiles; hollow at the upper edge where it is
     beyond.
     """
+    at = float(curve.at[-1])
     low, middle, high = (float(getattr(curve, name)[-1]) for name in STEPS)
     if not isfinite(middle):
         return
-    is_beyond = middle > scale.high
+    is_beyond, colour = middle > scale.high, look["color"]
     panel.plot(
-        [at], [min(middle, scale.high) / scale.unit_s], color=look.colour, marker=look.marker,
-        markersize=7, linestyle="none", markerfacecolor="none" if is_beyond else look.colour,
-        markeredgecolor=look.colour if is_beyond else "white", clip_on=False, zorder=3,
+        [at], [min(middle, scale.high) / scale.unit_s], markersize=7, clip_on=False, zorder=3,
+        markerfacecolor="none" if is_beyond else colour,
+        markeredgecolor=colour if is_beyond else "white", **look,
     )  # fmt: skip
     if low < high < scale.high:
-        panel.plot([at, at], [low / scale.unit_s, high / scale.unit_s], color=look.colour)
+        panel.plot([at, at], [low / scale.unit_s, high / scale.unit_s], color=colour)
 
 
 def _dress_places(panel: Axes, axis: str, curves: Sequence[Curve]) -> None:
@@ -287,28 +263,18 @@ def _dress_steps(panel: Axes, scale: Scale) -> None:
 
 
 def _draw_legend(
-    figure: Figure,
-    ends: Mapping[str, float],
-    looks: Mapping[str, Look],
-    beside: Mapping[str, float],
+    figure: Figure, ends: Mapping[str, float], looks: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Every method with its median end, the best first, and what stands beside where it falls."""
     from matplotlib.lines import Line2D
 
-    def line(label: str) -> Line2D:
-        if label in beside:
-            return Line2D([], [], color="black", linewidth=1.1, linestyle=BESIDE[label])
-        look = looks[label]
-        if look.marker:
-            return Line2D([], [], color=look.colour, marker=look.marker, linestyle="none")
-        return Line2D([], [], color=look.colour, linestyle=look.dash, linewidth=1.8)
-
-    every = sorted({**ends, **beside}.items(), key=lambda entry: entry[1])
+    every = dict(sorted(ends.items(), key=lambda entry: entry[1]))
     labels = [
         f"{plain(label, 32)}  {format_seconds(end)}" if isfinite(end) else f"{label}  does not fit"
-        for label, end in every
+        for label, end in every.items()
     ]
+    lines = [Line2D([], [], **{"linewidth": 1.8, **looks[label]}) for label in every]
     figure.legend(
-        [line(label) for label, _ in every], labels, loc="outside right upper", frameon=False,
-        fontsize=9, handlelength=2.6, title="ends at (median)", alignment="left",
+        lines, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=2.6,
+        title="ends at (median)", alignment="left",
     )  # fmt: skip

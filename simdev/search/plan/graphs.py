@@ -24,7 +24,7 @@ from ...report import run
 from ..run import search
 from ..sweep.sweeping import row_of
 from .searching import plans_of
-from .space import choices_of, question_of
+from .space import choices_of, clusters_of, graph_of, question_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,15 +124,12 @@ def _request(
     seconds: float,
     seed: int,
 ) -> _Request:
-    graph: dict[str, Any] = {"model": model} if isinstance(model, str) else dict(model)
+    graph = graph_of(model, length)
     if graph.get("model") not in MODELS:
         raise InputError(f"model: no graph is made of {graph.get('model')!r}")
     if not is_count(batch) or not batch:
         raise InputError(f"global_batch: must be a whole number of at least 1, got {batch!r}")
-    if length is not None:
-        graph["length"] = length
-    if nodes is not None:
-        cluster = {**({"preset": cluster} if isinstance(cluster, str) else cluster), "nodes": nodes}
+    (cluster,) = clusters_of(cluster, nodes)
     request = _Request(graph, {"cluster": cluster, **parts}, batch, seconds, seed)
     load_scenario(request.scenario(_Answer({"short": FORMS[0]})))  # refuses what is none
     return request

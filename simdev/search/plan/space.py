@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import product
+from math import isqrt
 from typing import Any, NamedTuple
 
 from ...costs import CostModel
@@ -65,6 +66,10 @@ FOLLOWS = {
 }
 
 
+Settings = tuple[tuple[str, Any], ...]
+"""Further fields of Parallelism with their values."""
+
+
 class Layout(NamedTuple):
     """The degrees, on the cluster of a number among those that are tried."""
 
@@ -76,15 +81,20 @@ class Layout(NamedTuple):
     ep: int
     context: str
 
+    @property
+    def degrees(self) -> dict[str, Any]:
+        """The fields of Parallelism that it tells."""
+        return {name: getattr(self, name) for name in (*DEGREES, "context")}
+
 
 class Setup(NamedTuple):
-    """A layout with its microbatches; ``others`` are further fields of Parallelism."""
+    """A layout with its microbatches, recomputation, and what else is set."""
 
     layout: Layout
     microbatch: int
     microbatches: int
     recompute: str
-    others: tuple[tuple[str, Any], ...]
+    others: Settings
 
 
 class Plan(NamedTuple):
@@ -98,11 +108,11 @@ class Plan(NamedTuple):
     @property
     def fields(self) -> dict[str, Any]:
         """What it tells of a Parallelism, as it was given."""
-        layout, setup = self.setup.layout, self.setup
-        degrees = {name: getattr(layout, name) for name in (*DEGREES, "context")}
+        setup = self.setup
         sizes = {"microbatch": setup.microbatch, "microbatches": setup.microbatches}
         options = {"schedule": self.schedule, "chunks": self.chunks, "zero": self.zero}
-        return degrees | sizes | options | {"recompute": setup.recompute, **dict(setup.others)}
+        others = {"recompute": setup.recompute, **dict(setup.others)}
+        return setup.layout.degrees | sizes | options | others
 
     @property
     def parallelism(self) -> Parallelism:
@@ -122,7 +132,7 @@ class Choices:
 
     counts: Mapping[str, tuple[int, ...]]
     listed: Mapping[str, tuple[Any, ...]]
-    others: tuple[tuple[tuple[str, Any], ...], ...]
+    others: tuple[Settings, ...]
 
 
 def choices_of(given: Mapping[str, Any] | None) -> Choices:
@@ -148,7 +158,7 @@ def choices_of(given: Mapping[str, Any] | None) -> Choices:
     return Choices(counts, listed, others)
 
 
-def _parallelism(others: tuple[tuple[str, Any], ...], **degrees: Any) -> Parallelism:
+def _parallelism(others: Settings, **degrees: Any) -> Parallelism:
     """One with these settings; what is made again goes with selective recomputation alone."""
     settings = dict(others)
     if "recompute_modules" in settings:
@@ -171,7 +181,9 @@ def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
         elif not each:
             yield f"{name}: has no values"
         elif name == "schedule":
-            yield from _schedule_problems(each)
+            full = [full_name(v) if isinstance(v, str) else written(v) for v in each]
+            wrong = [v for v in full if v not in PLANNED]
+            yield from (f"schedule: plans have one of {', '.join(PLANNED)}, got {v}" for v in wrong)
         elif name in (*COUNTS, *LISTED):
             for value in each:
                 try:
@@ -180,17 +192,10 @@ def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
                     yield from error.problems
 
 
-def _schedule_problems(names: Sequence[Any]) -> Iterator[str]:
-    for name in names:
-        full = full_name(name) if isinstance(name, str) else written(name)
-        if full not in PLANNED:
-            yield f"schedule: plans have one of {', '.join(PLANNED)}, got {full}"
-
-
 def divisors(number: int) -> list[int]:
-    """Those of a number, the least first."""
-    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return low + [number // d for d in reversed(low) if d * d != number]
+    """The divisors of a number, the least first."""
+    low = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*low, *(number // divisor for divisor in low)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +212,7 @@ class Space:
         for number in range(len(self.devices)):
             for layout in self._layouts(number):
                 for others in self.choices.others:
-                    reason = self._reason(layout, others)
-                    if reason is None:
-                        yield from self._of_layout(layout, others, illegal)
-                    else:
-                        illegal[reason] += self._size(layout, others)
+                    yield from self._of_layout(layout, others, illegal)
 
     def plans(self, setup: Setup) -> list[Plan]:
         """The legal ones of a setup in their order."""
@@ -250,7 +251,7 @@ class Space:
             for context in contexts if cp > 1 else contexts[:1]:
                 yield Layout(number, dp, cp, tp, pp, ep, context)
 
-    def _reason(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> str | None:
+    def _reason(self, layout: Layout, others: Settings) -> str | None:
         """Why no plan can have this layout; None where some can."""
         if self.model.layers < layout.pp:
             return f"pp: {layout.pp} stages for {self.model.layers} layers"
@@ -259,15 +260,17 @@ class Space:
         return _misfit(self.model, layout._replace(cluster=0, pp=1), others)
 
     def _of_layout(
-        self, layout: Layout, others: tuple[tuple[str, Any], ...], illegal: Counter[str]
+        self, layout: Layout, others: Settings, illegal: Counter[str]
     ) -> Iterator[Setup]:
-        recomputes = self._recomputes(layout, others)
+        recomputes, misfit = self._recomputes(layout, others), self._reason(layout, others)
+        if misfit is not None:
+            illegal[misfit] += 0  # is told even where it is all that there is
         for microbatch in self._microbatches(layout):
-            microbatches = self.global_batch // layout.dp // microbatch
+            microbatches = max(self.global_batch // layout.dp // microbatch, 1)
             legal, reasons = self._ways(layout, microbatches)
-            if microbatches > MOST:
-                every = len(legal) + reasons.total()
-                illegal[f"microbatches: more than {MOST:,}"] += every * len(recomputes)
+            many = f"microbatches: more than {MOST:,}" if microbatches > MOST else None
+            if reason := misfit or many:
+                illegal[reason] += (len(legal) + reasons.total()) * len(recomputes)
                 continue
             for reason, count in reasons.items():
                 illegal[reason] += count * len(recomputes)
@@ -277,7 +280,7 @@ class Space:
     def _microbatches(self, layout: Layout) -> Sequence[int]:
         return self._allowed("microbatch", divisors(max(self.global_batch // layout.dp, 1)))
 
-    def _recomputes(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
+    def _recomputes(self, layout: Layout, others: Settings) -> tuple[str, ...]:
         chosen = self.choices.listed["recompute"]
         if dict(others).get("recompute_modules", MODULES[:1]) != MODULES[:1]:
             return tuple(name for name in chosen if name == RECOMPUTES[1])
@@ -296,22 +299,12 @@ class Space:
         pp, zeros = layout.pp, self.zeros(layout)
         return _ways(names, chunks, zeros, pp, microbatches, self.model.layers)
 
-    def _size(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> int:
-        """How many plans an illegal layout would have."""
-        total = 0
-        for microbatch in self._microbatches(layout):
-            microbatches = max(self.global_batch // layout.dp // microbatch, 1)
-            legal, illegal = self._ways(layout, microbatches)
-            total += len(legal) + illegal.total()
-        return total * len(self._recomputes(layout, others))
-
 
 @cache
-def _misfit(model: Transformer, layout: Layout, others: tuple[tuple[str, Any], ...]) -> str | None:
+def _misfit(model: Transformer, layout: Layout, others: Settings) -> str | None:
     """What does not divide the sizes of a model; the first of several."""
-    degrees = {name: getattr(layout, name) for name in (*DEGREES, "context")}
     try:
-        shard_of(model, _parallelism(others, **degrees))
+        shard_of(model, _parallelism(others, **layout.degrees))
     except InputError as error:
         return error.problems[0]
     return None
@@ -449,9 +442,9 @@ def question_of(
             f"global_batch: must be a whole number of samples from 1 to {MOST_SAMPLES:,}, got "
             f"{shown(global_batch)}"
         )
-    graph = {"version": VERSION, "graph": _graph(model, length)}
+    graph = {"version": VERSION, "graph": graph_of(model, length)}
     rest = _priced(parts or {}, price)
-    scenarios = tuple({**graph, "cluster": each, **rest} for each in _clusters(cluster, nodes))
+    scenarios = tuple({**graph, "cluster": each, **rest} for each in clusters_of(cluster, nodes))
     opened = [_opened(scenario) for scenario in scenarios]
     sizes = opened[0].graph
     assert isinstance(sizes, Transformer)  # a pipeline spreads its graph by sizes alone
@@ -477,19 +470,22 @@ def _opened(scenario: Mapping[str, Any]) -> Scenario:
     return opened
 
 
-def _graph(model: str | Mapping[str, Any], length: int | None) -> dict[str, Any]:
+def graph_of(model: str | Mapping[str, Any], length: int | None) -> dict[str, Any]:
+    """The graph of a scenario: a model with the tokens of a sample. Raises InputError."""
     if not isinstance(model, (str, Mapping)):
         raise InputError(f"model: must be a name, a config.json or an object, got {shown(model)}")
     graph = {"model": model} if isinstance(model, str) else dict(model)
     return graph if length is None else {**graph, "length": length}
 
 
-def _clusters(cluster: str | Mapping[str, Any], nodes: int | Sequence[int] | None) -> Iterator[Any]:
-    """The cluster for each count of nodes."""
+def clusters_of(
+    cluster: str | Mapping[str, Any], nodes: int | Sequence[int] | None
+) -> Iterator[Any]:
+    """The cluster of a scenario for each count of nodes. Raises InputError."""
     if not isinstance(cluster, (str, Mapping)):
         raise InputError(f"cluster: must be a preset, a file or an object, got {shown(cluster)}")
     if nodes is None:
-        yield cluster
+        yield cluster if isinstance(cluster, str) else dict(cluster)
         return
     preset = {"preset": cluster} if isinstance(cluster, str) else dict(cluster)
     counts = list(nodes) if isinstance(nodes, Sequence) else [nodes]
