@@ -42,7 +42,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(
         sweeping,
         "answer",
-        lambda point, memo: (keys.append(point.key), answer(point, memo))[1],
+        lambda memo, point: (keys.append(point.key), answer(memo, point))[1],
     )
     return keys
 

@@ -168,25 +168,34 @@ def run_comparison(
     """
     entrants = _entrants(methods, seconds)
     for entrant in entrants:
-        _check(entrant, budget, seed, seconds, prepare, warm)
-    _check_seeds(seeds)
+        check_limits(entrant.method, budget, seed, seconds, prepare)
+        is_learner = METHODS[entrant.method].learner is not None
+        start = entrant.warm or (warm if is_learner else None)
+        requested(entrant.method, LearnerOptions(warm=start))
+    if isinstance(seeds, bool) or not isinstance(seeds, Integral) or int(seeds) < 1:
+        raise InputError(f"seeds: must be a whole number of at least 1, got {seeds!r}")
     if not isinstance(questions, Mapping):
         raise InputError(f"questions: must be Scenarios or Oracles by name, got {questions!r}")
     limit = None if budget is None else int(budget)  # a NumPy number is no JSON
     names = None if prepare is None else tuple(prepare)
     terms = Terms(limit, seconds, names, settings, warm)
-    posed, refused = _posed(questions)
-    listed = [
+    posed = {name: _posed(question) for name, question in questions.items()}
+    points = [
         (name, entrant, int(seed) + turn)
         for name in questions
         for entrant in entrants
         for turn in range(int(seeds) if METHODS[entrant.method].draws else 1)
     ]
-    tasks = {each: Task(posed[each[0]], *each[1:], terms) for each in listed if each[0] in posed}
+    tasks = {
+        point: Task(question, *point[1:], terms)
+        for point in points
+        if isinstance(question := posed[point[0]], Shared)
+    }
     records, is_interrupted = _records(tasks, n_jobs, journal, progress)
-    runs = tuple(_run(each, records.get(each), refused.get(each[0])) for each in listed)
+    runs = tuple(_run(point, records.get(point), posed[point[0]]) for point in points)
     beside = {
-        name: posed[name].value.references if name in posed else References() for name in questions
+        name: References() if isinstance(question, str) else question.value.references
+        for name, question in posed.items()
     }
     return Comparison(runs, beside, is_interrupted)
 
@@ -219,44 +228,20 @@ def _entrants(methods: str | Iterable[str], seconds: float | None) -> list[Entra
     return [Entrant(label) for label in dict.fromkeys(listed)]
 
 
-def _check(
-    entrant: Entrant,
-    budget: object,
-    seed: object,
-    seconds: object,
-    prepare: object,
-    warm: str | None,
-) -> None:
-    """Raises InputError for what goes with no question at all."""
-    check_limits(entrant.method, budget, seed, seconds, prepare)
-    is_learner = METHODS[entrant.method].learner is not None
-    requested(entrant.method, LearnerOptions(warm=entrant.warm or (warm if is_learner else None)))
+def _posed(question: Scenario | Oracle) -> Shared[Question] | str:
+    """A question, or why it cannot be asked."""
+    try:
+        return Shared(question_of(question))
+    except InputError as error:
+        return str(error)
 
 
-def _check_seeds(seeds: object) -> None:
-    if isinstance(seeds, bool) or not isinstance(seeds, Integral) or int(seeds) < 1:
-        raise InputError(f"seeds: must be a whole number of at least 1, got {seeds!r}")
-
-
-def _posed(
-    questions: Mapping[Any, Scenario | Oracle],
-) -> tuple[dict[Hashable, Shared[Question]], dict[Hashable, str]]:
-    """The questions that can be asked, and why the others cannot."""
-    posed, refused = dict[Hashable, Shared[Question]](), dict[Hashable, str]()
-    for name, question in questions.items():
-        try:
-            posed[name] = Shared(question_of(question))
-        except InputError as error:
-            refused[name] = str(error)
-    return posed, refused
-
-
-def _run(point: Point, record: Row | None, refused: str | None) -> Run:
+def _run(point: Point, record: Row | None, question: Shared[Question] | str) -> Run:
     name, entrant, seed = point
-    if record is None or "reason" in record:
-        reason = record["reason"] if record is not None else refused or NEVER_BEGAN
-        return Run(name, entrant.label, seed, reason=reason)
-    return run_of(name, entrant.label, seed, record)
+    if record is not None and "reason" not in record:
+        return run_of(name, entrant.label, seed, record)
+    reason = question if isinstance(question, str) else NEVER_BEGAN
+    return Run(name, entrant.label, seed, reason=record["reason"] if record else reason)
 
 
 def _records(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from decimal import Decimal
@@ -28,7 +28,7 @@ from ...files.shape import VERSION
 from ...ground.errors import InputError, prefixed
 from ...ground.units import is_count
 from ...nouns.strategy.parallelism import MOST, microbatches_of
-from .fields import PARTS, Read, opened, parse_path, with_field
+from .fields import PARTS, Document, Read, opened, parse_path, with_field
 from .journal import sources_version
 
 # A scenario with several fields set; the global batch of a large model stays what it was.
@@ -39,36 +39,28 @@ SPREAD = ("dp", "microbatch")
 BATCH = ("microbatches", "global_batch")
 
 
-def with_fields(
-    document: Mapping[str, Any], settings: Mapping[str, Any], folder: str, read: Read
-) -> Mapping[str, Any]:
+def with_fields(document: Document, settings: Document, folder: str, read: Read) -> Document:
     """The scenario with other values at several paths, a whole part before its fields.
 
     Where ``dp`` or ``microbatch`` of its pipeline is set, and neither ``microbatches`` nor
     ``global_batch``, microbatches follow from the batch that it had. Raises InputError.
     """
-    paths = sorted(settings, key=len)
-    spread = {name: path for path in paths if (name := _of_pipeline(path)) in (*SPREAD, *BATCH)}
-    for path in paths:
-        if path not in spread.values():
+    spread: dict[str, str] = {}
+    for path in sorted(settings, key=len):
+        steps = parse_path(path)
+        name = steps[2] if len(steps) == 3 and steps[:2] == ("strategy", "pipeline") else None
+        if name in (*SPREAD, *BATCH):
+            spread[str(name)] = path
+        else:
             document = with_field(document, path, settings[path], folder, read)
-    if not spread:
-        return document
-    before = _pipeline(document, folder, read)
+    before = _pipeline(document, folder, read) if spread else {}
     for path in spread.values():
         document = with_field(document, path, settings[path], folder, read)
-    return _with_batch(document, before, spread)
+    return _with_batch(document, before, [*spread]) if spread else document
 
 
-def _of_pipeline(path: str) -> str:
-    """The field of a pipeline that a path leads to; "" where it leads elsewhere."""
-    steps = parse_path(path)
-    is_field = len(steps) == 3 and steps[:2] == ("strategy", "pipeline")
-    return str(steps[2]) if is_field else ""
-
-
-def _pipeline(document: Mapping[str, Any], folder: str, read: Read) -> Mapping[str, Any]:
-    """What a scenario says of its pipeline, wherever that stands."""
+def _pipeline(document: Document, folder: str, read: Read) -> Document:
+    """The pipeline of a scenario, whether its strategy stands in it or in a file."""
     part = document.get("strategy", {})
     if not isinstance(part, (str, dict)):
         return {}
@@ -77,9 +69,7 @@ def _pipeline(document: Mapping[str, Any], folder: str, read: Read) -> Mapping[s
     return pipeline if isinstance(pipeline, Mapping) else {}
 
 
-def _with_batch(
-    document: Mapping[str, Any], before: Mapping[str, Any], spread: Mapping[str, str]
-) -> Mapping[str, Any]:
+def _with_batch(document: Document, before: Document, spread: Collection[str]) -> Document:
     """The scenario, whose pipeline was another before the fields in ``spread`` were set."""
     pipeline = dict(document["strategy"]["pipeline"])
     given = [name for name in BATCH if name in spread]
@@ -87,18 +77,14 @@ def _with_batch(
         # What the scenario says of the other goes with the batch that it had.
         pipeline = {k: v for k, v in pipeline.items() if k in given or k not in BATCH}
     elif "global_batch" not in pipeline:
-        was, now = (_counts(part) for part in (before, pipeline))
-        if was is None or now is None:
+        was, now = (
+            [part.get(name, 1) for name in (*SPREAD, BATCH[0])] for part in (before, pipeline)
+        )
+        if not all(is_count(count) and 0 < count <= MOST for count in (*was, *now)):
             return document  # what is no count is told by who reads it
         with prefixed("strategy.pipeline."):
             pipeline["microbatches"] = microbatches_of(prod(was), *now[:2])
     return {**document, "strategy": {**document["strategy"], "pipeline": pipeline}}
-
-
-def _counts(pipeline: Mapping[str, Any]) -> list[int] | None:
-    """Replicas, samples of a microbatch and microbatches; None where any is no count."""
-    counts = [pipeline.get(name, 1) for name in (*SPREAD, BATCH[0])]
-    return counts if all(is_count(count) and 0 < count <= MOST for count in counts) else None
 
 
 # What reads or draws answers but takes no part in them. A module that is not named here counts:
@@ -108,7 +94,7 @@ APART = (
     r"|search(?!/sweep/))/"
 )
 
-Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
+Source = str | os.PathLike[str] | Document | Scenario
 SINGLE = (str, os.PathLike, Mapping, Scenario)
 
 
@@ -121,7 +107,7 @@ class SweepPoint:
     """
 
     key: str
-    scenario: Mapping[str, Any] | Scenario
+    scenario: Document | Scenario
     digests: Mapping[str, str]
     version: str
 
@@ -131,13 +117,13 @@ class Row:
     """A row to be: the scenario's name, the values set, and the point, or why there is none."""
 
     label: str
-    settings: Mapping[str, Any]
+    settings: Document
     point: SweepPoint | None = None
     problem: str | None = None
 
 
 class Sources:
-    """What was read and hashed so far: many scenarios name the same files."""
+    """Files and parts that were read and hashed so far: many scenarios name the same ones."""
 
     def __init__(self) -> None:
         self.read = cache(read_json)
@@ -191,9 +177,7 @@ def as_simulate_says(reason: str) -> str:
     return reason.replace(os.path.join(os.getcwd(), ""), "")
 
 
-def rows_of(
-    scenarios: Source | Iterable[Source], points: Iterable[Mapping[str, Any]]
-) -> Iterator[Row]:
+def rows_of(scenarios: Source | Iterable[Source], points: Iterable[Document]) -> Iterator[Row]:
     """Every scenario at every point of a grid, in this order: the rows of the result.
 
     What a file lacks is told in its rows. Raises InputError where a scenario is neither a path, an
@@ -215,7 +199,7 @@ def rows_of(
             yield _row(name, source, settings, sources)
 
 
-def _row(name: str, source: Source, settings: Mapping[str, Any], sources: Sources) -> Row:
+def _row(name: str, source: Source, settings: Document, sources: Sources) -> Row:
     try:
         if isinstance(source, Scenario):
             return Row(name, settings, _scenario_point(source, settings, sources))
@@ -230,7 +214,7 @@ def _row(name: str, source: Source, settings: Mapping[str, Any], sources: Source
         return Row(name, settings, problem=str(error).removeprefix(f"{name}: "))
 
 
-def _document(value: Any) -> Mapping[str, Any]:
+def _document(value: Any) -> Document:
     if not isinstance(value, dict):
         raise InputError(f"must be an object (a scenario), got {shown(value)}")
     if "version" not in value:
@@ -238,9 +222,7 @@ def _document(value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _scenario_point(
-    scenario: Scenario, settings: Mapping[str, Any], sources: Sources
-) -> SweepPoint:
+def _scenario_point(scenario: Scenario, settings: Document, sources: Sources) -> SweepPoint:
     if settings:
         field = next(iter(settings))
         raise InputError(
@@ -252,7 +234,7 @@ def _scenario_point(
     return SweepPoint(_key(digests | options), scenario, digests, engine_version())
 
 
-def _document_point(document: Mapping[str, Any], folder: str, sources: Sources) -> SweepPoint:
+def _document_point(document: Document, folder: str, sources: Sources) -> SweepPoint:
     document = {key: _with_paths(key, value, folder) for key, value in document.items()}
     digests: dict[str, str] = {}
     for part in PARTS:
@@ -298,7 +280,7 @@ def _with_paths(part: str, value: Any, folder: str) -> Any:
     return value if is_name.get(part) and not os.path.exists(path) else path
 
 
-def _key(content: Mapping[str, Any]) -> str:
+def _key(content: Document) -> str:
     return _sha256(_canonical({"simdev": engine_version(), "scenario": content}))[:32]
 
 

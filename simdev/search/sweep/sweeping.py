@@ -22,7 +22,7 @@ from ...lowering import Prepared
 from ...nouns.graph import Graph
 from ...report import Report, run
 from ...report.results import RATES
-from .fields import Grid, points
+from .fields import Document, Grid, points
 from .journal import Answer, Memo, Shared, bug, failed, journaled
 from .point import (
     SINGLE,
@@ -45,7 +45,7 @@ class _ChangedError(SimdevError):
     """A file no longer is what its point was made of."""
 
 
-def answer(point: SweepPoint, memo: Memo) -> Answer:
+def answer(memo: Shared[Memo], point: SweepPoint) -> Answer:
     """Simulate the scenario. What is wrong with it is told in the row.
 
     Raises InputError where this process runs another simdev than the sweep.
@@ -55,9 +55,9 @@ def answer(point: SweepPoint, memo: Memo) -> Answer:
             f"a worker runs simdev {engine_version()}, this sweep {point.version}: install the same"
         )
     try:
-        scenario = _scenario(point, memo)
-        row = row_of(scenario, run(scenario, _prepared(point, scenario, memo)))
-        return Answer(row)
+        scenario = _scenario(point, memo.value)
+        prepared = _prepared(point, scenario, memo.value)
+        return Answer(row_of(scenario, run(scenario, prepared)))
     except _ChangedError as error:
         return Answer(failed(str(error)), lasting=False)
     except SimdevError as error:
@@ -193,7 +193,7 @@ def _excess(memory: Any) -> str:
 
 def impossible(
     rows: Sequence[Row],
-    points: Sequence[Mapping[str, Any]],
+    points: Sequence[Document],
     plain: Callable[[], Sequence[Row]],
     memo: Memo,
 ) -> Iterator[str]:
@@ -280,14 +280,10 @@ def sweep(
     distinct = {row.point.key: row.point for row in rows if row.point is not None}
     figures: dict[str, Mapping[str, Any]] = {}
     with journaled(
-        "sweep", partial(_answer, Shared(memo)), n_jobs, engine_version(), journal, progress,
+        "sweep", partial(answer, Shared(memo)), n_jobs, engine_version(), journal, progress,
         distinct.keys(), total=len(distinct), unit="scenario",
     ) as loop:  # fmt: skip
         for key, row in loop.rows(distinct):
             figures[key] = row
             loop.done(len(figures))
     return frame(rows, figures)
-
-
-def _answer(memo: Shared[Memo], point: SweepPoint) -> Answer:
-    return answer(point, memo.value)
