@@ -285,7 +285,7 @@ def _cell(value: Any) -> str:
 
 
 def _capacity(plans: Plans) -> str:
-    """What devices have, beside which peaks are read; "" where some have no limit."""
+    """The capacity of devices, beside which peaks are read; "" where some have no limit."""
     devices = [device for c in plans.question.clusters for device in c.devices if device.runs_ops]
     sizes = {parse_bytes(d.memory) for d in devices if d.memory is not None}
     is_limited = all(device.memory is not None for device in devices)
@@ -294,7 +294,7 @@ def _capacity(plans: Plans) -> str:
 
 
 def _table(plans: Plans) -> Any:
-    """What people want to see of the plans."""
+    """The table of plans for people."""
     from ..report.table import BYTES, NUMBER, SHARE, TEXT, TIME, Table
 
     names, has_price = list(_shown(plans)), plans.question.price is not None

@@ -110,9 +110,7 @@ def _write(
 
 
 def _version(path: str | None) -> tuple[int, int] | None:
-    """What tells one version of a file from the next: its inode and time; None where there is
-    none.
-    """
+    """The inode and time of a file, which tell its versions apart; None where there is none."""
     if path is None or not os.path.exists(path):
         return None
     status = os.stat(path)

@@ -172,7 +172,7 @@ def test_updates_are_those_of_no_other_kind_of_device() -> None:
     def updates(*stages: int) -> list[Any]:
         bounds = Bounds(question)
         pieces, ground = bounds.pieces(setup, 1), bounds.ground(0)
-        return [ground.division(n).updated(pieces, 4)[:, 0].tolist() for n in stages][-1]
+        return [pieces.tails(ground.division(n))[:, 0].tolist() for n in stages][-1]
 
     assert updates(4, 8) == updates(8)
     assert updates(8, 4) == updates(4)

@@ -128,8 +128,8 @@ def _against(single: Reference | None, step_ps: float) -> float:
 
 
 def _above(middle: Run, step_ps: float, references: References) -> str:
-    """Which references end below a method, whose ``middle`` run and median are given: by rank, so
-    that a longer step that fits is no worse than one that does not.
+    """The references that end below a method, by rank: a longer step that fits is no worse than one
+    that does not. ``middle`` is the run in the middle, ``step_ps`` the median.
     """
     assert middle.rank is not None  # it has a result
     rank = (*middle.rank[:2], step_ps)
@@ -192,9 +192,9 @@ def plain_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
 class Comparison:
     """Runs of methods on questions, in the order of the question, the method and the seed.
 
-    ``references`` tells by question what one device and the own strategy cost; ``interrupted``
-    whether somebody ended it before all runs were there: then those that are missing have a reason,
-    and one that was cut short counts only where its method has no whole one.
+    ``references`` tells by question what one device and the own strategy cost. ``interrupted``
+    tells whether somebody ended it before all runs were there: missing runs then have a reason, and
+    a run that was cut short counts only where its method has no whole one.
     """
 
     runs: tuple[Run, ...]
@@ -310,8 +310,8 @@ class Comparison:
         return draw(str(question), curves, planners, self.references[question])
 
     def to_json(self, question: Hashable) -> dict[str, Any]:
-        """A question as plain numbers: what stands beside, and for each method its row, its curves,
-        its runs, and when it reached the marks.
+        """A question as plain numbers: the steps of its references, and for each method its row,
+        its curves, its runs, and when it reached the marks.
         """
         references = self.references[question]
         beside = {"single": references.single, "present": references.present}

@@ -103,8 +103,7 @@ def _first(result: Result, axis: str) -> float:
 
 
 def curve_of(method: str, results: Sequence[Result], axis: str, places: Floats) -> Curve:
-    """The quartiles of a method's runs at those places that come before the last of its ends, and
-    at that end.
+    """The quartiles of a method's runs at all places before the last of its ends, and at this end.
 
     A run that ended before others of its method keeps its best.
     """
@@ -150,7 +149,7 @@ def draw(
     """Two panels, over each of AXES: median lines with bands between the quartiles, ``planners`` as
     points, one device and the own placement as horizontal lines.
 
-    The legend has the best first. What lies above the panels stands at their upper edge, hollow.
+    The legend has the best first. Points above the panels are drawn at the upper edge, hollow.
     """
     ends = {curve.method: float(curve.median_s[-1]) for curve in curves[AXES[0]]}
     known = {label: mark for label, mark in references.by_name.items() if mark is not None}
@@ -187,7 +186,9 @@ def looks_of(methods: Sequence[str], planners: Collection[str]) -> dict[str, dic
 
 
 def _scale(curves: Mapping[str, Sequence[Curve]], beside: Mapping[str, float]) -> Scale:
-    """All that fits, up to HIGHEST times what stands beside, or where a method ends."""
+    """The axis of all steps that fit, up to HIGHEST times the slowest reference, or up to the end
+    of the slowest method.
+    """
     every = np.concatenate([curve.upper_s for curve in curves[AXES[0]]])
     ends = [float(curve.lower_s[-1]) for curve in curves[AXES[0]]]
     every = np.concatenate([every, ends, list(beside.values())])
@@ -265,7 +266,9 @@ def _dress_steps(panel: Axes, scale: Scale) -> None:
 def _draw_legend(
     figure: Figure, ends: Mapping[str, float], looks: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Every method with its median end, the best first, and what stands beside where it falls."""
+    """A line for every method with its median end, the best first, and for each reference at its
+    place among them.
+    """
     from matplotlib.lines import Line2D
 
     every = dict(sorted(ends.items(), key=lambda entry: entry[1]))

@@ -38,7 +38,7 @@ REHEARSED = 8  # evaluations of a rehearsal
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What every method of a comparison is granted: its limits, preparations (None: its own), and
+    """The limits of every method of a comparison, its preparations (None: the method's own), and
     the options of learners.
     """
 
@@ -49,8 +49,8 @@ class Terms:
     warm: str | None = None
 
     def options(self, entrant: Entrant) -> LearnerOptions:
-        """What a method is told: settings and a start are of learners, unless the method itself was
-        listed with a start.
+        """The options of a method: settings and a start are of learners, unless the method itself
+        was listed with a start.
         """
         if METHODS[entrant.method].learner is None:
             return LearnerOptions(warm=entrant.warm)
@@ -71,8 +71,8 @@ class Task:
     progress: Callable[[int], object] | None = None
 
     def key(self, digest: str) -> str:
-        """What its record is kept under, for a question of this digest: it changes with all that
-        may change the answer, the sources of simdev among them.
+        """The key of its record, for a question of this digest: it changes with all that may change
+        the answer, the sources of simdev among them.
         """
         return fingerprint((sources_version(APART), digest, self.entrant, self.seed, self.terms))
 
@@ -286,7 +286,9 @@ def _records(
 
 
 def _heard(bar: Any, task: Task) -> Callable[[int], object]:
-    """What moves the bar at each evaluation: by a share of a run, as far as its end is known."""
+    """A function that moves the bar at each evaluation: by a share of a run, as far as its end is
+    known.
+    """
     begun, label = None, task.entrant.label
     limit = task.terms.budget or METHODS[task.entrant.method].budget
 

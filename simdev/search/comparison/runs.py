@@ -42,8 +42,7 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """What a method (by its label) ended with on a question; where there is no result, the
-    ``reason``.
+    """The result of a method (by its label) on a question; where there is none, the ``reason``.
 
     ``rank`` orders results, the best first (``space.rank_of``).
     """
@@ -68,7 +67,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What stands beside all methods of a question: one device, or the scenario's own strategy."""
+    """A step that all methods of a question are compared with: of one device, or of the scenario's
+    own strategy.
+    """
 
     cost: Cost
     rank: Rank
@@ -158,8 +159,8 @@ def _asked(oracle: Oracle, given: Strategy) -> Question:
 
 
 def references_of(oracle: Oracle, given: Strategy) -> References:
-    """What the best single device and the own strategy cost. All costs of ops are looked up by
-    then.
+    """The costs of the best single device and of the own strategy. All costs of ops are looked up
+    by then.
     """
     try:
         single = _reference(oracle, search(oracle, "single").cost)

@@ -288,8 +288,8 @@ class Bounds:
         return sort, *degrees, setup.microbatch, setup.others
 
     def exchanged_ps(self, setup: Setup) -> int:
-        """What no plan is faster than of any setup that is ``alike``: what the layers exchange,
-        forward and backward, in the mean over the ranks; nothing where actions overlap.
+        """The least ps of a plan of any setup that is ``alike``: all that the layers exchange,
+        forward and backward, in the mean over the ranks; 0 where actions overlap.
         """
         layout = setup.layout
         if self.overlaps:
@@ -306,12 +306,13 @@ class Bounds:
         return np.bincount(self.ground(setup.layout.cluster).kind)
 
     def setup_ps(self, setup: Setup) -> int:
-        """What no plan of a setup is faster than."""
+        """The least ps of any plan of a setup."""
         return self._mean_ps(setup, self.overlaps)
 
     def _mean_ps(self, setup: Setup, overlaps: bool) -> int:
-        """What a rank computes and exchanges in the mean, behind the forwards of the stages before
-        it, of a layer each at the least; where actions overlap what it computes alone.
+        """The ps in which a rank computes and exchanges in the mean, behind the forwards of the
+        stages before it, of a layer each at the least; where actions overlap, the ps in which it
+        computes.
         """
         pp, column = setup.layout.pp, ALONE if overlaps else MAIN
         key = self.alike(setup), setup.recompute, column
@@ -332,9 +333,9 @@ class Bounds:
         return each - 2 * int(counts.sum()) - 4, int(forward.min())
 
     def waited_ps(self, plan: Plan) -> int:
-        """What a plan is not faster than, whatever the order of its actions: a rank waits for a
-        forward of each stage before it and then does all that it does; unless a backward is split,
-        those of the stages before it follow its last.
+        """The least ps of a plan, whatever the order of its actions: a rank waits for a forward of
+        each stage before it and then does all its actions; unless a backward is split, those of the
+        stages before it follow its last.
         """
         if plan.schedule in PAIRED:
             return self._mean_ps(plan.setup, overlaps=True)
@@ -352,9 +353,9 @@ class Bounds:
         return int((setup.microbatches * busy.reshape(-1, pp).sum(axis=0) + before).max())
 
     def held(self, setup: Setup, zeros: Sequence[int]) -> tuple[int, bool]:
-        """What the fullest rank holds at the least whatever the schedule, and whether all ranks
-        together have room for it: the states, and when its first backward begins what the layers
-        save of that microbatch (where actions overlap the states alone).
+        """The bytes that the fullest rank holds at the least whatever the schedule, and whether all
+        ranks together have room: the states, and the saved activations of a microbatch whose first
+        backward begins (where actions overlap the states alone).
         """
         layout, pp = setup.layout, setup.layout.pp
         key = layout.cluster, layout.dp * layout.cp, layout.tp, layout.ep, setup.others, zeros
@@ -374,8 +375,8 @@ class Bounds:
         return min(sum(persistent_bytes(each, 0, layers).values()) for each in programs)
 
     def _saved(self, setup: Setup) -> tuple[int, int, int]:
-        """Bytes of a microbatch as its backward begins on each rank: those that all ranks together
-        have saved, and those beside them on the last rank and on each other one.
+        """Bytes of a microbatch as its backward begins on each rank: the saved ones of all ranks
+        together, and the others of the last rank and of each other one.
         """
         pieces = self.pieces(setup, 0)
         saved, workspace, again = pieces.footprints
@@ -441,7 +442,7 @@ class Bounds:
 
 
 def _held(pieces: Pieces, division: Division, plan: Plan) -> Ints:
-    """What the microbatches in flight hold on each rank at the least."""
+    """By rank the bytes that the microbatches in flight hold at the least."""
     counts, pp, saved = division.counts, plan.setup.layout.pp, pieces.saved(division)
     (_, workspace, again), split = pieces.footprints, plan.schedule in SPLIT
     _, classifier, beside, kept = pieces.ends_saved

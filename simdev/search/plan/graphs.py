@@ -48,7 +48,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a method ends with: the strategy and the graph that it spreads, how it came there."""
+    """The answer of a method: its strategy, and how the method came there."""
 
     strategy: Mapping[str, Any]
     microbatches: int = 1
@@ -68,7 +68,7 @@ class _Request:
     seed: int
 
     def scenario(self, answer: _Answer) -> dict[str, Any]:
-        """That of an answer, for ``load_scenario`` or a file."""
+        """The scenario of an answer, for ``load_scenario`` or a file."""
         graph = {**self.graph, "batch": self.batch // answer.microbatches}
         return {"version": VERSION, "graph": graph, **self.parts, "strategy": answer.strategy}
 
@@ -165,7 +165,9 @@ def _answer(request: _Request, method: str) -> _Answer:
 
 
 def _searched(request: _Request, method: str) -> _Answer:
-    """What a search ends with; of PipeDream its plan's period, where that ran and fits."""
+    """The answer of a search; of PipeDream with the period of its plan, where the plan ran and
+    fits.
+    """
     scenario = load_scenario(request.scenario(_Answer({"short": FORMS[0]})))
     result = search(scenario, method, seed=request.seed, seconds=request.seconds)
     execution = result.details.get("execution", {})

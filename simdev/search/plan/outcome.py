@@ -126,9 +126,10 @@ OPTIONS = "microbatch", "microbatches", "schedule", "chunks", "zero", "recompute
 
 @dataclass
 class Counts:
-    """What became of the plans: ``illegal`` by reason, ``refused`` by what simulating them said,
-    ``unfit`` by a bound of their memory, ``slower`` by a bound of their time, ``simulated`` of
-    which ``overflowing`` do not fit. ``least_bytes`` is what any of them holds at the least.
+    """How many plans were dealt with, and how: ``illegal`` ones by reason, ``refused`` ones by the
+    message of their simulation, ``unfit`` ones by a bound of their memory, ``slower`` ones by a
+    bound of their time, ``simulated`` ones, of which ``overflowing`` do not fit. ``least_bytes`` is
+    the least that any plan holds.
     """
 
     illegal: Counter[str] = field(default_factory=Counter)

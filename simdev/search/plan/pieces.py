@@ -61,16 +61,15 @@ ENDS_OF = {  # by the kind of action: the ends that have a part in it
 
 
 def once(known: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
-    """What was made for this key first."""
+    """The value of a key, which ``make`` gives when the key is asked for first."""
     if key not in known:
         known[key] = make()
     return known[key]
 
 
 class Piece(NamedTuple):
-    """A part of an action, in ps: ``main`` is the sum of its rows, ``computed`` the sum up to the
-    last row that computes, ``alone`` that of the rows that compute; its turns as rows of
-    ``kernels.pipelines``.
+    """A part of an action, in ps: the sum of its ``main`` rows, their sum up to the last row that
+    computes, and the sum of its computing rows alone; its turns as rows of ``kernels.pipelines``.
     """
 
     main: int
@@ -200,8 +199,8 @@ class Pieces:
 
     @cached_property
     def footprints(self) -> Ints:
-        """By kind of layer the bytes that a microbatch saves (but for what is offloaded), those of
-        the workspace, and those that selective recomputation makes again.
+        """Bytes of a microbatch by kind of layer: saved (but for offloaded ones), of the workspace,
+        and made again by selective recomputation.
         """
         each = [footprint(self.program.shard, number) for number in self.kinds]
         moves = "activations" in self.program.parallelism.offload
@@ -210,8 +209,8 @@ class Pieces:
 
     @cached_property
     def ends_saved(self) -> tuple[int, int, int, int]:
-        """Bytes: of the embedding those that are saved; of the classifier those that are saved,
-        those beside them in its backward, and those kept for the gradient of its weights.
+        """Bytes of a microbatch: saved by the embedding; saved by the classifier, beside these in
+        its backward, and kept for the gradient of its weights.
         """
         s = self.program.shard
         saved = embedding_saved(s), classifier_saved(s)
@@ -266,7 +265,9 @@ class Pieces:
 
 
 class Ground:
-    """What the bounds of all plans on one cluster share."""
+    """The cluster by its number, as the bounds of all plans on it need it: ranks, divisions of
+    layers, durations, messages.
+    """
 
     def __init__(self, question: Question, number: int) -> None:
         self.model, self.cluster = question.model, question.clusters[number]
@@ -281,7 +282,9 @@ class Ground:
         self._transfers = dict[Hashable, tuple[Ints, Ints]]()
 
     def durations(self, plan: Plan) -> Durations:
-        """Those of a layout; what a plan tells of ZeRO, schedule and recomputation is not asked."""
+        """The durations of a layout; they do not depend on a plan's ZeRO, schedule and
+        recomputation.
+        """
         key = plan.setup.layout._replace(context=""), plan.setup.others
         return once(self._durations, key, lambda: Durations(plan.parallelism, self.timings))
 

@@ -60,8 +60,9 @@ SIMPY_TASKS = 1_000_000  # up to so many it confirms the best
 def _simulated(
     question: Question, plan: Plan, engine: str, by_rank: bool = True
 ) -> tuple[Trace, LargeStep, str]:
-    """The step of a plan with its engine, one device for each rank where it stands for all others.
-    Without a name it is the reference engine, up to SIMPY_TASKS. Raises InputError.
+    """The trace of a plan's step, and its engine. By rank one device is simulated in place of all
+    that are like it. Without a name the engine is the reference engine, up to SIMPY_TASKS. Raises
+    InputError.
     """
     timings = timings_of(question, plan.setup.layout.cluster)
     options = plan.parallelism, timings.model, timings.costs, by_rank, timings
@@ -184,8 +185,8 @@ class Search:
         heapq.heappush(self._heap, (bound, place, level, node, peak))
 
     def _next(self) -> list[tuple[int, Plan]]:
-        """The plans of the next round: of those of equal degrees the first, which shows that the
-        others are slower where its bound was close.
+        """The plans of the next round: of equal degrees the first one alone, for its step shows
+        that the others are slower where its bound was close.
         """
         batch: dict[Layout | int, tuple[int, Plan]] = {}
         aside: list[tuple[int, int, int, Any, int]] = []

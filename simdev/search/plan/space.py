@@ -107,7 +107,7 @@ class Plan(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What it tells of a Parallelism, as it was given."""
+        """The fields of Parallelism that it tells, as they were given."""
         setup = self.setup
         sizes = {"microbatch": setup.microbatch, "microbatches": setup.microbatches}
         options = {"schedule": self.schedule, "chunks": self.chunks, "zero": self.zero}
@@ -116,7 +116,7 @@ class Plan(NamedTuple):
 
     @property
     def parallelism(self) -> Parallelism:
-        """What is simulated."""
+        """The parallelism that is simulated."""
         return Parallelism(**self.fields)
 
 
@@ -126,8 +126,8 @@ Way = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What may be chosen: ``counts`` by name where not all are, ``listed`` values by field, and the
-    settings of all ``others`` that are tried.
+    """The choices of a search: ``counts`` by name where not all are tried, ``listed`` values by
+    field, and the settings of all ``others``.
     """
 
     counts: Mapping[str, tuple[int, ...]]
@@ -223,7 +223,7 @@ class Space:
         return len(self._ways(setup.layout, setup.microbatches)[0])
 
     def nothing(self) -> str:
-        """What was set that leaves no combination at all, legal or not."""
+        """The settings that leave no combination at all, legal or not."""
         modules = [dict(each).get("recompute_modules", MODULES[:1]) for each in self.choices.others]
         if MODULES[:1] not in modules and RECOMPUTES[1] not in self.choices.listed["recompute"]:
             return f"recompute, recompute_modules: no combination of these is {RECOMPUTES[1]}"
@@ -302,7 +302,7 @@ class Space:
 
 @cache
 def _misfit(model: Transformer, layout: Layout, others: Settings) -> str | None:
-    """What does not divide the sizes of a model; the first of several."""
+    """Why a layout does not divide the sizes of a model: the first of several reasons."""
     try:
         shard_of(model, _parallelism(others, **layout.degrees))
     except InputError as error:
@@ -412,7 +412,9 @@ class Question:
         return tuple(len(cluster.workers) for cluster in self.clusters)
 
     def scenario(self, plan: Plan) -> dict[str, Any]:
-        """That of a plan, for ``load_scenario`` or a file: what is told differs from a default."""
+        """The scenario of a plan, for ``load_scenario`` or a file: its pipeline tells the fields
+        that differ from a default.
+        """
         changed = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in plan.fields.items()
@@ -497,5 +499,5 @@ def clusters_of(
 
 @lru_cache(8)
 def timings_of(question: Question, cluster: int) -> Timings:
-    """What is known of a cluster, by its number, whatever the plan. Raises InputError."""
+    """The timings of a cluster, by its number, which hold whatever the plan. Raises InputError."""
     return Timings(collective_model(question.clusters[cluster]), question.costs[cluster])

@@ -299,7 +299,7 @@ def crossed(
 ) -> list[Mapping[str, Sequence[Any]]]:
     """Every point of some grids with every point of another.
 
-    Raises InputError for a field that stands in both.
+    Raises InputError for a field that both of them set.
     """
     twice = sorted({path for fields in first for path in fields if path in second})
     if twice:
@@ -332,8 +332,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, list[Any]]:
 
 
 def slow_bandwidths(settings: Mapping[str, Sequence[Any]]) -> list[str]:
-    """For each field a bandwidth that was given without a unit and that nobody would mean, and what
-    it means.
+    """A note for each field with a bandwidth that has no unit and is too small to be meant in
+    bytes/s: how it is read, and how to write it.
     """
     notes = []
     for path, values in settings.items():
@@ -365,7 +365,7 @@ def _values(path: str, text: str) -> list[Any]:
 
 
 def _split(text: str) -> list[str]:
-    """Cut at the commas that stand in no brackets and no quotes."""
+    """The parts between commas; commas within brackets or quotes cut nothing."""
     parts, depth, quoted, start = [], 0, False, 0
     for i, sign in enumerate(text):
         if sign == '"' and text[i - 1 : i] != "\\":

@@ -25,9 +25,9 @@ ENDINGS = (".csv", ".parquet")
 def frame(rows: Sequence[Row], figures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """A line for each row, with the figures of its point by key.
 
-    Columns: ``scenario``, one for each field that was set, those of ``COLUMNS``, then ``key`` and
-    ``simdev``, the content and the engine that the row stands for. A field set in units has a
-    second column in SI units.
+    Columns: ``scenario``, one for each field that was set, then ``COLUMNS``, then ``key`` and
+    ``simdev``, the keys of the content and of the engine. A field set in units has a second column
+    in SI units.
     """
     answers = [
         failed(row.problem or "") if row.point is None else figures[row.point.key] for row in rows
@@ -52,9 +52,7 @@ def _text(values: Sequence[Any]) -> Any:
 
 
 def _utf8(text: str) -> str:
-    r"""A name of a file may hold bytes that are no text, which a table cannot: they are told as
-    ``\udcff``.
-    """
+    r"""A text that a table can hold: bytes of a name that are no text are told as ``\udcff``."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -49,8 +49,8 @@ _held: set[int] = set()
 
 
 def _forget() -> None:
-    """A lock lasts while any process has its file open: a forked worker, which may outlive a kill,
-    lets go of it.
+    """A lock lasts while any process has its file open, so a forked worker, which may outlive a
+    kill, closes the file.
     """
     while _held:
         os.close(_held.pop())
@@ -186,7 +186,7 @@ class Journal:
 
 
 def _record(line: bytes) -> Mapping[str, Any] | None:
-    """What a line says, None where it is damaged."""
+    """The record of a line, None where the line is damaged."""
     data, _, check = line[:-1].rpartition(b"\t")
     if check != b"%08x" % zlib.crc32(data):
         return None
@@ -258,7 +258,7 @@ def sources_version(apart: str) -> str:
 
 
 class Memo:
-    """What a process has read and prepared for earlier jobs, by name; the value that was used
+    """Values that a process has read or prepared for earlier jobs, by name; the value that was used
     longest ago makes room. A worker gets an empty one.
     """
 
@@ -267,7 +267,7 @@ class Memo:
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
-        """What ``make`` gave when this name was asked for first."""
+        """The value of a name, which ``make`` gives when the name is asked for first."""
         with self._lock:
             if name in self._values:
                 self._values.move_to_end(name)

@@ -60,7 +60,7 @@ def with_fields(document: Document, settings: Document, folder: str, read: Read)
 
 
 def _pipeline(document: Document, folder: str, read: Read) -> Document:
-    """The pipeline of a scenario, whether its strategy stands in it or in a file."""
+    """The pipeline of a scenario, whether its strategy is written there or in a file."""
     part = document.get("strategy", {})
     if not isinstance(part, (str, dict)):
         return {}
@@ -100,7 +100,7 @@ SINGLE = (str, os.PathLike, Mapping, Scenario)
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """What a worker needs: the scenario, ``digests`` of its parts, and the engine's ``version``
+    """A job of a sweep: the scenario, ``digests`` of its parts, and the ``version`` of the engine
     that must answer.
 
     In a document every file is named by its absolute path.
@@ -180,8 +180,8 @@ def as_simulate_says(reason: str) -> str:
 def rows_of(scenarios: Source | Iterable[Source], points: Iterable[Document]) -> Iterator[Row]:
     """Every scenario at every point of a grid, in this order: the rows of the result.
 
-    What a file lacks is told in its rows. Raises InputError where a scenario is neither a path, an
-    object nor a Scenario.
+    The rows of a file that lacks something tell it. Raises InputError where a scenario is neither a
+    path, an object nor a Scenario.
     """
     if isinstance(scenarios, SINGLE):
         scenarios = [scenarios]
@@ -289,7 +289,7 @@ def _sha256(text: str) -> str:
 
 
 def _canonical(value: Any) -> str:
-    """A text that is equal for equal content, in whatever order its keys stand.
+    """A text that is equal for equal content, whatever the order of its keys.
 
     Raises InputError.
     """
@@ -300,7 +300,7 @@ def _canonical(value: Any) -> str:
 
 
 def _tagged(value: Any) -> Any:
-    """What JSON has no form for, told apart from texts that look alike."""
+    """A form for values that JSON has none for; it tells them from texts that look alike."""
     if isinstance(value, Mapping):
         return dict(value)
     # 1.50 and 1.5 are the same number.

@@ -46,7 +46,7 @@ class _ChangedError(SimdevError):
 
 
 def answer(memo: Shared[Memo], point: SweepPoint) -> Answer:
-    """Simulate the scenario. What is wrong with it is told in the row.
+    """Simulate the scenario. The row tells what is wrong with it.
 
     Raises InputError where this process runs another simdev than the sweep.
     """
@@ -84,8 +84,8 @@ def problem_of(point: SweepPoint, memo: Memo) -> str | None:
 
 
 def _scenario(point: SweepPoint, memo: Memo) -> Scenario:
-    """The scenario with parts shared with earlier points: what hangs on a graph or a profile is
-    computed once.
+    """The scenario with parts shared with earlier points, so that costs and the like are worked out
+    once.
     """
     source, digests = point.scenario, point.digests
     if isinstance(source, Scenario):
@@ -111,8 +111,8 @@ def _scenario(point: SweepPoint, memo: Memo) -> Scenario:
 
 
 def _prepared(point: SweepPoint, scenario: Scenario, memo: Memo) -> Prepared | None:
-    """What lowering needs, shared with scenarios of other strategies, and in part with those on
-    other clusters.
+    """The prepared graph for lowering, shared with scenarios of other strategies, and in part with
+    those on other clusters.
     """
     if not isinstance(scenario.graph, Graph):
         return None
@@ -132,7 +132,7 @@ def _unchanged(value: Any, digest: str) -> Any:
 
 
 def _reason(point: SweepPoint, error: SimdevError) -> str:
-    """What ``simdev simulate`` says of the scenario."""
+    """The reason that ``simdev simulate`` gives for the scenario."""
     # Reading it whole tells more than the sweep, which stops at the first part with a problem.
     if isinstance(error, InputError) and not isinstance(point.scenario, Scenario):
         try:
@@ -146,7 +146,7 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
     """The figures of a report; their names are those of ``simdev simulate --json`` where it tells
     them too.
 
-    Of a large model ``ops`` are those simulated, where one device may stand for many alike.
+    Of a large model ``ops`` counts the simulated ones, where one device may represent many alike.
     """
     graph, training, working = scenario.graph, report.training, report.working
     devices, steady = report.devices, report.steady
