@@ -172,7 +172,8 @@ def run_comparison(
         is_learner = METHODS[entrant.method].learner is not None
         start = entrant.warm or (warm if is_learner else None)
         requested(entrant.method, LearnerOptions(warm=start))
-    if isinstance(seeds, bool) or not isinstance(seeds, Integral) or int(seeds) < 1:
+    given: object = seeds  # NumPy's whole numbers do too
+    if isinstance(given, bool) or not isinstance(given, Integral) or int(given) < 1:
         raise InputError(f"seeds: must be a whole number of at least 1, got {seeds!r}")
     if not isinstance(questions, Mapping):
         raise InputError(f"questions: must be Scenarios or Oracles by name, got {questions!r}")

@@ -27,7 +27,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -269,7 +269,7 @@ class Bounds:
         zero: int,
         layers: tuple[tuple[int, ...], ...],
         schedule: str = "1F1B",
-        **degrees: int,
+        **degrees: Any,
     ) -> Program:
         """A program without rows, which knows the stages of a schedule."""
         plan = Plan(setup, "1F1B", 1, zero)
@@ -328,7 +328,7 @@ class Bounds:
         # Of two ways both ends of the pipeline have both.
         homes = (False, True) if column == ALONE else (False,)
         for end, kind in product(ENDS, kinds):
-            each += min(pieces.end(end, kind, mirrored)[column] for mirrored in homes)
+            each += min(int(pieces.end(end, kind, mirrored)[column]) for mirrored in homes)
         # Halves of a backward are rounded each by itself, a ps at most.
         return each - 2 * int(counts.sum()) - 4, int(forward.min())
 

@@ -33,7 +33,8 @@ from ...ground.errors import InputError, SimdevError, reason_of, steered
 from ...ground.jobs import Died, finished, is_serial
 from ...ground.version import __version__
 
-J, T = TypeVar("J"), TypeVar("T")
+J = TypeVar("J")
+T = TypeVar("T")
 Row = Mapping[str, Any]
 """The answer to a job, ready for JSON."""
 

@@ -21,14 +21,14 @@ from typing import Any
 from ...execution.scenario import OPTIONS, Scenario, fingerprint
 from ...files import preset_names
 from ...files.examples import scenario_path
-from ...files.named import config_path, table_path
+from ...files.named import PARTS, config_path, table_path
 from ...files.paths import shown
 from ...files.reading import label, read_json
 from ...files.shape import VERSION
 from ...ground.errors import InputError, prefixed
 from ...ground.units import is_count
 from ...nouns.strategy.parallelism import MOST, microbatches_of
-from .fields import PARTS, Document, Read, opened, parse_path, with_field
+from .fields import Document, Read, opened, parse_path, with_field
 from .journal import sources_version
 
 # A scenario with several fields set; the global batch of a large model stays what it was.
