@@ -67,7 +67,7 @@ def test_a_journal_of_many_workers_is_resumed_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parallel = sweep(TINY, bandwidths(6), n_jobs=2, journal=tmp_path / "j")
-    monkeypatch.setattr("simdev.search.sweep.sweeping.answer", None)  # nothing is left to simulate
+    monkeypatch.setattr("simdev.search.sweep.sweeping.run", None)  # nothing is left to simulate
     pd.testing.assert_frame_equal(parallel, sweep(TINY, bandwidths(6), journal=tmp_path / "j"))
 
 

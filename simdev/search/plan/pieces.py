@@ -47,7 +47,7 @@ from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import Ints
 from ..kernels.pipelines import TURN
-from .space import Plan, Question, timings_of
+from .space import Plan, Question
 
 T = TypeVar("T")
 MAIN, COMPUTED, ALONE = range(3)  # of a piece
@@ -271,7 +271,7 @@ class Ground:
 
     def __init__(self, question: Question, number: int) -> None:
         self.model, self.cluster = question.model, question.clusters[number]
-        self.timings = timings_of(question, number)
+        self.timings = question.timings(number)
         kinds = [self.model.kind_of(layer) for layer in range(self.model.layers)]
         names = list(dict.fromkeys(kinds))
         self.kinds = [kinds.index(kind) for kind in names]

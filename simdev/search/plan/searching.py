@@ -45,7 +45,6 @@ from .space import (
     Space,
     choices_of,
     question_of,
-    timings_of,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def _simulated(
     that are like it. Without a name the engine is the reference engine, up to SIMPY_TASKS. Raises
     InputError.
     """
-    timings = timings_of(question, plan.setup.layout.cluster)
+    timings = question.timings(plan.setup.layout.cluster)
     options = plan.parallelism, timings.model, timings.costs, by_rank, timings
     task_graph, large = lower_hybrid(question.model, *options)
     engine = engine or ("simpy" if len(task_graph.tasks) < SIMPY_TASKS else ENGINE)

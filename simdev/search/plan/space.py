@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, cached_property
 from itertools import product
 from math import isqrt
 from typing import Any, NamedTuple
@@ -406,6 +406,23 @@ class Question:
         """All that steps and peaks depend on, files read."""
         return self.model, self.clusters, self.costs, self.global_batch
 
+    @cached_property
+    def _timings(self) -> dict[int, Timings]:
+        return {}
+
+    def timings(self, cluster: int) -> Timings:
+        """The timings of a cluster, by its number, which hold whatever the plan.
+
+        Raises InputError.
+        """
+        if cluster not in self._timings:
+            model = collective_model(self.clusters[cluster])
+            self._timings[cluster] = Timings(model, self.costs[cluster])
+        return self._timings[cluster]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     @property
     def devices(self) -> tuple[int, ...]:
         """How many compute, by cluster."""
@@ -495,9 +512,3 @@ def clusters_of(
         raise InputError("nodes: has no values")
     for count in dict.fromkeys(counts):
         yield {**preset, "nodes": count}
-
-
-@lru_cache(8)
-def timings_of(question: Question, cluster: int) -> Timings:
-    """The timings of a cluster, by its number, which hold whatever the plan. Raises InputError."""
-    return Timings(collective_model(question.clusters[cluster]), question.costs[cluster])

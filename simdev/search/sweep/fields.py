@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from decimal import Decimal
 from enum import Enum
@@ -253,7 +254,7 @@ Grid = Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Sequence[Any]]]
 MOST_POINTS = 1_000_000
 NUMBERS = (int, float, Decimal)
 SLOW = 1_000_000  # bytes/s; a bandwidth below, without a unit, is no doubt meant in another unit
-PARSERS = {
+PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "s": parse_time,
     "bytes": parse_bytes,
     "bytes_per_s": parse_bandwidth,
@@ -382,9 +383,7 @@ def _unit(text: str) -> str | None:
     """The unit behind the number of a quantity, None where there is none."""
     match = DECIMAL.match(text)
     unit = text[match.end() :] if match else ""
-    return (
-        unit if unit and any(_si(text, parse) is not None for parse in PARSERS.values()) else None
-    )
+    return unit if unit and _si(text) else None
 
 
 def _value(text: str) -> Any:
@@ -402,15 +401,15 @@ def si_values(values: Sequence[Any]) -> tuple[str, list[float]] | None:
     """
     if not any(isinstance(value, str) and _unit(value) for value in values):
         return None
+    every = [_si(value) for value in values]
+    units = [unit for unit in PARSERS if all(unit in each for each in every)]
+    return (units[0], [float(each[units[0]]) for each in every]) if units else None
+
+
+def _si(value: Any) -> dict[str, Fraction]:
+    """A quantity in each SI unit in which it reads as one."""
+    numbers: dict[str, Fraction] = {}
     for unit, parse in PARSERS.items():
-        numbers = [float(number) for value in values if (number := _si(value, parse)) is not None]
-        if len(numbers) == len(values):
-            return unit, numbers
-    return None
-
-
-def _si(value: Any, parse: Callable[[Any], Any]) -> Fraction | None:
-    try:
-        return Fraction(parse(value))
-    except (ValueError, TypeError, AttributeError):
-        return None
+        with suppress(ValueError, TypeError, AttributeError):
+            numbers[unit] = Fraction(parse(value))
+    return numbers

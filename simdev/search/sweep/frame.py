@@ -61,10 +61,11 @@ def _settings(path: str, values: Sequence[Any]) -> dict[str, Any]:
     units.
     """
     given = [value for value in values if value is not None]
-    if all(isinstance(value, bool) for value in given):
+    kinds = set(map(type, given))
+    if kinds <= {bool}:
         return {path: pd.array(list(values), dtype="boolean")}
-    if all(type(value) in (int, float, Decimal) for value in given):
-        is_whole = all(type(value) is int and abs(value) < 2**63 for value in given)
+    if kinds <= {int, float, Decimal}:
+        is_whole = kinds == {int} and all(abs(value) < 2**63 for value in given)
         kind: Any = "Int64" if is_whole else "float64"
         plain = [float(value) if isinstance(value, Decimal) else value for value in values]
         return {path: pd.array(plain, dtype=kind)}
