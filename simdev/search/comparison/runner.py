@@ -162,9 +162,8 @@ def run_comparison(
     Notes
     -----
     A method that refuses a question has a run with the reason. Ctrl-C ends with what is there, and
-    with the best so far of the run under way. Raises InputError for a method that is not there, for
-    limits that are none, and for a journal that cannot be written; KeyboardInterrupt where nothing
-    is there yet.
+    with the best so far of the run under way. Raises InputError for an unknown method, for wrong
+    limits, and for a journal that cannot be written; KeyboardInterrupt where nothing is there yet.
     """
     entrants = _entrants(methods, seconds)
     for entrant in entrants:

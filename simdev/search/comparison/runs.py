@@ -1,5 +1,5 @@
 """Runs: one method with one seed on one question, as a value that JSON can hold; the questions, and
-the references that stand beside their runs.
+the references that their runs are compared with.
 """
 
 from __future__ import annotations

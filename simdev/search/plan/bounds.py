@@ -1,22 +1,22 @@
-"""Bounds: what no plan can be faster than, and what it holds at the least, without simulating it.
+"""Bounds: the least time of a plan and the least bytes that it holds, without simulating it.
 
 Start and finish of every row of a step meet all edges between rows, in whatever order queues serve,
-so the longest path over some of the edges is never longer than the step. Kept are those that join
-whole actions, with the durations of the templates that steps are lowered by:
+so the longest path over some of the edges is never longer than the step. The bounds follow the
+edges between whole actions, whose durations come from the templates of the lowering:
 
-1. What a rank computes, and the collectives that it waits for, follow one another in the order of
-   the schedule; an action lasts their sum.
+1. The computing of a rank, and the collectives that it waits for, follow one another in the order
+   of the schedule; an action lasts their sum.
 2. A stage begins when the one before it (backward: behind it) has ended and its message has come.
-   That messages wait for each other is left out.
-3. With ZeRO 2 and 3 an action is the turns of its buckets. What is gathered for a turn waits for
-   the turn ``prefetch`` + 1 before it, and that turn's sum became ready no later, with a smaller
-   number; so a queue of the replicas, which takes first what was ready first, has them in one order
-   whatever they last: the sum of each turn, then what the turn ``prefetch`` + 1 behind it gathers.
-   A turn begins when all is gathered and the sum of the bucket ``in_flight`` + 1 before it is over.
-4. With ZeRO 0 and 1 a queue ends behind the last action no earlier than t plus all that becomes
-   ready from t on, for every t. Then come the update and what is gathered.
-5. Memory: parameters, gradients and states throughout; of microbatches in flight what the layers
-   save, by the order of the schedule; and what the backward of a stage's last layer needs besides.
+   Messages may have to wait for each other; the bounds leave that out.
+3. With ZeRO 2 and 3 an action is the turns of its buckets. The gathers for a turn wait for the turn
+   ``prefetch`` + 1 before it, whose sum became ready no later and has a smaller number. A queue of
+   the replicas takes first the row that was ready first, so its order does not depend on durations:
+   the sum of each turn, then the gathers for the turn ``prefetch`` + 1 behind it. A turn begins
+   when all is gathered and the sum of the bucket ``in_flight`` + 1 before it is over.
+4. With ZeRO 0 and 1 a queue ends behind the last action no earlier than t plus all sums that become
+   ready from t on, for every t. The update and the gathers follow.
+5. Memory: parameters, gradients and states throughout; the saved activations of the microbatches in
+   flight, by the order of the schedule; and the rest that the backward of a last layer needs.
 
 Coarser bounds come before: ``exchanged_ps`` and ``held`` of many setups, ``waited_ps`` of a plan.
 """

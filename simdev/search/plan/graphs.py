@@ -91,8 +91,8 @@ def plan_graph(
     watch: Callable[[Sequence[str]], Sequence[str]] = lambda methods: methods,
     **parts: Any,
 ) -> pd.DataFrame:
-    """What each method makes of a model's graph, a row each: what fits first, of that what trains
-    most by second.
+    """The answer of each method for a model's graph, a row each: first those that fit, and of them
+    the one that trains most by second.
 
     ``model`` is a name of simdev.nouns.models, or an object like ``{"model": "gnmt-4", "length":
     40}``;

@@ -1,11 +1,11 @@
 """``plan``: the best ways to spread the step of a large model, at a fixed global batch.
 
-Plans are looked at best first by their bounds, and simulated until no bound is below the best.
-Setups that exchange the same for a microbatch stand together by a bound of their own. Where they
-come up, those that fit take their place, and then the plans of a setup take its, each with a bound,
-and once more with that of its actions. What comes up next has the least bound of all that is left:
-where that is above the last of the best, so is everything behind it. The best are those of
-different degrees, unless plans that are alike in these are asked for, too.
+Plans are looked at best first by their bounds, and simulated until no bound is below the best. A
+heap holds groups of setups, setups and plans by their bounds. A group (setups that exchange the
+same for a microbatch) makes room for its setups that fit, a setup for its plans, and a plan for
+itself with the bound of its actions. The first entry of the heap has the least bound of all plans
+that are left; once it is above the last of the best, the search ends. The best plans have different
+degrees, unless plans of equal degrees are asked for, too.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def plan(
         Tokens of a sample (None: the model's).
     options
         Fields of ``strategy.pipeline``: a value that all plans have, or a list of those to try.
-        What is not named is tried in every legal way: degrees, microbatch, chunks, schedule
+        All others are tried in every legal way: degrees, microbatch, chunks, schedule
         (``space.SCHEDULES``), zero, recompute, context. Anything else is as a scenario has it.
     top
         So many answers.

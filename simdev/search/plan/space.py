@@ -1,10 +1,10 @@
-"""The question of a plan (a model, the clusters that are tried, what their kernels cost, the global
+"""The question of a plan (a model, the clusters to try, the costs of their kernels, the global
 batch), and the space of plans: every legal way to spread the step at that batch.
 
-A *layout* deals the devices out to degrees, a *setup* adds what a microbatch is and what is made
-again, a *plan* adds the schedule and ZeRO. What differs in name alone counts once: one rank has no
-pipeline to fill, so schedules are one where its actions stand in one order; one replica has nobody
-to share states with, and selective recomputation has nothing to repeat where attention keeps no
+A *layout* deals the devices out to degrees, a *setup* adds the size of a microbatch and the
+recomputation, a *plan* adds the schedule and ZeRO. Plans that differ in name alone count once. One
+rank has no pipeline to fill, so schedules with one order of its actions are one; one replica has
+nobody to share states with; selective recomputation repeats nothing where attention keeps no
 scores.
 """
 
