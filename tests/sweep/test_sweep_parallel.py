@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -93,6 +94,14 @@ def test_jobs_of_the_enclosing_configuration_are_taken(monkeypatch: pytest.Monke
         assert len(used) == 3
         sweep(TINY, bandwidths(3), n_jobs=1)
     assert len(used) == 3
+
+
+def test_what_jobs_share_is_opened_once_by_a_worker() -> None:
+    shared = journal.Shared([1])
+    first, second = (pickle.loads(pickle.dumps(shared)) for _ in range(2))
+    assert first is second
+    assert first.value == [1]
+    assert first.value is not shared.value
 
 
 def test_a_scenario_that_kills_its_worker_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
