@@ -23,7 +23,7 @@ from benchmarks.common import machine
 from simdev import Oracle, Scenario, load_scenario
 from simdev.report.table import table_markdown
 from simdev.search import METHODS, Comparison, run_comparison
-from simdev.search.comparison.tables import unanswered, whole_table
+from simdev.search.comparison.comparison import unanswered, whole_table
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
 BASE = (

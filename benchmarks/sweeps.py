@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from benchmarks.figures import Figure, main
 from benchmarks.oracle import both_cores
-from simdev.search.sweep import answer, sweep
+from simdev.search.sweep import sweep, sweeping
 
 QUESTION = {
     "graph": {"model": "gnmt", "batch": 64},
@@ -96,7 +96,7 @@ def overhead(question: Any, size: Size) -> tuple[float, float]:
         gc.collect()
         with (
             tempfile.TemporaryDirectory() as folder,
-            patch.object(answer, "run", clock.around(answer.run)),
+            patch.object(sweeping, "run", clock.around(sweeping.run)),
         ):
             begin = time.process_time()
             results = sweep(question, grid(size.scenarios), 1, Path(folder, "journal"))

@@ -67,7 +67,7 @@ def compared(
 
 
 def name_of(file: str) -> str:
-    """What tables and pictures call a scenario: its file without the folder."""
+    """The name of a scenario in tables and pictures: its file without the folder."""
     return "stdin" if file == "-" else os.path.basename(file)
 
 
@@ -82,7 +82,7 @@ def text_of(
     """The comparison as JSON or as tables; why methods have no answer goes to stderr."""
     from ..ground.units import format_seconds
     from ..report.table import table_text
-    from ..search.comparison.tables import DIGITS, unanswered, whole_table
+    from ..search.comparison.comparison import DIGITS, unanswered, whole_table
 
     name = name_of(args.file)
     tell(*unanswered(comparison, name))
@@ -100,7 +100,7 @@ def text_of(
 
 
 def exit_code(result: Result | None, confirmed: bool) -> int:
-    """That of a search. Raises InputError where no method has an answer: then nothing is
+    """The exit code of a search. Raises InputError where no method has an answer: then nothing is
     written.
     """
     if result is None:

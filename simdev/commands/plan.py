@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, printable, reason_of, refuse
-from ..ground.units import format_bytes, format_capacity, format_seconds, parse_bytes
-from . import planned
+from ..ground.units import format_bytes, format_capacity, format_number, format_seconds, parse_bytes
 from .options import DATASHEET_HELP, DONE, INFEASIBLE, by_flags, require_price, whole_numbers
-from .outputs import printed_first, tell
-from .planned import plans_graph
+from .outputs import printed_first, progress_bar, tell
 from .report import ANSWER
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ..search.plan import Plans
 
 # The answer of simdev plan as JSON, and the folder of --output: a scenario for each plan, the
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 def _is_graph(args: argparse.Namespace) -> bool:
     if args.output is not None:
         require_plan_folder(args.output)
-    return plans_graph(args)
+    return _plans_graph(args)
 
 
 def _run_sizes(args: argparse.Namespace) -> int:
@@ -166,12 +166,12 @@ def _run_graph(args: argparse.Namespace) -> int:
         for name, is_set in by_sizes.items()
         if is_set
     )
-    frame = planned.run(args, whole_numbers("--nodes", args.nodes))
-    answer = planned.answer_of(frame)
-    with printed_first(answer_text(answer) if args.json else "\n".join(planned.lines(frame))):
+    frame = _graph_plans(args, whole_numbers("--nodes", args.nodes))
+    answer = _graph_answer(frame)
+    with printed_first(answer_text(answer) if args.json else "\n".join(_graph_lines(frame))):
         if args.output is not None:
             write_plans(answer, args.output)
-    return planned.code_of(frame)
+    return _code_of(frame)
 
 
 def _choices(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -234,7 +234,7 @@ def _head(plans: Plans) -> Iterator[str]:
         f"{plans.seconds:.1f} s, {(proved + counts.simulated) / plans.seconds:,.0f} plans/s"
     )
     yield from _reasons("illegal", counts.illegal)
-    yield from _reasons("refused", counts.refused or {})
+    yield from _reasons("refused", counts.refused)
     if plans.proved:
         assert plans.least_s is not None
         yield (
@@ -285,7 +285,7 @@ def _cell(value: Any) -> str:
 
 
 def _capacity(plans: Plans) -> str:
-    """What devices have, beside which peaks are read; "" where some have no limit."""
+    """The capacity of devices, beside which peaks are read; "" where some have no limit."""
     devices = [device for c in plans.question.clusters for device in c.devices if device.runs_ops]
     sizes = {parse_bytes(d.memory) for d in devices if d.memory is not None}
     is_limited = all(device.memory is not None for device in devices)
@@ -294,7 +294,7 @@ def _capacity(plans: Plans) -> str:
 
 
 def _table(plans: Plans) -> Any:
-    """What people want to see of the plans."""
+    """The table of plans for people."""
     from ..report.table import BYTES, NUMBER, SHARE, TEXT, TIME, Table
 
     names, has_price = list(_shown(plans)), plans.question.price is not None
@@ -326,3 +326,77 @@ def _title(plans: Plans) -> str:
     peaks = " or ".join(dict.fromkeys(plans.frame["peak_dtype"]))
     title += f"; MFU is of the {peaks} peak{_capacity(plans)}"
     return title + ", and the front of step time, memory and devices" * bool(plans.front)
+
+
+# What the planners of the papers make of a model's graph.
+
+GRAPH_COST = "cost_per_million_samples"
+
+
+def _plans_graph(args: argparse.Namespace) -> bool:
+    """Whether a graph is to be planned: it was said so, or the model is nothing else."""
+    from ..search.plan.graphs import is_graph_alone
+
+    return bool(args.graph) or is_graph_alone(args.model)
+
+
+def _graph_plans(args: argparse.Namespace, nodes: Sequence[int] | None) -> pd.DataFrame:
+    """The table of all methods. Raises InputError."""
+    from ..search.plan.graphs import SECONDS, plan_graph
+
+    if args.set:
+        raise InputError(f"--set: goes with a model by its sizes; {args.model} is a graph here")
+    if nodes is not None and len(nodes) > 1:
+        raise InputError("--nodes: a graph is planned on one cluster; give one number")
+    parts: dict[str, Any] = {} if args.price is None else {"options": {"price": args.price}}
+
+    def watch(methods: Sequence[str]) -> Sequence[str]:
+        bar: Sequence[str] = progress_bar("plan", iterable=methods)
+        return bar
+
+    seconds = SECONDS if args.seconds is None else args.seconds
+    count = None if nodes is None else nodes[0]
+    return plan_graph(
+        args.model, args.cluster, args.global_batch, count, args.length, seconds=seconds,
+        watch=watch, **parts,
+    )  # fmt: skip
+
+
+def _code_of(frame: pd.DataFrame) -> int:
+    """The exit code: whether anything fits."""
+    return DONE if any(fits is True for fits in frame["feasible"]) else INFEASIBLE
+
+
+def _graph_answer(frame: pd.DataFrame) -> dict[str, Any]:
+    """The object that ``--json`` prints: rows, with None in place of figures that are missing."""
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return {"plans": rows}
+
+
+def _graph_lines(frame: pd.DataFrame) -> Iterator[str]:
+    """A line a method, for a terminal."""
+    from ..report.table import BYTES, NUMBER, TEXT, TIME, Table, table_text
+
+    columns = {"method": TEXT, "step": TIME, "samples/s": TEXT, "memory": BYTES, "fits": TEXT}
+    has_price = bool(frame[GRAPH_COST].notna().any())
+    columns |= {"$/M samples": TEXT} if has_price else {}
+    columns |= {"devices": NUMBER, "evaluations": NUMBER, "seconds": NUMBER, "note": TEXT}
+    rows = [tuple(_graph_cells(row, has_price)) for row in frame.to_dict("records")]
+    title = "By what is trained a second, at the same global batch"
+    yield table_text(Table(title, columns, tuple(rows), shown=len(rows)), width=None)
+
+
+def _graph_cells(row: Mapping[Any, Any], has_price: bool) -> Iterator[Any]:
+    is_there = row["feasible"] is True or row["feasible"] is False
+    yield row["method"]
+    yield int(row["step_time_ps"]) if is_there else None
+    rate = row["samples_per_s"]
+    yield format_number(rate) if is_there else "-"
+    yield int(row["peak_bytes"]) if is_there else None
+    yield {True: "yes", False: "NO"}.get(row["feasible"], "-")
+    if has_price:
+        yield f"{row[GRAPH_COST]:.4g}" if is_there else "-"
+    yield f"{row['devices']:,.0f}" if is_there else "-"
+    yield f"{row['evaluations']:,.0f}" if is_there else "-"
+    yield f"{row['seconds']:.1f}" if row["seconds"] == row["seconds"] else "-"
+    yield printable(row["note"])

@@ -115,7 +115,7 @@ def _judged(
     """
     from ..oracle import oracle_of
     from ..search import confirm
-    from ..search.comparison.questions import references_of
+    from ..search.comparison.runs import references_of
     from ..search.space import least_ps, rank_of
 
     marks = Marks()

@@ -110,9 +110,7 @@ def _write(
 
 
 def _version(path: str | None) -> tuple[int, int] | None:
-    """What tells one version of a file from the next: its inode and time; None where there is
-    none.
-    """
+    """The inode and time of a file, which tell its versions apart; None where there is none."""
     if path is None or not os.path.exists(path):
         return None
     status = os.stat(path)
@@ -126,7 +124,7 @@ def _first_reason(results: pd.DataFrame) -> str:
 
 def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
     from ..files import read_grid
-    from ..search.sweep.grid import crossed, parse_settings, points, slow_bandwidths
+    from ..search.sweep.fields import crossed, parse_settings, points, slow_bandwidths
 
     with prefixed("--set "):
         price = [] if args.price is None else [f"options.price={args.price}"]

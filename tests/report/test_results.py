@@ -14,7 +14,7 @@ import pytest
 from simdev.ground.errors import InputError
 from simdev.report.page import read_results, results_data
 from simdev.report.results import SI_UNITS
-from simdev.search.sweep.grid import PARSERS
+from simdev.search.sweep.fields import PARSERS
 
 RESULTS = pd.DataFrame(
     {

@@ -12,8 +12,8 @@ from forks import fork, forks
 from simdev.nouns.strategy import Configuration, Strategy
 from simdev.oracle import Cost, oracle_of
 from simdev.search import METHODS, Comparison, Result, search
+from simdev.search.comparison.comparison import plans
 from simdev.search.comparison.curves import best_so_far, curve_of, places_of, quantile
-from simdev.search.comparison.rows import plans
 from simdev.search.comparison.runs import Reference, References, Run, record_of, run_of
 from simdev.search.space import rank_of
 from simdev.search.trial import Point

@@ -13,7 +13,7 @@ from simdev.ground.errors import InputError
 from simdev.learn.post import Settings
 from simdev.search import Comparison, compare, run_comparison, search
 from simdev.search.comparison import runner
-from simdev.search.comparison.plot import COLOURS, _looks
+from simdev.search.comparison.curves import COLOURS, looks_of
 
 METHODS = ["single", "annealing", "greedy", "heft"]
 LIMITS = {"budget": 30, "seeds": 3}
@@ -33,11 +33,11 @@ def made(monkeypatch: pytest.MonkeyPatch, most: int = 10**6) -> list[tuple[str, 
     runs: list[tuple[str, int]] = []
     answer = runner.answer
 
-    def counted(oracle, given, task, progress=None):
+    def counted(task):
         if len(runs) == most:
             raise KeyboardInterrupt
         runs.append((task.entrant.label, task.seed))
-        return answer(oracle, given, task, progress)
+        return answer(task)
 
     monkeypatch.setattr(runner, "answer", counted)
     return runs
@@ -211,10 +211,10 @@ def test_what_a_comparison_refuses(arguments, problem):
 
 def test_no_point_has_the_colour_of_a_line_as_long_as_there_are_others():
     methods = [str(i) for i in range(len(COLOURS) + 4)]
-    looks = _looks(methods[:9], methods[::2])
-    assert len({look.colour for look in looks.values()}) == 9
-    looks = _looks(methods, methods[::2])
-    assert len({(look.colour, look.dash, look.marker) for look in looks.values()}) == len(methods)
+    looks = looks_of(methods[:9], methods[::2])
+    assert len({look["color"] for look in looks.values()}) == 9
+    looks = looks_of(methods, methods[::2])
+    assert len({repr(look) for look in looks.values()}) == len(methods)
 
 
 def test_the_picture_has_every_method_in_both_panels():

@@ -18,8 +18,7 @@ from simdev.ground.errors import InputError
 from simdev.nouns.schedules import PAIRED, SEARCHED
 from simdev.search.plan import Plan, Question, Space, choices_of, plans_of, question_of
 from simdev.search.plan.bounds import Bounds
-from simdev.search.plan.scoring import Scorer
-from simdev.search.plan.searching import degrees
+from simdev.search.plan.searching import degrees, score
 from simdev.search.plan.space import PLANNED, Setup
 
 EVERY = [name for name in PLANNED if name not in PAIRED]
@@ -82,10 +81,11 @@ def world_of(number: int) -> tuple[Question, Space, list[Plan]]:
 def check_bounds(world: int, count: int, seed: int) -> None:
     cluster = WORLDS[world][1]
     question, space, plans = world_of(world)
-    bounds, scorer = Bounds(question, space.choices.listed["schedule"]), Scorer(question)
+    bounds = Bounds(question, space.choices.listed["schedule"])
     for plan in random.Random(seed).sample(plans, min(count, len(plans))):
         # In the order of a search, which asks for all plans of a setup.
-        row, bound = scorer.score(plan), {p: bounds.plan(p) for p in space.plans(plan.setup)}[plan]
+        row = score(question, plan)
+        bound = {p: bounds.plan(p) for p in space.plans(plan.setup)}[plan]
         if "reason" in row:
             continue
         check_setup(bounds, plan.setup, space.zeros(plan.setup.layout), row)
@@ -172,7 +172,7 @@ def test_updates_are_those_of_no_other_kind_of_device() -> None:
     def updates(*stages: int) -> list[Any]:
         bounds = Bounds(question)
         pieces, ground = bounds.pieces(setup, 1), bounds.ground(0)
-        return [ground.division(n).updated(pieces, 4)[:, 0].tolist() for n in stages][-1]
+        return [pieces.tails(ground.division(n))[:, 0].tolist() for n in stages][-1]
 
     assert updates(4, 8) == updates(8)
     assert updates(8, 4) == updates(4)
@@ -187,7 +187,7 @@ def test_the_best_of_all_and_the_front_are_those_of_trying_everything() -> None:
         {**SMALL, "microbatch": 1, "cp": [1, 2], "tp": [1, 2]},
     )
     plans = space_of(question, options)[1]
-    rows = [Scorer(question).score(plan) for plan in plans]
+    rows = [score(question, plan) for plan in plans]
     points = sorted(
         (row["step_ps"], row["peak_bytes"], place) for place, row in enumerate(rows) if row["fits"]
     )

@@ -13,8 +13,7 @@ import pytest
 
 from folded import first_of_answers
 from simdev.search.plan import Plan, Space, choices_of, plans_of, question_of
-from simdev.search.plan.scoring import Scorer
-from simdev.search.plan.searching import degrees
+from simdev.search.plan.searching import degrees, score
 
 ROOT = Path(__file__).parents[2]
 DENSE = {"model": "llama3.2-1b", "layers": 6, "length": 256}
@@ -37,8 +36,7 @@ def test_the_ten_best_are_those_of_simulating_everything(world: int) -> None:
     question, choices = question_of(graph, cluster, batch), choices_of(options)
     space = Space(question.model, question.devices, batch, choices)
     plans = [plan for setup in space.setups(Counter()) for plan in space.plans(setup)]
-    scorer = Scorer(question)
-    rows = [scorer.score(plan) for plan in plans]
+    rows = [score(question, plan) for plan in plans]
     fitting = sorted(
         (row["step_ps"], row["peak_bytes"], place) for place, row in enumerate(rows) if row["fits"]
     )

@@ -12,7 +12,7 @@ from simdev.costs.collectives import collective_model
 from simdev.execution.engine import simulate
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.search.plan import Plan, Question, Space, choices_of, question_of
-from simdev.search.plan.scoring import Scorer
+from simdev.search.plan.searching import score
 
 DENSE = {"model": "llama3.2-1b", "layers": 4, "length": 256}
 TIED = {"model": "gpt3-175b", "layers": 4, "length": 256, "hidden": 512, "heads": 8, "inner": 2048}
@@ -41,10 +41,10 @@ def plans_of_world(world: int, count: int, seed: int) -> tuple[Question, list[Pl
 def check(world: int, count: int, seed: int = 0) -> int:
     """How many of so many plans ran in the reference engine, too."""
     question, plans = plans_of_world(world, count, seed)
-    scorer, confirmed = Scorer(question), 0
+    confirmed = 0
     collectives = collective_model(question.clusters[0])
     for plan in plans:
-        row = scorer.score(plan)
+        row = score(question, plan)
         whole = question.model, plan.parallelism, collectives, question.costs[0], False
         task_graph, large = lower_hybrid(*whole)
         assert not large.collapsed

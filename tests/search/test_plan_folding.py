@@ -23,7 +23,7 @@ from simdev.nouns.models.large import LARGE, large_model
 from simdev.report.measures.training import FILE, published_error, published_errors
 from simdev.report.page import answers_data
 from simdev.search.plan import choices_of, plans_of, question_of
-from simdev.search.plan.folding import Scored, answers_of, is_tied, simplicity
+from simdev.search.plan.outcome import Scored, answers_of, is_tied, simplicity
 from simdev.search.plan.space import Layout, Plan, Setup
 
 # plain `pytest` puts tests/ alone on the path

@@ -74,6 +74,7 @@ def test_plans_by_sizes_stand_in_the_same_table() -> None:
     frame = plan_graph(model, "c4140-4x-v100", 1, methods=("single",), seconds=5)
     by_sizes = frame[frame["method"].str.startswith("by its sizes")]
     assert len(by_sizes)
+    assert set(by_sizes["devices"]) == {4}  # one is simulated for all
     assert "single" in set(frame["method"])
     best = by_sizes.iloc[0]
     pipeline = load_scenario(best["scenario"]).strategy.pipeline

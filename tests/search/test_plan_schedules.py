@@ -16,7 +16,7 @@ import simdev
 from simdev.ground.errors import InputError
 from simdev.search.plan import Question, Space, bounds, choices_of, plans_of, question_of, searching
 from simdev.search.plan.bounds import Bounds
-from simdev.search.plan.scoring import Scorer
+from simdev.search.plan.searching import score
 from simdev.search.plan.space import PLANNED
 from test_plan_bounds import DENSE, SPARSE, TIED, check_setup
 
@@ -73,7 +73,7 @@ def check_schedule(name: str, seed: int) -> None:
     for question, space in space_drawn(draw, name):
         setups = [s for s in space.setups(Counter()) if space.count(s)]
         plan = draw.choice(space.plans(draw.choice(setups)))
-        row = Scorer(question).score(plan)
+        row = score(question, plan)
         if "reason" not in row:
             break
     limits = Bounds(question, space.choices.listed["schedule"])
@@ -93,7 +93,7 @@ def check_best(schedules: list[str], seed: int) -> None:
     draw = random.Random(seed)
     for question, space in space_drawn(draw, *schedules):
         plans = [plan for setup in space.setups(Counter()) for plan in space.plans(setup)]
-        rows = list(map(Scorer(question).score, plans))
+        rows = [score(question, plan) for plan in plans]
         if not any("reason" in row for row in rows):
             break
     fitting = sorted(

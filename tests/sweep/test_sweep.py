@@ -199,7 +199,7 @@ def test_what_cannot_be_written_as_json_is_a_row(here: Path) -> None:
 def test_a_bug_is_told_in_its_row_and_does_not_stop_the_sweep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("simdev.search.sweep.answer.row_of", lambda *_: 1 // 0)
+    monkeypatch.setattr("simdev.search.sweep.sweeping.row_of", lambda *_: 1 // 0)
     (reason,) = sweep(TINY)["reason"]
     assert reason == (
         "a bug in simdev, not in your files: ZeroDivisionError: integer division or modulo by zero"

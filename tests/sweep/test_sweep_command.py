@@ -121,7 +121,7 @@ def test_a_value_that_cannot_be_is_refused_before_anything_runs(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("simdev.search.sweep.answer.run", None)
+    monkeypatch.setattr("simdev.search.sweep.sweeping.run", None)
     before = {path.name for path in here.iterdir()}
     command = ["sweep", "oom.json", "s.json", "--set", "options.steps=once", "--set", setting]
     for more in (["--output", "r.csv"], ["--journal", "j"], ["-j", "2"]):
@@ -291,7 +291,7 @@ def test_a_bar_shows_rate_and_remaining_time_after_two_seconds(
         now[0] += 0.5
         return answer(*arguments)
 
-    from simdev.search.sweep.answer import answer
+    from simdev.search.sweep.sweeping import answer
 
     monkeypatch.setattr("simdev.search.sweep.sweeping.answer", slow)
     sweep(TINY, bandwidths(3), progress=True)

@@ -16,8 +16,7 @@ from simdev.files import read_preset, read_scenario
 from simdev.files.reading import read_json
 from simdev.ground.errors import InputError
 from simdev.search.sweep import parse_settings, points, sweep
-from simdev.search.sweep.fields import Every, parse_path, with_field
-from simdev.search.sweep.grid import si_values, slow_bandwidths
+from simdev.search.sweep.fields import Every, parse_path, si_values, slow_bandwidths, with_field
 from sweeps import TINY
 
 ALL = Every.ENTRY

@@ -42,7 +42,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(
         sweeping,
         "answer",
-        lambda point, memo: (keys.append(point.key), answer(point, memo))[1],
+        lambda memo, point: (keys.append(point.key), answer(memo, point))[1],
     )
     return keys
 
@@ -88,13 +88,13 @@ def test_a_file_that_changes_amid_the_sweep_is_not_kept(
     Path("s.json").write_text(json.dumps(TINY | {"graph": "graph.json"}))
     from simdev.search.sweep import sweeping
 
-    answers = sweeping.answers
+    answer = sweeping.answer
 
     def late(*arguments: object) -> object:
         Path("graph.json").write_text(Path("graph.json").read_text().replace("1 us", "3 us"))
-        return answers(*arguments)  # type: ignore[arg-type]
+        return answer(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sweeping, "answers", late)
+    monkeypatch.setattr(sweeping, "answer", late)
     assert list(sweep("s.json", journal="j")["reason"]) == [
         "graph.json: changed during the sweep; run it again"
     ]
@@ -105,7 +105,7 @@ def test_another_engine_asks_again_and_keeps_the_old_rows(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = sweep("s.json", journal="j")
-    for module in ("point", "answer"):
+    for module in ("point", "sweeping"):
         monkeypatch.setattr(
             f"simdev.search.sweep.{module}.engine_version", lambda: "9.9.9+00000000"
         )
@@ -123,7 +123,7 @@ def test_a_failure_of_the_machine_is_tried_again(
         def full(*_: object) -> object:
             raise MemoryError
 
-        patch.setattr("simdev.search.sweep.answer.run", full)
+        patch.setattr("simdev.search.sweep.sweeping.run", full)
         assert list(sweep("s.json", journal="j")["reason"]) == ["MemoryError"]
     assert kept(Path("j")) == []
     assert list(sweep("s.json", journal="j")["status"]) == ["ok"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -20,9 +21,7 @@ from simdev.execution.scenario import load_scenario
 from simdev.ground.errors import InputError
 from simdev.ground.jobs import finished
 from simdev.report.results import MEANINGS
-from simdev.search.sweep import sweep
-from simdev.search.sweep.point import SweepPoint, rows_of
-from simdev.search.sweep.sweeping import answers
+from simdev.search.sweep import journal, sweep
 from sweeps import ROOT, TINY, bandwidths, kept
 from waiting import HANGS, wait_until
 
@@ -69,7 +68,7 @@ def test_a_journal_of_many_workers_is_resumed_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parallel = sweep(TINY, bandwidths(6), n_jobs=2, journal=tmp_path / "j")
-    monkeypatch.setattr("simdev.search.sweep.sweeping.answer", None)  # nothing is left to simulate
+    monkeypatch.setattr("simdev.search.sweep.sweeping.run", None)  # nothing is left to simulate
     pd.testing.assert_frame_equal(parallel, sweep(TINY, bandwidths(6), journal=tmp_path / "j"))
 
 
@@ -85,11 +84,9 @@ def test_workers_elsewhere_find_the_files(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_jobs_of_the_enclosing_configuration_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from simdev.search.sweep import sweeping
-
     used: list[int] = []
-    here = sweeping.answer_here
-    monkeypatch.setattr(sweeping, "answer_here", lambda point: (used.append(1), here(point))[1])
+    there = journal._guarded
+    monkeypatch.setattr(journal, "_guarded", lambda *job: (used.append(1), there(*job))[1])
     sweep(TINY, bandwidths(3))
     assert not used
     with joblib.parallel_config(backend="threading", n_jobs=2):
@@ -97,6 +94,14 @@ def test_jobs_of_the_enclosing_configuration_are_taken(monkeypatch: pytest.Monke
         assert len(used) == 3
         sweep(TINY, bandwidths(3), n_jobs=1)
     assert len(used) == 3
+
+
+def test_what_jobs_share_is_opened_once_by_a_worker() -> None:
+    shared = journal.Shared([1])
+    first, second = (pickle.loads(pickle.dumps(shared)) for _ in range(2))
+    assert first is second
+    assert first.value == [1]
+    assert first.value is not shared.value
 
 
 def test_a_scenario_that_kills_its_worker_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
@@ -110,17 +115,14 @@ def test_a_scenario_that_kills_its_worker_is_a_row_and_the_others_go_on(tmp_path
     assert results["key"][3] not in kept(tmp_path / "j")
 
 
-def test_a_worker_with_another_simdev_stops_the_sweep() -> None:
-    (row,) = rows_of(TINY, [{}])
-    point = row.point
-    assert point is not None
-    other = SweepPoint(point.key, point.scenario, point.digests, "9.9.9+00000000")
+def test_a_worker_with_another_simdev_stops_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simdev.search.sweep.point.engine_version", lambda: "9.9.9+00000000")
     for n_jobs in (1, 2):
         with pytest.raises(
             InputError,
             match=r"a worker runs simdev .*, this sweep 9\.9\.9\+00000000: install the same",
         ):
-            list(answers([other], n_jobs))
+            sweep(TINY, n_jobs=n_jobs)
 
 
 def test_a_backend_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,50 +3,42 @@
 from __future__ import annotations
 
 import os
-import pickle
-import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from hashlib import blake2b
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from ...execution.scenario import Scenario, fingerprint
-from ...ground.errors import InputError, steered
-from ...ground.jobs import Died, finished, is_serial
+from ...ground.errors import InputError
+from ...ground.jobs import is_serial
 from ...ground.version import __version__
 from ...nouns.cluster import Cluster, Device
 from ...nouns.graph import Graph, Op, Tensor
-from ...nouns.strategy import Strategy
 from ...oracle import Oracle
 from ..budget import Budget
 from ..learners import LearnerOptions, requested
 from ..methods import METHODS
 from ..run import check_limits, search, search_oracle
-from ..sweep import Journal
-from ..sweep.answer import Memo, bug
-from ..sweep.point import sources_version
+from ..sweep.journal import Answer, Row, Shared, bug, failed, journaled, sources_version
 from ..trial import REFUSED
 from .comparison import Comparison
-from .questions import Question, question_of, references_of
-from .runs import Entrant, References, Run, record_of, run_of
+from .runs import Entrant, Question, References, Run, question_of, record_of, run_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Tasks: one run of a comparison to be made, here or in a worker process.
+Point = tuple[Hashable, Entrant, int]
+"""A point of a comparison: the name of the question, the method, the seed."""
 
 # What takes no part in a search; sources that are not named here count.
 APART = r"(commands|formats|measure|report|execution/check|learn/env|search/(comparison|sweep))/"
 REHEARSED = 8  # evaluations of a rehearsal
-_memo = Memo(4)
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What every method of a comparison is granted: its limits, preparations (None: its own), and
+    """The limits of every method of a comparison, its preparations (None: the method's own), and
     the options of learners.
     """
 
@@ -57,8 +49,8 @@ class Terms:
     warm: str | None = None
 
     def options(self, entrant: Entrant) -> LearnerOptions:
-        """What a method is told: settings and a start are of learners, unless the method itself was
-        listed with a start.
+        """The options of a method: settings and a start are of learners, unless the method itself
+        was listed with a start.
         """
         if METHODS[entrant.method].learner is None:
             return LearnerOptions(warm=entrant.warm)
@@ -68,65 +60,41 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """One method with one seed on the question of a name."""
+    """One method with one seed on a question; ``progress`` hears the number of evaluations, where
+    the task is answered in this process.
+    """
 
-    question: Hashable
+    question: Shared[Question]
     entrant: Entrant
     seed: int
     terms: Terms
+    progress: Callable[[int], object] | None = None
 
     def key(self, digest: str) -> str:
-        """What its record is kept under, for a question of this digest: it changes with all that
-        may change the answer, the sources of simdev among them.
+        """The key of its record, for a question of this digest: it changes with all that may change
+        the answer, the sources of simdev among them.
         """
         return fingerprint((sources_version(APART), digest, self.entrant, self.seed, self.terms))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Parcel:
-    """A task with its question as bytes, for a worker."""
-
-    name: str
-    data: bytes
-    task: Task
-
-
-def answer(
-    oracle: Oracle, given: Strategy, task: Task, progress: Callable[[int], object] | None = None
-) -> dict[str, Any]:
-    """The record of a task's result, or {"reason": why there is none}."""
-    method, terms = task.entrant.method, task.terms
+def answer(task: Task) -> Answer:
+    """The record of a task's result. A refusal does not last: it may be for the want of a package,
+    and is refused again in no time.
+    """
+    method, terms, question = task.entrant.method, task.terms, task.question.value
     rehearse(method)
     try:
         request = requested(method, terms.options(task.entrant))
-        limits = Budget(terms.budget, terms.seconds, task.seed, progress)
+        limits = Budget(terms.budget, terms.seconds, task.seed, task.progress)
         # What splits ops takes no preparation: there it is asked the graph as it is.
         prepare = None if METHODS[method].splits else terms.prepare
-        result = search_oracle(oracle, given, method, limits, prepare, request)
-        return record_of(oracle, result)
+        result = search_oracle(question.oracle, question.given, method, limits, prepare, request)
+        ended = result.provenance["ended"]
+        return Answer(record_of(question.oracle, result), ended != "interrupted")
     except REFUSED as error:
-        return {"reason": str(error)}
+        return Answer(failed(str(error)), lasting=False)
     except Exception as error:
-        return {"reason": bug(error)}
-
-
-def answer_parcel(parcel: Parcel) -> dict[str, Any]:
-    """Answer in a worker, which keeps the question for the next task."""
-    oracle, given = _memo.once(parcel.name, lambda: _unpacked(parcel.data))
-    return answer(oracle, given, parcel.task)
-
-
-def _unpacked(data: bytes) -> tuple[Oracle, Strategy]:
-    oracle, given = pickle.loads(data)
-    references_of(oracle, given)  # looks up costs, which no method shall pay for
-    return oracle, given
-
-
-def is_lasting(record: Mapping[str, Any]) -> bool:
-    """Whether a record is kept in a journal: what was refused may be for the want of a package, and
-    is refused again in no time.
-    """
-    return "reason" not in record and record["provenance"]["ended"] != "interrupted"
+        return Answer(failed(bug(error)), lasting=False)
 
 
 @cache
@@ -150,9 +118,6 @@ ALL = "all"
 ENDLESS = "exhaustive"  # nothing but a limit in time ends it on large graphs
 SEEDS = 5
 NEVER_BEGAN = "interrupted before it began"
-
-
-Record = Mapping[str, Any]
 
 
 def run_comparison(
@@ -197,31 +162,41 @@ def run_comparison(
     Notes
     -----
     A method that refuses a question has a run with the reason. Ctrl-C ends with what is there, and
-    with the best so far of the run under way. Raises InputError for a method that is not there, for
-    limits that are none, and for a journal that cannot be written; KeyboardInterrupt where nothing
-    is there yet.
+    with the best so far of the run under way. Raises InputError for an unknown method, for wrong
+    limits, and for a journal that cannot be written; KeyboardInterrupt where nothing is there yet.
     """
     entrants = _entrants(methods, seconds)
     for entrant in entrants:
-        _check(entrant, budget, seed, seconds, prepare, warm)
-    _check_seeds(seeds)
+        check_limits(entrant.method, budget, seed, seconds, prepare)
+        is_learner = METHODS[entrant.method].learner is not None
+        start = entrant.warm or (warm if is_learner else None)
+        requested(entrant.method, LearnerOptions(warm=start))
+    given: object = seeds  # NumPy's whole numbers do too
+    if isinstance(given, bool) or not isinstance(given, Integral) or int(given) < 1:
+        raise InputError(f"seeds: must be a whole number of at least 1, got {seeds!r}")
     if not isinstance(questions, Mapping):
         raise InputError(f"questions: must be Scenarios or Oracles by name, got {questions!r}")
     limit = None if budget is None else int(budget)  # a NumPy number is no JSON
     names = None if prepare is None else tuple(prepare)
     terms = Terms(limit, seconds, names, settings, warm)
-    posed, refused = _posed(questions)
-    tasks = [
-        Task(name, entrant, int(seed) + turn, terms)
+    posed = {name: _posed(question) for name, question in questions.items()}
+    points = [
+        (name, entrant, int(seed) + turn)
         for name in questions
         for entrant in entrants
         for turn in range(int(seeds) if METHODS[entrant.method].draws else 1)
     ]
-    some = [task for task in tasks if task.question in posed]
-    records, is_interrupted = _records(some, posed, n_jobs, journal, progress)
-    reasons = {name: str(error) for name, error in refused.items()}
-    runs = tuple(_run(task, records.get(task), reasons.get(task.question)) for task in tasks)
-    beside = {name: posed[name].references if name in posed else References() for name in questions}
+    tasks = {
+        point: Task(question, *point[1:], terms)
+        for point in points
+        if isinstance(question := posed[point[0]], Shared)
+    }
+    records, is_interrupted = _records(tasks, n_jobs, journal, progress)
+    runs = tuple(_run(point, records.get(point), posed[point[0]]) for point in points)
+    beside = {
+        name: References() if isinstance(question, str) else question.value.references
+        for name, question in posed.items()
+    }
     return Comparison(runs, beside, is_interrupted)
 
 
@@ -253,119 +228,73 @@ def _entrants(methods: str | Iterable[str], seconds: float | None) -> list[Entra
     return [Entrant(label) for label in dict.fromkeys(listed)]
 
 
-def _check(
-    entrant: Entrant,
-    budget: object,
-    seed: object,
-    seconds: object,
-    prepare: object,
-    warm: str | None,
-) -> None:
-    """Raises InputError for what goes with no question at all."""
-    check_limits(entrant.method, budget, seed, seconds, prepare)
-    is_learner = METHODS[entrant.method].learner is not None
-    requested(entrant.method, LearnerOptions(warm=entrant.warm or (warm if is_learner else None)))
+def _posed(question: Scenario | Oracle) -> Shared[Question] | str:
+    """A question, or why it cannot be asked."""
+    try:
+        return Shared(question_of(question))
+    except InputError as error:
+        return str(error)
 
 
-def _check_seeds(seeds: object) -> None:
-    if isinstance(seeds, bool) or not isinstance(seeds, Integral) or int(seeds) < 1:
-        raise InputError(f"seeds: must be a whole number of at least 1, got {seeds!r}")
-
-
-def _posed(
-    questions: Mapping[Any, Scenario | Oracle],
-) -> tuple[dict[Hashable, Question], dict[Hashable, InputError]]:
-    """The questions that can be asked, and why the others cannot."""
-    posed, refused = dict[Hashable, Question](), dict[Hashable, InputError]()
-    for name, question in questions.items():
-        try:
-            posed[name] = question_of(name, question)
-        except InputError as error:
-            refused[name] = error
-    return posed, refused
-
-
-def _run(task: Task, record: Record | None, refused: str | None) -> Run:
-    label = task.entrant.label
-    if record is None or "reason" in record:
-        reason = record["reason"] if record is not None else refused or NEVER_BEGAN
-        return Run(task.question, label, task.seed, reason=reason)
-    return run_of(task.question, label, task.seed, record)
+def _run(point: Point, record: Row | None, question: Shared[Question] | str) -> Run:
+    name, entrant, seed = point
+    if record is not None and "reason" not in record:
+        return run_of(name, entrant.label, seed, record)
+    reason = question if isinstance(question, str) else NEVER_BEGAN
+    return Run(name, entrant.label, seed, reason=record["reason"] if record else reason)
 
 
 def _records(
-    tasks: Sequence[Task],
-    posed: Mapping[Hashable, Question],
+    tasks: Mapping[Point, Task],
     n_jobs: int | None,
     journal: str | os.PathLike[str] | None,
     progress: bool | None,
-) -> tuple[dict[Task, Record], bool]:
+) -> tuple[dict[Point, Row], bool]:
     """The record of every task, from the journal or made now, and whether somebody ended it before
     all were there.
     """
-    from tqdm import tqdm
-
     # A digest reads all of a question: only what outlives the process needs one.
-    digests = {name: question.digest for name, question in posed.items()} if journal else {}
-    keys = {task: task.key(digests[task.question]) if journal else "" for task in tasks}
-    records: dict[Task, Record] = {}
-    hidden = None if progress is None else not progress
-    book = Journal(journal, set(keys.values()), "search") if journal else nullcontext()
-    with book as kept, tqdm(
-        total=len(tasks), delay=2, disable=hidden, desc="compare", file=steered(sys.stderr),
-        leave=False,
+    questions = {task.question for task in tasks.values()} if journal else ()
+    digests = {question: question.value.digest for question in questions}
+    keys = {
+        point: task.key(digests[task.question]) if journal else str(number)
+        for number, (point, task) in enumerate(tasks.items())
+    }
+    rows, is_interrupted = dict[str, Row](), False
+    with journaled(
+        "search", answer, n_jobs, __version__, journal, progress, set(keys.values()),
+        total=len(tasks), desc="compare", leave=False,
         bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.1f}/{total} runs "
         "[{elapsed}<{remaining}{postfix}]",
-    ) as bar:  # fmt: skip
-        if kept is not None:
-            records = {task: kept.rows[key] for task, key in keys.items() if key in kept.rows}
-        bar.update(len(records))
-        missing = [task for task in tasks if task not in records]
+    ) as loop:  # fmt: skip
+        is_seen = is_serial(n_jobs) and not loop.bar.disable
+        jobs = {
+            keys[point]: replace(task, progress=_heard(loop.bar, task) if is_seen else None)
+            for point, task in tasks.items()
+        }
         try:
-            for task, record in _answers(missing, posed, n_jobs, bar):
-                records[task] = record
-                if kept is not None and is_lasting(record):
-                    kept.add(keys[task], __version__, record)
-                bar.update(len(records) - bar.n)
-                if record.get("provenance", {}).get("ended") == "interrupted":
-                    return records, True
+            for key, row in loop.rows(jobs):
+                rows[key] = row
+                loop.done(len(rows))
+                if row.get("provenance", {}).get("ended") == "interrupted":
+                    raise KeyboardInterrupt
         except KeyboardInterrupt:
-            if not records:
+            if not rows:
                 raise
-            return records, True
-    return records, False
-
-
-def _answers(
-    tasks: Sequence[Task], posed: Mapping[Hashable, Question], n_jobs: int | None, bar: Any
-) -> Iterator[tuple[Task, Record]]:
-    """The records of tasks as they are finished; here in their order."""
-    if is_serial(n_jobs):
-        for task in tasks:
-            question = posed[task.question]
-            heard = None if bar.disable else _heard(bar, task)
-            yield task, answer(question.oracle, question.given, task, heard)
-        return
-    data = {name: pickle.dumps((its.oracle, its.given)) for name, its in posed.items()}
-    names = {name: blake2b(its, digest_size=16).hexdigest() for name, its in data.items()}
-    numbered = {str(number): task for number, task in enumerate(tasks)}
-    parcels = {
-        number: Parcel(names[task.question], data[task.question], task)
-        for number, task in numbered.items()
-    }
-    for number, record in finished(answer_parcel, parcels, n_jobs):
-        yield (
-            numbered[number],
-            {"reason": record.reason} if isinstance(record, Died) else record,
-        )
+            is_interrupted = True
+    return {point: rows[key] for point, key in keys.items() if key in rows}, is_interrupted
 
 
 def _heard(bar: Any, task: Task) -> Callable[[int], object]:
-    """What moves the bar at each evaluation: by a share of a run, as far as its end is known."""
-    begun, label = bar.n, task.entrant.label
+    """A function that moves the bar at each evaluation: by a share of a run, as far as its end is
+    known.
+    """
+    begun, label = None, task.entrant.label
     limit = task.terms.budget or METHODS[task.entrant.method].budget
 
     def heard(evaluations: int) -> None:
+        nonlocal begun
+        begun = bar.n if begun is None else begun
         bar.set_postfix_str(f"{label}, seed {task.seed}, {evaluations:,} ev", refresh=False)
         bar.update(begun + min(evaluations / limit, 1) - bar.n if limit else 0)
 

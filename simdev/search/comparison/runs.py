@@ -1,4 +1,6 @@
-"""Runs: one method with one seed on one question, as a value that JSON can hold."""
+"""Runs: one method with one seed on one question, as a value that JSON can hold; the questions, and
+the references that their runs are compared with.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,15 @@ from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...execution.scenario import Scenario, fingerprint
 from ...files import read_strategy, strategy_object
+from ...nouns.strategy import Strategy
 from ...oracle import Cost, Oracle
 from ...report.table import ONE_DEVICE, PRESENT
-from ..result import Result
+from ..result import Result, present_cost
+from ..run import oracle_and_strategy, search
 from ..space import Rank, rank_of
-from ..trial import Point
+from ..trial import REFUSED, Point
 
 WARM = "+"  # between a learner and the method whose best it imitates: post+m-sct
 
@@ -37,8 +42,7 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """What a method (by its label) ended with on a question; where there is no result, the
-    ``reason``.
+    """The result of a method (by its label) on a question; where there is none, the ``reason``.
 
     ``rank`` orders results, the best first (``space.rank_of``).
     """
@@ -63,7 +67,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What stands beside all methods of a question: one device, or the scenario's own strategy."""
+    """A step that all methods of a question are compared with: of one device, or of the scenario's
+    own strategy.
+    """
 
     cost: Cost
     rank: Rank
@@ -115,3 +121,53 @@ def run_of(question: Hashable, method: str, seed: int, record: Mapping[str, Any]
     )
     over, total, ps = record["rank"]
     return Run(question, method, seed, result, (over, total, ps))
+
+
+# Questions: what all methods of a comparison are asked, prepared once.
+
+COUNTERS = ("_counted", "_cache_size")  # of an oracle; they change no answer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """An oracle, the strategy that came with it, and what its references cost. A worker works the
+    costs out again, for no method shall pay for looking up those of ops.
+    """
+
+    oracle: Oracle
+    given: Strategy
+    references: References
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that may change an answer."""
+        state = self.oracle.__getstate__()
+        parts = {name: value for name, value in state.items() if name not in COUNTERS}
+        return fingerprint((parts, self.given))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _asked, (self.oracle, self.given)
+
+
+def question_of(question: Scenario | Oracle) -> Question:
+    """Prepare a question. Raises InputError where it cannot be searched."""
+    return _asked(*oracle_and_strategy(question))
+
+
+def _asked(oracle: Oracle, given: Strategy) -> Question:
+    return Question(oracle, given, references_of(oracle, given))
+
+
+def references_of(oracle: Oracle, given: Strategy) -> References:
+    """The costs of the best single device and of the own strategy. All costs of ops are looked up
+    by then.
+    """
+    try:
+        single = _reference(oracle, search(oracle, "single").cost)
+    except REFUSED:
+        single = None
+    return References(single, _reference(oracle, present_cost(oracle, given)))
+
+
+def _reference(oracle: Oracle, cost: Cost | None) -> Reference | None:
+    return None if cost is None else Reference(cost, rank_of(oracle, cost))

@@ -9,10 +9,8 @@ Every bound is proved (``bounds``), so the first row is the best of the whole sp
 from __future__ import annotations
 
 from .outcome import Plans
-from .planning import plan, plans_of
-from .question import Question, question_of
-from .scoring import confirm
-from .space import Choices, Plan, Space, choices_of
+from .searching import confirm, plan, plans_of
+from .space import Choices, Plan, Question, Space, choices_of, question_of
 
 __all__ = [
     "Choices",

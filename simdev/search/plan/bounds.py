@@ -1,22 +1,22 @@
-"""Bounds: what no plan can be faster than, and what it holds at the least, without simulating it.
+"""Bounds: the least time of a plan and the least bytes that it holds, without simulating it.
 
 Start and finish of every row of a step meet all edges between rows, in whatever order queues serve,
-so the longest path over some of the edges is never longer than the step. Kept are those that join
-whole actions, with the durations of the templates that steps are lowered by:
+so the longest path over some of the edges is never longer than the step. The bounds follow the
+edges between whole actions, whose durations come from the templates of the lowering:
 
-1. What a rank computes, and the collectives that it waits for, follow one another in the order of
-   the schedule; an action lasts their sum.
+1. The computing of a rank, and the collectives that it waits for, follow one another in the order
+   of the schedule; an action lasts their sum.
 2. A stage begins when the one before it (backward: behind it) has ended and its message has come.
-   That messages wait for each other is left out.
-3. With ZeRO 2 and 3 an action is the turns of its buckets. What is gathered for a turn waits for
-   the turn ``prefetch`` + 1 before it, and that turn's sum became ready no later, with a smaller
-   number; so a queue of the replicas, which takes first what was ready first, has them in one order
-   whatever they last: the sum of each turn, then what the turn ``prefetch`` + 1 behind it gathers.
-   A turn begins when all is gathered and the sum of the bucket ``in_flight`` + 1 before it is over.
-4. With ZeRO 0 and 1 a queue ends behind the last action no earlier than t plus all that becomes
-   ready from t on, for every t. Then come the update and what is gathered.
-5. Memory: parameters, gradients and states throughout; of microbatches in flight what the layers
-   save, by the order of the schedule; and what the backward of a stage's last layer needs besides.
+   Messages may have to wait for each other; the bounds leave that out.
+3. With ZeRO 2 and 3 an action is the turns of its buckets. The gathers for a turn wait for the turn
+   ``prefetch`` + 1 before it, whose sum became ready no later and has a smaller number. A queue of
+   the replicas takes first the row that was ready first, so its order does not depend on durations:
+   the sum of each turn, then the gathers for the turn ``prefetch`` + 1 behind it. A turn begins
+   when all is gathered and the sum of the bucket ``in_flight`` + 1 before it is over.
+4. With ZeRO 0 and 1 a queue ends behind the last action no earlier than t plus all sums that become
+   ready from t on, for every t. The update and the gathers follow.
+5. Memory: parameters, gradients and states throughout; the saved activations of the microbatches in
+   flight, by the order of the schedule; and the rest that the backward of a last layer needs.
 
 Coarser bounds come before: ``exchanged_ps`` and ``held`` of many setups, ``waited_ps`` of a plan.
 """
@@ -26,7 +26,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,17 +43,38 @@ from ...nouns.schedules import (
     SEARCHED,
     SPLIT,
     WEIGHT,
+    Order,
     Schedule,
     named_schedule,
+    order_of,
 )
 from ...nouns.taskgraph import Ints
 from ..kernels.compiling import Columns
 from ..kernels.pipelines import TURN, Held, Pipeline, run_held, run_pipeline
-from .ground import Division, Ground, flat_order
-from .paired import computing_ps, paired_bytes
-from .pieces import CLASSIFIER, COMPUTED, EMBEDDING, MAIN, Pieces, turn_rows
-from .question import Question
-from .space import Plan, Setup
+from .pieces import (
+    ALONE,
+    CLASSIFIER,
+    COMPUTED,
+    EMBEDDING,
+    ENDS,
+    MAIN,
+    Division,
+    Ground,
+    Pieces,
+    least,
+    once,
+)
+from .space import Plan, Question, Setup
+
+KEPT = 2048  # answers that the next plans of a setup need, of each sort
+
+
+@cache
+def _order(name: str, pp: int, microbatches: int, chunks: int) -> Order:
+    """The actions of a named schedule, rank by rank in one column."""
+    order = order_of(name, pp, microbatches, chunks)
+    return Order(*(np.ascontiguousarray(column.ravel(), np.int64) for column in order))
+
 
 # The longest path of a plan over its actions, and what follows the last of them.
 
@@ -69,33 +91,31 @@ class Path:
 
     @cached_property
     def times(self) -> Ints:
-        """By stage and kind of action what its main rows take."""
-        counts = self.division.counts
-        times = np.zeros((len(counts), 3), np.int64)
+        """By stage and kind of action the ps of its main rows."""
+        times = np.zeros((len(self.division.counts), 3), np.int64)
         for number, kind in enumerate(self.kinds):
-            times[:, number] = counts @ self.pieces.layers(kind)[:, MAIN]
-            for stage, end in ((0, EMBEDDING), (-1, CLASSIFIER)):
-                times[stage, number] += self.pieces.end(end, kind).main
+            times[:, number] = self.pieces.stages(self.division, kind)
         return times
 
     def _turns(self) -> tuple[int, int, Ints, Ints]:
         """The turns of buckets as ``kernels.pipelines`` takes them; none where replicas send
         nothing during actions.
         """
-        stages, none = self.division.layers, (0, 1, np.zeros(1, np.int64), np.zeros(0, np.int64))
         if self.p.zero < 2 or self.p.replicas == 1:
-            return none
+            return 0, 1, np.zeros(1, np.int64), np.zeros(0, np.int64)
         by_kind = []
         for kind in self.kinds:
             each = self.pieces.turns(kind)
-            first, last = (turn_rows(self.pieces.end(e, kind)) for e in (EMBEDDING, CLASSIFIER))
-            parts = [[each[number] for number in self.ground.kind[list(of)]] for of in stages]
-            parts[0].insert(0, first)
-            parts[-1].append(last)
+            parts = [
+                [each[number] for number in self.ground.kind[list(of)]]
+                for of in self.division.layers
+            ]
+            parts[0].insert(0, self.pieces.end(EMBEDDING, kind).turns)
+            parts[-1].append(self.pieces.end(CLASSIFIER, kind).turns)
             # A backward meets the layers from the last to the first.
             way = 1 if kind == FORWARD else -1
             by_kind.append([np.concatenate(part[::way]) for part in parts])
-        by_kind += [[np.zeros((0, TURN), np.int64)] * len(stages)] * (3 - len(by_kind))
+        by_kind += [[np.zeros((0, TURN), np.int64)] * len(parts)] * (3 - len(by_kind))
         rows = [rows for of_stage in zip(*by_kind, strict=True) for rows in of_stage]
         at = np.cumsum([0, *map(len, rows)])
         # The gates of lowering.hybrid.actions; no more than all turns stand before one.
@@ -109,8 +129,8 @@ class Path:
         rank when all is sent that replicas send during actions.
         """
         stages, pp, m = self.pp * self.plan.chunks, self.pp, self.microbatches
-        order = flat_order(self.plan.schedule, pp, m, self.plan.chunks)
-        forth, back = self.ground.transfers(self.pieces)
+        order = _order(self.plan.schedule, pp, m, self.plan.chunks)
+        forth, back = self.ground.transfers(self.pieces.program)
         stage = np.arange(stages)
         # What stage s - 1 sent to s, and what s + 1 sent back to it.
         ways = forth[(stage - 1) % pp], back[(stage + 1) % pp]
@@ -131,11 +151,11 @@ class Path:
         layers, ends = self._ready(clock, last[:, len(self.kinds) - 1])
         gathers = np.zeros((self.pp, 2), np.int64)
         reduced = sent if self.p.zero >= 2 else self._summed(clock, layers, ends)
-        updates = self.division.updated(self.pieces, self.pp)[:, 0]
+        updates = self.pieces.tails(self.division)[:, 0]
         if "optimizer" in self.p.offload:  # a bucket after the other, each rounded by itself
             updates = np.maximum(updates - self.ground.model.layers - 1, 0)
         if self.p.zero in (1, 2):
-            gathers = self._gathered()
+            np.add.at(gathers, *self._sent(reduces=False))
         ready = np.maximum(clock, reduced)
         self._tie(ready, ends)
         return int((ready + updates + gathers.max(axis=1)).max())
@@ -163,40 +183,32 @@ class Path:
         shard = self.pieces.program.shard
         return np.array([buckets_of(shard, self.p, layer) == 1 for layer in self.ground.kinds])
 
+    def _sent(self, reduces: bool) -> tuple[Ints, Ints]:
+        """By bucket (all layers, then the ends of each rank that has any) the rank, and how long
+        it is reduced, or gathered, by queue.
+        """
+        kinds = [self.pieces.sent(0, number, reduces) for number in self.ground.kinds]
+        homes = sorted({0, self.pp - 1})
+        ends = [self.pieces.sent(home, NO_LAYER, reduces) for home in homes]
+        lengths = np.array(kinds + ends, np.int64)
+        of_ends = np.arange(len(kinds), len(lengths))
+        rank = np.concatenate((self.division.stage % self.pp, homes))
+        return rank, lengths[np.concatenate((self.ground.kind, of_ends))]
+
     def _summed(self, clock: Ints, layers: Ints, ends: Ints) -> Ints:
         """By rank: when its gradients are summed at the earliest, each queue one after another."""
-        p, pp = self.p, self.pp
-        rank = self.division.stage % pp
-        kinds = [self.pieces.sent(0, number, True) for number in self.ground.kinds]
-        lengths = np.array(kinds, np.int64)[self.ground.kind]
-        homes = sorted({0, pp - 1})
-        outer = [self.pieces.sent(home, NO_LAYER, True) for home in homes]
-        instants = np.array([ends.max()]) if pp == 1 else ends
-        ready = np.concatenate((layers, instants))
-        rank = np.concatenate((rank, homes))
-        if not p.overlap:
-            ready = clock[rank]
-        lengths = np.concatenate((lengths, np.array(outer, np.int64).reshape(-1, 2)))
+        rank, lengths = self._sent(reduces=True)
+        instants = ends.max(keepdims=True) if self.pp == 1 else ends
+        ready = np.concatenate((layers, instants)) if self.p.overlap else clock[rank]
         # Whatever its order, a queue ends no earlier than all that is ready from an instant on.
         order = np.lexsort((-ready, rank))
         rank, ready, lengths = rank[order], ready[order], lengths[order]
         total = np.cumsum(lengths, axis=0)
-        starts = np.searchsorted(rank, np.arange(pp))
+        starts = np.searchsorted(rank, np.arange(self.pp))
         before = np.concatenate((np.zeros((1, 2), np.int64), total))[starts][rank]
-        latest: Ints = np.zeros(pp, np.int64)
+        latest: Ints = np.zeros(self.pp, np.int64)
         np.maximum.at(latest, rank, (total - before).max(axis=1) + ready)
         return latest
-
-    def _gathered(self) -> Ints:
-        """By rank and queue: what gathering all its buckets takes."""
-        kinds = [self.pieces.sent(0, number, False) for number in self.ground.kinds]
-        each = np.array(kinds, np.int64)
-        total = np.zeros((self.pp, 2), np.int64)
-        rank = np.arange(len(self.division.counts)) % self.pp
-        np.add.at(total, rank, self.division.counts @ each)
-        for home in {0, self.pp - 1}:
-            total[home] += self.pieces.sent(home, NO_LAYER, False)
-        return total
 
     def _tie(self, ready: Ints, ends: Ints) -> None:
         """A table that the first and the last rank have is summed between them."""
@@ -207,38 +219,25 @@ class Path:
         p, shares = self.p, self.p.replicas if self.p.zero >= 2 else 1
         size = -(-program.shard.model.hidden * program.shard.vocabulary // shares)
         number = program.durations.transfer(0, self.pp - 1, size * p.gradient_bytes)
-        column, lag = program.durations.columns[number], program.durations.lags[number]
-        summed = int(ends.max()) + int(column.min() + lag.min())
-        for rank in (0, self.pp - 1):
-            ready[rank] = max(int(ready[rank]), summed)
+        summed = int(ends.max()) + least(program.durations, number)
+        ready[[0, -1]] = np.maximum(ready[[0, -1]], summed)
 
 
-UNKNOWN = 0
-KEPT = 512  # setups of which much is known
+# The ladder of bounds.
+
+
+@cache
+def _shape(name: str, pp: int) -> Schedule:
+    """The least schedule of a name and so many ranks: it tells where the stages are."""
+    return named_schedule(name, pp, 2 * pp if name in PAIRED else 1)
 
 
 class Bound(NamedTuple):
-    """At least so many ps and bytes; ``fits`` unless the bytes exceed a capacity."""
+    """At least so many ps (0: not known) and bytes; ``fits`` unless the bytes exceed a capacity."""
 
     step_ps: int
     peak_bytes: int
     fits: bool
-
-
-@cache
-def _shape(pp: int) -> Schedule:
-    """Any schedule of so many ranks: it tells where the first and the last stage are."""
-    return named_schedule("1F1B", pp, 1)
-
-
-class _Known:
-    """What plans of a setup share: pieces by ZeRO, the rest by schedule and chunks."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.pieces: dict[int, Pieces] = {}
-        self.flying: dict[tuple[str, int], Ints] = {}
-        self.ended: dict[tuple[str, int], tuple[Ints, Ints, Ints]] = {}
-        self.waited: dict[tuple[int, bool], int] = {}
 
 
 class Bounds:
@@ -248,28 +247,36 @@ class Bounds:
         """``schedules`` are those that plans may have: of some other bounds of setups hold."""
         self.question, self.overlaps = question, not {*PAIRED}.isdisjoint(schedules)
         self.ground = cache(self._ground)
-        self._of = lru_cache(KEPT)(_Known)
+        # Of a setup, for its next plans: by ZeRO, or by schedule and chunks.
+        self.pieces, self._waits = lru_cache(KEPT)(self._pieces), lru_cache(KEPT)(self._waited)
+        self._flying, self._ended = lru_cache(KEPT)(self._in_flight), lru_cache(KEPT)(self._actions)
         # Of setups that are alike.
-        self._means: dict[Hashable, tuple[int, int]] = {}
-        self._states: dict[Hashable, int] = {}
-        self._kept: dict[Hashable, tuple[int, int, int]] = {}
+        self._means = dict[Hashable, tuple[int, int]]()
+        self._states = dict[Hashable, int]()
+        self._kept = dict[Hashable, tuple[int, int, int]]()
 
     def _ground(self, number: int) -> Ground:
         return Ground(self.question, number)
 
-    def pieces(self, setup: Setup, zero: int) -> Pieces:
-        """Those of a setup, which are kept for its next plan."""
-        known = self._of(setup).pieces
-        if zero not in known:
-            ground = self.ground(setup.layout.cluster)
-            plan = Plan(setup, "1F1B", 1, zero)
-            p, shape = plan.parallelism, _shape(setup.layout.pp)
-            layers = ground.division(setup.layout.pp).layers
-            shard = shard_of(self.question.model, p)
-            program = Program(shard, p, shape, layers, ground.durations(plan))
-            ranks = ground.ranks(setup.layout.pp)
-            known[zero] = Pieces(program, ground.kinds, ranks)
-        return known[zero]
+    def _pieces(self, setup: Setup, zero: int) -> Pieces:
+        ground, pp = self.ground(setup.layout.cluster), setup.layout.pp
+        program = self._program(setup, zero, ground.division(pp).layers)
+        return Pieces(program, ground.kinds, ground.ranks(pp))
+
+    def _program(
+        self,
+        setup: Setup,
+        zero: int,
+        layers: tuple[tuple[int, ...], ...],
+        schedule: str = "1F1B",
+        **degrees: Any,
+    ) -> Program:
+        """A program without rows, which knows the stages of a schedule."""
+        plan = Plan(setup, "1F1B", 1, zero)
+        p = replace(plan.parallelism, **degrees)
+        durations = self.ground(setup.layout.cluster).durations(plan)
+        shard = shard_of(self.question.model, p)
+        return Program(shard, p, _shape(schedule, p.pp), layers, durations)
 
     def alike(self, setup: Setup) -> Hashable:
         """Equal for setups that compute and exchange the same for a microbatch, whatever they make
@@ -281,8 +288,8 @@ class Bounds:
         return sort, *degrees, setup.microbatch, setup.others
 
     def exchanged_ps(self, setup: Setup) -> int:
-        """What no plan is faster than of any setup that is ``alike``: what the layers exchange,
-        forward and backward, in the mean over the ranks; nothing where actions overlap.
+        """The least ps of a plan of any setup that is ``alike``: all that the layers exchange,
+        forward and backward, in the mean over the ranks; 0 where actions overlap.
         """
         layout = setup.layout
         if self.overlaps:
@@ -291,178 +298,162 @@ class Bounds:
         gathered = setup._replace(layout=layout._replace(context="all_gather"))
         around, other = self.pieces(gathered, 0).exchanged()
         times = around * (1 + (layout.context == "all_gather")) + 2 * other - 1
-        each = int(self._counts(layout.cluster) @ np.maximum(times, 0))
+        each = int(self._counts(setup) @ np.maximum(times, 0))
         return setup.microbatches * each // layout.pp
 
-    def _counts(self, cluster: int) -> Ints:
+    def _counts(self, setup: Setup) -> Ints:
         """How many layers there are of each kind."""
-        return np.bincount(self.ground(cluster).kind)
+        return np.bincount(self.ground(setup.layout.cluster).kind)
 
     def setup_ps(self, setup: Setup) -> int:
-        """What no plan of a setup is faster than."""
-        return self._computing_ps(setup) if self.overlaps else self._serial_ps(setup)
+        """The least ps of any plan of a setup."""
+        return self._mean_ps(setup, self.overlaps)
 
-    def _computing_ps(self, setup: Setup) -> int:
-        """Where actions overlap: what a rank computes in the mean."""
-        return computing_ps(self.pieces(setup, 0), setup, self._counts(setup.layout.cluster))
-
-    def _serial_ps(self, setup: Setup) -> int:
-        """What a rank computes and exchanges in the mean, behind the forwards of the stages before
-        it, of a layer each at the least.
+    def _mean_ps(self, setup: Setup, overlaps: bool) -> int:
+        """The ps in which a rank computes and exchanges in the mean, behind the forwards of the
+        stages before it, of a layer each at the least; where actions overlap, the ps in which it
+        computes.
         """
-        pp, key = setup.layout.pp, (self.alike(setup), setup.recompute)
-        if key not in self._means:
-            self._means[key] = self._mean(setup)
-        each, forward = self._means[key]
-        return (setup.microbatches * each + pp * (pp - 1) // 2 * forward) // pp
+        pp, column = setup.layout.pp, ALONE if overlaps else MAIN
+        key = self.alike(setup), setup.recompute, column
+        each, forward = once(self._means, key, lambda: self._mean(setup, column))
+        before = 0 if overlaps else pp * (pp - 1) // 2 * forward
+        return (setup.microbatches * each + before) // pp
 
-    def _mean(self, setup: Setup) -> tuple[int, int]:
+    def _mean(self, setup: Setup, column: int) -> tuple[int, int]:
         """How long a microbatch takes in all layers and ends, and a forward in one layer."""
-        pieces, counts = self.pieces(setup, 0), self._counts(setup.layout.cluster)
-        forward, backward = pieces.layers(FORWARD)[:, MAIN], pieces.layers(BACKWARD)[:, MAIN]
-        each = int(counts @ (forward + backward)) + sum(
-            pieces.end(end, kind).main
-            for end in (EMBEDDING, CLASSIFIER)
-            for kind in (FORWARD, BACKWARD)
-        )
+        pieces, counts, kinds = self.pieces(setup, 0), self._counts(setup), (FORWARD, BACKWARD)
+        forward, backward = (pieces.layers(kind)[:, column] for kind in kinds)
+        each = int(counts @ (forward + backward))
+        # Of two ways both ends of the pipeline have both.
+        homes = (False, True) if column == ALONE else (False,)
+        for end, kind in product(ENDS, kinds):
+            each += min(int(pieces.end(end, kind, mirrored)[column]) for mirrored in homes)
         # Halves of a backward are rounded each by itself, a ps at most.
         return each - 2 * int(counts.sum()) - 4, int(forward.min())
 
     def waited_ps(self, plan: Plan) -> int:
-        """What a plan is not faster than, whatever the order of its actions: a rank waits for a
-        forward of each stage before it and then does all that it does; unless a backward is split,
-        those of the stages before it follow its last.
+        """The least ps of a plan, whatever the order of its actions: a rank waits for a forward of
+        each stage before it and then does all its actions; unless a backward is split, those of the
+        stages before it follow its last.
         """
         if plan.schedule in PAIRED:
-            return self._computing_ps(plan.setup)
-        waited, key = self._of(plan.setup).waited, (plan.chunks, plan.schedule in SPLIT)
-        if key not in waited:
-            waited[key] = self._waited(plan, *key)
-        return max(self._serial_ps(plan.setup), waited[key])
+            return self._mean_ps(plan.setup, overlaps=True)
+        waited = self._waits(plan.setup, plan.chunks, plan.schedule in SPLIT)
+        return max(self._mean_ps(plan.setup, overlaps=False), waited)
 
-    def _waited(self, plan: Plan, chunks: int, is_split: bool) -> int:
-        setup, pieces = plan.setup, self.pieces(plan.setup, 0)
-        pp = setup.layout.pp
-        counts = self.ground(setup.layout.cluster).division(pp * chunks).counts
-        times = []
-        for kind in (FORWARD, BACKWARD):
-            each = counts @ pieces.layers(kind)[:, MAIN]
-            each[0] += pieces.end(EMBEDDING, kind).main
-            each[-1] += pieces.end(CLASSIFIER, kind).main
-            times.append(each)
-        forward, backward = times
+    def _waited(self, setup: Setup, chunks: int, is_split: bool) -> int:
+        pieces, pp = self.pieces(setup, 0), setup.layout.pp
+        division = self.ground(setup.layout.cluster).division(pp * chunks)
+        forward, backward = (pieces.stages(division, kind) for kind in (FORWARD, BACKWARD))
         # Halves of a backward are rounded each by itself, a ps at most.
-        busy = forward + backward - 2 * counts.sum(axis=1) - 4
+        busy = forward + backward - 2 * division.counts.sum(axis=1) - 4
         passed = forward[: pp - 1] + (0 if is_split else backward[: pp - 1])
         before = np.concatenate((np.zeros(1, np.int64), np.cumsum(passed)))
         return int((setup.microbatches * busy.reshape(-1, pp).sum(axis=0) + before).max())
 
     def held(self, setup: Setup, zeros: Sequence[int]) -> tuple[int, bool]:
-        """What the fullest rank holds at the least whatever the schedule, and whether all ranks
-        together have room for it: the states, and when its first backward begins what the layers
-        save of that microbatch (where actions overlap the states alone).
+        """The bytes that the fullest rank holds at the least whatever the schedule, and whether all
+        ranks together have room: the states, and the saved activations of a microbatch whose first
+        backward begins (where actions overlap the states alone).
         """
-        pp = setup.layout.pp
-        total = self._persistent(setup, zeros)
+        layout, pp = setup.layout, setup.layout.pp
+        key = layout.cluster, layout.dp * layout.cp, layout.tp, layout.ep, setup.others, zeros
+        total = once(self._states, key, lambda: self._persistent(setup, zeros))
         if not self.overlaps:
-            total += self._saved(setup, pp)
-        room = sum(self.ground(setup.layout.cluster).capacity(pp).tolist())
+            alike = self.alike(setup), setup.recompute
+            saved, last, others = once(self._kept, alike, lambda: self._saved(setup))
+            total += saved + last + (pp - 1) * others
+        room = sum(self.ground(layout.cluster).capacity(pp).tolist())
         return -(-total // pp), total <= room
 
     def _persistent(self, setup: Setup, zeros: Sequence[int]) -> int:
         """Bytes of what lives throughout, of all ranks together."""
-        layout, layers = setup.layout, list(range(self.question.model.layers))
-        ground = self.ground(layout.cluster)
-        key = layout.cluster, layout.dp * layout.cp, layout.tp, layout.ep, setup.others, zeros
-        if key not in self._states:
-            # Ranks round their shares up, and what two of them have counts twice: one has less.
-            each = []
-            for zero in zeros:
-                plan = Plan(setup, "1F1B", 1, zero)
-                p = replace(plan.parallelism, pp=1)
-                shard, durations = shard_of(self.question.model, p), ground.durations(plan)
-                program = Program(shard, p, _shape(1), (tuple(layers),), durations)
-                each.append(sum(persistent_bytes(program, 0, layers).values()))
-            self._states[key] = min(each)
-        return self._states[key]
+        # Ranks round their shares up, and what two of them have counts twice: one has less.
+        layers = list(range(self.question.model.layers))
+        programs = (self._program(setup, zero, (tuple(layers),), pp=1) for zero in zeros)
+        return min(sum(persistent_bytes(each, 0, layers).values()) for each in programs)
 
-    def _saved(self, setup: Setup, pp: int) -> int:
-        """Bytes that all ranks together have for a microbatch as its backward begins on each."""
-        key = self.alike(setup), setup.recompute
-        if key not in self._kept:
-            pieces = self.pieces(setup, 0)
-            prints, moved = pieces.footprints, "activations" in pieces.program.parallelism.offload
-            saved = np.array([f.saved - f.moved * moved for f in prints], np.int64)
-            embedding, classifier, *_ = pieces.ends_saved
-            total = int(self._counts(setup.layout.cluster) @ saved) + embedding + classifier
-            # On the last rank the classifier's comes first.
-            space = min(f.workspace for f in prints), min(f.workspace + f.again for f in prints)
-            self._kept[key] = total, *space
-        total, last, others = self._kept[key]
-        return total + last + (pp - 1) * others
+    def _saved(self, setup: Setup) -> tuple[int, int, int]:
+        """Bytes of a microbatch as its backward begins on each rank: the saved ones of all ranks
+        together, and the others of the last rank and of each other one.
+        """
+        pieces = self.pieces(setup, 0)
+        saved, workspace, again = pieces.footprints
+        embedding, classifier, *_ = pieces.ends_saved
+        total = int(self._counts(setup) @ saved) + embedding + classifier
+        # On the last rank the classifier's comes first.
+        return total, int(workspace.min()), int((workspace + again).min())
 
     def plan(self, plan: Plan) -> Bound:
-        """That of one plan."""
+        """The bound of one plan."""
         peak, fits = self._memory(plan)
-        return Bound(self._time(plan) if fits else UNKNOWN, peak, fits)
+        return Bound(self._time(plan) if fits else 0, peak, fits)
 
     def _memory(self, plan: Plan) -> tuple[int, bool]:
-        layout = plan.setup.layout
-        pieces, ground = self.pieces(plan.setup, plan.zero), self.ground(layout.cluster)
-        division = ground.division(layout.pp * plan.chunks)
+        ground, pp = self.ground(plan.setup.layout.cluster), plan.setup.layout.pp
+        division = ground.division(pp * plan.chunks)
         if plan.schedule in PAIRED:
-            held = paired_bytes(pieces, division, plan, _stage_bytes(pieces, division))
+            held = self._paired(plan, division)
         else:
-            held = division.updated(pieces, layout.pp)[:, 1]
-        if plan.schedule not in (*SEARCHED, *PAIRED):
-            flying = self._of(plan.setup).flying
-            if plan[1:3] not in flying:  # whatever ZeRO shares out
-                flying[plan[1:3]] = _held(pieces, division, plan)
-            held = held + flying[plan[1:3]]
-        fits = bool((held <= ground.capacity(layout.pp)).all())
-        return int(held.max()), fits
+            held = self.pieces(plan.setup, plan.zero).tails(division)[:, 1]
+            if plan.schedule not in SEARCHED:
+                held = held + self._flying(plan._replace(zero=0))  # whatever ZeRO shares out
+        return int(held.max()), bool((held <= ground.capacity(pp)).all())
+
+    def _paired(self, plan: Plan, division: Division) -> Ints:
+        """By rank of DualPipe or DualPipeV: what is there throughout, and what all forwards before
+        the first backward save.
+        """
+        program = self._program(plan.setup, plan.zero, division.layers, plan.schedule)
+        ranks = np.arange(plan.setup.layout.pp)
+        buckets = ([n for n in program.buckets(rank) if n != NO_LAYER] for rank in ranks.tolist())
+        held = [
+            sum(persistent_bytes(program, rank, layers).values())
+            for rank, layers in enumerate(buckets)
+        ]
+        # The turns of schedules.dualpipe: near microbatches come in from the nearer end.
+        saved, stages = self.pieces(plan.setup, plan.zero).saved(division), len(division.layers)
+        near = np.minimum(ranks, stages - 1 - ranks)
+        both = near + 1
+        warm: Ints = (2 * (stages // 2) - both) * saved[near] + both * saved[stages - 1 - near]
+        return np.array(held, np.int64) + warm
+
+    def _in_flight(self, plan: Plan) -> Ints:
+        layout = plan.setup.layout
+        division = self.ground(layout.cluster).division(layout.pp * plan.chunks)
+        return _held(self.pieces(plan.setup, plan.zero), division, plan)
+
+    def _path(self, plan: Plan) -> Path:
+        ground = self.ground(plan.setup.layout.cluster)
+        return Path(self.pieces(plan.setup, plan.zero), ground, plan)
+
+    def _actions(self, plan: Plan) -> tuple[Ints, Ints, Ints]:
+        return self._path(plan).actions()
 
     def _time(self, plan: Plan) -> int:
-        least, ended = self.waited_ps(plan), self._of(plan.setup).ended
+        waited = self.waited_ps(plan)
         if plan.schedule in (*SEARCHED, *PAIRED):
-            return least
-        ground = self.ground(plan.setup.layout.cluster)
-        run = Path(self.pieces(plan.setup, plan.zero), ground, plan)
-        if plan.zero >= 2:
-            return max(least, run.step_ps(*run.actions()))
+            return waited
+        path = self._path(plan)
         # ZeRO 0 and 1 differ behind the last action alone.
-        if plan[1:3] not in ended:
-            ended[plan[1:3]] = run.actions()
-        return max(least, run.step_ps(*ended[plan[1:3]]))
-
-
-def _stage_bytes(pieces: Pieces, division: Division) -> Ints:
-    """What a microbatch leaves on each stage, but for what is offloaded."""
-    moved = "activations" in pieces.program.parallelism.offload
-    each = [f.saved - f.moved * moved for f in pieces.footprints]
-    saved: Ints = division.counts @ np.array(each, np.int64)
-    embedding, classifier, *_ = pieces.ends_saved
-    saved[0] += embedding
-    saved[-1] += classifier
-    return saved
+        actions = path.actions() if plan.zero >= 2 else self._ended(plan._replace(zero=0))
+        return max(waited, path.step_ps(*actions))
 
 
 def _held(pieces: Pieces, division: Division, plan: Plan) -> Ints:
-    """What the microbatches in flight hold on each rank at the least."""
-    counts, pp = division.counts, plan.setup.layout.pp
-    prints, split = pieces.footprints, plan.schedule in SPLIT
-    saved, again = _stage_bytes(pieces, division), np.array([f.again for f in prints], np.int64)
+    """By rank the bytes that the microbatches in flight hold at the least."""
+    counts, pp, saved = division.counts, plan.setup.layout.pp, pieces.saved(division)
+    (_, workspace, again), split = pieces.footprints, plan.schedule in SPLIT
     _, classifier, beside, kept = pieces.ends_saved
-    last = pieces.program.shard.model.kind_of
-    kinds = [pieces.kind_numbers[last(layers[-1])] for layers in division.layers]
-    space = np.where(counts > 0, [f.workspace for f in prints], 0).max(axis=1)
+    space = np.where(counts > 0, workspace, 0).max(axis=1)
     # The first layer of a backward, while all others are still there.
-    during = space + again[kinds]
+    during = space + again[division.last]
     during[-1] = max(int(space[-1]) + beside, int(during[-1]) - classifier + kept * split)
     # What selective recomputation makes again lies in one row of the backward.
     after = counts @ again * (plan.setup.recompute == "full")
     after[-1] += kept - classifier
-    order = flat_order(plan.schedule, pp, plan.setup.microbatches, plan.chunks)
+    order = _order(plan.schedule, pp, plan.setup.microbatches, plan.chunks)
     places = len(order.stage) // pp
     columns = order.stage, order.kind, saved, after, during, np.zeros(pp, np.int64)
     table = Columns(Held(pp, places, int(split), *columns))

@@ -20,11 +20,11 @@ from ...ground.errors import InputError, SimdevError
 from ...ground.units import PS_PER_SECOND, is_count
 from ...nouns.models import MODELS
 from ...nouns.models.large import LARGE
-from ...report import Report, run
+from ...report import run
 from ..run import search
-from .planning import plans_of
-from .question import question_of
-from .space import choices_of
+from ..sweep.sweeping import row_of
+from .searching import plans_of
+from .space import choices_of, clusters_of, graph_of, question_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a method ends with: the strategy and the graph that it spreads, how it came there."""
+    """The answer of a method: its strategy, and how the method came there."""
 
     strategy: Mapping[str, Any]
     microbatches: int = 1
@@ -68,7 +68,7 @@ class _Request:
     seed: int
 
     def scenario(self, answer: _Answer) -> dict[str, Any]:
-        """That of an answer, for ``load_scenario`` or a file."""
+        """The scenario of an answer, for ``load_scenario`` or a file."""
         graph = {**self.graph, "batch": self.batch // answer.microbatches}
         return {"version": VERSION, "graph": graph, **self.parts, "strategy": answer.strategy}
 
@@ -91,8 +91,8 @@ def plan_graph(
     watch: Callable[[Sequence[str]], Sequence[str]] = lambda methods: methods,
     **parts: Any,
 ) -> pd.DataFrame:
-    """What each method makes of a model's graph, a row each: what fits first, of that what trains
-    most by second.
+    """The answer of each method for a model's graph, a row each: first those that fit, and of them
+    the one that trains most by second.
 
     ``model`` is a name of simdev.nouns.models, or an object like ``{"model": "gnmt-4", "length":
     40}``;
@@ -124,15 +124,12 @@ def _request(
     seconds: float,
     seed: int,
 ) -> _Request:
-    graph: dict[str, Any] = {"model": model} if isinstance(model, str) else dict(model)
+    graph = graph_of(model, length)
     if graph.get("model") not in MODELS:
         raise InputError(f"model: no graph is made of {graph.get('model')!r}")
     if not is_count(batch) or not batch:
         raise InputError(f"global_batch: must be a whole number of at least 1, got {batch!r}")
-    if length is not None:
-        graph["length"] = length
-    if nodes is not None:
-        cluster = {**({"preset": cluster} if isinstance(cluster, str) else cluster), "nodes": nodes}
+    (cluster,) = clusters_of(cluster, nodes)
     request = _Request(graph, {"cluster": cluster, **parts}, batch, seconds, seed)
     load_scenario(request.scenario(_Answer({"short": FORMS[0]})))  # refuses what is none
     return request
@@ -142,28 +139,23 @@ def _row(request: _Request, method: str) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
         answer = _answer(request, method)
-        scenario = request.scenario(answer)
-        row = _figures(run(load_scenario(scenario)), answer.period_s, request.batch)
-        row |= {"evaluations": answer.evaluations, "note": answer.note, "scenario": scenario}
+        row = _figures(request.scenario(answer), request.batch, answer.period_s)
+        row |= {"evaluations": answer.evaluations, "note": answer.note}
     except SimdevError as error:
         row = dict.fromkeys(COLUMNS) | {"note": " ".join(str(error).split())}
     return row | {"method": method, "seconds": time.perf_counter() - begun}
 
 
-def _figures(report: Report, period_s: float | None, batch: int) -> dict[str, Any]:
+def _figures(scenario: Mapping[str, Any], batch: int, period_s: float | None) -> dict[str, Any]:
+    """The figures of a scenario, which trains a whole batch in a step, or in a period."""
+    opened = load_scenario(scenario)
+    report = run(opened)
     period_ps = report.step_ps if period_s is None else round(period_s * PS_PER_SECOND)
     assert report.throughput is not None  # it was run as a scenario
     throughput = replace(report.throughput, step_ps=period_ps, samples=batch)
-    return {
-        "step_time_s": report.seconds,
-        "step_time_ps": report.step_ps,
-        "samples_per_s": throughput.samples_per_s,
-        COST: throughput.to_json().get(COST),
-        "feasible": report.feasible,
-        "peak_bytes": max((memory.peak for memory in report.memories), default=0),
-        "devices": len(report.working),
-        "period_s": period_s,
-    }
+    row = row_of(opened, replace(report, throughput=throughput))
+    figures = {name: row[name] for name in COLUMNS if name in row}
+    return figures | {"period_s": period_s, "scenario": scenario}
 
 
 def _answer(request: _Request, method: str) -> _Answer:
@@ -173,7 +165,9 @@ def _answer(request: _Request, method: str) -> _Answer:
 
 
 def _searched(request: _Request, method: str) -> _Answer:
-    """What a search ends with; of PipeDream its plan's period, where that ran and fits."""
+    """The answer of a search; of PipeDream with the period of its plan, where the plan ran and
+    fits.
+    """
     scenario = load_scenario(request.scenario(_Answer({"short": FORMS[0]})))
     result = search(scenario, method, seed=request.seed, seconds=request.seconds)
     execution = result.details.get("execution", {})
@@ -222,13 +216,10 @@ def _by_sizes(request: _Request) -> list[dict[str, Any]]:
     seconds = time.perf_counter() - begun
     rows = []
     for scored, _ in plans.answers:
-        plan, scenario = scored.plan, question.scenario(scored.plan)
-        layout = plan.setup.layout
-        row = _figures(run(load_scenario(scenario)), None, request.batch)
-        degrees = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}"
-        note = (
-            f"{plan.setup.microbatches} microbatches of {plan.setup.microbatch}, ZeRO {plan.zero}"
-        )
-        row |= {"method": f"by its sizes: {degrees}", "note": note, "scenario": scenario}
+        plan, setup = scored.plan, scored.plan.setup
+        dp, tp, pp = setup.layout.dp, setup.layout.tp, setup.layout.pp
+        row = _figures(question.scenario(plan), request.batch, None)
+        row["method"] = f"by its sizes: dp {dp} x tp {tp} x pp {pp}"
+        row["note"] = f"{setup.microbatches} microbatches of {setup.microbatch}, ZeRO {plan.zero}"
         rows.append(row | {"seconds": seconds, "evaluations": plans.counts.simulated})
     return rows

@@ -1,21 +1,118 @@
-"""The answer: the best plans in their order, the front, and what became of all others."""
+"""The answer: the best plans in their order, the front, and what became of all others.
+
+Plans are one answer where their steps are within 1 % of one another, on as many devices. Of each
+answer the simplest plan is shown: the one with the fewest kinds of parallelism (degrees above 1),
+then the smallest degrees (dp apart, which takes the devices that are left), the fewest chunks, the
+least ZeRO, the least recomputation; of equals the fastest (ours).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from math import prod
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...ground.units import PS_PER_SECOND
-from ...nouns.strategy import DEGREES
+from ...nouns.strategy.parallelism import DEGREES, RECOMPUTES
 from ...report.measures.throughput import Throughput
 from ...report.measures.training import Difference, PublishedError, published_error
-from .folding import Answer, Scored, answers_of
-from .question import DEFAULTS, Question
+from ..sweep.journal import Row
+from .space import DEFAULTS, Plan, Question
 
 if TYPE_CHECKING:
     import pandas as pd
+
+TIE_PERCENT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A plan that was simulated: its place in the space, its figures."""
+
+    place: int
+    plan: Plan
+    row: Row
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """The shortest step first; of equal ones the least memory, then the first of the space."""
+        return self.row["step_ps"], self.row["peak_bytes"], self.place
+
+
+ORDER = attrgetter("order")
+
+
+class Folded(NamedTuple):
+    """A plan that is shown, and all that are one answer with it, the fastest first."""
+
+    shown: Scored
+    members: tuple[Scored, ...]
+
+
+def answers_of(
+    ranked: Sequence[Scored],
+    devices: Sequence[int],
+    front: Set[int] = frozenset(),
+    folds: bool = True,
+) -> list[Folded]:
+    """The answers of plans in the order of their steps; ``devices`` by cluster. Unless ``folds``,
+    every plan is one by itself.
+
+    Plans whose places are in ``front`` were chosen by memory too: one that takes less of it by
+    more than 1 % is an answer of its own, and what is shown is of the front where any is.
+    """
+    groups: list[list[Scored]] = []
+    for scored in ranked:
+        others = reversed(groups) if folds else ()
+        group = next((g for g in others if _is_one(g, scored, devices, front)), None)
+        if group is None:
+            groups.append([scored])
+        else:
+            group.append(scored)
+    return [
+        Folded(min(group, key=lambda each: (each.place not in front, *simplicity(each))),
+               tuple(group))
+        for group in groups
+    ]  # fmt: skip
+
+
+def _is_one(
+    group: Sequence[Scored], scored: Scored, devices: Sequence[int], front: Set[int]
+) -> bool:
+    counts = [devices[each.plan.setup.layout.cluster] for each in (group[0], scored)]
+    least = min(each.row["peak_bytes"] for each in group)
+    return (
+        counts[0] == counts[1]
+        and is_tied(scored.row["step_ps"], group[0].row["step_ps"])
+        and (scored.place not in front or not less(scored.row["peak_bytes"], least))
+    )
+
+
+def is_tied(step: int, least: int) -> bool:
+    """Whether a step is no more than 1 % longer than the least."""
+    return step * 100 <= least * (100 + TIE_PERCENT)
+
+
+def less(size: int, other: int) -> bool:
+    """Whether a size is less than another by more than 1 %."""
+    return size * (100 + TIE_PERCENT) < other * 100
+
+
+def simplicity(scored: Scored) -> tuple[Any, ...]:
+    """The less the simpler, as the module says."""
+    plan, fields = scored.plan, scored.plan.fields
+    degrees = [fields[name] for name in DEGREES]
+    kinds = sum(degree > 1 for degree in degrees)
+    smallest = prod(fields[name] for name in DEGREES if name != "dp")
+    recompute = RECOMPUTES.index(fields["recompute"])
+    return kinds, smallest, plan.chunks, plan.zero, recompute, *scored.order
+
+
+# The answer as a value.
 
 FIGURES = (
     *("step_time_s", "tokens_per_s", "mfu", "peak_dtype", "peak_bytes", "bubble"),
@@ -26,21 +123,31 @@ TERMS_SHOWN = 3
 OPTIONS = "microbatch", "microbatches", "schedule", "chunks", "zero", "recompute", "context"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Counts:
-    """What became of the plans: ``illegal`` by reason, ``refused`` by what simulating them said,
-    ``unfit`` by a bound of their memory, ``slower`` by a bound of their time, ``simulated`` of
-    which ``overflowing`` do not fit.
+    """How many plans were dealt with, and how: ``illegal`` ones by reason, ``refused`` ones by the
+    message of their simulation, ``unfit`` ones by a bound of their memory, ``slower`` ones by a
+    bound of their time, ``simulated`` ones, of which ``overflowing`` do not fit. ``least_bytes`` is
+    the least that any plan holds.
     """
 
-    illegal: Mapping[str, int]
+    illegal: Counter[str] = field(default_factory=Counter)
     legal: int = 0
     unfit: int = 0
     slower: int = 0
     simulated: int = 0
     overflowing: int = 0
-    refused: Mapping[str, int] | None = None
+    refused: Counter[str] = field(default_factory=Counter)
     least_bytes: int | None = None
+
+    @property
+    def decided(self) -> int:
+        """How many legal plans are done with."""
+        return self.unfit + self.slower + self.simulated + self.refused.total()
+
+    def hold(self, peak: int) -> None:
+        """Another plan that holds so many bytes at the least."""
+        self.least_bytes = min(peak, self.least_bytes or peak)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +164,16 @@ class Plans:
     folds: bool = True
 
     @cached_property
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[Folded]:
         """The best answers, then those of the front that are not among them, by their steps."""
-        ranked = sorted({s.place: s for s in (*self.best, *self.front)}.values(), key=_by_order)
-        if not self.folds:
-            return [Answer(scored, (scored,)) for scored in ranked]
-        on_front = {scored.place for scored in self.front}
-        return answers_of(ranked, self.question.devices, on_front)
+        every = {scored.place: scored for scored in (*self.best, *self.front)}
+        ranked = sorted(every.values(), key=ORDER)
+        return answers_of(ranked, self.question.devices, self.on_front, self.folds)
+
+    @property
+    def on_front(self) -> frozenset[int]:
+        """The places of the front."""
+        return frozenset(scored.place for scored in self.front)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -71,13 +181,12 @@ class Plans:
 
         ``folded`` counts the other plans within 1 % of its step; ``scenario`` is an object for
         ``load_scenario``; ``why`` tells by which terms of its critical rank a plan is slower than
-        the first (``report.measures.training``).
+        the first (``report.measures.difference``).
         """
         import pandas as pd
 
-        on_front = {scored.place for scored in self.front}
         rows = [
-            self._line(shown, self.answers[0].shown, shown.place in on_front)
+            self._line(shown, self.answers[0].shown, shown.place in self.on_front)
             | {"folded": len(members) - 1}
             for shown, members in self.answers
         ]
@@ -115,7 +224,7 @@ class Plans:
             "slower": counts.slower,
             "simulated": counts.simulated,
             "simulated_does_not_fit": counts.overflowing,
-            "refused": dict(counts.refused or {}),
+            "refused": dict(counts.refused),
             "least_bytes": counts.least_bytes,
             "proved_best": self.proved,
             "least_step_time_s": self.least_s,
@@ -151,10 +260,6 @@ class Plans:
         sizes = samples, samples * question.model.length, setup.microbatches
         devices = question.devices[setup.layout.cluster]
         return Throughput(scored.row["step_ps"], *sizes, devices, question.price)
-
-
-def _by_order(scored: Scored) -> tuple[int, int, int]:
-    return scored.order
 
 
 def why(scored: Scored, first: Scored) -> str:

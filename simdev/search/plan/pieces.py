@@ -1,18 +1,23 @@
 """Pieces of a step: how long a layer, the embedding and the classifier take in each kind of action,
-and what they keep, by the very templates that steps are lowered by.
+and what they keep, by the very templates that steps are lowered by; and the ground of a cluster,
+which the bounds of all plans on it share: its ranks, divisions of layers, messages.
 
 Where groups or devices differ, the fastest counts: pieces serve lower bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache, cached_property
+from itertools import accumulate, groupby, pairwise
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from ...ground.units import parse_bytes
+from ...lowering.hybrid import even_layers
 from ...lowering.hybrid.buffers import persistent_bytes
+from ...lowering.hybrid.durations import Durations, rank_grid
 from ...lowering.hybrid.program import (
     COMPUTE,
     CONTEXT_QUEUE,
@@ -23,8 +28,7 @@ from ...lowering.hybrid.program import (
     Template,
 )
 from ...lowering.hybrid.templates import Writer
-from ...nouns.models.large import Footprint, footprint, roles, update
-from ...nouns.models.large.likes import Loads
+from ...nouns.models.large import footprint, roles, update
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.shard import (
     classifier_kept,
@@ -33,137 +37,147 @@ from ...nouns.models.large.shard import (
     embedding_saved,
 )
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
+from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import Ints
 from ..kernels.pipelines import TURN
+from .space import Plan, Question
 
-REPLICA_QUEUES = DATA_QUEUE, EXPERT_DATA_QUEUE
-MAIN, COMPUTED = 0, 1  # of a piece as a row
-EMBEDDING, CLASSIFIER = "embedding", "classifier"
+T = TypeVar("T")
+MAIN, COMPUTED, ALONE = range(3)  # of a piece
+EMBEDDING, CLASSIFIER = ENDS = "embedding", "classifier"
 ENDS_OF = {  # by the kind of action: the ends that have a part in it
-    FORWARD: (EMBEDDING, CLASSIFIER),
-    BACKWARD: (EMBEDDING, CLASSIFIER),
+    FORWARD: ENDS,
+    BACKWARD: ENDS,
     INPUT: (CLASSIFIER,),
-    WEIGHT: (EMBEDDING, CLASSIFIER),
+    WEIGHT: ENDS,
 }
 
 
-class Turn(NamedTuple):
-    """A bucket's turn in an action, in ps: what the main rows take from the turn before it on
-    (``before``), from its first to its last row, and behind that up to the end of its part; by
-    queue of the replicas what it gathers and what is summed of it.
-    """
-
-    before: int
-    during: int
-    after: int
-    gathered: tuple[int, int]
-    summed: tuple[int, int]
+def once(known: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+    """The value of a key, which ``make`` gives when the key is asked for first."""
+    if key not in known:
+        known[key] = make()
+    return known[key]
 
 
 class Piece(NamedTuple):
-    """The ps of a part of an action: ``main`` is the sum of its rows, ``computed`` the sum up to
-    the last row that computes; and its turns.
+    """A part of an action, in ps: the sum of its ``main`` rows, their sum up to the last row that
+    computes, and the sum of its computing rows alone; its turns as rows of ``kernels.pipelines``.
     """
 
     main: int
     computed: int
-    turns: tuple[Turn, ...]
+    alone: int
+    turns: Ints
 
 
-NOTHING = Piece(0, 0, ())
+NOTHING = Piece(0, 0, 0, np.zeros((0, TURN), np.int64))
+
+
+def least(durations: Durations, number: int) -> int:
+    """The ps of a duration by its number, on the fastest group."""
+    return int(durations.columns[number].min()) + int(durations.lags[number].min())
+
+
+def _rows(template: Template) -> list[tuple[int, int]]:
+    """By row its queue and its ps."""
+    return [(row[1], least(template.durations, row[2])) for row in template.rows]
+
+
+def _by_queue(rows: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """The ps of rows in each queue of the replicas."""
+    sums = {DATA_QUEUE: 0, EXPERT_DATA_QUEUE: 0}
+    for queue, ps in rows:
+        sums[queue] += ps
+    return sums[DATA_QUEUE], sums[EXPERT_DATA_QUEUE]
+
+
+def _exchanged(template: Template) -> tuple[int, int]:
+    """The ps of rows between the parts of a sample, and of the others."""
+    rows = _rows(template)
+    around = sum(ps for queue, ps in rows if queue == CONTEXT_QUEUE)
+    return around, sum(ps for _, ps in rows) - around
 
 
 def piece_of(template: Template) -> Piece:
     """The piece that a template makes."""
-    queues = [row[1] for row in template.rows]
-    ps = [_least(template, row[2]) for row in template.rows]
-    main, computed, ends = 0, 0, dict[int, int]()
-    for number, (queue, length) in enumerate(zip(queues, ps, strict=True)):
+    rows, main, computed, alone, ends = _rows(template), 0, 0, 0, dict[int, int]()
+    for number, (queue, length) in enumerate(rows):
         if queue <= LAST_MAIN_QUEUE:
             main += length
             ends[number] = main
-            if queue == COMPUTE:
-                computed = main
-    turns, begun = list[Turn](), 0
-    for turn in template.turns:
-        first, last = ends[turn.first] - ps[turn.first], ends[turn.last]
+        if queue == COMPUTE:
+            computed, alone = main, alone + length
+    turns, begun = np.zeros((len(template.turns), TURN), np.int64), 0
+    for number, turn in enumerate(template.turns):
+        first, last = ends[turn.first] - rows[turn.first][1], ends[turn.last]
         gathered, summed = (
-            _by_queue(queues, ps, (sent.row for sent in rows))
-            for rows in (turn.gathers, turn.reduced)
+            _by_queue(rows[sent.row] for sent in each) for each in (turn.gathers, turn.reduced)
         )
-        turns.append(Turn(first - begun, last - first, 0, gathered, summed))
+        turns[number] = first - begun, last - first, 0, *gathered, *summed
         begun = last
-    if turns:
-        turns[-1] = turns[-1]._replace(after=main - begun)
-    return Piece(main, computed, tuple(turns))
+    turns[-1:, 2] = main - begun
+    return Piece(main, computed, alone, turns)
 
 
-def _exchanged(template: Template) -> tuple[int, int]:
-    ps = [(row[1] == CONTEXT_QUEUE, _least(template, row[2])) for row in template.rows]
-    return sum(time for is_context, time in ps if is_context), sum(
-        time for is_context, time in ps if not is_context
-    )
+class Division(NamedTuple):
+    """The layers dealt out to stages: ``layers[stage]``; by stage how many there are of each kind,
+    and the kind of the last one; by layer its stage.
+    """
 
-
-def _by_queue(queues: Sequence[int], ps: Sequence[int], rows: Iterable[int]) -> tuple[int, int]:
-    """By queue of the replicas the sum of these rows."""
-    of_queue = [0, 0]
-    for row in rows:
-        of_queue[REPLICA_QUEUES.index(queues[row])] += ps[row]
-    return of_queue[0], of_queue[1]
-
-
-def _least(template: Template, number: int) -> int:
-    durations = template.durations
-    return int(durations.columns[number].min()) + int(durations.lags[number].min())
-
-
-def _computing(template: Template) -> int:
-    return sum(_least(template, row[2]) for row in template.rows if row[1] == COMPUTE)
+    layers: tuple[tuple[int, ...], ...]
+    counts: Ints
+    last: Ints
+    stage: Ints
 
 
 class Pieces:
-    """Those of the ranks of a pipeline, for one setting of ZeRO; made when they are asked for."""
+    """The pieces of a pipeline's ranks, for one setting of ZeRO; made when they are asked for."""
 
     def __init__(self, program: Program, kinds: Sequence[int], ranks: Sequence[int]) -> None:
         """``kinds`` has a layer of each kind, ``ranks`` a rank of each sort."""
         self.program, self.kinds, self.ranks = program, kinds, ranks
-        self._parts: dict[str, list[list[Piece]]] = {}
-        self._layers: dict[str, Ints] = {}
-        self._turns: dict[str, list[Ints]] = {}
-        self._sent: dict[tuple[int, int, bool], tuple[int, int]] = {}
-        kind_of = program.shard.model.kind_of
-        self.kind_numbers = {kind_of(layer): number for number, layer in enumerate(kinds)}
-        self._ends: dict[tuple[str, str], Piece] = {}
+        # Each is asked for by many plans, with few different arguments.
+        self.layers, self.turns = cache(self._layers), cache(self._turns)
+        self.end, self._pieces = cache(self._end), cache(self._made)
+        self._sent = cache(self._lasting)
         self._tails: dict[tuple[int, ...], tuple[int, int]] = {}
 
-    def layers(self, kind: str) -> Ints:
-        """By kind of layer what its main rows take in actions of this kind, and those up to the
-        last that computes: the least of ranks.
-        """
-        if kind not in self._layers:
-            tables = [[piece[:2] for piece in pieces] for pieces in self._pieces(kind)]
-            self._layers[kind] = np.array(tables, np.int64).min(axis=0)
-        return self._layers[kind]
-
-    def turns(self, kind: str) -> list[Ints]:
-        """By kind of layer its ``turn_rows`` in actions of this kind: the least of ranks."""
-        if kind not in self._turns:
-            every = zip(*self._pieces(kind), strict=True)
-            self._turns[kind] = [np.minimum.reduce(list(map(turn_rows, each))) for each in every]
-        return self._turns[kind]
-
-    def _pieces(self, kind: str) -> list[list[Piece]]:
+    def _made(self, kind: str) -> list[list[Piece]]:
         """By sort of rank and kind of layer."""
-        if kind not in self._parts:
-            self._parts[kind] = [
-                [
-                    piece_of(Writer(self.program, rank, kind).add_layer(layer))
-                    for layer in self.kinds
-                ]
-                for rank in self.ranks
-            ]
-        return self._parts[kind]
+        return [
+            [piece_of(Writer(self.program, rank, kind).add_layer(layer)) for layer in self.kinds]
+            for rank in self.ranks
+        ]
+
+    def _layers(self, kind: str) -> Ints:
+        """By kind of layer the MAIN, COMPUTED and ALONE ps of actions of this kind: the least of
+        ranks.
+        """
+        tables = [[piece[:3] for piece in pieces] for pieces in self._pieces(kind)]
+        least: Ints = np.array(tables, np.int64).min(axis=0)
+        return least
+
+    def _turns(self, kind: str) -> list[Ints]:
+        """By kind of layer its turns in actions of this kind: the least of ranks."""
+        every = zip(*self._pieces(kind), strict=True)
+        return [np.minimum.reduce([piece.turns for piece in each]) for each in every]
+
+    def _end(self, end: str, kind: str, mirrored: bool = False) -> Piece:
+        """The embedding or the classifier in actions of this kind; ``mirrored``: at the other end
+        of the pipeline.
+        """
+        if end not in ENDS_OF[kind]:
+            return NOTHING
+        rank = 0 if (end == EMBEDDING) != mirrored else self.program.schedule.ranks - 1
+        return piece_of(Writer(self.program, rank, kind).add_end(end))
+
+    def stages(self, division: Division, kind: str) -> Ints:
+        """By stage the MAIN ps of an action of this kind."""
+        each: Ints = division.counts @ self.layers(kind)[:, MAIN]
+        each[0] += self.end(EMBEDDING, kind).main
+        each[-1] += self.end(CLASSIFIER, kind).main
+        return each
 
     def exchanged(self) -> tuple[Ints, Ints]:
         """By kind of layer what a forward exchanges at the least (ps): between the parts of a
@@ -179,82 +193,153 @@ class Pieces:
         around, other = np.array(every, np.int64).min(axis=0).T
         return around, other
 
-    def end(self, end: str, kind: str) -> Piece:
-        """The embedding or the classifier in actions of this kind."""
-        if end not in ENDS_OF[kind]:
-            return NOTHING
-        if (end, kind) not in self._ends:
-            rank = 0 if end == EMBEDDING else self.program.schedule.ranks - 1
-            self._ends[end, kind] = piece_of(Writer(self.program, rank, kind).add_end(end))
-        return self._ends[end, kind]
-
-    def computing(self, kind: str) -> Ints:
-        """By kind of layer what is computed in actions of this kind, without what is exchanged."""
-        tables = [
-            [_computing(Writer(self.program, rank, kind).add_layer(layer)) for layer in self.kinds]
-            for rank in self.ranks
-        ]
-        least: Ints = np.array(tables, np.int64).min(axis=0)
-        return least
-
-    def end_computing(self, end: str, kind: str) -> int:
-        """What the embedding or the classifier computes in actions of this kind."""
-        if end not in ENDS_OF[kind]:
-            return 0
-        # Of two ways both ends of the pipeline have both.
-        ranks = 0, self.program.schedule.ranks - 1
-        return min(_computing(Writer(self.program, rank, kind).add_end(end)) for rank in ranks)
-
     @cached_property
-    def footprints(self) -> tuple[Footprint, ...]:
-        """By kind of layer."""
-        return tuple(footprint(self.program.shard, number) for number in self.kinds)
+    def footprints(self) -> Ints:
+        """Bytes of a microbatch by kind of layer: saved (but for offloaded ones), of the workspace,
+        and made again by selective recomputation.
+        """
+        each = [footprint(self.program.shard, number) for number in self.kinds]
+        moves = "activations" in self.program.parallelism.offload
+        rows = [(f.saved - f.moved * moves, f.workspace, f.again) for f in each]
+        return np.array(rows, np.int64).T
 
     @cached_property
     def ends_saved(self) -> tuple[int, int, int, int]:
-        """Bytes: of the embedding what is saved; of the classifier what is saved, what lies beside
-        it in its backward, and what it keeps for the gradient of its weights.
+        """Bytes of a microbatch: saved by the embedding; saved by the classifier, beside these in
+        its backward, and kept for the gradient of its weights.
         """
         s = self.program.shard
         saved = embedding_saved(s), classifier_saved(s)
         return *saved, classifier_workspace(s), classifier_kept(s)
 
+    def saved(self, division: Division) -> Ints:
+        """By stage the bytes that a microbatch leaves there, but for what is offloaded."""
+        saved: Ints = division.counts @ self.footprints[0]
+        saved[0] += self.ends_saved[0]
+        saved[-1] += self.ends_saved[1]
+        return saved
+
     def sent(self, rank: int, number: int, reduces: bool) -> tuple[int, int]:
         """By queue of the replicas how long a bucket is reduced, or gathered, after the step."""
-        sizes = self.program.bucket(rank, number)
-        if (*sizes, reduces) not in self._sent:
-            times = [self._sent_by(each, sizes, reduces) for each in self.ranks]
-            self._sent[*sizes, reduces] = min(t[0] for t in times), min(t[1] for t in times)
-        return self._sent[*sizes, reduces]
+        return self._sent(self.program.bucket(rank, number), reduces)
 
-    def _sent_by(self, rank: int, sizes: tuple[int, int], reduces: bool) -> tuple[int, int]:
-        template = Writer(self.program, rank)
-        (template.reduce if reduces else template.gather)(sizes)
-        ps = [_least(template, row[2]) for row in template.rows]
-        return _by_queue([row[1] for row in template.rows], ps, range(len(ps)))
+    def _lasting(self, sizes: tuple[int, int], reduces: bool) -> tuple[int, int]:
+        times = []
+        for rank in self.ranks:
+            template = Writer(self.program, rank)
+            (template.reduce if reduces else template.gather)(sizes)
+            times.append(_by_queue(_rows(template)))
+        first, second = map(min, zip(*times, strict=True))
+        return first, second
 
-    def updated(self, rank: int, counts: tuple[int, ...], layers: list[int]) -> tuple[int, int]:
-        """How long the optimizer takes for these layers (``counts`` by kind) and the ends of a
-        rank, on the fastest, and the bytes that live there throughout.
+    def tails(self, division: Division) -> Ints:
+        """By rank how long the optimizer takes at the least, and the bytes that live there
+        throughout.
         """
+        ranks = self.program.schedule.ranks
+        counts = division.counts.reshape(-1, ranks, len(self.kinds)).sum(axis=0).tolist()
+        rows = []
+        for rank, each in enumerate(counts):
+            layers = [layer for stage in division.layers[rank::ranks] for layer in stage]
+            rows.append(self._tail(rank, tuple(each), layers))
+        return np.array(rows, np.int64)
+
+    def _tail(self, rank: int, counts: tuple[int, ...], layers: list[int]) -> tuple[int, int]:
         has_ends = self.program.bucket(rank, NO_LAYER)[0] > 0
         key = (*counts, rank if has_ends else -1)
         if key not in self._tails:
-            buckets = layers + [NO_LAYER] * has_ends
             p, shard = self.program.parallelism, self.program.shard
+            buckets = layers + [NO_LAYER] * has_ends
             loads = update(shard, *self.program.updated(rank, buckets), p.state_bytes)
             held = persistent_bytes(self.program, rank, layers)
             # Ranks of all sorts share the key.
-            fastest = min(self._updated_by(each, loads) for each in self.ranks)
+            templates = [Template(each, self.program.durations) for each in self.ranks]
+            rows = [(t, t.rows[t.compute(roles.UPDATE, loads)]) for t in templates]
+            fastest = min(least(t.durations, row[2]) for t, row in rows)
             self._tails[key] = fastest, sum(held.values())
         return self._tails[key]
 
-    def _updated_by(self, rank: int, loads: Loads) -> int:
-        template = Template(rank, self.program.durations)
-        return _least(template, template.rows[template.compute(roles.UPDATE, loads)][2])
 
+class Ground:
+    """The cluster by its number, as the bounds of all plans on it need it: ranks, divisions of
+    layers, durations, messages.
+    """
 
-def turn_rows(piece: Piece) -> Ints:
-    """The turns of a piece as rows, as ``kernels.pipelines`` has them."""
-    flat = [(*turn[:3], *turn.gathered, *turn.summed) for turn in piece.turns]
-    return np.array(flat, np.int64).reshape(-1, TURN)
+    def __init__(self, question: Question, number: int) -> None:
+        self.model, self.cluster = question.model, question.clusters[number]
+        self.timings = question.timings(number)
+        kinds = [self.model.kind_of(layer) for layer in range(self.model.layers)]
+        names = list(dict.fromkeys(kinds))
+        self.kinds = [kinds.index(kind) for kind in names]
+        self.kind = np.array([names.index(kind) for kind in kinds], np.int64)
+        self.division, self.ranks = cache(self._division), cache(self._ranks)
+        self.devices, self.capacity = cache(self._devices), cache(self._capacity)
+        self._durations = dict[Hashable, Durations]()
+        self._transfers = dict[Hashable, tuple[Ints, Ints]]()
+
+    def durations(self, plan: Plan) -> Durations:
+        """The durations of a layout; they do not depend on a plan's ZeRO, schedule and
+        recomputation.
+        """
+        key = plan.setup.layout._replace(context=""), plan.setup.others
+        return once(self._durations, key, lambda: Durations(plan.parallelism, self.timings))
+
+    def _division(self, stages: int) -> Division:
+        bounds = [*accumulate(even_layers(self.model.layers, stages), initial=0)]
+        layers = tuple(tuple(range(a, b)) for a, b in pairwise(bounds))
+        stage = np.repeat(np.arange(stages), np.diff(bounds))
+        counts = np.zeros((stages, len(self.kinds)), np.int64)
+        np.add.at(counts, (stage, self.kind), 1)
+        return Division(layers, counts, self.kind[np.array(bounds[1:]) - 1], stage)
+
+    def sort(self, pp: int) -> int:
+        """A number that ranks of pipelines of such lengths share whose groups cost the same: 0
+        where a rank has whole nodes, and all of these are alike.
+        """
+        each = len(self.cluster.workers) // pp
+        return pp if not self._node or each % self._node else 0
+
+    @cached_property
+    def _node(self) -> int:
+        """How many workers in a row are a node, where all nodes are alike, else 0."""
+        workers, node_of = self.cluster.workers, self.timings.alike.neighbourhood
+        runs = [list(run) for _, run in groupby(workers, node_of)]
+        is_whole = len(set(map(node_of, workers))) == len(runs)
+        return len(runs[0]) if is_whole and len(set(map(self._sort, runs))) == 1 else 0
+
+    def _sort(self, devices: Sequence[int]) -> Hashable:
+        """Equal for devices in a row that compute and communicate alike."""
+        kinds = (self.cluster.devices[device].kind for device in devices)
+        return self.timings.alike.pattern([[(d, d) for d in devices]]), *kinds
+
+    def _devices(self, pp: int) -> tuple[tuple[int, ...], ...]:
+        """The devices of each rank."""
+        each = len(self.cluster.workers) // pp
+        return rank_grid(self.cluster, Parallelism(dp=each, pp=pp)).devices
+
+    def _ranks(self, pp: int) -> tuple[int, ...]:
+        """A rank of each sort: those of one sort cost the same."""
+        sorts = dict[Hashable, int]()
+        for rank, devices in enumerate(self.devices(pp)):
+            sorts.setdefault(self._sort(devices), rank)
+        return tuple(sorts.values())
+
+    def _capacity(self, pp: int) -> Ints:
+        """Bytes of the smallest device of each rank."""
+        memories = [device.memory for device in self.cluster.devices]
+        sizes = [2**62 if memory is None else parse_bytes(memory) for memory in memories]
+        return np.array([min(sizes[d] for d in each) for each in self.devices(pp)], np.int64)
+
+    def transfers(self, program: Program) -> tuple[Ints, Ints]:
+        """How long what a rank sends to the next is on its way, and what it sends to the one
+        before; around the ends, too.
+        """
+        p, size, durations = program.parallelism, Writer(program, 0).sent_bytes, program.durations
+
+        def sent(way: int) -> Ints:
+            pairs = [(rank, (rank + way) % p.pp) for rank in range(p.pp)] if p.pp > 1 else []
+            times = [least(durations, durations.transfer(*pair, size)) for pair in pairs]
+            return np.array(times or [0], np.int64)
+
+        key = p.dp, p.cp, p.tp, p.pp, p.message_latency, size
+        return once(self._transfers, key, lambda: (sent(1), sent(-1)))

@@ -1,28 +1,127 @@
-"""Best first: the plans of a space by their bounds, simulated until no bound is below the best.
+"""``plan``: the best ways to spread the step of a large model, at a fixed global batch.
 
-Setups that exchange the same for a microbatch stand together by a bound of their own. Where they
-come up, those that fit take their place, and then the plans of a setup take its, each with a bound,
-and once more with that of its actions. What comes up next has the least bound of all that is left:
-where that is above the last of the best, so is everything behind it. The best are those of
-different degrees, unless plans that are alike in these are asked for, too.
+Plans are looked at best first by their bounds, and simulated until no bound is below the best. A
+heap holds groups of setups, setups and plans by their bounds. A group (setups that exchange the
+same for a microbatch) makes room for its setups that fit, a setup for its plans, and a plan for
+itself with the bound of its actions. The first entry of the heap has the least bound of all plans
+that are left; once it is above the last of the best, the search ends. The best plans have different
+degrees, unless plans of equal degrees are asked for, too.
 """
 
 from __future__ import annotations
 
 import heapq
+import os
+import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any
 
-from ...ground.errors import InputError
+from ...execution.engine import choose, simulate
+from ...execution.scenario import fingerprint
+from ...ground.errors import InputError, SimdevError
+from ...ground.units import PS_PER_SECOND, Number, is_count
+from ...lowering.hybrid import lower_hybrid
+from ...nouns.models.large.roles import ROLES, LargeStep
+from ...nouns.trace import Trace
+from ...report.measures.costs import shares
+from ...report.measures.training import BUBBLE, EXPOSED, Training, critical_rank
+from ..sweep.journal import Answer, Loop, Row, Shared, failed, journaled
+from ..sweep.point import engine_version
 from .bounds import Bounds
-from .folding import TIE_PERCENT, Scored, answers_of
-from .outcome import Counts
-from .scoring import Record, Scores
-from .space import Layout, Plan, Setup, Space
+from .outcome import ORDER, TIE_PERCENT, Counts, Folded, Plans, Scored, answers_of
+from .space import (
+    Choices,
+    Layout,
+    Plan,
+    Question,
+    Setup,
+    Space,
+    choices_of,
+    question_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The figures of a plan: each step simulated, one device for each rank of the pipeline.
+
+ENGINE = "compiled"  # SimPy gives the same answer, a hundred times slower
+SIMPY_TASKS = 1_000_000  # up to so many it confirms the best
+
+
+def _simulated(
+    question: Question, plan: Plan, engine: str, by_rank: bool = True
+) -> tuple[Trace, LargeStep, str]:
+    """The trace of a plan's step, and its engine. By rank one device is simulated in place of all
+    that are like it. Without a name the engine is the reference engine, up to SIMPY_TASKS. Raises
+    InputError.
+    """
+    timings = question.timings(plan.setup.layout.cluster)
+    options = plan.parallelism, timings.model, timings.costs, by_rank, timings
+    task_graph, large = lower_hybrid(question.model, *options)
+    engine = engine or ("simpy" if len(task_graph.tasks) < SIMPY_TASKS else ENGINE)
+    return simulate(task_graph, engine), large, engine
+
+
+def score(question: Question, plan: Plan) -> Row:
+    """The figures of a plan, ready for JSON: step (ps), whether it fits, peak (bytes), the terms of
+    its critical rank (ps); or the reason why it cannot be simulated.
+    """
+    try:
+        trace, large, _ = _simulated(question, plan, ENGINE)
+    except InputError as error:
+        return failed("; ".join(error.problems))
+    # Where groups differ all devices are there, and one of a rank may hold more than others.
+    memories = trace.memory
+    training = Training.of(trace, large)
+    terms, step = training.terms, trace.end_ps / PS_PER_SECOND
+    ranks = [stage.terms for stage in training.stages]
+    critical = critical_rank(ranks)
+    return {
+        "step_ps": trace.end_ps,
+        "fits": all(memory.overflow is None for memory in memories),
+        "peak_bytes": max(memory.peak for memory in memories),
+        "tokens_per_s": training.tokens_per_s,
+        "mfu": training.mfu,
+        "hfu": training.hfu,
+        "peak_dtype": large.peak_dtype,
+        "op_times": shares(large.rungs),
+        "bubble": terms[BUBBLE] / step,
+        "exposed_communication": sum(terms[ROLES[role]] for role in EXPOSED) / step,
+        "critical_rank": critical,
+        "critical_ps": dict(ranks[critical]),
+    }
+
+
+def _answer(question: Shared[Question], plan: Plan) -> Answer:
+    row = score(question.value, plan)
+    return Answer(row, "reason" not in row)  # a plan that was refused is tried again
+
+
+def confirm(question: Question, plan: Plan, row: Row) -> str:
+    """Simulates a plan on all devices, by the reference engine up to SIMPY_TASKS: a sentence.
+
+    Raises SimdevError where that differs from the figures of the plan, which is a bug, and
+    InputError where all devices have too many tasks.
+    """
+    trace, _, engine = _simulated(question, plan, "", by_rank=False)
+    here = trace.end_ps, max(memory.peak for memory in trace.memory)
+    if here != (row["step_ps"], row["peak_bytes"]):
+        raise SimdevError(f"all devices give {here}, not {row['step_ps'], row['peak_bytes']}")
+    devices = len(question.clusters[plan.setup.layout.cluster].workers)
+    return (
+        f"Confirmed by {len(trace.task_graph.tasks):,} tasks on all {devices:,} devices "
+        f"({engine}): {trace.end_ps:,} ps."
+    )
+
+
+# The search.
 
 GROUP, SETUP, WAITED, PATH = range(4)  # what a bound was worked out of
 ROUND = 8  # plans simulated before the best is looked at again, however many work at it
@@ -33,103 +132,82 @@ def degrees(setup: Setup) -> Layout:
     return setup.layout._replace(context="")
 
 
-class Group(NamedTuple):
-    """Setups that are alike, each with the place of its first plan."""
-
-    members: list[tuple[int, Setup]]
-
-
 @dataclass
 class Search:
-    """A search under way; ``keep`` is called with every plan that was simulated, ``kept`` knows the
-    figures of plans that need not be.
+    """A search under way. Plans are simulated by the ``loop``, under the name that ``key`` gives a
+    plan and its place; ``counts`` tells what became of them.
     """
 
     space: Space
     bounds: Bounds
-    scores: Scores
+    counts: Counts
+    loop: Loop[Plan]
+    key: Callable[[int, Plan], str]
     top: int
     front: bool
     alike: bool
     folds: bool
-    kept: Callable[[Plan], Record | None]
-    keep: Callable[[Plan, Record], None]
-    scored: list[Scored] = field(default_factory=list)
     fitting: list[Scored] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
-    unfit: int = 0
-    slower: int = 0
-    least_bytes: int | None = None
     _least: dict[Layout, int] = field(default_factory=dict)
     _heap: list[tuple[int, int, int, Any, int]] = field(default_factory=list)
     _too_large: list[tuple[int, int, Setup]] = field(default_factory=list)
     _has_bounds: bool = False
-    _last: float = float("inf")  # the step of the last of the best
+    _last: float = inf  # the step of the last of the best
 
-    def run(self, setups: Iterable[Setup], progress: Callable[[int], object]) -> None:
-        """All of it; ``progress`` hears how many plans are done with. Raises InputError where none
-        can be simulated.
-        """
-        groups: dict[Hashable, Group] = {}
-        place = 0
+    def run(self, setups: Iterable[Setup]) -> None:
+        """All of it. Raises InputError where no plan can be simulated."""
+        groups: dict[Hashable, list[tuple[int, Setup]]] = {}
+        place, counts = 0, self.counts
         for setup in setups:
-            groups.setdefault(self.bounds.alike(setup), Group([])).members.append((place, setup))
+            groups.setdefault(self.bounds.alike(setup), []).append((place, setup))
             place += self.space.count(setup)
         for group in groups.values():
-            entry = self._group_ps(group), group.members[0][0], GROUP, group, 0
-            heapq.heappush(self._heap, entry)
-        done = 0
+            bound = 0
+            with suppress(InputError):  # its setups are refused, each by itself
+                bound = self.bounds.exchanged_ps(group[0][1])
+            self._push(bound, group[0][0], GROUP, group)
         while batch := self._next():
-            records = self._simulated({place: plan for place, plan in batch})
-            for place, plan in batch:
-                self._take(Scored(place, plan, records[place]))
-            now = self.unfit + self.slower + len(self.scored) + self.refused.total()
-            progress(now - done)
-            done = now
-        if not self._has_bounds and self.refused:
-            raise InputError(self.refused)
-        self.slower += sum(self._size(node) for _, _, _, node, _ in self._heap)
+            jobs = {self.key(place, plan): plan for place, plan in batch}
+            rows = dict(self.loop.rows(jobs))
+            for key, (place, plan) in zip(jobs, batch, strict=True):
+                self._take(Scored(place, plan, rows[key]))
+            self.loop.done(counts.decided)
+        if not self._has_bounds and counts.refused:
+            raise InputError(counts.refused)
+        counts.slower += counts.legal - counts.decided
         if not self.fitting:
             self._tell_least()
 
-    def _group_ps(self, group: Group) -> int:
-        try:
-            return self.bounds.exchanged_ps(group.members[0][1])
-        except InputError:  # its setups are refused, each by itself
-            return 0
-
-    def _size(self, node: Group | Setup | Plan) -> int:
-        """How many plans there are of it."""
-        if isinstance(node, Group):
-            return sum(self.space.count(setup) for _, setup in node.members)
-        return self.space.count(node) if isinstance(node, Setup) else 1
+    def _push(self, bound: int, place: int, level: int, node: Any, peak: int = 0) -> None:
+        """``node`` is a plan, or setups each with the place of its first plan."""
+        heapq.heappush(self._heap, (bound, place, level, node, peak))
 
     def _next(self) -> list[tuple[int, Plan]]:
-        """The plans of the next round: of those of equal degrees the first, which shows that the
-        others are slower where its bound was close.
+        """The plans of the next round: of equal degrees the first one alone, for its step shows
+        that the others are slower where its bound was close.
         """
         batch: dict[Layout | int, tuple[int, Plan]] = {}
         aside: list[tuple[int, int, int, Any, int]] = []
-        while self._heap and self._heap[0][0] <= self._limit and len(batch) + len(aside) < ROUND:
-            bound, place, level, node, peak = heapq.heappop(self._heap)
-            if isinstance(node, Group):
-                for place, setup in node.members:
-                    self._open(bound, place, setup)
-            elif isinstance(node, Setup):
-                if self.front or self._may_be_best(bound, node):
-                    self._expand(node, place)
-                else:
-                    self.slower += self.space.count(node)
+        # Where the front is looked for, too, no bound ends the search.
+        limit = inf if self.front else self._last
+        while self._heap and self._heap[0][0] <= limit and len(batch) + len(aside) < ROUND:
+            entry = bound, place, level, node, peak = heapq.heappop(self._heap)
+            if level in (GROUP, SETUP):
+                for place, setup in node:
+                    if not (self.front or self._may_be_best(bound, setup)):
+                        self.counts.slower += self.space.count(setup)
+                    else:
+                        (self._open if level == GROUP else self._expand)(place, setup)
             elif not self._is_needed(bound, peak, node):
-                self.slower += 1
+                self.counts.slower += 1
             elif level == WAITED:
-                self._follow(node, place)
+                self._follow(place, node)
             elif (key := place if self.front else self._key(place, node)) in batch:
-                aside.append((bound, place, level, node, peak))
+                aside.append(entry)
             else:
                 batch[key] = place, node
         for entry in aside:
-            heapq.heappush(self._heap, entry)
+            self._push(*entry)
         return list(batch.values())
 
     def _key(self, place: int, plan: Plan) -> Layout | int:
@@ -137,130 +215,223 @@ class Search:
         return place if self.alike else degrees(plan.setup)
 
     @property
-    def best(self) -> list[Scored]:
-        """The best so far in their order, of each layout the first unless ``alike``: so many, or
-        all of so many answers where plans are folded.
+    def answers(self) -> list[Folded]:
+        """The best so far, of each layout the first unless ``alike``: so many answers, which are
+        plans by themselves unless they are folded.
         """
         first: dict[Layout | int, Scored] = {}
         for scored in self.fitting:
             first.setdefault(self._key(scored.place, scored.plan), scored)
         ranked = list(first.values())
-        if not self.folds:
-            return ranked[: self.top]
-        answers = answers_of(ranked, self.space.devices)[: self.top]
-        return sorted((s for each in answers for s in each.members), key=lambda s: s.order)
-
-    @property
-    def _limit(self) -> float:
-        """Bounds above it need not be looked at: none where the front is looked for, too."""
-        return float("inf") if self.front else self._last
+        return answers_of(ranked, self.space.devices, folds=self.folds)[: self.top]
 
     def _may_be_best(self, step: int, setup: Setup) -> bool:
         """Whether a step of a setup would be among the best."""
-        least = float("inf") if self.alike else self._least.get(degrees(setup), float("inf"))
+        least = inf if self.alike else self._least.get(degrees(setup), inf)
         return step <= min(least, self._last)
 
-    def _open(self, bound: int, place: int, setup: Setup) -> None:
+    @contextmanager
+    def _refusing(self, count: int) -> Iterator[None]:
+        """So many plans are refused where a bound cannot be worked out."""
+        try:
+            yield
+        except InputError as error:
+            self.counts.refused["; ".join(error.problems)] += count
+
+    def _open(self, place: int, setup: Setup) -> None:
         """A setup by its own bounds, in place of those that it shares."""
         count = self.space.count(setup)
-        if not (self.front or self._may_be_best(bound, setup)):
-            self.slower += count
-            return
-        try:
+        with self._refusing(count):
             held, fits = self.bounds.held(setup, self.space.zeros(setup.layout))
-            if not fits:
-                self.unfit += count
+            if fits:
+                self._push(self.bounds.setup_ps(setup), place, SETUP, [(place, setup)])
+                self._has_bounds = True
+            else:
+                self.counts.unfit += count
                 self._too_large.append((held, place, setup))
-                return
-            heapq.heappush(self._heap, (self.bounds.setup_ps(setup), place, SETUP, setup, 0))
-            self._has_bounds = True
-        except InputError as error:
-            self._refuse(error, count)
 
     def _tell_least(self) -> None:
         """The least bytes that any plan holds, where none fits: of setups, too, that were left out
         whole.
         """
         heapq.heapify(self._too_large)
-        while self._too_large and self._too_large[0][0] < (self.least_bytes or float("inf")):
+        while self._too_large and self._too_large[0][0] < (self.counts.least_bytes or inf):
             for plan in self.space.plans(heapq.heappop(self._too_large)[2]):
                 with suppress(InputError):
-                    self._count_bytes(self.bounds.plan(plan).peak_bytes)
+                    self.counts.hold(self.bounds.plan(plan).peak_bytes)
 
-    def _count_bytes(self, peak: int) -> None:
-        self.least_bytes = peak if self.least_bytes is None else min(self.least_bytes, peak)
+    def _expand(self, place: int, setup: Setup) -> None:
+        for number, plan in enumerate(self.space.plans(setup), place):
+            self._push(self.bounds.waited_ps(plan), number, WAITED, plan)
 
-    def _expand(self, setup: Setup, place: int) -> None:
-        for number, plan in enumerate(self.space.plans(setup)):
-            entry = self.bounds.waited_ps(plan), place + number, WAITED, plan, 0
-            heapq.heappush(self._heap, entry)
-
-    def _follow(self, plan: Plan, place: int) -> None:
+    def _follow(self, place: int, plan: Plan) -> None:
         """A plan by its memory and the path of its actions."""
-        try:
-            bound = self.bounds.plan(plan)
-        except InputError as error:
-            self._refuse(error, 1)
-            return
-        self._count_bytes(bound.peak_bytes)
-        if bound.fits:
-            heapq.heappush(self._heap, (bound.step_ps, place, PATH, plan, bound.peak_bytes))
-        else:
-            self.unfit += 1
+        with self._refusing(1):
+            step, peak, fits = self.bounds.plan(plan)
+            self.counts.hold(peak)
+            if fits:
+                self._push(step, place, PATH, plan, peak)
+            else:
+                self.counts.unfit += 1
 
     def _is_needed(self, step: int, peak: int, plan: Plan) -> bool:
         """Whether a plan may be among the best, or on the front where that is looked for."""
         may_be = self._may_be_best(step, plan.setup)
-        return may_be or (self.front and not self._is_beaten(step, peak, plan))
+        return may_be or (self.front and not self._is_beaten(step, peak, plan, self.fitting))
 
-    def _refuse(self, error: InputError, count: int) -> None:
-        self.refused["; ".join(error.problems)] += count
-
-    def _is_beaten(self, step: int, peak: int, plan: Plan) -> bool:
-        """Whether a plan that was simulated is as good in all."""
+    def _is_beaten(self, step: int, peak: int, plan: Plan, among: Sequence[Scored]) -> bool:
+        """Whether one of these plans is as good in step, memory and devices."""
         devices = self.space.devices
         most = devices[plan.setup.layout.cluster]
         return any(
             other.row["peak_bytes"] <= peak
             and other.row["step_ps"] <= step
             and devices[other.plan.setup.layout.cluster] <= most
-            for other in self.fitting
+            for other in among
         )
 
-    def _simulated(self, plans: Mapping[int, Plan]) -> dict[int, Record]:
-        records = {n: row for n, plan in plans.items() if (row := self.kept(plan)) is not None}
-        missing = {n: plan for n, plan in plans.items() if n not in records}
-        for number, record in self.scores.of(missing) if missing else ():
-            records[number] = record
-            self.keep(plans[number], record)
-        return records
+    def pareto(self) -> list[Scored]:
+        """The plans that fit and that no other beats in step, memory and devices at once."""
+        front: list[Scored] = []
+        for scored in self.fitting:
+            if not self._is_beaten(*scored.order[:2], scored.plan, front):
+                front.append(scored)
+        return front
 
     def _take(self, scored: Scored) -> None:
-        if "reason" in scored.row:
-            self.refused[scored.row["reason"]] += 1
+        counts, row = self.counts, scored.row
+        if "reason" in row:
+            counts.refused[row["reason"]] += 1
             return
-        self.scored.append(scored)
-        if scored.row["fits"]:
-            insort(self.fitting, scored, key=lambda each: each.order)
-            layout, step = degrees(scored.plan.setup), scored.row["step_ps"]
+        counts.simulated += 1
+        counts.overflowing += not row["fits"]
+        if row["fits"]:
+            insort(self.fitting, scored, key=ORDER)
+            layout, step = degrees(scored.plan.setup), row["step_ps"]
             self._least[layout] = min(step, self._least.get(layout, step))
-            self._last = self._last_of(self.best)
+            if len(answers := self.answers) == self.top:
+                # Of the last answer's plans those up to 1 % over its fastest may still be among
+                # the best.
+                percent = 100 + TIE_PERCENT * self.folds
+                self._last = answers[-1].members[0].row["step_ps"] * percent // 100
 
-    def _last_of(self, best: list[Scored]) -> float:
-        """The longest step that may still be among the best: of the last answer's plans up to 1 %
-        more than its fastest takes.
-        """
-        if not self.folds:
-            return best[-1].row["step_ps"] if len(best) == self.top else float("inf")
-        answers = answers_of(best, self.space.devices)
-        if len(answers) < self.top:
-            return float("inf")
-        least: int = answers[-1].members[0].row["step_ps"]
-        return least * (100 + TIE_PERCENT) // 100
 
-    def counts(self, illegal: Mapping[str, int], legal: int) -> Counts:
-        """What became of the plans."""
-        return Counts(
-            illegal, legal, self.unfit, self.slower, len(self.scored),
-            len(self.scored) - len(self.fitting), self.refused, self.least_bytes,
-        )  # fmt: skip
+TOP = 10
+REASONS_SHOWN = 5
+
+
+def plan(
+    model: str | Mapping[str, Any],
+    cluster: str | Mapping[str, Any],
+    global_batch: int,
+    nodes: int | Sequence[int] | None = None,
+    length: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    top: int = TOP,
+    price: Number | None = None,
+    front: bool = False,
+    alike: bool = False,
+    n_jobs: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    **parts: Any,
+) -> pd.DataFrame:
+    """The best plans of a large model that fit, a row each, the fastest first, each of other
+    degrees. Plans within 1 % of one another are one row, that of the simplest
+    (``search/plan/outcome.py``).
+
+    Parameters
+    ----------
+    model, cluster
+        As a scenario has them: a name, a file (``config.json``), or an object.
+    global_batch
+        Samples of a step: dp x microbatches x microbatch.
+    nodes
+        Machines of a preset, or several counts, each of which is tried.
+    length
+        Tokens of a sample (None: the model's).
+    options
+        Fields of ``strategy.pipeline``: a value that all plans have, or a list of those to try.
+        All others are tried in every legal way: degrees, microbatch, chunks, schedule
+        (``space.SCHEDULES``), zero, recompute, context. Anything else is as a scenario has it.
+    top
+        So many answers.
+    price
+        Of an hour of a device in dollars, for the column ``cost_per_million_tokens``; it stands in
+        the scenarios, too.
+    front
+        Whether to look for the whole front of step time, memory and devices, too: all plans that
+        no other beats in all three. It takes longer.
+    alike
+        Whether every plan is a row of its own: those of equal degrees (as they are where all have
+        these), and those within 1 % of one another.
+    n_jobs
+        So many plans are simulated at once (``simdev.ground.jobs``), which changes no answer.
+    journal
+        A file to which every plan that is simulated is appended at once, and not simulated again.
+    progress
+        Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
+    parts
+        Further parts of a scenario: ``profile``, ``devices``.
+
+    Notes
+    -----
+    The first row is within 1 % of the best of all plans there are, under this model of the
+    machine: none is left out but those proved slower or too large (``search/plan/bounds.py``).
+    Raises InputError where no combination is legal, with the reasons.
+    """
+    question = question_of(model, cluster, global_batch, nodes, length, parts, price)
+    choices = choices_of(options)
+    return plans_of(question, choices, top, front, alike, n_jobs, journal, progress).frame
+
+
+def plans_of(
+    question: Question,
+    choices: Choices,
+    top: int = TOP,
+    front: bool = False,
+    alike: bool = False,
+    n_jobs: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> Plans:
+    """The best plans of a question, with what became of all others. Raises InputError."""
+    if not is_count(top) or not top:
+        raise InputError(f"top: must be a whole number of at least 1, got {top!r}")
+    choose(ENGINE, 0)  # refuses where it is missing
+    begun = time.perf_counter()
+    space, counts = (
+        Space(question.model, question.devices, question.global_batch, choices),
+        Counts(),
+    )
+    setups = list(space.setups(counts.illegal))
+    counts.legal = sum(map(space.count, setups))
+    if not counts.legal:
+        raise InputError(_nothing(counts.illegal) or space.nothing())
+    version = engine_version() if journal else ""
+    digest = fingerprint((version, question.content)) if journal else ""
+
+    def key(place: int, plan: Plan) -> str:
+        # Only what outlives the process needs more than a number.
+        content = digest, plan.fields, plan.setup.layout.cluster
+        return fingerprint(content) if journal else str(place)
+
+    scorer = partial(_answer, Shared(question))
+    with journaled(
+        "plan", scorer, n_jobs, version, journal, progress, few=1, total=counts.legal, unit="plan",
+        leave=False,
+    ) as loop:  # fmt: skip
+        every = alike or len({degrees(setup) for setup in setups}) == 1
+        bounds = Bounds(question, space.choices.listed["schedule"])
+        search = Search(space, bounds, counts, loop, key, top, front, every, not alike)
+        search.run(setups)
+    best = sorted((scored for each in search.answers for scored in each.members), key=ORDER)
+    points = tuple(search.pareto()) if front else ()
+    seconds = time.perf_counter() - begun
+    return Plans(question, tuple(best), points, counts, seconds, not alike)
+
+
+def _nothing(illegal: Counter[str]) -> list[str]:
+    """Why there is no plan at all."""
+    most = [f"{reason}: {count:,} combinations" for reason, count in illegal.most_common()]
+    return most[:REASONS_SHOWN]

@@ -1,9 +1,10 @@
-"""The space of plans: every legal way to spread the step of a large model at a fixed global batch.
+"""The question of a plan (a model, the clusters to try, the costs of their kernels, the global
+batch), and the space of plans: every legal way to spread the step at that batch.
 
-A *layout* deals the devices out to degrees, a *setup* adds what a microbatch is and what is made
-again, a *plan* adds the schedule and ZeRO. What differs in name alone counts once: one rank has no
-pipeline to fill, so schedules are one where its actions stand in one order; one replica has nobody
-to share states with, and selective recomputation has nothing to repeat where attention keeps no
+A *layout* deals the devices out to degrees, a *setup* adds the size of a microbatch and the
+recomputation, a *plan* adds the schedule and ZeRO. Plans that differ in name alone count once. One
+rank has no pipeline to fill, so schedules with one order of its actions are one; one replica has
+nobody to share states with; selective recomputation repeats nothing where attention keeps no
 scores.
 """
 
@@ -12,13 +13,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from fractions import Fraction
+from functools import cache, cached_property
 from itertools import product
+from math import isqrt
 from typing import Any, NamedTuple
 
+from ...costs import CostModel
+from ...costs.collectives import collective_model
+from ...execution.scenario import Scenario, load_scenario
 from ...files.reading import shown
+from ...files.shape import VERSION
 from ...ground.errors import InputError, refuse
-from ...ground.units import written
+from ...ground.units import Number, is_count, parse_price, written
+from ...lowering.hybrid import Timings
+from ...nouns.cluster import Cluster
 from ...nouns.models.large import Transformer, shard_of, uses_flash
 from ...nouns.schedules import (
     BIDIRECTIONAL,
@@ -28,11 +37,11 @@ from ...nouns.schedules import (
     PAIRED,
     SEARCHED,
     check_dualpipe,
-    check_sizes,
     full_name,
     order_of,
     round_of,
 )
+from ...nouns.schedules.table import check_sizes
 from ...nouns.strategy.parallelism import CONTEXTS, DEGREES, MODULES, MOST, RECOMPUTES, Parallelism
 
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
@@ -57,6 +66,10 @@ FOLLOWS = {
 }
 
 
+Settings = tuple[tuple[str, Any], ...]
+"""Further fields of Parallelism with their values."""
+
+
 class Layout(NamedTuple):
     """The degrees, on the cluster of a number among those that are tried."""
 
@@ -68,15 +81,20 @@ class Layout(NamedTuple):
     ep: int
     context: str
 
+    @property
+    def degrees(self) -> dict[str, Any]:
+        """The fields of Parallelism that it tells."""
+        return {name: getattr(self, name) for name in (*DEGREES, "context")}
+
 
 class Setup(NamedTuple):
-    """A layout with its microbatches; ``others`` are further fields of Parallelism."""
+    """A layout with its microbatches, recomputation, and what else is set."""
 
     layout: Layout
     microbatch: int
     microbatches: int
     recompute: str
-    others: tuple[tuple[str, Any], ...]
+    others: Settings
 
 
 class Plan(NamedTuple):
@@ -89,28 +107,32 @@ class Plan(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What it tells of a Parallelism, as it was given."""
-        layout, setup = self.setup.layout, self.setup
-        degrees = {name: getattr(layout, name) for name in (*DEGREES, "context")}
+        """The fields of Parallelism that it tells, as they were given."""
+        setup = self.setup
         sizes = {"microbatch": setup.microbatch, "microbatches": setup.microbatches}
         options = {"schedule": self.schedule, "chunks": self.chunks, "zero": self.zero}
-        return degrees | sizes | options | {"recompute": setup.recompute, **dict(setup.others)}
+        others = {"recompute": setup.recompute, **dict(setup.others)}
+        return setup.layout.degrees | sizes | options | others
 
     @property
     def parallelism(self) -> Parallelism:
-        """What is simulated."""
+        """The parallelism that is simulated."""
         return Parallelism(**self.fields)
+
+
+Way = tuple[str, int, int]
+"""What a plan adds to its setup: the schedule, its chunks, ZeRO."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What may be chosen: ``counts`` by name where not all are, ``listed`` values by field, and the
-    settings of all ``others`` that are tried.
+    """The choices of a search: ``counts`` by name where not all are tried, ``listed`` values by
+    field, and the settings of all ``others``.
     """
 
     counts: Mapping[str, tuple[int, ...]]
     listed: Mapping[str, tuple[Any, ...]]
-    others: tuple[tuple[tuple[str, Any], ...], ...]
+    others: tuple[Settings, ...]
 
 
 def choices_of(given: Mapping[str, Any] | None) -> Choices:
@@ -136,7 +158,7 @@ def choices_of(given: Mapping[str, Any] | None) -> Choices:
     return Choices(counts, listed, others)
 
 
-def _parallelism(others: tuple[tuple[str, Any], ...], **degrees: Any) -> Parallelism:
+def _parallelism(others: Settings, **degrees: Any) -> Parallelism:
     """One with these settings; what is made again goes with selective recomputation alone."""
     settings = dict(others)
     if "recompute_modules" in settings:
@@ -159,7 +181,9 @@ def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
         elif not each:
             yield f"{name}: has no values"
         elif name == "schedule":
-            yield from _schedule_problems(each)
+            full = [full_name(v) if isinstance(v, str) else written(v) for v in each]
+            wrong = [v for v in full if v not in PLANNED]
+            yield from (f"schedule: plans have one of {', '.join(PLANNED)}, got {v}" for v in wrong)
         elif name in (*COUNTS, *LISTED):
             for value in each:
                 try:
@@ -168,17 +192,10 @@ def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
                     yield from error.problems
 
 
-def _schedule_problems(names: Sequence[Any]) -> Iterator[str]:
-    for name in names:
-        full = full_name(name) if isinstance(name, str) else written(name)
-        if full not in PLANNED:
-            yield f"schedule: plans have one of {', '.join(PLANNED)}, got {full}"
-
-
 def divisors(number: int) -> list[int]:
-    """Those of a number, the least first."""
-    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return low + [number // d for d in reversed(low) if d * d != number]
+    """The divisors of a number, the least first."""
+    low = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*low, *(number // divisor for divisor in low)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,37 +212,24 @@ class Space:
         for number in range(len(self.devices)):
             for layout in self._layouts(number):
                 for others in self.choices.others:
-                    reason = self._reason(layout, others)
-                    if reason is None:
-                        yield from self._of_layout(layout, others, illegal)
-                    else:
-                        illegal[reason] += self._size(layout, others)
+                    yield from self._of_layout(layout, others, illegal)
 
     def plans(self, setup: Setup) -> list[Plan]:
         """The legal ones of a setup in their order."""
-        schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
-        zeros = self.zeros(setup.layout)
-        return [
-            Plan(setup, *each, zero)
-            for each in schedules
-            for zero in zeros
-            if _sums_at_end(each[0], zero)
-        ]
+        return [Plan(setup, *each) for each in self._ways(setup.layout, setup.microbatches)[0]]
+
+    def count(self, setup: Setup) -> int:
+        """How many plans a setup has."""
+        return len(self._ways(setup.layout, setup.microbatches)[0])
 
     def nothing(self) -> str:
-        """What was set that leaves no combination at all, legal or not."""
+        """The settings that leave no combination at all, legal or not."""
         modules = [dict(each).get("recompute_modules", MODULES[:1]) for each in self.choices.others]
         if MODULES[:1] not in modules and RECOMPUTES[1] not in self.choices.listed["recompute"]:
             return f"recompute, recompute_modules: no combination of these is {RECOMPUTES[1]}"
         names = ", ".join(self.choices.counts)
         counts = " or ".join(f"{number:,}" for number in dict.fromkeys(self.devices))
         return f"{names}: no combination of these takes all {counts} devices"
-
-    def count(self, setup: Setup) -> int:
-        """How many plans a setup has."""
-        schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
-        zeros = self.zeros(setup.layout)
-        return sum(_sums_at_end(name, zero) for name, _ in schedules for zero in zeros)
 
     def _allowed(self, name: str, numbers: Sequence[int]) -> Sequence[int]:
         chosen = self.choices.counts.get(name)
@@ -247,7 +251,7 @@ class Space:
             for context in contexts if cp > 1 else contexts[:1]:
                 yield Layout(number, dp, cp, tp, pp, ep, context)
 
-    def _reason(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> str | None:
+    def _reason(self, layout: Layout, others: Settings) -> str | None:
         """Why no plan can have this layout; None where some can."""
         if self.model.layers < layout.pp:
             return f"pp: {layout.pp} stages for {self.model.layers} layers"
@@ -256,29 +260,27 @@ class Space:
         return _misfit(self.model, layout._replace(cluster=0, pp=1), others)
 
     def _of_layout(
-        self, layout: Layout, others: tuple[tuple[str, Any], ...], illegal: Counter[str]
+        self, layout: Layout, others: Settings, illegal: Counter[str]
     ) -> Iterator[Setup]:
-        recomputes, zeros = self._recomputes(layout, others), self.zeros(layout)
+        recomputes, misfit = self._recomputes(layout, others), self._reason(layout, others)
+        if misfit is not None:
+            illegal[misfit] += 0  # is told even where it is all that there is
         for microbatch in self._microbatches(layout):
-            microbatches = self.global_batch // layout.dp // microbatch
-            schedules, reasons = self._schedules(layout.pp, microbatches)
-            if microbatches > MOST:
-                every = len(schedules) + reasons.total()
-                illegal[f"microbatches: more than {MOST:,}"] += every * len(zeros) * len(recomputes)
+            microbatches = max(self.global_batch // layout.dp // microbatch, 1)
+            legal, reasons = self._ways(layout, microbatches)
+            many = f"microbatches: more than {MOST:,}" if microbatches > MOST else None
+            if reason := misfit or many:
+                illegal[reason] += (len(legal) + reasons.total()) * len(recomputes)
                 continue
             for reason, count in reasons.items():
-                illegal[reason] += count * len(zeros) * len(recomputes)
-            for name, zero in product((name for name, _ in schedules), zeros):
-                if not _sums_at_end(name, zero):
-                    reason = f"zero: {name} sums gradients of two copies once a step"
-                    illegal[reason] += len(recomputes)
+                illegal[reason] += count * len(recomputes)
             for recompute in recomputes:
                 yield Setup(layout, microbatch, microbatches, recompute, others)
 
     def _microbatches(self, layout: Layout) -> Sequence[int]:
         return self._allowed("microbatch", divisors(max(self.global_batch // layout.dp, 1)))
 
-    def _recomputes(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
+    def _recomputes(self, layout: Layout, others: Settings) -> tuple[str, ...]:
         chosen = self.choices.listed["recompute"]
         if dict(others).get("recompute_modules", MODULES[:1]) != MODULES[:1]:
             return tuple(name for name in chosen if name == RECOMPUTES[1])
@@ -291,89 +293,82 @@ class Space:
         zeros = self.choices.listed["zero"]
         return zeros if layout.dp * layout.cp > 1 else zeros[:1]
 
-    def _schedules(self, pp: int, microbatches: int) -> tuple[list[tuple[str, int]], Counter[str]]:
-        """Schedules with their chunks, and how many are none by their reasons."""
-        chunks = self.choices.counts.get("chunks")
-        return _schedules(
-            self.choices.listed["schedule"], chunks, pp, microbatches, self.model.layers
-        )
-
-    def _size(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> int:
-        """How many plans an illegal layout would have."""
-        total = 0
-        for microbatch in self._microbatches(layout):
-            microbatches = max(self.global_batch // layout.dp // microbatch, 1)
-            schedules, illegal = self._schedules(layout.pp, microbatches)
-            total += len(schedules) + illegal.total()
-        return total * len(self.zeros(layout)) * len(self._recomputes(layout, others))
+    def _ways(self, layout: Layout, microbatches: int) -> tuple[list[Way], Counter[str]]:
+        """Schedules with their chunks and ZeRO, and how many are none by their reasons."""
+        chunks, names = self.choices.counts.get("chunks"), self.choices.listed["schedule"]
+        pp, zeros = layout.pp, self.zeros(layout)
+        return _ways(names, chunks, zeros, pp, microbatches, self.model.layers)
 
 
 @cache
-def _misfit(model: Transformer, layout: Layout, others: tuple[tuple[str, Any], ...]) -> str | None:
-    """What does not divide the sizes of a model; the first of several."""
-    degrees = {name: getattr(layout, name) for name in (*DEGREES, "context")}
+def _misfit(model: Transformer, layout: Layout, others: Settings) -> str | None:
+    """Why a layout does not divide the sizes of a model: the first of several reasons."""
     try:
-        shard_of(model, _parallelism(others, **degrees))
+        shard_of(model, _parallelism(others, **layout.degrees))
     except InputError as error:
         return error.problems[0]
     return None
 
 
 @cache
+def _ways(
+    names: tuple[str, ...],
+    chosen: tuple[int, ...] | None,
+    zeros: tuple[int, ...],
+    pp: int,
+    microbatches: int,
+    layers: int,
+) -> tuple[list[Way], Counter[str]]:
+    legal, illegal = list[Way](), Counter[str]()
+    for name, chunks, reason in _schedules(names, chosen, pp, microbatches, layers):
+        for zero in zeros:
+            is_late = zero >= 2 and name in BIDIRECTIONAL
+            why = reason or f"zero: {name} sums gradients of two copies once a step" * is_late
+            if why:
+                illegal[why] += 1
+            else:
+                legal.append((name, chunks, zero))
+    return legal, illegal
+
+
 def _schedules(
     names: tuple[str, ...],
     chosen: tuple[int, ...] | None,
     pp: int,
     microbatches: int,
     layers: int,
-) -> tuple[list[tuple[str, int]], Counter[str]]:
-    illegal: Counter[str] = Counter()
-    if pp == 1:
-        illegal.update(f"pp: {name} needs several ranks" for name in names if name in PAIRED)
-        serial = [name for name in names if name not in PAIRED]
-        return _alone(serial, microbatches) if chosen is None or 1 in chosen else [], illegal
-    legal: list[tuple[str, int]] = []
-    for name in names:
+) -> Iterator[tuple[str, int, str]]:
+    """Schedules with their chunks, and why they cannot be; "" where they can."""
+    for name in names if pp > 1 else ():
         several = range(2, max(layers // pp, 1) + 1) if chosen is None else chosen
         single = (2,) if name in FOLDED else (1,)
         for chunks in several if name in CHUNKED else single:
-            if chosen is not None and chunks not in chosen:
-                continue
-            if chunks == 1 and UNCHUNKED.get(name) in names:
-                continue
-            reason = _unrunnable(name, pp, microbatches, chunks, layers)
-            if reason is None:
-                legal.append((name, chunks))
-            else:
-                illegal[reason] += 1
-    return legal, illegal
+            is_other = chunks == 1 and UNCHUNKED.get(name) in names
+            if (chosen is None or chunks in chosen) and not is_other:
+                yield name, chunks, _unrunnable(name, pp, microbatches, chunks, layers)
+    if pp == 1:
+        yield from (
+            (name, 1, f"pp: {name} needs several ranks") for name in names if name in PAIRED
+        )
+        if chosen is None or 1 in chosen:
+            yield from ((name, 1, "") for name in _alone(names, microbatches))
 
 
-def _alone(names: Sequence[str], microbatches: int) -> list[tuple[str, int]]:
+def _alone(names: Sequence[str], microbatches: int) -> list[str]:
     """Schedules of a single rank, one for each order of its actions."""
     orders: dict[Any, str] = {}
-    for name in names:
-        name = UNCHUNKED.get(name, name)
-        # Two microbatches tell orders apart; one of SEARCHED follows from times.
-        key = name if name in SEARCHED else _actions(name, min(microbatches, 2))
+    for name in (UNCHUNKED.get(name, name) for name in names if name not in PAIRED):
+        key: Any = name
+        if name not in SEARCHED:  # whose order follows from times
+            # Two microbatches tell orders apart.
+            order = order_of(name, 1, min(microbatches, 2))
+            key = order.kind.tobytes(), order.microbatch.tobytes()
         orders.setdefault(key, name)
-    return [(name, 1) for name in orders.values()]
+    return list(orders.values())
 
 
-@cache
-def _actions(name: str, microbatches: int) -> tuple[Any, ...]:
-    """By place the kind and the microbatch of what a rank alone does."""
-    order = order_of(name, 1, microbatches)
-    return tuple(zip(order.kind[0].tolist(), order.microbatch[0].tolist(), strict=True))
-
-
-def _sums_at_end(name: str, zero: int) -> bool:
-    """Whether a schedule goes with ZeRO: two copies sum their gradients once a step."""
-    return zero < 2 or name not in BIDIRECTIONAL
-
-
-def _unrunnable(name: str, pp: int, microbatches: int, chunks: int, layers: int) -> str | None:
-    """Why no schedule of this name has so many chunks a rank."""
+def _unrunnable(name: str, pp: int, microbatches: int, chunks: int, layers: int) -> str:
+    """Why no schedule of this name has so many chunks a rank; "" where one has."""
     if pp * chunks > layers:
         return f"chunks: {pp * chunks} stages for {layers} layers"
     try:
@@ -384,4 +379,136 @@ def _unrunnable(name: str, pp: int, microbatches: int, chunks: int, layers: int)
             round_of(pp, microbatches, chunks)
     except InputError as error:
         return error.problems[0]
-    return None
+    return ""
+
+
+# The question.
+
+DEFAULTS = {field.name: field.default for field in fields(Parallelism)}
+MOST_SAMPLES = 2**24  # samples of a step
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """``scenarios`` are objects without a strategy, one for each of the ``clusters``; ``price`` is
+    in dollars, of an hour of a device.
+    """
+
+    scenarios: tuple[Mapping[str, Any], ...]
+    model: Transformer
+    clusters: tuple[Cluster, ...]
+    costs: tuple[CostModel, ...]
+    global_batch: int
+    price: Fraction | None = None
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """All that steps and peaks depend on, files read."""
+        return self.model, self.clusters, self.costs, self.global_batch
+
+    @cached_property
+    def _timings(self) -> dict[int, Timings]:
+        return {}
+
+    def timings(self, cluster: int) -> Timings:
+        """The timings of a cluster, by its number, which hold whatever the plan.
+
+        Raises InputError.
+        """
+        if cluster not in self._timings:
+            model = collective_model(self.clusters[cluster])
+            self._timings[cluster] = Timings(model, self.costs[cluster])
+        return self._timings[cluster]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """How many compute, by cluster."""
+        return tuple(len(cluster.workers) for cluster in self.clusters)
+
+    def scenario(self, plan: Plan) -> dict[str, Any]:
+        """The scenario of a plan, for ``load_scenario`` or a file: its pipeline tells the fields
+        that differ from a default.
+        """
+        changed = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in plan.fields.items()
+            if value != DEFAULTS[name]
+        }
+        pipeline = {"dp": plan.setup.layout.dp, **changed}
+        return {**self.scenarios[plan.setup.layout.cluster], "strategy": {"pipeline": pipeline}}
+
+
+def question_of(
+    model: str | Mapping[str, Any],
+    cluster: str | Mapping[str, Any],
+    global_batch: int,
+    nodes: int | Sequence[int] | None = None,
+    length: int | None = None,
+    parts: Mapping[str, Any] | None = None,
+    price: Number | None = None,
+) -> Question:
+    """The question that names, files or objects of a scenario's parts ask.
+
+    ``nodes`` of a preset, or several counts of them; ``length`` tokens of a sample; ``parts`` are
+    further ones of a scenario, like its profile; ``price`` in dollars is that of an hour of a
+    device. Raises InputError.
+    """
+    if not is_count(global_batch) or not 0 < global_batch <= MOST_SAMPLES:
+        raise InputError(
+            f"global_batch: must be a whole number of samples from 1 to {MOST_SAMPLES:,}, got "
+            f"{shown(global_batch)}"
+        )
+    graph = {"version": VERSION, "graph": graph_of(model, length)}
+    rest = _priced(parts or {}, price)
+    scenarios = tuple({**graph, "cluster": each, **rest} for each in clusters_of(cluster, nodes))
+    opened = [_opened(scenario) for scenario in scenarios]
+    sizes = opened[0].graph
+    assert isinstance(sizes, Transformer)  # a pipeline spreads its graph by sizes alone
+    clusters, costs = zip(*((each.cluster, each.costs) for each in opened), strict=True)
+    dollars = None if opened[0].price is None else parse_price(opened[0].price)
+    return Question(scenarios, sizes, clusters, costs, global_batch, dollars)
+
+
+def _priced(parts: Mapping[str, Any], price: Number | None) -> dict[str, Any]:
+    """Parts of a scenario with a price among their options, where there is one."""
+    options = parts.get("options", {})
+    if price is None or not isinstance(options, Mapping):
+        return dict(parts)
+    return {**parts, "options": {**options, "price": price}}
+
+
+def _opened(scenario: Mapping[str, Any]) -> Scenario:
+    opened = load_scenario({**scenario, "strategy": {"pipeline": {"dp": 1}}})
+    if not isinstance(opened.graph, Transformer):
+        raise InputError(f"model: {opened.graph.name} is a graph of ops, not a model by its sizes")
+    if not opened.cluster.workers:
+        raise InputError("cluster: has no device that computes")
+    return opened
+
+
+def graph_of(model: str | Mapping[str, Any], length: int | None) -> dict[str, Any]:
+    """The graph of a scenario: a model with the tokens of a sample. Raises InputError."""
+    if not isinstance(model, (str, Mapping)):
+        raise InputError(f"model: must be a name, a config.json or an object, got {shown(model)}")
+    graph = {"model": model} if isinstance(model, str) else dict(model)
+    return graph if length is None else {**graph, "length": length}
+
+
+def clusters_of(
+    cluster: str | Mapping[str, Any], nodes: int | Sequence[int] | None
+) -> Iterator[Any]:
+    """The cluster of a scenario for each count of nodes. Raises InputError."""
+    if not isinstance(cluster, (str, Mapping)):
+        raise InputError(f"cluster: must be a preset, a file or an object, got {shown(cluster)}")
+    if nodes is None:
+        yield cluster if isinstance(cluster, str) else dict(cluster)
+        return
+    preset = {"preset": cluster} if isinstance(cluster, str) else dict(cluster)
+    counts = list(nodes) if isinstance(nodes, Sequence) else [nodes]
+    if not counts:
+        raise InputError("nodes: has no values")
+    for count in dict.fromkeys(counts):
+        yield {**preset, "nodes": count}

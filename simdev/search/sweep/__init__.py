@@ -8,8 +8,7 @@
 
 from __future__ import annotations
 
-from .fields import with_field
-from .grid import parse_settings, points
+from .fields import parse_settings, points, with_field
 from .journal import Journal
 from .point import engine_version
 from .sweeping import sweep

@@ -1,5 +1,6 @@
-"""Fields of a scenario by their path, ``cluster.links[*].bandwidth``, and scenarios with another
-value there.
+"""Fields of a scenario by their path, ``cluster.links[*].bandwidth``; scenarios with another value
+there; and grids, which tell the values that fields take: from Python, from a file
+(``files.read_grid``) and from the command line.
 
 The notation is that of simdev's messages: ``.name``, ``[0]`` into a list, ``["any name"]``, and
 ``[*]`` for every entry of a list or object. Where a path leads into a part that the scenario only
@@ -12,19 +13,26 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
+from itertools import product
+from math import prod
 from typing import Any
 
 from ...files import preset_names
 from ...files.cluster import CLUSTERS
-from ...files.reading import shown
+from ...files.reading import parse_json, shown
+from ...files.scenario import PARTS
 from ...files.strategy import is_bare
-from ...ground.errors import InputError
+from ...ground.errors import InputError, collecting
+from ...ground.units import DECIMAL, parse_bandwidth, parse_bytes, parse_flops, parse_time
 from ...nouns.strategy import SHORT_FORMS
 
-PARTS = ("graph", "cluster", "profile", "devices", "strategy")
 ROOTS = (*PARTS, "options", "name")
 PRESET_SETTINGS = ("nodes", "network", "queues", "transfer", "host")
 SHORTHANDS_FOR_ALL_LINKS = ("bandwidth", "latency")
@@ -40,6 +48,8 @@ class Every(Enum):
 Step = str | int | Every
 Read = Callable[[str], Any]
 """Gives the JSON value of a file."""
+Document = Mapping[str, Any]
+"""A scenario, or a part of one, as its file has it."""
 
 
 def parse_path(text: str) -> tuple[Step, ...]:
@@ -71,20 +81,17 @@ def leading_path(text: str) -> tuple[tuple[Step, ...], int]:
 
 
 def _step(match: re.Match[str]) -> Step:
-    if match[1] is not None:
-        return match[1]
-    if match[2] is not None:
-        return int(match[2])
-    if match[3] is not None:
-        return Every.ENTRY
+    name, place, every, quoted = match.groups()
+    if quoted is None:
+        return Every.ENTRY if every else name if place is None else int(place)
     try:
-        return str(json.loads(match[4]))
+        return str(json.loads(quoted))
     except ValueError:
-        raise InputError(f"{match.string}: {match[4]} is no text in JSON") from None
+        raise InputError(f"{match.string}: {quoted} is no text in JSON") from None
 
 
 def with_field(
-    document: Mapping[str, Any], path: str, value: Any, folder: str, read: Read
+    document: Document, path: str, value: Any, folder: str, read: Read
 ) -> dict[str, Any]:
     """The scenario with another value at a path; what is not on the path is shared with the
     scenario given.
@@ -146,7 +153,7 @@ def opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
     return part
 
 
-def _unfolded(preset: Mapping[str, Any], read: Read) -> Any:
+def _unfolded(preset: Document, read: Read) -> Any:
     """A preset with its settings as the object of a whole cluster; one that does not exist is left
     for its reader.
     """
@@ -158,7 +165,7 @@ def _unfolded(preset: Mapping[str, Any], read: Read) -> Any:
     return _with_network(cluster, preset["network"]) if "network" in preset else cluster
 
 
-def _with_network(cluster: dict[str, Any], value: Any) -> dict[str, Any]:
+def _with_network(cluster: Document, value: Any) -> dict[str, Any]:
     """``cluster.network`` is a rate, as in a preset's settings, or the whole object."""
     if isinstance(cluster.get("network"), dict) and not isinstance(value, dict):
         value = {**cluster["network"], "bandwidth": value}
@@ -183,7 +190,7 @@ def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str)
     return changed
 
 
-def _as_measured(before: Mapping[str, Any], after: dict[str, Any], name: str) -> dict[str, Any]:
+def _as_measured(before: Document, after: dict[str, Any], name: str) -> dict[str, Any]:
     """The changed cluster, each of whose links keeps the bandwidth or latency (``name``) that it
     had when its collectives were measured.
     """
@@ -196,7 +203,7 @@ def _as_measured(before: Mapping[str, Any], after: dict[str, Any], name: str) ->
     return {**after, "links": links} if links else after
 
 
-def _whole_links(cluster: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
+def _whole_links(cluster: Document) -> dict[Any, dict[str, Any]]:
     """The links of a cluster by their places, each with what its kind says where they are listed;
     what is no link is left to its reader.
     """
@@ -238,3 +245,170 @@ def _within(holder: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
 def _require(condition: bool, path: str, reason: str) -> None:
     if not condition:
         raise InputError(f"{path}: {reason}")
+
+
+# Grids.
+
+Grid = Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Sequence[Any]]]
+MOST_POINTS = 1_000_000
+NUMBERS = (int, float, Decimal)
+SLOW = 1_000_000  # bytes/s; a bandwidth below, without a unit, is no doubt meant in another unit
+PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "s": parse_time,
+    "bytes": parse_bytes,
+    "bytes_per_s": parse_bandwidth,
+    "flop_per_s": parse_flops,
+}
+
+
+def points(grid: Grid | None) -> list[dict[str, Any]]:
+    """Every combination of values, the first field changing slowest; several grids one after
+    another.
+
+    Without a grid one point that changes nothing. Raises InputError.
+    """
+    grids = [grid] if isinstance(grid, Mapping) else list(grid or [{}])
+    problems: list[str] = []
+    for fields in grids:
+        for path, values in fields.items():
+            with collecting(problems):
+                parse_path(path)
+            if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence):
+                problems.append(f"{path}: must be a list of values, got {values!r}")
+            elif not values:
+                problems.append(f"{path}: has no values")
+            else:
+                # Tables and rankings hold numbers as floats.
+                large = [v for v in values if type(v) in NUMBERS and abs(v) > sys.float_info.max]
+                problems += [f"{path}: out of range: {Decimal(v):.0e}" for v in large[:1]]
+    if problems:
+        raise InputError(problems)
+    # Counted before any is made: a few long lists are more points than memory holds.
+    count = sum(prod(map(len, fields.values())) for fields in grids)
+    if count > MOST_POINTS:
+        raise InputError(f"the grid has {count:,} points; at most {MOST_POINTS:,} are allowed")
+    return [
+        dict(zip(fields, values, strict=True))
+        for fields in grids
+        for values in product(*fields.values())
+    ]
+
+
+def crossed(
+    first: Sequence[Mapping[str, Sequence[Any]]], second: Mapping[str, Sequence[Any]]
+) -> list[Mapping[str, Sequence[Any]]]:
+    """Every point of some grids with every point of another.
+
+    Raises InputError for a field that both of them set.
+    """
+    twice = sorted({path for fields in first for path in fields if path in second})
+    if twice:
+        raise InputError([f"{path}: is set twice" for path in twice])
+    return [{**fields, **second} for fields in first]
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """The grid of the command line's ``PATH=VALUE,VALUE,...``.
+
+    Raises InputError with every problem.
+
+    A value is JSON where it reads as such, else text. A bare number takes the unit of the next
+    value that has one: ``1,2,4,8Gbit/s``.
+    """
+    grid: dict[str, list[Any]] = {}
+    problems: list[str] = []
+    for text in texts:
+        with collecting(problems):
+            _, end = leading_path(text)
+            path = text[:end]
+            if text[end : end + 1] != "=":
+                raise InputError(f"{text}: must be PATH=VALUE,VALUE,...")
+            if path in grid:
+                raise InputError(f"{path}: is set twice")
+            grid[path] = _values(path, text[end + 1 :])
+    if problems:
+        raise InputError(problems)
+    return grid
+
+
+def slow_bandwidths(settings: Mapping[str, Sequence[Any]]) -> list[str]:
+    """A note for each field with a bandwidth that has no unit and is too small to be meant in
+    bytes/s: how it is read, and how to write it.
+    """
+    notes = []
+    for path, values in settings.items():
+        steps = parse_path(path)
+        if str(steps[-1]).endswith("bandwidth") or steps == ("cluster", "network"):
+            plain = [value for value in values if type(value) in NUMBERS]
+            slow = [f"{float(value):g}" for value in plain if 0 < value < SLOW]
+            notes += [
+                f"{path}={value} is {value} B/s; write {value}GB/s or {value}Gbit/s"
+                for value in slow[:1]
+            ]
+    return notes
+
+
+def _values(path: str, text: str) -> list[Any]:
+    texts = [value.strip() for value in _split(text)]
+    if "" in texts:
+        raise InputError(f'{path}: a value is empty in "{text}"')
+    units = [_unit(value) for value in texts]
+    if any(units):
+        # From behind, so that a unit is handed on from value to value.
+        if units[-1] is None and DECIMAL.fullmatch(texts[-1]):
+            raise InputError(f'{path}: "{texts[-1]}" has no unit; write it behind the last value')
+        for i in reversed(range(len(texts) - 1)):
+            if units[i] is None and DECIMAL.fullmatch(texts[i]):
+                units[i] = units[i + 1]
+                texts[i] += units[i] or ""
+    return [_value(value) for value in texts]
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas; commas within brackets or quotes cut nothing."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for i, sign in enumerate(text):
+        if sign == '"' and text[i - 1 : i] != "\\":
+            quoted = not quoted
+        elif not quoted:
+            depth += (sign in "[{") - (sign in "]}")
+            if sign == "," and depth <= 0:
+                parts.append(text[start:i])
+                start = i + 1
+    return [*parts, text[start:]]
+
+
+def _unit(text: str) -> str | None:
+    """The unit behind the number of a quantity, None where there is none."""
+    match = DECIMAL.match(text)
+    unit = text[match.end() :] if match else ""
+    return unit if unit and _si(text) else None
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except InputError:
+        return text
+
+
+def si_values(values: Sequence[Any]) -> tuple[str, list[float]] | None:
+    """(unit, numbers in that unit), where the values are quantities of one sort, written with
+    units; else None.
+
+    The unit is that of column names: ``s``, ``bytes``, ``bytes_per_s``, ``flop_per_s``.
+    """
+    if not any(isinstance(value, str) and _unit(value) for value in values):
+        return None
+    every = [_si(value) for value in values]
+    units = [unit for unit in PARSERS if all(unit in each for each in every)]
+    return (units[0], [float(each[units[0]]) for each in every]) if units else None
+
+
+def _si(value: Any) -> dict[str, Fraction]:
+    """A quantity in each SI unit in which it reads as one."""
+    numbers: dict[str, Fraction] = {}
+    for unit, parse in PARSERS.items():
+        with suppress(ValueError, TypeError, AttributeError):
+            numbers[unit] = Fraction(parse(value))
+    return numbers

@@ -15,8 +15,8 @@ import pandas as pd
 from ...files import replacing
 from ...ground.errors import InputError, install_line, reason_of
 from ...report.results import COLUMNS, FORMULA
-from .answer import failed
-from .grid import si_values
+from .fields import si_values
+from .journal import failed
 from .point import Row, as_simulate_says
 
 ENDINGS = (".csv", ".parquet")
@@ -25,9 +25,9 @@ ENDINGS = (".csv", ".parquet")
 def frame(rows: Sequence[Row], figures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """A line for each row, with the figures of its point by key.
 
-    Columns: ``scenario``, one for each field that was set, those of ``COLUMNS``, then ``key`` and
-    ``simdev``, the content and the engine that the row stands for. A field set in units has a
-    second column in SI units.
+    Columns: ``scenario``, one for each field that was set, then ``COLUMNS``, then ``key`` and
+    ``simdev``, the keys of the content and of the engine. A field set in units has a second column
+    in SI units.
     """
     answers = [
         failed(row.problem or "") if row.point is None else figures[row.point.key] for row in rows
@@ -52,9 +52,7 @@ def _text(values: Sequence[Any]) -> Any:
 
 
 def _utf8(text: str) -> str:
-    r"""A name of a file may hold bytes that are no text, which a table cannot: they are told as
-    ``\udcff``.
-    """
+    r"""A text that a table can hold: bytes of a name that are no text are told as ``\udcff``."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -63,10 +61,11 @@ def _settings(path: str, values: Sequence[Any]) -> dict[str, Any]:
     units.
     """
     given = [value for value in values if value is not None]
-    if all(isinstance(value, bool) for value in given):
+    kinds = set(map(type, given))
+    if kinds <= {bool}:
         return {path: pd.array(list(values), dtype="boolean")}
-    if all(type(value) in (int, float, Decimal) for value in given):
-        is_whole = all(type(value) is int and abs(value) < 2**63 for value in given)
+    if kinds <= {int, float, Decimal}:
+        is_whole = kinds == {int} and all(abs(value) < 2**63 for value in given)
         kind: Any = "Int64" if is_whole else "float64"
         plain = [float(value) if isinstance(value, Decimal) else value for value in values]
         return {path: pd.array(plain, dtype=kind)}

@@ -1,24 +1,42 @@
-"""The journal of a sweep, or of another ``kind`` of work: one finished result a line, appended and
-never rewritten.
+"""Journaled work: the loop of sweeps, comparisons and searches of plans, and the file it keeps.
 
-A line is a JSON object, a tab and the CRC-32 of the object's bytes. Whoever opens a journal holds a
-lock on it, which the system gives back when the process ends, however it ends. A line that a crash
-cut short is cut off; one that is damaged elsewhere is passed over, and its result made again.
+    jobs by key -> what the journal has -> the others answered, here or by workers -> rows
+
+A journal has one finished row a line, appended and never rewritten. A line is a JSON object, a tab
+and the CRC-32 of the object's bytes. Whoever opens a journal holds a lock on it, which the system
+gives back when the process ends, however it ends. A line that a crash cut short is cut off; one
+that is damaged elsewhere is passed over, and its result made again.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
+import re
 import stat
 import sys
+import threading
 import time
 import zlib
-from collections.abc import Collection, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from hashlib import blake2b, sha256
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from ...ground.errors import InputError, reason_of
+from ...ground import PACKAGE
+from ...ground.errors import InputError, SimdevError, reason_of, steered
+from ...ground.jobs import Died, finished, is_serial
+from ...ground.version import __version__
+
+J = TypeVar("J")
+T = TypeVar("T")
+Row = Mapping[str, Any]
+"""The answer to a job, ready for JSON."""
 
 SYNC_S = 0.25  # a sync takes milliseconds: after each tiny scenario it would double the time
 
@@ -32,8 +50,8 @@ _held: set[int] = set()
 
 
 def _forget() -> None:
-    """A lock lasts while any process has its file open: a forked worker, which may outlive a kill,
-    lets go of it.
+    """A lock lasts while any process has its file open, so a forked worker, which may outlive a
+    kill, closes the file.
     """
     while _held:
         os.close(_held.pop())
@@ -65,7 +83,7 @@ class Journal:
         kind: str = "sweep",
     ) -> None:
         self.path, self.kind, self._header = os.fspath(path), kind, _header(kind)
-        self.rows: dict[str, Mapping[str, Any]] = {}
+        self.rows: dict[str, Row] = {}
         self._synced = 0.0
         try:
             is_new = not os.path.lexists(self.path)
@@ -117,15 +135,12 @@ class Journal:
                     self.rows.setdefault(record["key"], record["row"])
         return end
 
-    def add(self, key: str, version: str, row: Mapping[str, Any]) -> None:
+    def add(self, key: str, version: str, row: Row) -> None:
         """Keep a finished row.
 
-        ``version`` is written for people; the key tells engines apart already (``point``).
-
-        It outlives a kill at once, and a loss of power but for the last quarter of a second.
-
-        Raises InputError where it cannot be written, say on a full disk; what was kept before
-        stays.
+        ``version`` is written for people; the key tells engines apart already (``point``). The row
+        outlives a kill at once, and a loss of power unless it is younger than SYNC_S. Raises
+        InputError where it cannot be written, say on a full disk; earlier rows stay.
         """
         self.rows[key] = row
         try:
@@ -172,7 +187,7 @@ class Journal:
 
 
 def _record(line: bytes) -> Mapping[str, Any] | None:
-    """What a line says, None where it is damaged."""
+    """The record of a line, None where the line is damaged."""
     data, _, check = line[:-1].rpartition(b"\t")
     if check != b"%08x" % zlib.crc32(data):
         return None
@@ -217,3 +232,179 @@ def _sync_folder(path: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+# The versions of what answers, which stand in the keys of a journal.
+
+
+@cache
+def sources_version(apart: str) -> str:
+    """The version of simdev and a hash of the sources and tables that make an answer:
+    ``0.1.0+1f0a9c3e``; sources whose paths begin as the pattern ``apart`` take no part in it.
+
+    An edit to a source changes it, so that no result of the code before is taken for one of the
+    code after.
+    """
+    digest = sha256()
+    for source in sorted(
+        [*PACKAGE.rglob("*.py"), *(PACKAGE / "files" / "presets").rglob("*.json")]
+    ):
+        place = source.relative_to(PACKAGE)
+        if not re.match(apart, f"{place.with_suffix('').as_posix()}/"):
+            digest.update(f"{place.as_posix()}\0".encode() + source.read_bytes() + b"\0")
+    return f"{__version__}+{digest.hexdigest()[:8]}"
+
+
+# What jobs share, here and in workers.
+
+
+class Memo:
+    """Values that a process has read or prepared for earlier jobs, by name; the value that was used
+    longest ago makes room. A worker gets an empty one.
+    """
+
+    def __init__(self, most: int = 16) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def once(self, name: Hashable, make: Callable[[], T]) -> T:
+        """The value of a name, which ``make`` gives when the name is asked for first."""
+        with self._lock:
+            if name in self._values:
+                self._values.move_to_end(name)
+                value: T = self._values[name]
+                return value
+        # Outside the lock: threads of one process may read different files at once.
+        made = make()
+        with self._lock:
+            self._values[name] = made
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Memo, (self._most,)
+
+
+_opened = Memo(4)
+
+
+class Shared(Generic[T]):
+    """A value that many jobs share. It is pickled once, and a worker opens it for its first job."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    @cached_property
+    def _packed(self) -> tuple[str, bytes]:
+        data = pickle.dumps(self.value)
+        return blake2b(data, digest_size=16).hexdigest(), data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open, self._packed
+
+
+def _open(name: str, data: bytes) -> Shared[Any]:
+    return _opened.once(name, lambda: Shared(pickle.loads(data)))
+
+
+# The loop.
+
+FAILED = "failed"
+
+
+class Answer(NamedTuple):
+    """The row of a job. Only a ``lasting`` row is kept in the journal: a failure of the question
+    itself is, one of the machine, of a changed file or of simdev (a bug) is not, so the next run
+    tries it again.
+    """
+
+    row: Row
+    lasting: bool = True
+
+
+def failed(reason: str) -> dict[str, Any]:
+    """The row of a job that has no figures."""
+    return {"status": FAILED, "reason": reason}
+
+
+def bug(error: Exception) -> str:
+    """The reason of an error that simdev did not raise on purpose."""
+    return f"a bug in simdev, not in your files: {type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop(Generic[J]):
+    """A loop under way: ``answer`` is called with every job that the journal has no row of, here or
+    in workers; up to ``few`` jobs are answered here in any case.
+    """
+
+    answer: Callable[[J], Answer]
+    n_jobs: int | None
+    version: str
+    journal: Journal | None
+    bar: Any
+    few: int
+
+    def rows(self, jobs: Mapping[str, J]) -> Iterator[tuple[str, Row]]:
+        """The rows of jobs by their keys: first those of the journal, then the others as they are
+        finished, each of which is kept at once. Raises InputError.
+        """
+        kept = {} if self.journal is None else self.journal.rows
+        missing = {key: job for key, job in jobs.items() if key not in kept}
+        yield from [(key, kept[key]) for key in jobs if key in kept]
+        for key, answer in self._answers(missing):
+            if self.journal is not None and answer.lasting:
+                self.journal.add(key, self.version, answer.row)
+            yield key, answer.row
+
+    def done(self, count: float) -> None:
+        """Moves the bar to so many jobs; those of the journal are counted from the beginning."""
+        self.bar.update(max(count - self.bar.n, 0))
+
+    def _answers(self, jobs: Mapping[str, J]) -> Iterator[tuple[str, Answer]]:
+        if len(jobs) <= self.few or is_serial(self.n_jobs):
+            yield from ((key, self.answer(job)) for key, job in jobs.items())
+            return
+        for key, answer in finished(partial(_guarded, self.answer), jobs, self.n_jobs):
+            yield key, Answer(failed(answer.reason), False) if isinstance(answer, Died) else answer
+
+
+def _guarded(answer: Callable[[J], Answer], job: J) -> Answer:
+    """An answer in a worker, where any other error would count as the worker's death."""
+    try:
+        return answer(job)
+    except SimdevError:
+        raise
+    except Exception as error:
+        raise SimdevError(bug(error)) from None
+
+
+@contextmanager
+def journaled(
+    kind: str,
+    answer: Callable[[J], Answer],
+    n_jobs: int | None,
+    version: str,
+    journal: str | os.PathLike[str] | None,
+    progress: bool | None,
+    wanted: Collection[str] | None = None,
+    few: int = 0,
+    **bar: Any,
+) -> Iterator[Loop[J]]:
+    """A loop with its journal, of the rows ``wanted`` there, and its bar on stderr, shown from two
+    seconds on (None: where stderr is a terminal); ``bar`` has further settings of tqdm.
+
+    ``n_jobs`` is joblib's: so many at once, -1 on all cores; None is what an enclosing
+    ``joblib.parallel_config`` says, else one. Where a worker dies, every job then under way is
+    tried once more, alone; a serial run tries nothing twice. Raises InputError.
+    """
+    from tqdm import tqdm
+
+    is_serial(n_jobs)  # refuses a wrong number before a journal is made
+    hidden = None if progress is None else not progress
+    with nullcontext() if journal is None else Journal(journal, wanted, kind) as book:
+        initial = len(book.rows) if book is not None and wanted is not None else 0
+        look = {"delay": 2, "disable": hidden, "file": steered(sys.stderr), "desc": kind}
+        with tqdm(initial=initial, **look | bar) as shown:
+            yield Loop(answer, n_jobs, version, book, shown, few)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from decimal import Decimal
@@ -23,14 +22,13 @@ from ...execution.scenario import OPTIONS, Scenario, fingerprint
 from ...files import preset_names
 from ...files.examples import scenario_path
 from ...files.reading import label, read_json, shown
-from ...files.scenario import config_path, table_path
+from ...files.scenario import PARTS, config_path, table_path
 from ...files.shape import VERSION
-from ...ground import PACKAGE
 from ...ground.errors import InputError, prefixed
 from ...ground.units import is_count
-from ...ground.version import __version__
 from ...nouns.strategy.parallelism import MOST, microbatches_of
-from .fields import PARTS, Read, opened, parse_path, with_field
+from .fields import Document, Read, opened, parse_path, with_field
+from .journal import sources_version
 
 # A scenario with several fields set; the global batch of a large model stays what it was.
 # Replicas and microbatches are ways to spread a batch, so plans can be compared only while that
@@ -40,36 +38,28 @@ SPREAD = ("dp", "microbatch")
 BATCH = ("microbatches", "global_batch")
 
 
-def with_fields(
-    document: Mapping[str, Any], settings: Mapping[str, Any], folder: str, read: Read
-) -> Mapping[str, Any]:
+def with_fields(document: Document, settings: Document, folder: str, read: Read) -> Document:
     """The scenario with other values at several paths, a whole part before its fields.
 
     Where ``dp`` or ``microbatch`` of its pipeline is set, and neither ``microbatches`` nor
     ``global_batch``, microbatches follow from the batch that it had. Raises InputError.
     """
-    paths = sorted(settings, key=len)
-    spread = {name: path for path in paths if (name := _of_pipeline(path)) in (*SPREAD, *BATCH)}
-    for path in paths:
-        if path not in spread.values():
+    spread: dict[str, str] = {}
+    for path in sorted(settings, key=len):
+        steps = parse_path(path)
+        name = steps[2] if len(steps) == 3 and steps[:2] == ("strategy", "pipeline") else None
+        if name in (*SPREAD, *BATCH):
+            spread[str(name)] = path
+        else:
             document = with_field(document, path, settings[path], folder, read)
-    if not spread:
-        return document
-    before = _pipeline(document, folder, read)
+    before = _pipeline(document, folder, read) if spread else {}
     for path in spread.values():
         document = with_field(document, path, settings[path], folder, read)
-    return _with_batch(document, before, spread)
+    return _with_batch(document, before, [*spread]) if spread else document
 
 
-def _of_pipeline(path: str) -> str:
-    """The field of a pipeline that a path leads to; "" where it leads elsewhere."""
-    steps = parse_path(path)
-    is_field = len(steps) == 3 and steps[:2] == ("strategy", "pipeline")
-    return str(steps[2]) if is_field else ""
-
-
-def _pipeline(document: Mapping[str, Any], folder: str, read: Read) -> Mapping[str, Any]:
-    """What a scenario says of its pipeline, wherever that stands."""
+def _pipeline(document: Document, folder: str, read: Read) -> Document:
+    """The pipeline of a scenario, whether its strategy is written there or in a file."""
     part = document.get("strategy", {})
     if not isinstance(part, (str, dict)):
         return {}
@@ -78,9 +68,7 @@ def _pipeline(document: Mapping[str, Any], folder: str, read: Read) -> Mapping[s
     return pipeline if isinstance(pipeline, Mapping) else {}
 
 
-def _with_batch(
-    document: Mapping[str, Any], before: Mapping[str, Any], spread: Mapping[str, str]
-) -> Mapping[str, Any]:
+def _with_batch(document: Document, before: Document, spread: Collection[str]) -> Document:
     """The scenario, whose pipeline was another before the fields in ``spread`` were set."""
     pipeline = dict(document["strategy"]["pipeline"])
     given = [name for name in BATCH if name in spread]
@@ -88,18 +76,14 @@ def _with_batch(
         # What the scenario says of the other goes with the batch that it had.
         pipeline = {k: v for k, v in pipeline.items() if k in given or k not in BATCH}
     elif "global_batch" not in pipeline:
-        was, now = (_counts(part) for part in (before, pipeline))
-        if was is None or now is None:
+        was, now = (
+            [part.get(name, 1) for name in (*SPREAD, BATCH[0])] for part in (before, pipeline)
+        )
+        if not all(is_count(count) and 0 < count <= MOST for count in (*was, *now)):
             return document  # what is no count is told by who reads it
         with prefixed("strategy.pipeline."):
             pipeline["microbatches"] = microbatches_of(prod(was), *now[:2])
     return {**document, "strategy": {**document["strategy"], "pipeline": pipeline}}
-
-
-def _counts(pipeline: Mapping[str, Any]) -> list[int] | None:
-    """Replicas, samples of a microbatch and microbatches; None where any is no count."""
-    counts = [pipeline.get(name, 1) for name in (*SPREAD, BATCH[0])]
-    return counts if all(is_count(count) and 0 < count <= MOST for count in counts) else None
 
 
 # What reads or draws answers but takes no part in them. A module that is not named here counts:
@@ -109,20 +93,20 @@ APART = (
     r"|search(?!/sweep/))/"
 )
 
-Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
+Source = str | os.PathLike[str] | Document | Scenario
 SINGLE = (str, os.PathLike, Mapping, Scenario)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """What a worker needs: the scenario, ``digests`` of its parts, and the engine's ``version``
+    """A job of a sweep: the scenario, ``digests`` of its parts, and the ``version`` of the engine
     that must answer.
 
     In a document every file is named by its absolute path.
     """
 
     key: str
-    scenario: Mapping[str, Any] | Scenario
+    scenario: Document | Scenario
     digests: Mapping[str, str]
     version: str
 
@@ -132,13 +116,13 @@ class Row:
     """A row to be: the scenario's name, the values set, and the point, or why there is none."""
 
     label: str
-    settings: Mapping[str, Any]
+    settings: Document
     point: SweepPoint | None = None
     problem: str | None = None
 
 
 class Sources:
-    """What was read and hashed so far: many scenarios name the same files."""
+    """Files and parts that were read and hashed so far: many scenarios name the same ones."""
 
     def __init__(self) -> None:
         self.read = cache(read_json)
@@ -187,36 +171,16 @@ def engine_version() -> str:
     return sources_version(APART)
 
 
-@cache
-def sources_version(apart: str) -> str:
-    """The version of simdev and a hash of the sources and tables that make an answer:
-    ``0.1.0+1f0a9c3e``; those whose paths begin as the pattern ``apart`` take no part in it.
-
-    An edit to a source changes it, so that no result of the code before is taken for one of the
-    code after.
-    """
-    digest = hashlib.sha256()
-    for source in sorted(
-        [*PACKAGE.rglob("*.py"), *(PACKAGE / "files" / "presets").rglob("*.json")]
-    ):
-        place = source.relative_to(PACKAGE)
-        if not re.match(apart, f"{place.with_suffix('').as_posix()}/"):
-            digest.update(f"{place.as_posix()}\0".encode() + source.read_bytes() + b"\0")
-    return f"{__version__}+{digest.hexdigest()[:8]}"
-
-
 def as_simulate_says(reason: str) -> str:
     """A reason as ``simdev simulate`` says it: points name files by their absolute paths."""
     return reason.replace(os.path.join(os.getcwd(), ""), "")
 
 
-def rows_of(
-    scenarios: Source | Iterable[Source], points: Iterable[Mapping[str, Any]]
-) -> Iterator[Row]:
+def rows_of(scenarios: Source | Iterable[Source], points: Iterable[Document]) -> Iterator[Row]:
     """Every scenario at every point of a grid, in this order: the rows of the result.
 
-    What a file lacks is told in its rows. Raises InputError where a scenario is neither a path, an
-    object nor a Scenario.
+    The rows of a file that lacks something tell it. Raises InputError where a scenario is neither a
+    path, an object nor a Scenario.
     """
     if isinstance(scenarios, SINGLE):
         scenarios = [scenarios]
@@ -234,7 +198,7 @@ def rows_of(
             yield _row(name, source, settings, sources)
 
 
-def _row(name: str, source: Source, settings: Mapping[str, Any], sources: Sources) -> Row:
+def _row(name: str, source: Source, settings: Document, sources: Sources) -> Row:
     try:
         if isinstance(source, Scenario):
             return Row(name, settings, _scenario_point(source, settings, sources))
@@ -249,7 +213,7 @@ def _row(name: str, source: Source, settings: Mapping[str, Any], sources: Source
         return Row(name, settings, problem=str(error).removeprefix(f"{name}: "))
 
 
-def _document(value: Any) -> Mapping[str, Any]:
+def _document(value: Any) -> Document:
     if not isinstance(value, dict):
         raise InputError(f"must be an object (a scenario), got {shown(value)}")
     if "version" not in value:
@@ -257,9 +221,7 @@ def _document(value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _scenario_point(
-    scenario: Scenario, settings: Mapping[str, Any], sources: Sources
-) -> SweepPoint:
+def _scenario_point(scenario: Scenario, settings: Document, sources: Sources) -> SweepPoint:
     if settings:
         field = next(iter(settings))
         raise InputError(
@@ -271,7 +233,7 @@ def _scenario_point(
     return SweepPoint(_key(digests | options), scenario, digests, engine_version())
 
 
-def _document_point(document: Mapping[str, Any], folder: str, sources: Sources) -> SweepPoint:
+def _document_point(document: Document, folder: str, sources: Sources) -> SweepPoint:
     document = {key: _with_paths(key, value, folder) for key, value in document.items()}
     digests: dict[str, str] = {}
     for part in PARTS:
@@ -317,7 +279,7 @@ def _with_paths(part: str, value: Any, folder: str) -> Any:
     return value if is_name.get(part) and not os.path.exists(path) else path
 
 
-def _key(content: Mapping[str, Any]) -> str:
+def _key(content: Document) -> str:
     return _sha256(_canonical({"simdev": engine_version(), "scenario": content}))[:32]
 
 
@@ -326,7 +288,7 @@ def _sha256(text: str) -> str:
 
 
 def _canonical(value: Any) -> str:
-    """A text that is equal for equal content, in whatever order its keys stand.
+    """A text that is equal for equal content, whatever the order of its keys.
 
     Raises InputError.
     """
@@ -337,7 +299,7 @@ def _canonical(value: Any) -> str:
 
 
 def _tagged(value: Any) -> Any:
-    """What JSON has no form for, told apart from texts that look alike."""
+    """A form for values that JSON has none for; it tells them from texts that look alike."""
     if isinstance(value, Mapping):
         return dict(value)
     # 1.50 and 1.5 are the same number.

@@ -1,34 +1,199 @@
-"""``sweep``: many scenarios, one table; answered here, one after another, or wherever joblib's
-backend takes them (``simdev.ground.jobs``).
+"""``sweep``: many scenarios, one table. Each point ends in a row of figures, or with the reason why
+there is none.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from ...ground.errors import refuse, steered
-from ...ground.jobs import Died, finished, is_serial
+from ...costs import KNOWN, CostModel
+from ...execution.scenario import Scenario, load_scenario, prepare, require_possible, scenario_of
+from ...files import read_scenario
+from ...ground.errors import InputError, SimdevError, refuse
 from ...ground.units import written
-from .answer import Answer, Memo, answer, failed, problem_of
-from .grid import Grid, points
-from .journal import Journal
-from .point import SINGLE, Row, Source, SweepPoint, as_simulate_says, rows_of
+from ...lowering import Prepared
+from ...nouns.graph import Graph
+from ...report import Report, run
+from ...report.results import RATES
+from .fields import Document, Grid, points
+from .journal import Answer, Memo, Shared, bug, failed, journaled
+from .point import (
+    SINGLE,
+    Row,
+    Source,
+    SweepPoint,
+    as_simulate_says,
+    engine_version,
+    file_digest,
+    rows_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
+OK, INFEASIBLE = "ok", "infeasible"
+
+
+class _ChangedError(SimdevError):
+    """A file no longer is what its point was made of."""
+
+
+def answer(memo: Shared[Memo], point: SweepPoint) -> Answer:
+    """Simulate the scenario. The row tells what is wrong with it.
+
+    Raises InputError where this process runs another simdev than the sweep.
+    """
+    if point.version != engine_version():
+        raise InputError(
+            f"a worker runs simdev {engine_version()}, this sweep {point.version}: install the same"
+        )
+    try:
+        scenario = _scenario(point, memo.value)
+        prepared = _prepared(point, scenario, memo.value)
+        return Answer(row_of(scenario, run(scenario, prepared)))
+    except _ChangedError as error:
+        return Answer(failed(str(error)), lasting=False)
+    except SimdevError as error:
+        return Answer(failed(_reason(point, error)))
+    except (MemoryError, OSError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        return Answer(failed(reason), lasting=False)
+    except Exception as error:
+        return Answer(failed(bug(error)), lasting=False)
+
+
+def problem_of(point: SweepPoint, memo: Memo) -> str | None:
+    """Why a scenario cannot be, as far as that is known before it is lowered; None where it may."""
+    try:
+        scenario = _scenario(point, memo)
+        require_possible(scenario, _prepared(point, scenario, memo))
+    except _ChangedError:
+        return None
+    except SimdevError as error:
+        return _reason(point, error)
+    except Exception:
+        return None  # what is wrong with the machine, or a bug, is told in its row
+    return None
+
+
+def _scenario(point: SweepPoint, memo: Memo) -> Scenario:
+    """The scenario with parts shared with earlier points, so that costs and the like are worked out
+    once.
+    """
+    source, digests = point.scenario, point.digests
+    if isinstance(source, Scenario):
+        nouns: dict[str, Any] = {}
+        for noun in ("graph", "cluster", "costs"):
+            value = getattr(source, noun)
+            nouns[noun] = memo.once((noun, digests[noun]), lambda value=value: value)  # type: ignore[misc]
+        return replace(source, **nouns)
+
+    def reading(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
+        # A model's name is a graph to one reader and sizes to another; both that and a strategy may
+        # name a file.
+        others = digests.get("config"), digests.get("table")
+        name = part.partition("[")[0], digests[part], read.__name__, others
+        return memo.once(name, lambda: read(_unchanged(value, digests[part])))
+
+    parts = read_scenario(source, reading, try_placement=False)
+    profiles = tuple(
+        digest for part, digest in digests.items() if part.startswith(("profile", "devices"))
+    )
+    name = ("costs", parts.profiles is None, profiles, tuple(spec.kind for spec in parts.specs))
+    return scenario_of(parts, costs=memo.once(name, lambda: CostModel(parts.profiles, parts.specs)))
+
+
+def _prepared(point: SweepPoint, scenario: Scenario, memo: Memo) -> Prepared | None:
+    """The prepared graph for lowering, shared with scenarios of other strategies, and in part with
+    those on other clusters.
+    """
+    if not isinstance(scenario.graph, Graph):
+        return None
+    # What is kept under an id keeps its object, so no other gets this id meanwhile.
+    name = point.digests["graph"], id(scenario.costs), repr(scenario.memory)
+    first = memo.once(("first", *name), lambda: prepare(scenario))
+    cluster = scenario.cluster
+    return memo.once(("prepared", *name, point.digests["cluster"]), lambda: first.on(cluster))
+
+
+def _unchanged(value: Any, digest: str) -> Any:
+    """The value; a file must still have the content under whose key the answer is kept."""
+    is_file = isinstance(value, str) and not digest.startswith(("name:", "unreadable"))
+    if is_file and file_digest(value) != digest:
+        raise _ChangedError(f"{value}: changed during the sweep; run it again")
+    return value
+
+
+def _reason(point: SweepPoint, error: SimdevError) -> str:
+    """The reason that ``simdev simulate`` gives for the scenario."""
+    # Reading it whole tells more than the sweep, which stops at the first part with a problem.
+    if isinstance(error, InputError) and not isinstance(point.scenario, Scenario):
+        try:
+            load_scenario(point.scenario)
+        except SimdevError as whole:
+            return str(whole)
+    return str(error)
+
+
+def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
+    """The figures of a report; their names are those of ``simdev simulate --json`` where it tells
+    them too.
+
+    Of a large model ``ops`` counts the simulated ones, where one device may represent many alike.
+    """
+    graph, training, working = scenario.graph, report.training, report.working
+    devices, steady = report.devices, report.steady
+    rates = report.throughput.to_json() if report.throughput else {}
+    over = [device.memory for device in devices if device.memory.overflow is not None]
+    return {
+        "status": OK if report.feasible else INFEASIBLE,
+        "reason": "; ".join(map(_excess, over)) or None,
+        "graph_name": graph.name,
+        "cluster_name": scenario.cluster.name,
+        "ops": len(graph.ops) if isinstance(graph, Graph) else sum(d.ops for d in devices),
+        "devices": training.large.parallelism.devices if training else len(working),
+        "step_time_s": report.seconds,
+        "step_time_ps": report.step_ps,
+        "first_step_s": steady and steady.first_ps / 1e12,
+        "trace_s": steady and report.trace_ps / 1e12,
+        "steps": steady and steady.steps,
+        "cycle": steady and steady.cycle,
+        "feasible": report.feasible,
+        "memory_excess_bytes": report.memory_excess,
+        "peak_bytes": max((device.memory.peak for device in devices), default=0),
+        "utilization": sum(d.utilization for d in working) / max(len(working), 1),
+        "bubble": report.bubble,
+        "exposed_communication": report.exposed,
+        "transfers": report.transfer_count,
+        "transfer_bytes": report.transfer_bytes,
+        **{f"blame_{blame}_s": ps / 1e12 for blame, ps in report.blame.items()},
+        "cost_estimated": math.fsum(
+            share for rung, share in report.costs.items() if rung not in KNOWN
+        ),
+        "cost_rel_err": report.cost_rel_err,
+        "mfu": training and training.mfu,
+        **{name: rates.get(name) for name in RATES},
+        "engine": report.engine,
+    }
+
+
+def _excess(memory: Any) -> str:
+    return f"{memory.device}: {memory.peak - memory.capacity} bytes over its {memory.capacity}"
+
 
 # Values of a sweep that cannot be, found before the first scenario is simulated.
 
 
 def impossible(
     rows: Sequence[Row],
-    points: Sequence[Mapping[str, Any]],
+    points: Sequence[Document],
     plain: Callable[[], Sequence[Row]],
     memo: Memo,
 ) -> Iterator[str]:
@@ -66,9 +231,6 @@ def impossible(
             yield f"{wrong[0].label}: {path}={value}: {reason.removeprefix(f'{path}: ')}"
 
 
-_memo = Memo()
-
-
 def sweep(
     scenarios: Source | Iterable[Source],
     grid: Grid | None = None,
@@ -103,7 +265,7 @@ def sweep(
     Both have a reason, and neither stops the sweep. A failure that depends on the machine (out of
     memory, a dead worker) is not kept in the journal. Raises InputError for a grid that cannot be,
     before anything is simulated or written: also for a value with which no scenario can be
-    (``possible.impossible``); and for a journal that cannot be written or that another sweep holds.
+    (``impossible``); and for a journal that cannot be written or that another sweep holds.
     """
     # pandas takes half a second, which a grid that cannot be shall not cost.
     each, memo = points(grid), Memo()
@@ -116,53 +278,12 @@ def sweep(
     from .frame import frame
 
     distinct = {row.point.key: row.point for row in rows if row.point is not None}
-    with nullcontext() if journal is None else Journal(journal, distinct.keys()) as book:
-        figures = _answered(distinct, book, n_jobs, progress, memo)
+    figures: dict[str, Mapping[str, Any]] = {}
+    with journaled(
+        "sweep", partial(answer, Shared(memo)), n_jobs, engine_version(), journal, progress,
+        distinct.keys(), total=len(distinct), unit="scenario",
+    ) as loop:  # fmt: skip
+        for key, row in loop.rows(distinct):
+            figures[key] = row
+            loop.done(len(figures))
     return frame(rows, figures)
-
-
-def _answered(
-    wanted: Mapping[str, SweepPoint],
-    journal: Journal | None,
-    n_jobs: int | None,
-    progress: bool | None,
-    memo: Memo,
-) -> dict[str, Mapping[str, Any]]:
-    """The figures of every point by its key, from the journal or simulated now."""
-    from tqdm import tqdm
-
-    figures = {} if journal is None else dict(journal.rows)
-    missing = [point for key, point in wanted.items() if key not in figures]
-    hidden = None if progress is None else not progress
-    with tqdm(
-        total=len(wanted), initial=len(figures), delay=2, disable=hidden, unit="scenario",
-        desc="sweep", file=steered(sys.stderr),
-    ) as bar:  # fmt: skip
-        for result in answers(missing, n_jobs, memo) if missing else ():
-            if journal is not None and result.lasting:
-                journal.add(result.key, wanted[result.key].version, result.row)
-            figures[result.key] = result.row
-            bar.update()
-    return figures
-
-
-def answer_here(point: SweepPoint) -> Answer:
-    """Answer in a worker, which keeps what it has read for the next point."""
-    return answer(point, _memo)
-
-
-def answers(
-    points: Iterable[SweepPoint], n_jobs: int | None = None, memo: Memo | None = None
-) -> Iterator[Answer]:
-    """The answers in the order in which they are finished; a serial run goes on from ``memo``.
-
-    ``n_jobs`` is joblib's: so many at once, -1 on all cores; None (the default) is what an
-    enclosing ``joblib.parallel_config`` says, else one. Where a worker dies, every scenario then
-    under way is tried once more, alone; a serial run tries nothing twice. Raises InputError.
-    """
-    if is_serial(n_jobs):
-        memo = memo or Memo()
-        yield from (answer(point, memo) for point in points)
-        return
-    for key, result in finished(answer_here, {point.key: point for point in points}, n_jobs):
-        yield Answer(key, failed(result.reason), False) if isinstance(result, Died) else result
