@@ -43,9 +43,9 @@ from .transfer import (
 class Built(NamedTuple):
     """The task graph of a placement, with fifo queues; its first tasks are the ops.
 
-    ``consumers`` are the ops that each transfer task serves, ``buffer_of`` the buffer in which each
-    output lies (a view's is that of its base, NONE: none), ``ends`` the last messages of each
-    collective that runs as its messages.
+    ``consumers`` are the ops that each transfer task serves, ``buffer_of`` the buffer of each
+    output (a view has that of its base, NONE: none), ``ends`` the last messages of each collective
+    that runs as its messages.
     """
 
     task_graph: TaskGraph
@@ -284,7 +284,7 @@ class _Tasks:
         return ends
 
     def task_graph(self) -> TaskGraph:
-        """What was written."""
+        """The finished task graph."""
         task_graph = on_cluster(self.columns, self.prepared)
         sharing = self._sharing(task_graph.tasks)
         return replace(task_graph, sharing=sharing) if sharing else task_graph

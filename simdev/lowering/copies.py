@@ -34,8 +34,8 @@ Turns = Callable[[int], Sequence[int]]
 class Copies:
     """The tasks that ``again`` marks, run ``count`` times.
 
-    Rows go run after run, in each in the order of the task graph. What runs once stands in the
-    first run, or, where ``late`` marks it, in the last. Copies are named ``name`` + ``mark`` +
+    Rows go run after run, in each in the order of the task graph. A task that runs once does so in
+    the first run, or, where ``late`` marks it, in the last. Copies are named ``name`` + ``mark`` +
     number, from the second run on.
     """
 
@@ -46,7 +46,7 @@ class Copies:
 
     @cached_property
     def by_run(self) -> Ints:
-        """By run and task its row; what runs once has the same in all."""
+        """By run and task its row; a task that runs once has one row for all runs."""
         there = _there(self.again, self.late, self.count)
         rows = (np.cumsum(there) - 1).reshape(there.shape)
         once = np.flatnonzero(~self.again)
@@ -66,7 +66,7 @@ class Copies:
         return once + (len(self.again) - once) * self.count
 
     def rows(self, tasks: Ints | slice, run: int) -> Ints:
-        """The rows of these tasks in a run; what runs once has the same in all."""
+        """The rows of these tasks in a run; a task that runs once has one row for all runs."""
         rows: Ints = self.by_run[run, tasks]
         return rows
 
@@ -97,7 +97,7 @@ class Copies:
 
 
 def _there(again: Bools, late: Bools, count: int) -> Bools:
-    """By run and task whether it stands there: what runs once in the first run, or in the last
+    """By run and task whether it is there: one that runs once in the first run, or in the last
     where it is late.
     """
     there = np.tile(again, (count, 1))
@@ -127,9 +127,9 @@ def copied(
     """The task graph with its copies.
 
     ``edges`` are further ones, as pairs of rows of the result, ``sequences`` those of the fixed
-    queues. ``turns`` tells the runs in the order in which a task that adds to a gradient runs for
-    them (None: ascending), ``later`` by how much the priority of each task rises from run to run.
-    Raises InputError.
+    queues. ``turns`` gives the order of the runs in which a task adds to a gradient (None:
+    ascending), ``later`` by how much the priority of each task rises from run to run. Raises
+    InputError.
     """
     buffers, chains = _buffers(task_graph.buffers, copies, turns)
     edges = np.concatenate((edges, np.array(chains, np.int64).reshape(-1, 2)))
@@ -170,7 +170,7 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints, later: Ints | None) -> Tas
 
 
 def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
-    """Those within a run, and from and to what runs once; ``edges`` are more."""
+    """The successors within a run, and from and to tasks that run once; ``edges`` are more."""
     before, after = successors.owners(), successors.ids
     rows = copies.rows(slice(None), 0)
     befores, afters = [edges[:, 0], rows[before]], [edges[:, 1], rows[after]]
@@ -187,7 +187,7 @@ def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
 def _buffers(
     buffers: Buffers, copies: Copies, turns: Turns | None
 ) -> tuple[Buffers, list[tuple[int, int]]]:
-    """The buffers, single ones first, and in what order tasks add to those that all runs share.
+    """The buffers, single ones first, and the order in which tasks add to shared ones.
 
     A buffer is filled in each run where its filler runs again, and nothing that reads it runs once.
     """
@@ -245,7 +245,7 @@ def _names(names: Sequence[str], first: int, count: int, mark: str) -> Lazy:
 def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tuple[int, ...]]:
     """The fixed sequences of the queues, one run after the other.
 
-    What runs once stands in the last run where ``late`` marks it, else in the first.
+    A task that runs once is in the last run where ``late`` marks it, else in the first.
     """
     return {
         queue: tuple(in_runs(copies, np.array(resource.sequence, np.int64), late)[0].tolist())

@@ -1,4 +1,6 @@
-"""The rows of the schedule's actions, rank by rank, and what they wait for on other ranks."""
+"""The rows of the schedule's actions, rank by rank, with their edges to other ranks, and the rows
+behind the last microbatch.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,8 @@ def add_actions(program: Program, rank: int) -> None:
 def _chain(
     program: Program, templates: Sequence[Template], bases: Sequence[int], overlaps: Sequence[bool]
 ) -> None:
-    """The main rows of actions one after the other; those of one that overlaps and those of the
-    next each by themselves, so that what one computes hides what the other exchanges.
+    """The main rows of actions one after the other; rows of two actions that overlap form two
+    chains, so that one computes while the other exchanges.
     """
     if not any(overlaps):
         main = np.concatenate([template.main for template in templates])
@@ -78,7 +80,7 @@ def _chain(
 
 
 def _gate(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
-    """What a turn fetches ahead waits for the turn that comes ``prefetch`` + 1 before it."""
+    """Let the fetches of a turn wait for the turn that comes ``prefetch`` + 1 before it."""
     p, ahead = program.parallelism, 1 + program.parallelism.prefetch
     if p.zero < 3 and "activations" not in p.offload:
         return
@@ -138,7 +140,7 @@ def _of_turns(
 def _hold_back_table(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
     """The classifier begins the gradient of the embedding's table when the last one is reduced.
 
-    That keeps no more than one; ours, as nobody tells how a table is held back.
+    One gradient is kept at most; ours, for no source says how a table is held back.
     """
     done: list[int] = []
     for template, base in zip(templates, bases, strict=True):
@@ -150,7 +152,7 @@ def _hold_back_table(program: Program, templates: Sequence[Template], bases: Seq
 
 
 def add_sends(program: Program) -> None:
-    """What other ranks wait for: activations forward, gradients back."""
+    """Edges to other ranks: activations forward, gradients back."""
     for part, sender in program.placed.items():
         if sender.template.transfer != NONE:
             sent = np.flatnonzero(sender.base != NONE)
@@ -270,7 +272,7 @@ def _updates(program: Program, tail: Template) -> list[int]:
 
 
 def tie(program: Program) -> None:
-    """Adds up the gradients of a tied table whose embedding and classifier stand on two ranks.
+    """Add up the gradients of a tied table whose embedding and classifier are on two ranks.
 
     Where one rank has both stages (DualPipe, DualPipeV, a folded table) it adds up the gradient as
     it computes it, and the two copies of DualPipe join it as any other (``join_copies``). From ZeRO

@@ -28,7 +28,7 @@ ENDS = "embedding", "classifier"
 
 
 class Queue(NamedTuple):
-    """What a row holds: a queue for each group of a class on each rank, and what its rows do."""
+    """A queue for each group of a class on each rank, and the role of its rows."""
 
     prefix: str
     groups: int
@@ -157,7 +157,7 @@ class Template:
         return self.transfer
 
     def swap(self, queue: int, rank: int, size: int, layer: int) -> int:
-        """A row that sends to the other copy of a stage what that one sends as well."""
+        """A row that swaps data with the rank of the other copy of a stage."""
         duration = self.durations.transfer(self.rank, rank, size)
         return self.add(queue, duration, size, layer, roles.DATA)
 
@@ -209,8 +209,8 @@ class Placed:
 
 
 class Ends(NamedTuple):
-    """Rows behind a rank's last action: the optimizer's ``updates``, those that ``complete`` the
-    gradient of each bucket there (ZeRO 0 and 1), and those that gather what was updated.
+    """Rows behind a rank's last action: the optimizer's ``updates``, the rows that ``complete`` the
+    gradient of each bucket there (ZeRO 0 and 1), and the ``gathers`` of updated parameters.
     """
 
     updates: tuple[int, ...]
@@ -219,7 +219,7 @@ class Ends(NamedTuple):
 
 
 class BufferRows(NamedTuple):
-    """Buffers alike on a rank: of each the row that fills it, and in its line those that read."""
+    """Buffers alike on a rank: by buffer the row that fills it, and a line of rows that read it."""
 
     rank: int
     size: int
@@ -265,7 +265,7 @@ class Program:
         return 1 + self.schedule.bidirectional
 
     def rank(self, stage: int, way: int) -> int:
-        """Which rank has a stage, of the copy whose microbatches go this way."""
+        """The rank of a stage, in the copy whose microbatches go this way."""
         return self.schedule.home[self.schedule.first_replica[stage] + way]
 
     def numbers(self, rank: int) -> Ints:

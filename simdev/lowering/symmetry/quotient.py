@@ -180,7 +180,7 @@ class Reduction:
         return part(reading, ((axis, (number * extent, (number + count) * extent)),))
 
     def _require_closed(self, i: int) -> None:
-        """What a replica reads of tensors that are cut lies in its part of them."""
+        """Require that a replica reads only its own part of tensors that are cut."""
         for number in dict.fromkeys((0, 1, self.replicas - 1)):
             needs = self.part(i, number).needs
             for (producer, output), region in zip(
@@ -329,7 +329,7 @@ def _idle(cluster: Cluster, used: dict[int, int]) -> Iterator[int]:
 
 
 def traits(cluster: Cluster, device: int, used: bool) -> Hashable:
-    """What a device has in common with those that run as it does, and hold as much."""
+    """The traits that devices share which run alike and hold as much."""
     there = cluster.devices[device]
     held = there.kind, there.memory, there.staging
     # Where nothing runs, how fast it would run does not matter.
