@@ -105,7 +105,7 @@ class CostedGraph:
         return self._durations[kind]
 
     def host_cost(self, op: int, kind: str) -> HostCost | None:
-        """The cost of dispatching an op on the host of a kind of device, None where it is unknown."""
+        """The cost of dispatching an op on the host of a kind of device, None if unknown."""
         key = op, kind
         if key not in self._host_costs:
             self._host_costs[key] = self.costs.host_cost(self.graph, op, kind)
@@ -243,7 +243,7 @@ class Prepared:
 
     @property
     def holders(self) -> Mapping[tuple[int, int], int]:
-        """The ops that free tensors held by the program, by (producer, output), where that counts."""
+        """The ops that free tensors held by the program, by (producer, output)."""
         return self.graph.holders if self.memory.is_pytorch else {}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The transfers of a placement, and the tasks, queues and reserves that passes write of a cluster."""
+"""The transfers of a placement, and the tasks, queues and reserves of a cluster."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def resources(fabric: Fabric) -> list[Resource]:
 
 
 def add_reserves(columns: Columns, prepared: Prepared) -> None:
-    """Buffers of the framework and the communication library on each device, whatever runs there."""
+    """Buffers that the framework and the communication library hold on each device."""
     names = (*OUTSIDE, *WORKSPACES)
     kinds = (*OUTSIDE, *["workspace"] * len(WORKSPACES))
     for device, sizes in enumerate(prepared.reserves):
