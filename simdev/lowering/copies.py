@@ -62,7 +62,7 @@ class Copies:
     @property
     def total(self) -> int:
         """How many tasks there are in all."""
-        once = np.count_nonzero(~self.again)
+        once = int(np.count_nonzero(~self.again))
         return once + (len(self.again) - once) * self.count
 
     def rows(self, tasks: Ints | slice, run: int) -> Ints:

@@ -148,7 +148,7 @@ class Timings:
 
     def _collective_ps(self, name: str, size: int, pattern: int) -> int:
         """How long a collective of the first group of a pattern takes beside those of others."""
-        group, *beside = [[device for device, _ in flows] for flows in self.flows[pattern]]
+        group, *beside = [tuple(device for device, _ in flows) for flows in self.flows[pattern]]
         return self.model.cost(name, group, size, beside).ps
 
     def _sent(self, size: int, pattern: int) -> list[tuple[int, int]]:
