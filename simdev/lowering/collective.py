@@ -29,7 +29,7 @@ from ..costs.collectives import (
     collective_model,
     pieces_of,
 )
-from ..ground.errors import InputError
+from ..ground.errors import InputError, collecting, refuse
 from ..ground.units import MAX_PS, PS_PER_SECOND, transmission_ps
 from ..nouns.cluster import Cluster
 from ..nouns.fabric import Fabric, fabric_of
@@ -308,17 +308,12 @@ def rings(graph: Graph, positions: Sequence[int], communicators: Communicators) 
     ring_of: dict[int, Ring] = {}
     problems: list[str] = []
     for i in positions:
-        reasons = collective_problems(graph, communicators.cluster, i)
-        wrong = [f"ops[{i}].{reason}" for reason in reasons]
-        try:
-            if not wrong:
+        reasons = list(collective_problems(graph, communicators.cluster, i))
+        problems += [f"ops[{i}].{reason}" for reason in reasons]
+        if not reasons:
+            with collecting(problems, f'ops[{i}]: "{graph.ops[i].name}": '):
                 ring_of[i] = _ring(graph, i, communicators)
-        except InputError as error:
-            name = graph.ops[i].name
-            wrong = [f'ops[{i}]: "{name}": {problem}' for problem in error.problems]
-        problems += wrong
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return ring_of
 
 

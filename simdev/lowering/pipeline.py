@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, prefixed, refuse
 from ..ground.units import picoseconds
 from ..nouns.memory import MemoryModel
 from ..nouns.schedules import (
@@ -64,13 +64,9 @@ def schedule_of(p: Parallelism, large: bool = False) -> Schedule:
             raise InputError(f"schedule: {name} {reason}")
         schedule = named_schedule(p.schedule, p.pp, p.microbatches, p.chunks, shape=large)
     else:
-        try:
+        with prefixed("table: "):
             schedule = read_csv(p.table)
-        except InputError as error:
-            raise InputError(f"table: {problem}" for problem in error.problems) from None
-    problems = list(_schedule_problems(schedule, p, large))
-    if problems:
-        raise InputError(problems)
+    refuse(_schedule_problems(schedule, p, large))
     return schedule
 
 

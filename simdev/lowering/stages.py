@@ -10,13 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, prefixed, refuse
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part, Schedule
@@ -89,8 +88,7 @@ def _by_pattern(
         f'stages: "{op}" matches "{key}" and "{other}", of different stages'
         for op, key, other in keys.clashes
     ]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     stage_of: dict[int, int] = {}
     wrong: dict[tuple[int, int], str] = {}  # one op is told for each two stages
     for i in forward:
@@ -101,8 +99,7 @@ def _by_pattern(
             name = graph.ops[i].name
             problem = f'stages: "{name}" of stage {stage} needs what stage {late} makes'
             wrong.setdefault((stage, late), problem)
-    if wrong:
-        raise InputError(wrong.values())
+    refuse(wrong.values())
     return stage_of
 
 
@@ -257,13 +254,13 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
     Raises InputError, MissingCostError.
     """
     graph = prepared.graph
-    with _problems_of_the_pipeline():
+    with prefixed("strategy.pipeline."):
         schedule = schedule_of(pipeline)
         ranks = _ranks(prepared.cluster, schedule, pipeline.ranks)
     homes = [ranks[rank] for rank in schedule.rank_of]
     # Nothing for what is unknown (below 0): building refuses it, and tells of every op.
     lengths = np.maximum(prepared.duration[:, homes], 0)
-    with _problems_of_the_pipeline():
+    with prefixed("strategy.pipeline."):
         stage_of = stages_of(graph, pipeline.stages, lengths)
     placement = _placement(prepared, [homes[stage] for stage in stage_of])
     built = build(prepared, placement)
@@ -290,15 +287,6 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
         stages=tuple(stage_of),
         dispatches=in_given_turns(prepared, whole, copies, placement, built.ends),
     )
-
-
-@contextmanager
-def _problems_of_the_pipeline() -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        problems = [f"strategy.pipeline.{problem}" for problem in error.problems]
-        raise InputError(problems, error.file) from None
 
 
 def _across(
@@ -340,8 +328,7 @@ def _ranks(cluster: Cluster, schedule: Schedule, names: Sequence[str]) -> list[i
             problems.append(f'ranks[{rank}]: "{name}" is a switch')
         elif name in names[:rank]:
             problems.append(f'ranks[{rank}]: "{name}" is rank {names.index(name)} already')
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return [cluster.index[name] for name in names]
 
 

@@ -95,10 +95,14 @@ def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
         degrees = f"{' x '.join(names)}: {counts} = {p.devices} devices"
         reason = f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}'
         raise InputError(f"{reason}; `simdev plan` tries all degrees that fit it")
+    return RankGrid(dealt(cluster, p.pp), p.replicas, p.tp, p.ep, p.cp)
+
+
+def dealt(cluster: Cluster, pp: int) -> tuple[tuple[int, ...], ...]:
+    """The workers of each rank of a pipeline."""
     # Ranks of the pipeline are outermost: tp needs the links inside a node most, pp the least.
-    each = p.replicas * p.tp
-    ranks = tuple(usable[rank * each : (rank + 1) * each] for rank in range(p.pp))
-    return RankGrid(ranks, p.replicas, p.tp, p.ep, p.cp)
+    workers, each = tuple(cluster.workers), len(cluster.workers) // pp
+    return tuple(workers[rank * each : (rank + 1) * each] for rank in range(pp))
 
 
 Crossing = tuple[list[int], int]

@@ -116,6 +116,11 @@ class Alike:
                 seen[node, twin] += 1
         return tuple(tuple(places[device] for flow in flows for device in flow) for flows in groups)
 
+    def sort(self, devices: Sequence[int]) -> Hashable:
+        """Equal for devices of the same kinds, one by one, that cost the same together."""
+        kinds = tuple(self.cluster.devices[device].kind for device in devices)
+        return self.pattern([[(device, device) for device in devices]]), kinds
+
     @cached_property
     def _working(self) -> list[int]:
         """The nodes with devices that run ops."""

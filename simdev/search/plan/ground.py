@@ -12,7 +12,7 @@ import numpy as np
 from ...costs.collectives import collective_model
 from ...ground.units import parse_bytes
 from ...lowering.hybrid import Timings, even_layers
-from ...lowering.hybrid.durations import Durations
+from ...lowering.hybrid.durations import Durations, dealt
 from ...lowering.hybrid.program import Program
 from ...lowering.hybrid.templates import Writer
 from ...nouns.cluster import Cluster
@@ -83,29 +83,17 @@ class Ground:
     @cached_property
     def _node(self) -> int:
         """How many workers in a row are a node, where all nodes are alike, else 0."""
-        devices, alike = self.cluster.devices, self.timings.alike
-        workers = self.cluster.workers
+        alike, workers = self.timings.alike, self.cluster.workers
         runs = [list(run) for _, run in groupby(workers, alike.neighbourhood)]
-        sorts = {
-            (alike.pattern([[(d, d) for d in run]]), *(devices[d].kind for d in run))
-            for run in runs
-        }
+        sorts = set(map(alike.sort, runs))
         is_whole = len({alike.neighbourhood(d) for d in workers}) == len(runs)
         return len(runs[0]) if len(sorts) == 1 and is_whole else 0
 
-    def _devices(self, pp: int, rank: int) -> list[int]:
-        # As lowering.hybrid.durations.rank_grid deals them out.
-        workers = list(self.cluster.workers)
-        each = len(workers) // pp
-        return workers[rank * each : (rank + 1) * each]
-
     def _ranks(self, pp: int) -> tuple[int, ...]:
         """A rank of each sort: those of one sort cost the same."""
-        devices, sorts = self.cluster.devices, dict[Any, int]()
-        for rank in range(pp):
-            here = self._devices(pp, rank)
-            pattern = self.timings.alike.pattern([[(d, d) for d in here]])
-            sorts.setdefault((pattern, *(devices[d].kind for d in here)), rank)
+        sorts = dict[Any, int]()
+        for rank, devices in enumerate(dealt(self.cluster, pp)):
+            sorts.setdefault(self.timings.alike.sort(devices), rank)
         return tuple(sorts.values())
 
     def _capacity(self, pp: int) -> Ints:
@@ -115,9 +103,9 @@ class Ground:
             [
                 min(
                     unlimited if (memory := devices[d].memory) is None else parse_bytes(memory)
-                    for d in self._devices(pp, rank)
+                    for d in there
                 )
-                for rank in range(pp)
+                for there in dealt(self.cluster, pp)
             ],
             np.int64,
         )
