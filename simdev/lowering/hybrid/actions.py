@@ -11,7 +11,7 @@ import numpy as np
 
 from ...nouns.models.large import roles, update
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.schedules import READERS
+from ...nouns.schedules import BACKWARD, READERS, WEIGHT
 from ...nouns.taskgraph import Ints
 from .program import (
     ENDS,
@@ -34,7 +34,8 @@ def add_actions(program: Program, rank: int) -> None:
     schedule, placed = program.schedule, program.placed
     actions = schedule.orders[rank]
     parts = list(map(schedule.part, actions))
-    for part in dict.fromkeys(parts):
+    distinct = list(dict.fromkeys(parts))
+    for part in distinct:
         base = np.full(schedule.microbatches, NONE, np.int64)
         placed[part] = Placed(template_of(program, part), base)
     templates = [placed[part].template for part in parts]
@@ -46,7 +47,8 @@ def add_actions(program: Program, rank: int) -> None:
     _chain(program, templates, bases, [action in schedule.pairs for action in actions])
     program.last.append(int(templates[-1].main[-1]) + bases[-1])
     program.runs.append(list(zip(parts, bases, strict=True)))
-    for each in (placed[part] for part in dict.fromkeys(parts)):
+    program.gradients.append([placed[part] for part in distinct if part[2] in (BACKWARD, WEIGHT)])
+    for each in (placed[part] for part in distinct):
         base = each.base[each.base != NONE]
         for source, target in each.template.edges:
             program.edge(base + source, base + target)
@@ -221,7 +223,7 @@ def add_tail(program: Program, rank: int) -> None:
 def _computed(program: Program, rank: int, number: int) -> list[int]:
     """The rows that complete the gradient of a layer, or of the ends (NO_LAYER)."""
     computed: list[int] = []
-    for placed in program.gradients(rank):
+    for placed in program.gradients[rank]:
         template, last = placed.template, placed.last
         if number == NO_LAYER:
             computed += [turn.last + last for turn in template.ends.values()]
@@ -236,7 +238,7 @@ def _reduced(program: Program, rank: int) -> dict[int, list[int]]:
     A queue serves in order: the sums of the microbatches before are over by then.
     """
     reduced: dict[int, list[int]] = {}
-    for placed in program.gradients(rank):
+    for placed in program.gradients[rank]:
         for turn in placed.template.turns:
             rows = [sent.row + placed.last for sent in turn.reduced]
             reduced.setdefault(turn.layer, []).extend(rows)

@@ -18,7 +18,7 @@ import numpy as np
 from ...nouns.models.large import Block, Shard, roles
 from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.schedules import BACKWARD, NEEDS, WEIGHT, Part, Schedule
+from ...nouns.schedules import NEEDS, Part, Schedule
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
 from .durations import CONTEXT, DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR, Durations
@@ -240,7 +240,8 @@ class Program:
 
     ``stage_layers`` are the layers of each stage, ``placed`` the parts of the schedule in rows. By
     rank ``runs`` are its actions in their order, each as its part and its first row, ``last`` is
-    the last main row of these, and ``ends`` what follows them. ``tables`` are pieces of COLUMNS.
+    the last main row of these, ``gradients`` the placed parts that compute gradients of weights,
+    and ``ends`` what follows. ``tables`` are pieces of COLUMNS.
     """
 
     shard: Shard
@@ -254,6 +255,7 @@ class Program:
     tables: list[Ints] = field(default_factory=list)
     rows: int = 0
     last: list[int] = field(default_factory=list)
+    gradients: list[list[Placed]] = field(default_factory=list)
     ends: list[Ends] = field(default_factory=list)
     sources: list[Ints] = field(default_factory=list)
     targets: list[Ints] = field(default_factory=list)
@@ -273,12 +275,6 @@ class Program:
         orders = self.schedule.orders
         first = sum(map(len, orders[:rank]))
         return np.arange(first, first + len(orders[rank]))
-
-    def gradients(self, rank: int) -> Iterator[Placed]:
-        """The placed parts that compute gradients of weights on a rank."""
-        for part in dict.fromkeys(part for part, _ in self.runs[rank]):
-            if part[2] in (BACKWARD, WEIGHT):
-                yield self.placed[part]
 
     def at(self, parts: Iterable[Part], microbatches: Ints, row: Callable[[Template], int]) -> Ints:
         """By microbatch a row of its action in one of these parts; NONE where none has such a

@@ -165,9 +165,9 @@ class Alike:
             times = link.latency, link.gap, link.hold_latency
             quantities = link.bandwidth, *times, link.duplex, link.lanes
             number = numbers.setdefault(quantities, len(numbers))
-            here, there = (self._local[cluster.index[end]] for end in link.ends)
-            for (node, place), (other, far) in ((here, there), (there, here)):
-                nodes[node][place][1].append((far if node == other else OUTSIDE, number))
+            (a, first), (b, second) = (self._local[cluster.index[end]] for end in link.ends)
+            nodes[a][first][1].append((second if a == b else OUTSIDE, number))
+            nodes[b][second][1].append((first if a == b else OUTSIDE, number))
         return nodes
 
     @cached_property

@@ -188,7 +188,7 @@ class Schedule:
     def kinds(self) -> tuple[frozenset[str], ...]:
         """By stage the kinds of its actions."""
         kinds: list[set[str]] = [set() for _ in self.replicas]
-        for _, stage, kind in self.parts:
+        for stage, kind in {action[:2] for action in self.actions}:
             kinds[stage].add(kind)
         return tuple(map(frozenset, kinds))
 
