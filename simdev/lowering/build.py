@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ground.errors import InputError
+from ..ground.errors import refuse
 from ..nouns.fabric import transfer_ps
 from ..nouns.graph import Op
 from ..nouns.strategy import Strategy, Sync
@@ -43,9 +43,9 @@ from .transfer import (
 class Built(NamedTuple):
     """The task graph of a placement, with fifo queues; its first tasks are the ops.
 
-    ``consumers`` are the ops that each transfer task serves, ``buffer_of`` the buffer in which each
-    output lies (a view's is that of its base, NONE: none), ``ends`` the last messages of each
-    collective that runs as its messages.
+    ``consumers`` are the ops that each transfer task serves, ``buffer_of`` the buffer of each
+    output (a view has that of its base, NONE: none), ``ends`` the last messages of each collective
+    that runs as its messages.
     """
 
     task_graph: TaskGraph
@@ -71,17 +71,16 @@ def build(prepared: Prepared, placement: list[int]) -> Built:
 def _require_ranks(prepared: Prepared, placement: list[int]) -> None:
     """Every input of a collective op lies on its rank."""
     graph, names = prepared.graph, [device.name for device in prepared.cluster.devices]
-    problems = []
-    for i, ring in prepared.rings.items():
-        for j, (text, rank) in enumerate(zip(graph.ops[i].inputs, ring.inputs_on, strict=True)):
-            home = prepared.home(*graph.resolve(text), placement)
-            if home != rank:
-                problems.append(
-                    f'ops[{i}].inputs[{j}]: "{text}" lies on {names[home]}, rank {j} is '
-                    f"{names[rank]}"
-                )
-    if problems:
-        raise InputError(problems)
+    homes = (
+        (i, j, text, prepared.home(*graph.resolve(text), placement), rank)
+        for i, ring in prepared.rings.items()
+        for j, (text, rank) in enumerate(zip(graph.ops[i].inputs, ring.inputs_on, strict=True))
+    )
+    refuse(
+        f'ops[{i}].inputs[{j}]: "{text}" lies on {names[home]}, rank {j} is {names[rank]}'
+        for i, j, text, home, rank in homes
+        if home != rank
+    )
 
 
 class _Tasks:
@@ -284,7 +283,7 @@ class _Tasks:
         return ends
 
     def task_graph(self) -> TaskGraph:
-        """What was written."""
+        """The finished task graph."""
         task_graph = on_cluster(self.columns, self.prepared)
         sharing = self._sharing(task_graph.tasks)
         return replace(task_graph, sharing=sharing) if sharing else task_graph

@@ -1,10 +1,10 @@
 """Collective ops: one op that several devices run together, over the links between them.
 
 An op of one of KINDS with the attribute ``ranks`` (device names) reads its inputs and leaves its
-outputs on its ranks (``operands.py``). It holds no compute queue. Costed by closed form or table it
+outputs on its ranks. No compute queue is held. Costed by closed form or table it
 is one task that holds, for its whole length, every queue that one of its messages would hold: one
 communicator at a time, as NCCL. Expanded it is its messages, one task each, which contend with
-everything else (``steps.py``).
+everything else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..costs.collectives import (
     collective_model,
     pieces_of,
 )
-from ..ground.errors import InputError
+from ..ground.errors import InputError, collecting, refuse
 from ..ground.units import MAX_PS, PS_PER_SECOND, transmission_ps
 from ..nouns.cluster import Cluster
 from ..nouns.fabric import Fabric, fabric_of
@@ -54,8 +54,8 @@ Arrived = list[tuple[int, list[int]]]
 
 
 class _Ranks:
-    """What each rank (device index) has to wait for: the tasks of the messages that it sent in its
-    last round, got in its last, and holds since, which it may pass on.
+    """The tasks that each rank (device index) has to wait for: of the messages that it sent in its
+    last round, got in its last, and holds since and may pass on.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class _Ranks:
                 last[rank] += tasks
 
     def receive(self, arrived: Arrived) -> None:
-        """What arrived may be passed on from now."""
+        """Let messages that arrived be passed on from now."""
         for rank, tasks in arrived:
             self.held[rank] += tasks
 
@@ -179,8 +179,8 @@ class Communicators:
         algorithm: str | None = None,
         cost: str | None = None,
     ) -> Ring:
-        """What a collective among these devices (indices, in the order of their ranks) costs, and
-        what it holds.
+        """The cost of a collective among these devices (indices, in the order of their ranks), and
+        the queues that it holds.
 
         ``size`` is in bytes, as nccl-tests counts them. Raises InputError.
         """
@@ -215,7 +215,7 @@ class Communicators:
 def _timed(
     call: CollectiveCall, cost: str, model: CollectiveModel
 ) -> tuple[Form, CollectiveCost | None]:
-    """The messages of a collective, and its time where tables tell it."""
+    """The messages of a collective, and its time where tables give one."""
     if settled_cost(cost, call.algorithm, bool(model.tables)) != "table":
         return model.form(call), None
     if not model.tables:
@@ -300,25 +300,20 @@ def is_collective(op: Op) -> bool:
 
 
 def rings(graph: Graph, positions: Sequence[int], communicators: Communicators) -> dict[int, Ring]:
-    """The collective ops of a graph, which stand at these positions, costed as they say, else as a
-    strategy chooses.
+    """The collective ops of a graph, at these positions, costed by their own choice or else by the
+    strategy's.
 
     Raises InputError with every problem at once.
     """
     ring_of: dict[int, Ring] = {}
     problems: list[str] = []
     for i in positions:
-        reasons = collective_problems(graph, communicators.cluster, i)
-        wrong = [f"ops[{i}].{reason}" for reason in reasons]
-        try:
-            if not wrong:
+        reasons = list(collective_problems(graph, communicators.cluster, i))
+        problems += [f"ops[{i}].{reason}" for reason in reasons]
+        if not reasons:
+            with collecting(problems, f'ops[{i}]: "{graph.ops[i].name}": '):
                 ring_of[i] = _ring(graph, i, communicators)
-        except InputError as error:
-            name = graph.ops[i].name
-            wrong = [f'ops[{i}]: "{name}": {problem}' for problem in error.problems]
-        problems += wrong
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return ring_of
 
 
@@ -356,7 +351,7 @@ def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
 
 
 def collective_problems(graph: Graph, cluster: Cluster, position: int) -> Iterator[str]:
-    """What is wrong with a collective op, as ``field: reason``."""
+    """The problems of a collective op, as ``field: reason``."""
     op = graph.ops[position]
     names: Any = op.attrs["ranks"]
     listed = isinstance(names, Sequence) and not isinstance(names, str)

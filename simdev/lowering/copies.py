@@ -34,8 +34,8 @@ Turns = Callable[[int], Sequence[int]]
 class Copies:
     """The tasks that ``again`` marks, run ``count`` times.
 
-    Rows go run after run, in each in the order of the task graph. What runs once stands in the
-    first run, or, where ``late`` marks it, in the last. Copies are named ``name`` + ``mark`` +
+    Rows go run after run, in each in the order of the task graph. A task that runs once does so in
+    the first run, or, where ``late`` marks it, in the last. Copies are named ``name`` + ``mark`` +
     number, from the second run on.
     """
 
@@ -45,83 +45,65 @@ class Copies:
     mark: str
 
     @cached_property
-    def _runs(self) -> tuple[Ints, Ints, Ints]:
-        """The tasks of the first run, of one in between, and of the last."""
-        # Alone a run is the first and the last: it holds what is late, too.
-        if self.count == 1:
-            return np.arange(len(self.again)), np.zeros(0, np.int64), np.zeros(0, np.int64)
-        marks = ~self.late, self.again, self.again | self.late
-        first, between, last = map(np.flatnonzero, marks)
-        return first, between, last
+    def by_run(self) -> Ints:
+        """By run and task its row; a task that runs once has one row for all runs."""
+        there = _there(self.again, self.late, self.count)
+        rows = (np.cumsum(there) - 1).reshape(there.shape)
+        once = np.flatnonzero(~self.again)
+        rows[:, once] = rows[there[:, once].argmax(axis=0), once]
+        return rows
 
     @cached_property
-    def _places(self) -> tuple[Ints, ...]:
-        """By run as in ``_runs`` the place of each task in it."""
-        places = []
-        for rows in self._runs:
-            place = np.zeros(len(self.again), np.int64)
-            place[rows] = np.arange(len(rows))
-            places.append(place)
-        return tuple(places)
+    def _origin(self) -> tuple[Ints, Ints]:
+        """By row its run and its task."""
+        run, task = np.nonzero(_there(self.again, self.late, self.count))
+        return run, task
 
     @property
     def total(self) -> int:
         """How many tasks there are in all."""
-        first, between, last = self._runs
-        return len(first) + len(between) * max(self.count - 2, 0) + len(last)
+        once = int(np.count_nonzero(~self.again))
+        return once + (len(self.again) - once) * self.count
 
     def rows(self, tasks: Ints | slice, run: int) -> Ints:
-        """The rows of these tasks in a run; what runs once has the same in all."""
-        first, between, last = self._places
-        begin_last = self.total - len(self._runs[2])
-        if run == 0:
-            copies = first[tasks]
-        elif run < self.count - 1:
-            copies = len(self._runs[0]) + (run - 1) * len(self._runs[1]) + between[tasks]
-        else:
-            copies = begin_last + last[tasks]
-        if self.count == 1:
-            return copies
-        single = np.where(self.late[tasks], begin_last + last[tasks], first[tasks])
-        return np.where(self.again[tasks], copies, single)
+        """The rows of these tasks in a run; a task that runs once has one row for all runs."""
+        rows: Ints = self.by_run[run, tasks]
+        return rows
 
     def all_rows(self, task: int) -> list[int]:
         """The rows of a task in every run, each once."""
-        of_run = (int(self.rows(np.array([task]), run)[0]) for run in range(self.count))
-        return list(dict.fromkeys(of_run))
+        return list(dict.fromkeys(self.by_run[:, task].tolist()))
 
     def joins(self, pairs: Sequence[tuple[int, int]]) -> Ints:
         """Edges from each run to the next one, for pairs of tasks of which both run again."""
         table = np.array(pairs, np.int64).reshape(-1, 2)
-        table = table[self.again[table].all(axis=1)]
-        return np.concatenate(
-            [np.zeros((0, 2), np.int64)]
-            + [
-                np.stack((self.rows(table[:, 0], run), self.rows(table[:, 1], run + 1)), axis=1)
-                for run in range(self.count - 1)
-            ]
-        )
+        before, after = table[self.again[table].all(axis=1)].T
+        joined = np.stack((self.by_run[:-1, before], self.by_run[1:, after]), axis=-1)
+        return joined.reshape(-1, 2)
 
     def tiled(self, column: NDArray[Any]) -> NDArray[Any]:
         """A column of the tasks, for those of all runs."""
-        first, between, last = (column[rows] for rows in self._runs)
-        return np.concatenate((first, np.tile(between, max(self.count - 2, 0)), last))
+        tiled: NDArray[Any] = column[self._origin[1]]
+        return tiled
 
     def tiled_rows(self, lists: Rows) -> Rows:
         """Lists of the tasks that name no tasks, for those of all runs."""
-        return taken(lists, self.tiled(np.arange(len(lists))))
+        return taken(lists, self._origin[1])
 
     def name(self, names: Sequence[str], row: int) -> str:
         """The name of a row; ``names`` are those of the tasks."""
-        first, between, last = self._runs
-        place, begin_last = row - len(first), self.total - len(last)
-        if place < 0:
-            return names[int(first[row])]
-        if row >= begin_last:
-            run, task = self.count - 1, int(last[row - begin_last])
-        else:
-            run, task = place // len(between) + 1, int(between[place % len(between)])
-        return f"{names[task]}{self.mark}{run}" if self.again[task] else names[task]
+        run, task = (int(column[row]) for column in self._origin)
+        return f"{names[task]}{self.mark}{run}" if run and self.again[task] else names[task]
+
+
+def _there(again: Bools, late: Bools, count: int) -> Bools:
+    """By run and task whether it is there: one that runs once in the first run, or in the last
+    where it is late.
+    """
+    there = np.tile(again, (count, 1))
+    there[0] |= ~late
+    there[-1] |= late
+    return there
 
 
 def taken(lists: Rows, chosen: Ints) -> Rows:
@@ -145,9 +127,9 @@ def copied(
     """The task graph with its copies.
 
     ``edges`` are further ones, as pairs of rows of the result, ``sequences`` those of the fixed
-    queues. ``turns`` tells the runs in the order in which a task that adds to a gradient runs for
-    them (None: ascending), ``later`` by how much the priority of each task rises from run to run.
-    Raises InputError.
+    queues. ``turns`` gives the order of the runs in which a task adds to a gradient (None:
+    ascending), ``later`` by how much the priority of each task rises from run to run. Raises
+    InputError.
     """
     buffers, chains = _buffers(task_graph.buffers, copies, turns)
     edges = np.concatenate((edges, np.array(chains, np.int64).reshape(-1, 2)))
@@ -188,7 +170,7 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints, later: Ints | None) -> Tas
 
 
 def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
-    """Those within a run, and from and to what runs once; ``edges`` are more."""
+    """The successors within a run, and from and to tasks that run once; ``edges`` are more."""
     before, after = successors.owners(), successors.ids
     rows = copies.rows(slice(None), 0)
     befores, afters = [edges[:, 0], rows[before]], [edges[:, 1], rows[after]]
@@ -205,7 +187,7 @@ def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
 def _buffers(
     buffers: Buffers, copies: Copies, turns: Turns | None
 ) -> tuple[Buffers, list[tuple[int, int]]]:
-    """The buffers, single ones first, and in what order tasks add to those that all runs share.
+    """The buffers, single ones first, and the order in which tasks add to shared ones.
 
     A buffer is filled in each run where its filler runs again, and nothing that reads it runs once.
     """
@@ -263,7 +245,7 @@ def _names(names: Sequence[str], first: int, count: int, mark: str) -> Lazy:
 def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tuple[int, ...]]:
     """The fixed sequences of the queues, one run after the other.
 
-    What runs once stands in the last run where ``late`` marks it, else in the first.
+    A task that runs once is in the last run where ``late`` marks it, else in the first.
     """
     return {
         queue: tuple(in_runs(copies, np.array(resource.sequence, np.int64), late)[0].tolist())
@@ -276,13 +258,6 @@ def in_runs(copies: Copies, tasks: Ints, late: Bools) -> tuple[Ints, Ints]:
     """The rows of a sequence of tasks, one run after the other (see ``in_order``), and the place in
     ``tasks`` of each.
     """
-    rows, places = [], []
-    for run in range(copies.count):
-        here = copies.again[tasks]
-        if run == 0:
-            here = here | ~late[tasks]
-        if run == copies.count - 1:
-            here = here | late[tasks]
-        rows.append(copies.rows(tasks[here], run))
-        places.append(np.flatnonzero(here))
-    return np.concatenate(rows), np.concatenate(places)
+    run, places = np.nonzero(_there(copies.again[tasks], late[tasks], copies.count))
+    rows: Ints = copies.by_run[run, tasks[places]]
+    return rows, places

@@ -34,8 +34,8 @@ class SharedCost(NamedTuple):
 def op_costs(
     prepared: Prepared, devices: Sequence[int], copies: Ints | None = None
 ) -> tuple[SharedCost, ...]:
-    """What the ops cost on their devices (by op), in the order of the first; ops of unknown cost
-    are left out. ``copies``: for how many a device stands (None: for itself).
+    """The costs of the ops on their devices (by op), in the order of the first; ops of unknown cost
+    are left out. ``copies``: how many devices each represents (None: itself).
     """
     times = [1] * len(prepared.cluster.devices) if copies is None else copies.tolist()
     ops, kinds = prepared.graph.ops, [device.kind for device in prepared.cluster.devices]
@@ -65,7 +65,7 @@ def rung_shares(costs: Iterable[SharedCost]) -> dict[str, float]:
 def expected_error(costs: Iterable[SharedCost]) -> float | None:
     """Mean of the expected relative errors, weighted by time; None where an estimate has none.
 
-    Given and measured times that tell none count as exact. It bounds the expected error of the
+    Given and measured times without one count as exact. The mean bounds the expected error of the
     summed op time, which it equals where all errors go the same way.
     """
     timed = [(float(cost.seconds * number), cost) for _, _, cost, number in costs if cost.seconds]
@@ -80,8 +80,8 @@ def expected_error(costs: Iterable[SharedCost]) -> float | None:
 
 
 def cost_misses(prepared: Prepared, costs: Iterable[SharedCost]) -> tuple[CostMiss, ...]:
-    """What had to be estimated, the longest in sum first; ops of one kind with one cost are counted
-    together.
+    """The costs that had to be estimated, the longest in sum first; ops of one kind with one cost
+    are counted together.
     """
     misses = [_miss(prepared, shared) for shared in costs if shared.cost.rung not in KNOWN]
     return tuple(sorted(misses, key=lambda miss: -miss.seconds))
@@ -104,12 +104,11 @@ def _miss(prepared: Prepared, shared: SharedCost) -> CostMiss:
 
 @dataclass(frozen=True, slots=True)
 class HostOrigins:
-    """What is known of the hosts of a step.
+    """Figures of the hosts of a step.
 
-    ``dispatches`` counts what they dispatch (a replayed graph once a device), ``unknown`` how much
-    of it takes a time that nobody knows (it counts 0), ``rungs`` is the share of their time by the
-    rung that told it. ``short_ps`` is the mean time of the ops on accelerators without a host (0:
-    there are none).
+    ``dispatches`` counts their dispatches (a replayed graph once a device), ``unknown`` the ones of
+    unknown time (they count 0), ``rungs`` is the share of their time by the rung that gave it.
+    ``short_ps`` is the mean time of the ops on accelerators without a host (0: there are none).
     """
 
     dispatches: int
@@ -124,8 +123,8 @@ class HostOrigins:
 def host_origins(
     prepared: Prepared, devices: Ints, dispatches: Dispatches | None, copies: Ints | None = None
 ) -> HostOrigins:
-    """What is known of the hosts of a step whose ops run on ``devices`` (indices, by op), of which
-    each stands for so many ``copies`` (None: for itself).
+    """Figures of the hosts of a step whose ops run on ``devices`` (indices, by op), each of which
+    represents so many ``copies`` (None: itself).
     """
     cluster, totals = prepared.cluster, Counter[str]()
     times = [1] * len(cluster.devices) if copies is None else copies.tolist()

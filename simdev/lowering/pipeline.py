@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, prefixed, refuse
 from ..ground.units import picoseconds
 from ..nouns.memory import MemoryModel
 from ..nouns.schedules import (
@@ -64,13 +64,9 @@ def schedule_of(p: Parallelism, large: bool = False) -> Schedule:
             raise InputError(f"schedule: {name} {reason}")
         schedule = named_schedule(p.schedule, p.pp, p.microbatches, p.chunks, shape=large)
     else:
-        try:
+        with prefixed("table: "):
             schedule = read_csv(p.table)
-        except InputError as error:
-            raise InputError(f"table: {problem}" for problem in error.problems) from None
-    problems = list(_schedule_problems(schedule, p, large))
-    if problems:
-        raise InputError(problems)
+    refuse(_schedule_problems(schedule, p, large))
     return schedule
 
 
@@ -165,7 +161,7 @@ class _Pipeline:
         self.flushes: list[tuple[list[int], int]] = []  # devices, and what they sum up at the end
 
     def task_graph(self) -> TaskGraph:
-        """All of it."""
+        """The finished task graph."""
         self._add_actions()
         self._add_synchronisations()
         for action in self.rows:
@@ -202,7 +198,7 @@ class _Pipeline:
             )
 
     def _durations_of_pairs(self) -> dict[Action, int]:
-        """Ps of those that overlap: together what they take, each in proportion to what it does."""
+        """Ps of actions that overlap: together the time of both, each in proportion to its own."""
         alone, durations = self.times.ps(), dict[Action, int]()
         for first, last in self.pairs.items():
             assert self.times.overlapped is not None
@@ -213,7 +209,9 @@ class _Pipeline:
         return durations
 
     def _add_synchronisations(self) -> None:
-        """What the replicas of a stage do together after a backward of each, or after all."""
+        """Tasks in which the replicas of a stage synchronise, after a backward of each or after
+        all.
+        """
         if self.times.sync is None:
             return
         rounds: dict[tuple[int, int], dict[int, Action]] = {}
@@ -240,7 +238,7 @@ class _Pipeline:
                 self.flushes.append((devices, row))
 
     def _fix_order(self) -> None:
-        """The queue of each rank, as its row of the table stands."""
+        """Give the queue of each rank the order of its row in the table."""
         queues = self.columns.resources
         for device, actions in zip(self.devices, self.schedule.orders, strict=True):
             order = list[int]()
@@ -252,7 +250,7 @@ class _Pipeline:
             queues[device] = replace(queues[device], policy="fixed", sequence=tuple(order))
 
     def _connect(self, action: Action) -> None:
-        """What waits for this action: on the same rank directly, on another one behind a
+        """Let the readers of an action wait for it: on its rank directly, on another one behind a
         transfer.
         """
         before, source = self.ends[action], self._device(action)
@@ -281,7 +279,7 @@ class _Pipeline:
         return self.wraparound == "every" or not around or microbatch % self.schedule.ranks == 0
 
     def _send(self, action: Action, waiting: Action, label: str, site: Site) -> None:
-        """What an action makes, over the links; it is kept as long as the stage may need it."""
+        """Send the output of an action over the links, and keep it while its reader may need it."""
         columns, prepared, before = self.columns, site.prepared, self.rows[action]
         forth = action.kind == FORWARD
         size = site.forth[action.stage] if forth else site.back[waiting.stage]
@@ -317,7 +315,7 @@ class _Pipeline:
                     buffer(f"states of {owner}", device, states, "optimizer state", PERSISTENT)
 
     def _add_activations(self, action: Action) -> None:
-        """What a forward leaves behind: until the whole backward, or one part until each half of
+        """The activations of a forward: until the whole backward, or one part until each half of
         it.
         """
         replica, device = self.schedule.replica(action), self._device(action)

@@ -1,9 +1,8 @@
-"""What lowering needs of graph, cluster and costs whatever the placement: made once, used for many
-placements.
+"""A graph on a cluster with its costs, prepared once and lowered for many placements.
 
-None of it is a noun: it remembers answers. What hangs on the graph alone (``CostedGraph``), on the
-cluster alone (its fabric) and on collectives alone (``Communicators``) is told apart, so that each
-is shared by all that differ in the others.
+None of it is a noun: it remembers answers. Answers about the graph alone (``CostedGraph``), the
+cluster alone (its fabric) and collectives alone (``Communicators``) are kept apart, so that each
+can be shared where the others differ.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class CostedGraph:
         return self._durations[kind]
 
     def host_cost(self, op: int, kind: str) -> HostCost | None:
-        """What dispatching an op costs the host of a kind of device, None where it is unknown."""
+        """The cost of dispatching an op on the host of a kind of device, None if unknown."""
         key = op, kind
         if key not in self._host_costs:
             self._host_costs[key] = self.costs.host_cost(self.graph, op, kind)
@@ -126,11 +125,11 @@ class CostedGraph:
 
     @cached_property
     def blocks(self) -> NDArray[np.bool_]:
-        """Which ops their host waits for."""
+        """By op whether its host waits for it."""
         return np.array([op.blocks_host for op in self.graph.ops], np.bool_)
 
     def missing(self, op: int, kind: str) -> str:
-        """What to tell where the cost of an op on a kind of device is unknown."""
+        """The message where the cost of an op on a kind of device is unknown."""
         key, of_kind = op_key(self.graph, op, kind), self.graph.ops[op].kind
         why, name = self.costs.why_unknown(key, kind), self.graph.ops[op].name
         if of_kind in KINDS:
@@ -154,8 +153,8 @@ def costed_graph(graph: Graph, costs: CostModel, memory: MemoryModel) -> CostedG
 class Prepared:
     """A graph on a cluster with its costs, before any op has a place.
 
-    ``graph`` holds the training state that ``memory`` asks for; ``collectives`` tells how those
-    collective ops run that do not say it themselves. ``costed`` and ``communicators`` are shared
+    ``graph`` holds the training state that ``memory`` asks for; ``collectives`` says how collective
+    ops run unless they say it themselves. ``costed`` and ``communicators`` are shared
     with others where they are given. ``parts`` are the numbers by which parts of ops are called,
     where they stand for more (none: they count from 0). Raises InputError where the training state
     cannot be told.
@@ -182,7 +181,7 @@ class Prepared:
         self.speed = Fraction(1)
 
     def on(self, cluster: Cluster) -> Prepared:
-        """The graph on another cluster. What hangs on graph and costs alone is shared."""
+        """The graph on another cluster. Answers about graph and costs alone are shared."""
         if cluster is self.cluster:
             return self
         nouns = self.graph, cluster, self.costs, self.memory, self.collectives
@@ -229,7 +228,7 @@ class Prepared:
 
     @property
     def fabric(self) -> Fabric:
-        """What transfers hold between any two devices."""
+        """The fabric: the queues and links of transfers between any two devices."""
         return self.communicators.fabric
 
     @cached_property
@@ -244,7 +243,7 @@ class Prepared:
 
     @property
     def holders(self) -> Mapping[tuple[int, int], int]:
-        """The ops that let go what the program holds, by (producer, output), where that counts."""
+        """The ops that free tensors held by the program, by (producer, output)."""
         return self.graph.holders if self.memory.is_pytorch else {}
 
     @cached_property
@@ -304,7 +303,7 @@ class Prepared:
 
     @property
     def blocks(self) -> NDArray[np.bool_]:
-        """Which ops their host waits for."""
+        """By op whether its host waits for it."""
         return self.costed.blocks
 
     def _of_hosts(self, column: int) -> Ints:
@@ -375,7 +374,7 @@ KEPT = {"adam_update": 1}
 
 
 def cuda_kinds(costs: CostModel) -> frozenset[str]:
-    """The kinds of device that PyTorch measured by CUDA, as headers of profiles tell."""
+    """The kinds of device that PyTorch measured by CUDA, by the headers of profiles."""
     kinds = set[str]()
     for profile in costs.profiles:
         device = object_at(fields_of(profile.header), "device")
@@ -388,7 +387,7 @@ def with_scratch(graph: Graph, costs: CostModel) -> tuple[Graph, Mapping[int, in
     """The graph with the scratch memory of its ops, and what updates need themselves, in bytes by
     position: their ``workspace_bytes`` are the most that any of those from there on needs.
 
-    What the graph says itself stays, but for updates.
+    Sizes that the graph gives itself stay, but for updates.
     """
     rows = _Rows(costs)
     needed = [op.workspace_bytes or rows.scratch(graph, i) for i, op in enumerate(graph.ops)]
@@ -408,7 +407,9 @@ def _updates(graph: Graph) -> list[int]:
 
 
 class _Rows:
-    """The scratch memory that rows tell, by key and by what is alike but for the batch."""
+    """The scratch memory in rows of profiles, by key and by pattern of keys that differ in the
+    batch alone.
+    """
 
     def __init__(self, costs: CostModel) -> None:
         self.kinds, self.by_key = sorted(cuda_kinds(costs)), dict[str, int]()

@@ -1,9 +1,9 @@
-"""The pass that tells which tasks slow each other on a device or a link: computation beside copies,
-copies that go both ways at once.
+"""The pass that marks the tasks which slow each other on a device or a link: computation beside
+copies, copies that go both ways at once.
 
 Measured on an H100: copies between host and device in both directions at once take 1.15 times
 longer, a kernel that memory holds up 1.02 times beside a copy, products none
-(profiles/h100/measured/overlap.json). Nothing is slowed where cluster and devices tell nothing.
+(profiles/h100/measured/overlap.json). Nothing is slowed where cluster and devices give no factor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..nouns.taskgraph import COLLECTIVE, TRANSFER, Ints, Rows, Sharing, TaskGra
 
 
 def slows(cluster: Cluster) -> bool:
-    """Whether a device or a link of the cluster tells that tasks slow each other on it."""
+    """Whether tasks slow each other on some device or link of the cluster."""
     return any(link.both_ways != 1 for link in cluster.links) or any(
         device.beside_copies != 1 for device in cluster.devices
     )
@@ -42,7 +42,7 @@ def computing(tasks: Tasks) -> Rows:
 
 
 def with_sharing(task_graph: TaskGraph, fabric: Fabric) -> TaskGraph:
-    """The task graph with what its cluster tells of tasks that slow each other.
+    """The task graph with the tasks marked that slow each other on its cluster.
 
     Under fair links the two ways of a link share one more capacity: each flow keeps its rate alone,
     all together get what both ways at once carry.
@@ -100,7 +100,7 @@ def _moves(tasks: Tasks) -> Ints:
 
 
 def _beside_copies(tasks: Tasks, cluster: Cluster) -> Iterator[Sharing]:
-    """What each device computes, beside the transfers that begin or end there."""
+    """The computing tasks of each device, beside the transfers that begin or end there."""
     computed, moves = computing(tasks), _moves(tasks)
     ends = np.concatenate((tasks.source[moves], tasks.destination[moves]))
     factor = [Fraction(device.beside_copies) for device in cluster.devices]
@@ -115,7 +115,7 @@ def _beside_copies(tasks: Tasks, cluster: Cluster) -> Iterator[Sharing]:
 
 
 def _both_ways(tasks: Tasks, fabric: Fabric) -> Iterator[Sharing]:
-    """Transfers that cross a link in one direction, beside those that cross it in the other."""
+    """Transfers over a link in one direction, beside the ones in the other."""
     half_links, ways = fabric.cluster.half_links, _ways(fabric.cluster)
     crossed: dict[Fraction, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
     for task in _moves(tasks).tolist():

@@ -67,8 +67,8 @@ def rows_of(prepared: Prepared, strategy: Strategy) -> Rows:
     """By op of the graph the tasks of a step in which it first runs; for a strategy that splits no
     op.
 
-    Ops are the first tasks of a step. What a policy of synchronisation takes out is there as its
-    gates.
+    Ops are the first tasks of a step. An op that a policy of synchronisation takes out has its
+    gates as tasks.
     """
     (there, _, _), weights = split_gated(prepared, strategy)
     places = {name: [row] for name, row in there.graph.index.items()}

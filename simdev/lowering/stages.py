@@ -1,8 +1,8 @@
 """A pipeline over a graph: the graph is one microbatch, its forward ops are cut into stages.
 
-It becomes an ordinary task graph: the ops of each microbatch, in the order that the schedule gives
-every rank. A tensor crosses between ranks as in any placement. Parameters are there before the
-first microbatch, updates come after the last of their rank.
+The result is an ordinary task graph: the ops of each microbatch, in the order that the schedule
+gives every rank. A tensor crosses between ranks as in any placement. Parameters are there before
+the first microbatch, updates come after the last of their rank.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, prefixed, refuse
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part, Schedule
@@ -41,10 +40,10 @@ UNKNOWN = -1
 def stages_of(graph: Graph, spec: StageSpec, lengths: Ints) -> list[int]:
     """The stage of every op.
 
-    ``lengths`` are the ps that a microbatch spends on each op, by op and stage: if it stands there.
-    ``spec`` are the patterns of the forward ops of each stage, or the first op of each but the
+    ``lengths`` are the ps that a microbatch spends on each op, by op and by the stage it would be
+    in. ``spec`` are the patterns of the forward ops of each stage, or the first op of each but the
     first; nothing: forward ops are cut where the longest stage takes least time, those that share a
-    weight or a group staying together. What patterns leave out goes with what it reads. Leaves go
+    weight or a group staying together. Ops that no pattern names go with their producers. Leaves go
     with their first reader, backward ops with their forward op, updates with their parameter.
     Raises InputError.
     """
@@ -89,8 +88,7 @@ def _by_pattern(
         f'stages: "{op}" matches "{key}" and "{other}", of different stages'
         for op, key, other in keys.clashes
     ]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     stage_of: dict[int, int] = {}
     wrong: dict[tuple[int, int], str] = {}  # one op is told for each two stages
     for i in forward:
@@ -101,8 +99,7 @@ def _by_pattern(
             name = graph.ops[i].name
             problem = f'stages: "{name}" of stage {stage} needs what stage {late} makes'
             wrong.setdefault((stage, late), problem)
-    if wrong:
-        raise InputError(wrong.values())
+    refuse(wrong.values())
     return stage_of
 
 
@@ -129,7 +126,7 @@ def _by_order(
 
 
 def _pieces(graph: Graph, forward: Sequence[int]) -> dict[int, int]:
-    """What of the forward ops stays together, numbered in a topological order.
+    """The pieces of forward ops that stay together, numbered in a topological order.
 
     Ops of one kind that read one weight (the steps of an unrolled layer), ops of one group, and
     what goes from some of them to others.
@@ -173,7 +170,7 @@ def _cuts(
 def even_cut(lengths: Sequence[Sequence[int]]) -> list[int]:
     """How many pieces come before each stage; one more entry, all of them, ends the list.
 
-    ``lengths`` are by stage those of all pieces, in ps: a stage may stand on a device of another
+    ``lengths`` are by stage those of all pieces, in ps: a stage may run on a device of another
     kind. No stage is empty, which needs as many pieces as stages. The least longest stage is found
     by bisection: under a limit, taking as many pieces as fit never leaves more to later stages
     than any other choice.
@@ -219,7 +216,7 @@ def _forward_leaves(
 def _backward(
     graph: Graph, mate: Sequence[int], order: Sequence[int], stages: list[int], count: int
 ) -> None:
-    """Backward ops stand with their forward op, but never behind what they wait for.
+    """Put backward ops into the stage of their forward op, but never behind their producers.
 
     The last stage goes back first, so an op may only need what its stage or a later one makes.
     """
@@ -237,7 +234,7 @@ def _backward(
 
 
 def _updates(graph: Graph, order: Sequence[int], stages: list[int]) -> None:
-    """Updates stand with their parameter, else with what they read; all that is left in stage 0."""
+    """Put updates into the stage of their parameter, else of their producers; the rest into 0."""
     parameters = updated(graph)
     for i in order:
         if graph.ops[i].phase == "update":
@@ -257,13 +254,13 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
     Raises InputError, MissingCostError.
     """
     graph = prepared.graph
-    with _problems_of_the_pipeline():
+    with prefixed("strategy.pipeline."):
         schedule = schedule_of(pipeline)
         ranks = _ranks(prepared.cluster, schedule, pipeline.ranks)
     homes = [ranks[rank] for rank in schedule.rank_of]
     # Nothing for what is unknown (below 0): building refuses it, and tells of every op.
     lengths = np.maximum(prepared.duration[:, homes], 0)
-    with _problems_of_the_pipeline():
+    with prefixed("strategy.pipeline."):
         stage_of = stages_of(graph, pipeline.stages, lengths)
     placement = _placement(prepared, [homes[stage] for stage in stage_of])
     built = build(prepared, placement)
@@ -292,15 +289,6 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
     )
 
 
-@contextmanager
-def _problems_of_the_pipeline() -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        problems = [f"strategy.pipeline.{problem}" for problem in error.problems]
-        raise InputError(problems, error.file) from None
-
-
 def _across(
     graph: Graph,
     task_graph: TaskGraph,
@@ -308,9 +296,10 @@ def _across(
     copies: Copies,
     sequences: Mapping[int, Sequence[int]],
 ) -> Iterator[tuple[int, int]]:
-    """What a step releases in the next one: parameters after their updates, batches in their order.
+    """Edges to the next step: parameters after their updates, batches in their order.
 
-    What waits for nothing waits for the last of its rank's queue, which it stands behind anyway.
+    A task without predecessors waits for the last one of its rank's queue, behind which it is
+    anyway.
     """
     for before, after in following(graph, task_graph, placement, {}):
         if not copies.again[after]:
@@ -339,8 +328,7 @@ def _ranks(cluster: Cluster, schedule: Schedule, names: Sequence[str]) -> list[i
             problems.append(f'ranks[{rank}]: "{name}" is a switch')
         elif name in names[:rank]:
             problems.append(f'ranks[{rank}]: "{name}" is rank {names.index(name)} already')
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return [cluster.index[name] for name in names]
 
 
@@ -359,7 +347,7 @@ def _placement(prepared: Prepared, devices: Sequence[int]) -> list[int]:
 
 
 class _Actions:
-    """Which ops (positions) each action of a schedule runs, in program order."""
+    """The ops (positions) that each action of a schedule runs, in program order."""
 
     def __init__(
         self, graph: Graph, once: frozenset[int], stage_of: Sequence[int], schedule: Schedule
@@ -401,7 +389,7 @@ class _Actions:
 
 
 def _weight_gradients(graph: Graph, once: frozenset[int], stage_of: Sequence[int]) -> set[int]:
-    """Backward ops that no other stage waits for, only updates in the end: what may be late."""
+    """Backward ops that may be late, for no other stage waits for them, only updates do."""
     readers = readers_of(graph)
     late: set[int] = set()
     # Readers first: an op may be late only where all that wait for it may.
@@ -453,11 +441,11 @@ def _adds_up(graph: Graph, i: int) -> bool:
 
 
 def microbatches(task_graph: TaskGraph, ops: int, once: Collection[int], count: int) -> Copies:
-    """Which tasks run again for each of ``count`` microbatches: the first ``ops``, which are those
-    of the ops, but for ``once``.
+    """The copies of tasks for ``count`` microbatches: the first ``ops`` tasks, which run the ops,
+    are copied but for ``once``.
 
-    So is what they send, where it does not go to tasks that run once alone. Raises InputError for
-    more than ten million tasks.
+    Their transfers are copied too, unless they go to tasks that run once alone. Raises InputError
+    for more than ten million tasks.
     """
     rows, op = len(task_graph.tasks), task_graph.tasks.op
     again = np.ones(rows, np.bool_)
@@ -491,8 +479,8 @@ def _reached(links: Rows, marked: Bools, through: Bools) -> Bools:
 def accumulated(step: LoweredStep, ops: int, once: Collection[int], count: int) -> LoweredStep:
     """The step with its forward and backward run ``count`` times (``Strategy.accumulate``).
 
-    ``ops`` is the number of ops, which are the first tasks; ``once`` are those that stay single.
-    What waits for nothing in its microbatch (the batch) waits for the last ops of the microbatch
+    ``ops`` is the number of ops, which are the first tasks; ``once`` are the single ones. A task
+    without predecessors in its microbatch (the batch) waits for the last ops of the microbatch
     before on its device, as it does for those of the step before (``lowering.steps.following``). A
     step that follows waits for all microbatches of what it waits for. Raises InputError.
     """

@@ -1,6 +1,4 @@
-"""Which transfers a placement causes, and the tasks, queues and reserves that passes write of a
-cluster.
-"""
+"""The transfers of a placement, and the tasks, queues and reserves of a cluster."""
 
 from __future__ import annotations
 
@@ -143,7 +141,7 @@ def resources(fabric: Fabric) -> list[Resource]:
 
 
 def add_reserves(columns: Columns, prepared: Prepared) -> None:
-    """What the framework and the communication library hold on each device, whatever runs there."""
+    """Buffers that the framework and the communication library hold on each device."""
     names = (*OUTSIDE, *WORKSPACES)
     kinds = (*OUTSIDE, *["workspace"] * len(WORKSPACES))
     for device, sizes in enumerate(prepared.reserves):
@@ -220,7 +218,7 @@ def _add_hop(
 
 
 def on_cluster(columns: Columns, prepared: Prepared) -> TaskGraph:
-    """What was written, on the devices and half-links of the cluster."""
+    """The task graph of all columns, on the devices and half-links of the cluster."""
     cluster, half_links = prepared.cluster, prepared.fabric.flow_links
     capacity, bandwidth = machine_columns(prepared)
     return TaskGraph(

@@ -41,7 +41,7 @@ def in_turns(
     dispatches.
 
     ``policy`` is that of the strategy's order, whose sequences the task graph has already.
-    ``gates`` are ops that stand for no work. None where no device has a host.
+    ``gates`` are ops that do no work. None where no device has a host.
     """
     hosted = prepared.cluster.hosted
     if not hosted:
@@ -63,8 +63,8 @@ def in_turns(
 def in_given_turns(
     prepared: Prepared, whole: TaskGraph, copies: Copies, placement: Sequence[int], ends: Ends
 ) -> Dispatches | None:
-    """What hosts dispatch of a task graph whose copies of ops (its first tasks) stand in given
-    sequences; ``ends`` are those of one copy.
+    """The dispatches of a task graph whose copies of ops (its first tasks) have given sequences;
+    ``ends`` are of one copy.
     """
     if not prepared.cluster.hosted:
         return None
@@ -148,7 +148,7 @@ def _with_queues(
 ) -> TaskGraph:
     """The queues of hosted devices fixed in the order of the places, where no sequence is given.
 
-    Program order is that of places here: by rows a piece would stand before a sum that its host
+    Program order is that of places here: by rows a piece would come before a sum that its host
     dispatches first.
     """
     order = np.argsort(place)
@@ -184,7 +184,7 @@ def _entries(prepared: Prepared, rows: Ints, ops: Ints, placement: Sequence[int]
 def _merged(prepared: Prepared, task_graph: TaskGraph, entries: Ints, place: Ints) -> Ints:
     """The dispatches of given sequences: of their heads the one of smallest place goes first.
 
-    A collective stands in no sequence: it may go once all ops that it reads have gone, and a head
+    A collective is in no sequence: it may go once all ops that it reads have gone, and a head
     that reads it goes after it.
     """
     place_of = dict(zip(entries[:, 0].tolist(), place[entries[:, 1]].tolist(), strict=True))

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schedule_shapes import SHAPES
 from simdev.ground.errors import InputError
 from simdev.nouns.schedules import Schedule, named_schedule, order_of
+from simdev.nouns.schedules.table import needs, readers
 
 KINDS = {"F": 0, "B": 1, "I": 1, "W": 2}
 NAMES = "GPipe", "1F1B", "ZB-H1", "ZB-H2", "Interleaved1F1B", "InterleavedZeroBubble"
@@ -31,3 +33,20 @@ def test_columns_are_those_of_the_table(
         actions = [(a.stage, KINDS[a.kind], a.microbatch) for a in row if a is not None]
         columns = (column[rank].tolist() for column in order)
         assert list(zip(*columns, strict=True)) == actions
+
+
+@given(st.sampled_from(SHAPES))
+def test_an_expansion_holds_every_action_once(shape: tuple[str, int, int, int]) -> None:
+    """Parts, kinds and ranks are those of the actions; whoever needs an action reads it."""
+    schedule = named_schedule(*shape)
+    parts = {part: set(microbatches) for part, microbatches in schedule.parts.items()}
+    assert sum(map(len, schedule.parts.values())) == len(schedule.actions)
+    for rank, order in enumerate(schedule.orders):
+        for action in order:
+            assert schedule.rank(action) == rank
+            assert action.microbatch in parts[schedule.part(action)]
+            assert action.kind in schedule.kinds[action.stage]
+            for needed in needs(action, schedule.number):
+                assert action in readers(needed, schedule.number)
+            for reader in readers(action, schedule.number):
+                assert action in needs(reader, schedule.number)

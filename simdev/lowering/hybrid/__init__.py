@@ -47,9 +47,8 @@ from .templates import template_of
 def searched(program: Program) -> Schedule:
     """The schedule of a program that has none of its actions yet, by the times of its stages.
 
-    They are what computes and what tp and the experts exchange, and how long a message takes to the
-    next stage; what is gathered, reduced or offloaded beside them is not counted. Raises
-    InputError.
+    Computing, the exchanges of tp and of experts, and the message to the next stage count;
+    gathering, reducing and offloading beside them do not. Raises InputError.
     """
     p, stages = program.parallelism, range(program.schedule.stages)
     if program.schedule.name not in SEARCHED or p.table is not None:
@@ -70,7 +69,7 @@ def searched(program: Program) -> Schedule:
 
 
 def _seconds(template: Template, rows: list[int]) -> Fraction:
-    """What some rows take one after the other, where the groups differ the slowest."""
+    """Seconds of some rows one after the other; where groups differ, of the slowest."""
     durations = template.durations
     numbers = template.table[rows, 2].tolist()
     ps = sum(int(durations.columns[n].max()) + int(durations.lags[n].max()) for n in numbers)

@@ -1,4 +1,6 @@
-"""The rows of the schedule's actions, rank by rank, and what they wait for on other ranks."""
+"""The rows of the schedule's actions, rank by rank, with their edges to other ranks, and the rows
+behind the last microbatch.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from ...nouns.models.large import roles, update
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.schedules import READERS
+from ...nouns.schedules import BACKWARD, READERS, WEIGHT
 from ...nouns.taskgraph import Ints
 from .program import (
     ENDS,
@@ -32,7 +34,8 @@ def add_actions(program: Program, rank: int) -> None:
     schedule, placed = program.schedule, program.placed
     actions = schedule.orders[rank]
     parts = list(map(schedule.part, actions))
-    for part in dict.fromkeys(parts):
+    distinct = list(dict.fromkeys(parts))
+    for part in distinct:
         base = np.full(schedule.microbatches, NONE, np.int64)
         placed[part] = Placed(template_of(program, part), base)
     templates = [placed[part].template for part in parts]
@@ -44,7 +47,8 @@ def add_actions(program: Program, rank: int) -> None:
     _chain(program, templates, bases, [action in schedule.pairs for action in actions])
     program.last.append(int(templates[-1].main[-1]) + bases[-1])
     program.runs.append(list(zip(parts, bases, strict=True)))
-    for each in (placed[part] for part in dict.fromkeys(parts)):
+    program.gradients.append([placed[part] for part in distinct if part[2] in (BACKWARD, WEIGHT)])
+    for each in (placed[part] for part in distinct):
         base = each.base[each.base != NONE]
         for source, target in each.template.edges:
             program.edge(base + source, base + target)
@@ -57,8 +61,8 @@ def add_actions(program: Program, rank: int) -> None:
 def _chain(
     program: Program, templates: Sequence[Template], bases: Sequence[int], overlaps: Sequence[bool]
 ) -> None:
-    """The main rows of actions one after the other; those of one that overlaps and those of the
-    next each by themselves, so that what one computes hides what the other exchanges.
+    """The main rows of actions one after the other; rows of two actions that overlap form two
+    chains, so that one computes while the other exchanges.
     """
     if not any(overlaps):
         main = np.concatenate([template.main for template in templates])
@@ -78,7 +82,7 @@ def _chain(
 
 
 def _gate(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
-    """What a turn fetches ahead waits for the turn that comes ``prefetch`` + 1 before it."""
+    """Let the fetches of a turn wait for the turn that comes ``prefetch`` + 1 before it."""
     p, ahead = program.parallelism, 1 + program.parallelism.prefetch
     if p.zero < 3 and "activations" not in p.offload:
         return
@@ -138,7 +142,7 @@ def _of_turns(
 def _hold_back_table(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
     """The classifier begins the gradient of the embedding's table when the last one is reduced.
 
-    That keeps no more than one; ours, as nobody tells how a table is held back.
+    One gradient is kept at most; ours, for no source says how a table is held back.
     """
     done: list[int] = []
     for template, base in zip(templates, bases, strict=True):
@@ -150,7 +154,7 @@ def _hold_back_table(program: Program, templates: Sequence[Template], bases: Seq
 
 
 def add_sends(program: Program) -> None:
-    """What other ranks wait for: activations forward, gradients back."""
+    """Edges to other ranks: activations forward, gradients back."""
     for part, sender in program.placed.items():
         if sender.template.transfer != NONE:
             sent = np.flatnonzero(sender.base != NONE)
@@ -219,7 +223,7 @@ def add_tail(program: Program, rank: int) -> None:
 def _computed(program: Program, rank: int, number: int) -> list[int]:
     """The rows that complete the gradient of a layer, or of the ends (NO_LAYER)."""
     computed: list[int] = []
-    for placed in program.gradients(rank):
+    for placed in program.gradients[rank]:
         template, last = placed.template, placed.last
         if number == NO_LAYER:
             computed += [turn.last + last for turn in template.ends.values()]
@@ -234,7 +238,7 @@ def _reduced(program: Program, rank: int) -> dict[int, list[int]]:
     A queue serves in order: the sums of the microbatches before are over by then.
     """
     reduced: dict[int, list[int]] = {}
-    for placed in program.gradients(rank):
+    for placed in program.gradients[rank]:
         for turn in placed.template.turns:
             rows = [sent.row + placed.last for sent in turn.reduced]
             reduced.setdefault(turn.layer, []).extend(rows)
@@ -270,7 +274,7 @@ def _updates(program: Program, tail: Template) -> list[int]:
 
 
 def tie(program: Program) -> None:
-    """Adds up the gradients of a tied table whose embedding and classifier stand on two ranks.
+    """Add up the gradients of a tied table whose embedding and classifier are on two ranks.
 
     Where one rank has both stages (DualPipe, DualPipeV, a folded table) it adds up the gradient as
     it computes it, and the two copies of DualPipe join it as any other (``join_copies``). From ZeRO

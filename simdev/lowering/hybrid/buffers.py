@@ -23,14 +23,15 @@ from .templates import PARAMETER_BYTES
 
 
 def add_parameters(program: Program, rank: int) -> None:
-    """What lives throughout."""
+    """Add the buffers that live throughout."""
     layers = [number for number in program.buckets(rank) if number != NO_LAYER]
     for kind, size in persistent_bytes(program, rank, layers).items():
         program.add_buffers(rank, size, kind, PERSISTENT)
 
 
 def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str, int]:
-    """What a rank with these layers and its ends holds throughout, as far as ZeRO shares it out.
+    """Bytes by kind of buffer that a rank with these layers and its ends holds throughout, as far
+    as ZeRO shares them out.
 
     16-bit parameters, their gradients, the optimizer's state.
     """
@@ -51,7 +52,7 @@ def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str
 
 
 def add_activations(program: Program, number: int) -> None:
-    """Add the buffers that a stage keeps for each microbatch, and those that pass through it."""
+    """Add the buffers of a stage for each microbatch."""
     for way, kind in product(range(program.ways), (BACKWARD, INPUT)):
         part = way, number, kind
         if part in program.placed:
@@ -154,9 +155,10 @@ class _Stage:
             self.add(size, "received copies", arrivals, reader)
 
     def add_layer(self, visit: Visit, is_received: bool) -> None:
-        """What a layer's forward saves (but for a received input), and what the backward repeats.
+        """Activations of a layer's forward (but for a received input), and those that its backward
+        makes again.
 
-        What is offloaded is freed when it has been sent, and there again from when it is fetched.
+        An offloaded one is freed when it has been sent, and there again once it is fetched.
         """
         kept, forward, back = footprint(self.shard, visit.layer), self.forward.base, self.back.base
         filler, readers = forward + visit.last, self.last_reads(visit.layer)

@@ -76,7 +76,7 @@ class RankGrid:
         return [tuple(group.tolist()) for group in np.split(devices, ends)]
 
     def degrees(self, kind: int) -> tuple[int, ...]:
-        """What the groups of a class hang on, beside the devices of a rank."""
+        """The degrees that make the groups of a class, beside the devices of a rank."""
         parts = {EXPERT: self.ep, EXPERT_DATA: self.ep, CONTEXT: self.cp}
         return self.tp, parts.get(kind, 1)
 
@@ -95,10 +95,14 @@ def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
         degrees = f"{' x '.join(names)}: {counts} = {p.devices} devices"
         reason = f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}'
         raise InputError(f"{reason}; `simdev plan` tries all degrees that fit it")
+    return RankGrid(dealt(cluster, p.pp), p.replicas, p.tp, p.ep, p.cp)
+
+
+def dealt(cluster: Cluster, pp: int) -> tuple[tuple[int, ...], ...]:
+    """The workers of each rank of a pipeline."""
     # Ranks of the pipeline are outermost: tp needs the links inside a node most, pp the least.
-    each = p.replicas * p.tp
-    ranks = tuple(usable[rank * each : (rank + 1) * each] for rank in range(p.pp))
-    return RankGrid(ranks, p.replicas, p.tp, p.ep, p.cp)
+    workers, each = tuple(cluster.workers), len(cluster.workers) // pp
+    return tuple(workers[rank * each : (rank + 1) * each] for rank in range(pp))
 
 
 Crossing = tuple[list[int], int]
@@ -114,7 +118,7 @@ class Part(NamedTuple):
 
 
 class Timings:
-    """What is known of a cluster whatever the degrees: many steps on it may share it.
+    """Times on a cluster that hold for all degrees: many steps on it may share them.
 
     Raises InputError where tasks slow each other there, which large models do not know.
     """
@@ -148,7 +152,7 @@ class Timings:
 
     def _collective_ps(self, name: str, size: int, pattern: int) -> int:
         """How long a collective of the first group of a pattern takes beside those of others."""
-        group, *beside = [[device for device, _ in flows] for flows in self.flows[pattern]]
+        group, *beside = [tuple(device for device, _ in flows) for flows in self.flows[pattern]]
         return self.model.cost(name, group, size, beside).ps
 
     def _sent(self, size: int, pattern: int) -> list[tuple[int, int]]:
@@ -181,7 +185,7 @@ class Timings:
         return _checked(picoseconds(rounded(total)) if loads else 0)
 
     def part(self, kind: str, load: Kernel) -> Part:
-        """What a kernel costs: as the op like it by the ladder, else by the datasheet."""
+        """The cost of a kernel: of the op like it by the ladder, else by the datasheet."""
         if self.costs.profiles and load.key:
             key = device_prefix(kind) + load.key[len(device_prefix("")) :]
             cost = self.costs.cost_of_key(key, load.like, kind)
@@ -207,8 +211,8 @@ class Durations:
     """Durations (ps) by number: each an array with one for each group of its class.
 
     ``columns`` hold them (or one for all), ``lags`` the latencies behind them, ``parts`` what each
-    costs by rung of the ladder (empty: by the roofline). Raises InputError where no datasheet tells
-    of a kind of device, or a task takes too long.
+    costs by rung of the ladder (empty: by the roofline). Raises InputError where a kind of
+    device has no datasheet, or a task takes too long.
     """
 
     def __init__(self, parallelism: Parallelism, timings: Timings) -> None:
@@ -259,7 +263,7 @@ class Durations:
         return number
 
     def host(self, rank: int) -> Host | None:
-        """What dispatches the ops of a rank's devices.
+        """The host that dispatches the ops of a rank's devices.
 
         Raises InputError where they have several, or one thread for several devices.
         """

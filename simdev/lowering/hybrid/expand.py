@@ -57,7 +57,7 @@ class _Expansion:
 
     @cached_property
     def borders(self) -> list[int]:
-        """The first row of each action, and of what stands behind the last of a rank; the end."""
+        """The first row of each action, and of the rows behind the last one of a rank; the end."""
         action, rank = self.columns["action"], self.columns["rank"]
         changes = (np.diff(action) != 0) | (np.diff(rank) != 0)
         return [0, *(np.flatnonzero(changes) + 1).tolist(), len(action)]

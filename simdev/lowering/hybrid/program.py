@@ -18,7 +18,7 @@ import numpy as np
 from ...nouns.models.large import Block, Shard, roles
 from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.schedules import BACKWARD, NEEDS, WEIGHT, Part, Schedule
+from ...nouns.schedules import NEEDS, Part, Schedule
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
 from .durations import CONTEXT, DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR, Durations
@@ -28,7 +28,7 @@ ENDS = "embedding", "classifier"
 
 
 class Queue(NamedTuple):
-    """What a row holds: a queue for each group of a class on each rank, and what its rows do."""
+    """A queue for each group of a class on each rank, and the role of its rows."""
 
     prefix: str
     groups: int
@@ -157,7 +157,7 @@ class Template:
         return self.transfer
 
     def swap(self, queue: int, rank: int, size: int, layer: int) -> int:
-        """A row that sends to the other copy of a stage what that one sends as well."""
+        """A row that swaps data with the rank of the other copy of a stage."""
         duration = self.durations.transfer(self.rank, rank, size)
         return self.add(queue, duration, size, layer, roles.DATA)
 
@@ -209,8 +209,8 @@ class Placed:
 
 
 class Ends(NamedTuple):
-    """Rows behind a rank's last action: the optimizer's ``updates``, those that ``complete`` the
-    gradient of each bucket there (ZeRO 0 and 1), and those that gather what was updated.
+    """Rows behind a rank's last action: the optimizer's ``updates``, the rows that ``complete`` the
+    gradient of each bucket there (ZeRO 0 and 1), and the ``gathers`` of updated parameters.
     """
 
     updates: tuple[int, ...]
@@ -219,7 +219,7 @@ class Ends(NamedTuple):
 
 
 class BufferRows(NamedTuple):
-    """Buffers alike on a rank: of each the row that fills it, and in its line those that read."""
+    """Buffers alike on a rank: by buffer the row that fills it, and a line of rows that read it."""
 
     rank: int
     size: int
@@ -240,7 +240,8 @@ class Program:
 
     ``stage_layers`` are the layers of each stage, ``placed`` the parts of the schedule in rows. By
     rank ``runs`` are its actions in their order, each as its part and its first row, ``last`` is
-    the last main row of these, and ``ends`` what follows them. ``tables`` are pieces of COLUMNS.
+    the last main row of these, ``gradients`` the placed parts that compute gradients of weights,
+    and ``ends`` what follows. ``tables`` are pieces of COLUMNS.
     """
 
     shard: Shard
@@ -254,6 +255,7 @@ class Program:
     tables: list[Ints] = field(default_factory=list)
     rows: int = 0
     last: list[int] = field(default_factory=list)
+    gradients: list[list[Placed]] = field(default_factory=list)
     ends: list[Ends] = field(default_factory=list)
     sources: list[Ints] = field(default_factory=list)
     targets: list[Ints] = field(default_factory=list)
@@ -265,7 +267,7 @@ class Program:
         return 1 + self.schedule.bidirectional
 
     def rank(self, stage: int, way: int) -> int:
-        """Which rank has a stage, of the copy whose microbatches go this way."""
+        """The rank of a stage, in the copy whose microbatches go this way."""
         return self.schedule.home[self.schedule.first_replica[stage] + way]
 
     def numbers(self, rank: int) -> Ints:
@@ -273,12 +275,6 @@ class Program:
         orders = self.schedule.orders
         first = sum(map(len, orders[:rank]))
         return np.arange(first, first + len(orders[rank]))
-
-    def gradients(self, rank: int) -> Iterator[Placed]:
-        """The placed parts that compute gradients of weights on a rank."""
-        for part in dict.fromkeys(part for part, _ in self.runs[rank]):
-            if part[2] in (BACKWARD, WEIGHT):
-                yield self.placed[part]
 
     def at(self, parts: Iterable[Part], microbatches: Ints, row: Callable[[Template], int]) -> Ints:
         """By microbatch a row of its action in one of these parts; NONE where none has such a

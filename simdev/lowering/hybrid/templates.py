@@ -1,13 +1,13 @@
-"""What a rank does for one action of the schedule: rows for each part of it.
+"""The rows of a rank for one action of the schedule.
 
-What replicas send each other goes bucket by bucket. From ZeRO 2 on gradients are reduced by bucket
-while the backward goes on, which waits where more than ``in_flight`` of them are still on their
-way: FSDP2 has one reduce_scatter in flight (``FSDPParamGroup.post_backward``), DeepSpeed two
-buckets, of which one is being filled (``overlap_comm``; without it none is in flight). ZeRO 3
-gathers ``prefetch`` buckets ahead: with one ahead two are there, to which FSDP, too, limits them
-(``limit_all_gathers``). A bucket is a layer, as FSDP is wrapped, the embedding or the classifier. A
-layer of more than ``bucket`` parameters is cut, for DeepSpeed's buckets hold no more
-(``reduce_bucket_size``); that its parts are equal is ours.
+Replicas send each other parameters and gradients bucket by bucket. From ZeRO 2 on gradients are
+reduced by bucket while the backward goes on, which waits where more than ``in_flight`` of them are
+still on their way: FSDP2 has one reduce_scatter in flight (``FSDPParamGroup.post_backward``),
+DeepSpeed two buckets, of which one is being filled (``overlap_comm``; without it none is in
+flight). ZeRO 3 gathers ``prefetch`` buckets ahead: with one ahead two are there, to which FSDP,
+too, limits them (``limit_all_gathers``). A bucket is a layer, as FSDP is wrapped, the embedding or
+the classifier. A layer of more than ``bucket`` parameters is cut, for DeepSpeed's buckets hold no
+more (``reduce_bucket_size``); that its parts are equal is ours.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Writer(Template):
         return blocks[kind]
 
     def _add_layer_turns(self, number: int, block: Block, fetch: int) -> None:
-        """What a layer computes, behind what full recomputation repeats."""
+        """The computing of a layer, behind the forward that full recomputation repeats."""
         gathers = self.parallelism.zero == 3 and self.kind != WEIGHT
         again = self.parallelism.recompute == "full" and self.makes_input_gradient
         parts = buckets_of(self.shard, self.parallelism, number)
@@ -246,8 +246,8 @@ class Writer(Template):
     def _gather_again(
         self, block: Block, products: Mapping[str, int], number: int = NO_LAYER
     ) -> None:
-        """What products read of a split sequence, so many bytes each, once more for the gradient of
-        their weights: as far as it takes longer than the gradient of their input.
+        """Gather the inputs of products from a split sequence, so many bytes each, once more for
+        the gradient of their weights: as far as it takes longer than the gradient of their input.
 
         The tokens that experts get are there (ours).
         """

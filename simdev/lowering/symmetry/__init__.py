@@ -1,8 +1,8 @@
 """Symmetry: what is equal in a step is simulated once, exactly.
 
-``Symmetry`` tells which devices stand for which, ``quotient.py`` makes the question of those that
-stand for all in graphs of ops, and ``Alike`` tells which groups of devices cost the same: asking
-the model of collectives once for all of these is what makes thousands of devices quick.
+``Symmetry`` says by device its representative, ``quotient.py`` makes the question of the
+representatives in graphs of ops, and ``Alike`` finds groups of devices of equal cost: one answer of
+the model of collectives serves all of them, which makes thousands of devices quick.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ number of quantities)."""
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """Devices that run alike, of which a task graph holds some that stand for all.
+    """Devices that run alike, of which a task graph holds some representatives.
 
     ``devices`` are the names of all of the cluster's, ``stands`` by device the index in the task
-    graph of the one that stands for it. ``queues`` are the names of all queues of transfers, and
-    ``classes`` by queue the number of the one that stands for it among those of the task graph
-    (IDLE: nothing ever holds it). ``replicas`` is how many run alike or nearly so.
+    graph of its representative. ``queues`` are the names of all queues of transfers, and
+    ``classes`` by queue the number of its representative among those of the task graph (IDLE:
+    nothing ever holds it). ``replicas`` is how many run alike or nearly so.
     """
 
     devices: tuple[str, ...]
@@ -45,14 +45,14 @@ class Symmetry:
 
     @cached_property
     def copies(self) -> Ints:
-        """By device of the task graph for how many it stands, itself among them."""
+        """By device of the task graph how many it represents, itself among them."""
         return np.bincount(self.stands).astype(np.int64)
 
     def __repr__(self) -> str:
         return f"Symmetry({len(self.copies)} devices for {len(self.devices)})"
 
     def counts(self, task_graph: TaskGraph) -> Ints:
-        """By task for how many it stands: a collective is one, whoever takes part."""
+        """By task how many it represents: a collective is one, whoever takes part."""
         return np.where(task_graph.of_kind(COLLECTIVE), 1, self.copies[task_graph.tasks.source])
 
     def counted(self, task_graph: TaskGraph) -> int:
@@ -73,7 +73,7 @@ class Symmetry:
         }
 
     def spread(self, members: Sequence[Member]) -> Iterator[tuple[str, Member]]:
-        """Every device by name, with what the one that stands for it has."""
+        """Every device by name, with the member of its representative."""
         for name, stand in zip(self.devices, self.stands.tolist(), strict=True):
             yield name, members[stand]
 
@@ -92,7 +92,9 @@ class Alike:
     cluster: Cluster
 
     def neighbourhood(self, device: int) -> int:
-        """What devices share that may send over the same links: a node; all, if no nodes meet."""
+        """A number that devices share which may send over the same links: their node; 0 for all, if
+        no nodes meet.
+        """
         return self._local[device][0] if self.nodes_meet else 0
 
     def pattern(self, groups: Sequence[Sequence[Flow]]) -> tuple[Hashable, ...]:
@@ -113,6 +115,11 @@ class Alike:
                 places[device] = nodes.setdefault(node, len(nodes)), twin, seen[node, twin]
                 seen[node, twin] += 1
         return tuple(tuple(places[device] for flow in flows for device in flow) for flows in groups)
+
+    def sort(self, devices: Sequence[int]) -> Hashable:
+        """Equal for devices of the same kinds, one by one, that cost the same together."""
+        kinds = tuple(self.cluster.devices[device].kind for device in devices)
+        return self.pattern([[(device, device) for device in devices]]), kinds
 
     @cached_property
     def _working(self) -> list[int]:
@@ -158,9 +165,9 @@ class Alike:
             times = link.latency, link.gap, link.hold_latency
             quantities = link.bandwidth, *times, link.duplex, link.lanes
             number = numbers.setdefault(quantities, len(numbers))
-            here, there = (self._local[cluster.index[end]] for end in link.ends)
-            for (node, place), (other, far) in ((here, there), (there, here)):
-                nodes[node][place][1].append((far if node == other else OUTSIDE, number))
+            (a, first), (b, second) = (self._local[cluster.index[end]] for end in link.ends)
+            nodes[a][first][1].append((second if a == b else OUTSIDE, number))
+            nodes[b][second][1].append((first if a == b else OUTSIDE, number))
         return nodes
 
     @cached_property

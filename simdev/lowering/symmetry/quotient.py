@@ -179,7 +179,7 @@ class Reduction:
         return part(reading, ((axis, (number * extent, (number + count) * extent)),))
 
     def _require_closed(self, i: int) -> None:
-        """What a replica reads of tensors that are cut lies in its part of them."""
+        """Require that a replica reads only its own part of tensors that are cut."""
         for number in dict.fromkeys((0, 1, self.replicas - 1)):
             needs = self.part(i, number).needs
             for (producer, output), region in zip(
@@ -299,47 +299,27 @@ def replicas_of(prepared: Prepared, strategy: Strategy) -> Replicas:
     return Replicas(strategy, devices, {key: axes[0] for key, axes in cuts.items()})
 
 
-def representatives(prepared: Prepared, replicas: Replicas) -> tuple[list[int], list[int]]:
-    """The devices to simulate (indices, in the order of the parts, then idle ones in that of the
-    cluster), and by device of the cluster the place among them of the one that stands for it.
+def representatives(cluster: Cluster, devices: Sequence[int]) -> list[int]:
+    """By device of the cluster the device that is simulated for it; replicas run on ``devices``.
 
-    The first stands for itself alone, for what nothing cuts lies there.
+    The first represents itself alone, for tensors that nothing cuts lie there. So does the last,
+    which names the far end of a collective; three at least stay, for a group of two has other
+    buffers in NCCL.
     """
-    cluster, place = prepared.cluster, {d: i for i, d in enumerate(replicas.devices)}
-    first, last = replicas.devices[0], replicas.devices[-1]
-    stands: dict[Hashable, int] = {}
-    for device in (*replicas.devices[1:], *_idle(cluster, place)):
-        stands.setdefault(traits(cluster, device, device in place), device)
-    # The last names the far end of a collective; three at least, for a group of two has other
-    # buffers in NCCL.
-    used = {first, last, *(device for device in stands.values() if device in place)}
-    chosen = sorted(used, key=place.__getitem__)
-    chosen += sorted(device for device in stands.values() if device not in place)
-    at = {device: number for number, device in enumerate(chosen)}
-    by_device = [
-        at[device] if device in at else at[stands[traits(cluster, device, device in place)]]
-        for device in range(len(cluster.devices))
-    ]
-    return chosen, by_device
-
-
-def _idle(cluster: Cluster, used: dict[int, int]) -> Iterator[int]:
-    return (device for device in range(len(cluster.devices)) if device not in used)
+    used, every = set(devices), range(len(cluster.devices))
+    order = (*devices[1:], *(device for device in every if device not in used))
+    traits_of = {device: traits(cluster, device, device in used) for device in order}
+    first = {trait: device for device, trait in reversed(traits_of.items())}
+    alone = devices[0], devices[-1]
+    return [device if device in alone else first[traits_of[device]] for device in every]
 
 
 def traits(cluster: Cluster, device: int, used: bool) -> Hashable:
-    """What a device has in common with those that run as it does, and hold as much."""
+    """The traits that devices share which run alike and hold as much."""
     there = cluster.devices[device]
     held = there.kind, there.memory, there.staging
     # Where nothing runs, how fast it would run does not matter.
     return (*held, there.gap, there.beside_copies, cluster.host_of(device)) if used else held
-
-
-def reduced_cluster(cluster: Cluster, chosen: list[int]) -> Cluster:
-    """These devices without links: only collectives, which are costed on the whole, join them."""
-    # The order of a cluster breaks ties, so it stays.
-    devices = tuple(cluster.devices[device] for device in sorted(chosen))
-    return replace(cluster, devices=devices, links=())
 
 
 def reduced_strategy(replicas: Replicas, names: tuple[str, ...]) -> Strategy:
@@ -385,12 +365,15 @@ def quotient_of(
 
 def _quotient(prepared: Prepared, replicas: Replicas) -> Quotient:
     cluster, strategy = prepared.cluster, replicas.strategy
-    chosen, stands = representatives(prepared, replicas)
-    of_replicas = set(replicas.devices)
-    names = tuple(cluster.devices[d].name for d in chosen if d in of_replicas)
+    simulated = representatives(cluster, replicas.devices)
+    kept = set(simulated)
+    names = tuple(cluster.devices[d].name for d in replicas.devices if d in kept)
     if 2 * len(names) > len(replicas.devices):
         raise BrokenSymmetryError("most devices differ")
-    small = reduced_cluster(cluster, chosen)
+    # Without links: only collectives, which are costed on the whole, join these devices. The order
+    # of a cluster breaks ties, so it stays.
+    chosen = sorted(kept)
+    small = replace(cluster, devices=tuple(cluster.devices[d] for d in chosen), links=())
     reduction = _reduction(prepared, replicas, small, names)
     fabric = SharedFabric(small, prepared.fabric)
     whole = prepared.communicators.choosing(strategy.collectives)
@@ -400,7 +383,7 @@ def _quotient(prepared: Prepared, replicas: Replicas) -> Quotient:
     nouns = graph, small, prepared.costs, prepared.memory, strategy.collectives
     # Parts are called as among those of all replicas: names stand in traces and reports. Copies
     # are counted in the order of the cluster, shards in that of the strategy: where it is one.
-    kept, ordered = set(chosen), list(replicas.devices) == sorted(replicas.devices)
+    ordered = list(replicas.devices) == sorted(replicas.devices)
     parts = [at for at, device in enumerate(replicas.devices) if ordered and device in kept]
     reduced = Prepared(*nouns, costed=costed, communicators=group, parts=parts)
     cut = reduced_strategy(replicas, names)
@@ -409,13 +392,13 @@ def _quotient(prepared: Prepared, replicas: Replicas) -> Quotient:
     # Costed once before the queues have their numbers: which there are follows from all of them.
     rings(sharded.graph, sharded.costed.collectives, group)
     fabric.settle()
-    place = {device: at for at, device in enumerate(sorted(chosen))}
+    place = {device: at for at, device in enumerate(chosen)}
     return Quotient(
         reduced,
         cut,
         Symmetry(
             tuple(device.name for device in cluster.devices),
-            np.array([place[chosen[at]] for at in stands], np.int64),
+            np.array([place[device] for device in simulated], np.int64),
             tuple(queue.name for queue in prepared.fabric.queues),
             fabric.classes,
             len(replicas.devices),

@@ -2,8 +2,8 @@
 pipelining does.
 
 ``0F0`` is the forward of stage 0 on microbatch 0, ``1B0`` a whole backward, ``1I0`` the gradient of
-its input alone and ``1W0`` that of its weights. A table says who does what in which order; when,
-follows from the times of the stages.
+its input alone and ``1W0`` that of its weights. A table gives the order of each rank; times follow
+from the times of the stages.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def schedule_csv(schedule: Schedule) -> str:
 
 
 def _cells(row: Row, overlaps: frozenset[Action]) -> Iterator[str]:
-    """Two that overlap stand in the slot of the second."""
+    """The cells of a row: two actions that overlap are in the slot of the second."""
     first: Action | None = None
     for action in row:
         if action is None or action in overlaps:
@@ -122,7 +122,7 @@ def _cells(row: Row, overlaps: frozenset[Action]) -> Iterator[str]:
 
 
 def _cell(cell: str) -> Iterator[Action | None]:
-    """What a cell holds: an action, an empty slot, or two actions that overlap."""
+    """The content of a cell: an action, an empty slot, or two actions that overlap."""
     text = cell.strip()
     if not text or _COMMUNICATION.fullmatch(text):
         yield None

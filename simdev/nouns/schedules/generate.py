@@ -222,10 +222,10 @@ def named_schedule(
 ) -> Schedule:
     """A schedule by its name, in letters of any case, with ``chunks`` stages a rank.
 
-    It is one of SCHEDULES, BIDIRECTIONAL or FOLDED. 1F1B of several chunks is Interleaved1F1B.
-    Stages of PipeDream may have ``replicas``; then ``ranks`` is how many stages there are. With
-    ``shape`` it may be one of SEARCHED, whose actions then stand in the order of ZB-H1, for the
-    times of its stages to be told. Raises InputError for what it does not know or cannot build.
+    The name is one of SCHEDULES, BIDIRECTIONAL or FOLDED. 1F1B of several chunks is
+    Interleaved1F1B. Stages of PipeDream may have ``replicas``; then ``ranks`` is how many stages
+    there are. With ``shape`` it may be one of SEARCHED, in the order of ZB-H1 until the times of
+    its stages are known. Raises InputError for what it does not know or cannot build.
     """
     full = full_name(name)
     if full in SEARCHED and not shape:

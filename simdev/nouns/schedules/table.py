@@ -1,5 +1,5 @@
-"""A schedule as a table of actions, and its one expansion: what each rank does in which order, what
-an action needs, and which rank reads what it makes.
+"""A schedule as a table of actions, and its one expansion: the order of each rank, the actions that
+an action needs, and the ones that need it.
 
 Lowering expands tables by this module alone, whether a stage is a time, ops of a graph, or layers
 of a large model.
@@ -80,12 +80,12 @@ def check_sizes(ranks: int, microbatches: int, chunks: int = 1) -> None:
 
 
 def needs(action: Action, known: Container[Action]) -> list[Action]:
-    """The actions that must end before this one, of those that are ``known``."""
+    """The ``known`` actions that must end before this one."""
     return _beside(action, NEEDS, known)
 
 
 def readers(action: Action, known: Container[Action]) -> list[Action]:
-    """The actions that need this one, of those that are ``known``."""
+    """The ``known`` actions that need this one."""
     return _beside(action, READERS, known)
 
 
@@ -119,12 +119,12 @@ class Schedule:
     """A row of actions for each rank, None for an empty slot, which says nothing about time.
 
     ``asynchronous``: every backward is followed on the spot by an update of its stage's weights,
-    and no flush ends the step (PipeDream). ``replicas`` says by stage on how many ranks it stands
+    and no flush ends the step (PipeDream). ``replicas`` says by stage how many ranks run it
     (() for one each): microbatch i of a stage of r runs on its replica i mod r, forward and
     backward (1F1B-RR, Narayanan et al. 2019, section 3.2). ``bidirectional``: each stage
-    stands on two ranks, for the two copies of a model whose microbatches run in opposite directions
+    is on two ranks, for the two copies of a model whose microbatches run in opposite directions
     (DeepSeek-V3, section 3.2.1). ``overlaps`` are actions that run together with the next one of
-    their row, where the times tell what the two take. Raises InputError for a table that no
+    their row, where the times say how long the two take. Raises InputError for a table that no
     pipeline could run, every problem with rank and slot.
     """
 
@@ -188,7 +188,7 @@ class Schedule:
     def kinds(self) -> tuple[frozenset[str], ...]:
         """By stage the kinds of its actions."""
         kinds: list[set[str]] = [set() for _ in self.replicas]
-        for _, stage, kind in self.parts:
+        for stage, kind in {action[:2] for action in self.actions}:
             kinds[stage].add(kind)
         return tuple(map(frozenset, kinds))
 
@@ -272,9 +272,9 @@ class Schedule:
 
 
 def aligned(schedule: Schedule) -> Schedule:
-    """Empty slots put in, so that every action stands after those that it waits for.
+    """The table with empty slots, so that every action comes after the ones that it waits for.
 
-    It is the grid of a pipeline whose actions all take one slot, for people to read.
+    The result is the grid of a pipeline whose actions all take one slot, for people to read.
     """
     slot, rows = slots(schedule.orders), list[Row]()
     for order in schedule.orders:
@@ -321,7 +321,7 @@ def _versions(order: Iterable[Action], stage: int) -> int:
 
 
 def problems(rows: Rows, replicas: Sequence[int] = ()) -> Iterator[str]:
-    """What is wrong with a table, by rank and slot; what follows from a fault is left out.
+    """The faults of a table, by rank and slot; consequences of a fault are left out.
 
     ``replicas`` by stage, where stages have several.
     """
@@ -429,7 +429,7 @@ def _missing(stage: int, microbatch: int, places: Mapping[Action, Place]) -> Ite
 
 
 def _disorder(places: Mapping[Action, Place]) -> Iterator[str]:
-    """On one rank, what an action needs stands before it."""
+    """On one rank, the actions that an action needs come before it."""
     for action, place in places.items():
         for wanted in needs(action, places):
             rank, slot = places[wanted]

@@ -31,8 +31,8 @@ class StageTimes:
     overlaps with it on rank r (None: one follows the other). ``comm[s]`` is the latency from stage
     s to stage s + 1 and back, ``sync[s]`` what the replicas of stage s take together for the update
     of a round (None: they do not wait for one another). ``activation`` are the bytes that a
-    microbatch leaves on a replica from its forward on, ``kept`` those of them that stay after the
-    gradient of the input until that of the weights, ``parameters`` the bytes of one version of
+    microbatch leaves on a replica from its forward on, ``kept`` the part of them that stays after
+    the gradient of the input until that of the weights, ``parameters`` the bytes of one version of
     weights.
     """
 
@@ -114,7 +114,7 @@ def stage_times(
 
 
 def _pairs(value: Given, schedule: Schedule, wrong: list[str]) -> tuple[Fraction, ...]:
-    """What two stages that overlap take, by rank; a single value is that of all of a rank's."""
+    """The time of two stages that overlap, by rank; a single value is for all stages of a rank."""
     values = _values("overlapped", value, schedule.ranks, "rank", parse_time, wrong)
     shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
     return tuple(time / share for time, share in zip(values, shares, strict=True))
@@ -159,7 +159,7 @@ MADE, KEPT = 74, 32
 
 
 class Choices(NamedTuple):
-    """What a try does where the heuristic leaves it open.
+    """The choices of a try where the heuristic leaves them open.
 
     ``extra``: a stage warms up with a forward more, though it delays the first backward; ``skip``:
     a forward that would delay a backward is put off while the next stage has one in store;

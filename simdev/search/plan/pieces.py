@@ -17,7 +17,7 @@ import numpy as np
 from ...ground.units import parse_bytes
 from ...lowering.hybrid import even_layers
 from ...lowering.hybrid.buffers import persistent_bytes
-from ...lowering.hybrid.durations import Durations, rank_grid
+from ...lowering.hybrid.durations import Durations, dealt
 from ...lowering.hybrid.program import (
     COMPUTE,
     CONTEXT_QUEUE,
@@ -37,7 +37,6 @@ from ...nouns.models.large.shard import (
     embedding_saved,
 )
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
-from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import Ints
 from ..kernels.pipelines import TURN
 from .space import Plan, Question
@@ -273,7 +272,7 @@ class Ground:
         self.kinds = [kinds.index(kind) for kind in names]
         self.kind = np.array([names.index(kind) for kind in kinds], np.int64)
         self.division, self.ranks = cache(self._division), cache(self._ranks)
-        self.devices, self.capacity = cache(self._devices), cache(self._capacity)
+        self.capacity = cache(self._capacity)
         self._durations = dict[Hashable, Durations]()
         self._transfers = dict[Hashable, tuple[Ints, Ints]]()
 
@@ -302,33 +301,24 @@ class Ground:
     @cached_property
     def _node(self) -> int:
         """How many workers in a row are a node, where all nodes are alike, else 0."""
-        workers, node_of = self.cluster.workers, self.timings.alike.neighbourhood
-        runs = [list(run) for _, run in groupby(workers, node_of)]
-        is_whole = len(set(map(node_of, workers))) == len(runs)
-        return len(runs[0]) if is_whole and len(set(map(self._sort, runs))) == 1 else 0
-
-    def _sort(self, devices: Sequence[int]) -> Hashable:
-        """Equal for devices in a row that compute and communicate alike."""
-        kinds = (self.cluster.devices[device].kind for device in devices)
-        return self.timings.alike.pattern([[(d, d) for d in devices]]), *kinds
-
-    def _devices(self, pp: int) -> tuple[tuple[int, ...], ...]:
-        """The devices of each rank."""
-        each = len(self.cluster.workers) // pp
-        return rank_grid(self.cluster, Parallelism(dp=each, pp=pp)).devices
+        workers, alike = self.cluster.workers, self.timings.alike
+        runs = [list(run) for _, run in groupby(workers, alike.neighbourhood)]
+        is_whole = len(set(map(alike.neighbourhood, workers))) == len(runs)
+        return len(runs[0]) if is_whole and len(set(map(alike.sort, runs))) == 1 else 0
 
     def _ranks(self, pp: int) -> tuple[int, ...]:
         """A rank of each sort: those of one sort cost the same."""
         sorts = dict[Hashable, int]()
-        for rank, devices in enumerate(self.devices(pp)):
-            sorts.setdefault(self._sort(devices), rank)
+        for rank, devices in enumerate(dealt(self.cluster, pp)):
+            sorts.setdefault(self.timings.alike.sort(devices), rank)
         return tuple(sorts.values())
 
     def _capacity(self, pp: int) -> Ints:
         """Bytes of the smallest device of each rank."""
         memories = [device.memory for device in self.cluster.devices]
         sizes = [2**62 if memory is None else parse_bytes(memory) for memory in memories]
-        return np.array([min(sizes[d] for d in each) for each in self.devices(pp)], np.int64)
+        there = dealt(self.cluster, pp)
+        return np.array([min(sizes[d] for d in each) for each in there], np.int64)
 
     def transfers(self, program: Program) -> tuple[Ints, Ints]:
         """How long what a rank sends to the next is on its way, and what it sends to the one
