@@ -1,9 +1,12 @@
-"""What dispatching the ops of a step costs a host, from measured rows and datasheets.
+"""What dispatching the ops of a step costs a host, and how many kernels that launches.
 
+given         the graph says it (``Op.host_time``)
 measured      the op's row tells the host's time in a real step (``host_step_ns``)
 estimated     the profile tells the host's time of the phase, or rows what a bare call costs
               (``host_ns``)
 datasheet     the device's datasheet tells what a bare call costs (``dispatch``)
+
+What no rung knows is None: it counts nothing, and reports say so.
 
 A bare call is not what a step spends on an op: modules, views, autograd's notes and cold caches
 come on top. Estimates count bare dispatches of a small elementwise op, in three classes (LIGHT,
@@ -15,7 +18,8 @@ runs of one step differ by 10 to 25 %.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import copysign, dist, exp, isfinite, log
 from statistics import median
@@ -24,16 +28,84 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ground.units import MAX_PS, picoseconds
+from ..ground.units import MAX_PS, PS_PER_SECOND, picoseconds
 from ..nouns.graph import PHASES, Graph, Op
 from ..nouns.semantics import op_class, traits_of
 from ..nouns.semantics.keys import Load, load_of, op_key
 from ..nouns.structure import part_of
 from .groups import device_prefix, measured_rows
-from .header import fields_of, object_at
-from .host import HostCost, between_cost, given_cost, is_own_host, phase_share, tells_own_host
 from .roofline import DeviceSpec, pace_of, rounded
-from .rows import Profile, Row
+from .rows import Profile, Row, fields_of, object_at
+
+HOST_RUNGS = ("given", "measured", "estimated", "datasheet")
+"""The rungs of the host's ladder, from the surest down."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCost:
+    """The seconds in which a host dispatches an op, all of its kernels together.
+
+    ``launches`` is how many they are, ``rung`` who answered (one of HOST_RUNGS), ``rel_err`` the
+    expected relative error (0.1 is 10 %, None: not told), ``basis`` what an estimate rests on.
+    """
+
+    seconds: Fraction
+    launches: int
+    rung: str
+    rel_err: float | None = None
+    basis: str = ""
+
+
+def given_cost(op: Op, device_kind: str, launches: int = 1) -> HostCost | None:
+    """What the graph says of dispatching an op on a kind of device."""
+    seconds = op.host_seconds_on(device_kind)
+    return None if seconds is None else HostCost(seconds, launches, "given")
+
+
+def between_cost(
+    headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str, launches: int = 1
+) -> HostCost | None:
+    """What a kind of device that is its own host (a CPU) does between ops, as the step tells that
+    was measured with a profile: what a phase took beside its ops, the same for each of them.
+
+    ``headers`` are those of the profiles. None where none of the kind tells it.
+    """
+    for header in headers:
+        if not tells_own_host(header, device_kind):
+            continue
+        seconds = phase_share(object_at(fields_of(header), "host"), op.phase)
+        if seconds is not None:
+            if traits_of(op.kind).leaf is not None:
+                seconds = Fraction(0)
+            basis = "the time between the ops of its phase, measured with them"
+            return HostCost(seconds, launches, "estimated", None, basis)
+    return None
+
+
+def tells_own_host(header: Mapping[str, Any], device_kind: str) -> bool:
+    """Whether a profile's header tells of a kind of device that is its own host."""
+    device, host = (object_at(fields_of(header), name) for name in ("device", "host"))
+    return is_own_host(host) and device.get("kind") == device_kind
+
+
+def is_own_host(host: Mapping[str, Any]) -> bool:
+    """Whether what a profile's header tells of a ``host`` is of a device that is its own (a CPU):
+    one that runs ahead of nothing.
+    """
+    return "ahead" in host
+
+
+def phase_share(host: Mapping[str, Any], phase: str) -> Fraction | None:
+    """The seconds that a ``host`` takes for one op of a phase as a profile's header tells it; None
+    where it does not, or tells no numbers that times can be.
+    """
+    part = object_at(host, "phases", phase)
+    try:
+        ops, seconds = int(part["ops"]), Fraction(str(part["host_s"]))
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        return None
+    return seconds / ops if ops > 0 and 0 <= seconds * PS_PER_SECOND <= MAX_PS else None
+
 
 # Where the host held up a step that was measured: what its phases then tell of the host.
 # A step begins with host and device idle. An op starts when it is dispatched and the op before it

@@ -33,9 +33,8 @@ from ..ground.units import MAX_PS, picoseconds
 from ..nouns.graph import NO_KIND, Graph
 from ..nouns.semantics import is_described, operand_shapes, traits_of, whole_bytes
 from ..nouns.semantics.keys import load_of, op_key, work_problem
-from .dispatch import Dispatches
+from .dispatch import Dispatches, HostCost
 from .estimates import Estimates
-from .host import HostCost
 from .roofline import DeviceSpec, is_covered, no_peak, pace_of
 from .rows import KNOWN, RUNGS, OpCost, Profile
 

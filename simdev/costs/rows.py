@@ -30,6 +30,23 @@ KNOWN = RUNGS[:2]
 """The rungs that are no estimates: all that ``strict`` lets pass."""
 
 
+# A header is carried along and checked by nobody: it is whatever a tool wrote.
+
+
+def fields_of(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the header line of a profile tells: under ``header``, or bare."""
+    fields = header.get("header", header)
+    return fields if isinstance(fields, Mapping) else {}
+
+
+def object_at(value: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """The object at a path in a header; empty where none stands there."""
+    for name in path:
+        inner = value.get(name)
+        value = inner if isinstance(inner, Mapping) else {}
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measured operator: its median time in seconds, and what was written about it.
@@ -101,8 +118,7 @@ class Profile:
         """The fields of its header, which may stand under ``header`` or bare; empty without
         one.
         """
-        fields = self.header.get("header", self.header)
-        return fields if isinstance(fields, Mapping) else {}
+        return fields_of(self.header)
 
     @cached_property
     def device_kinds(self) -> tuple[str, ...]:

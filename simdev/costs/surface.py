@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from ..nouns.semantics import traits_of
 from ..nouns.semantics.dtype import bits_of
 from ..nouns.semantics.keys import Load
-from .fit import Floats
-from .groups import Group
+from .groups import Floats, Group
 from .roofline import Scalars, ideal_seconds
 
 # A roofline whose rates grow with the extents of an op.

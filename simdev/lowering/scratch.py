@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..costs import CostModel, op_key
-from ..costs.header import fields_of, object_at
+from ..costs.rows import fields_of, object_at
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel

@@ -16,8 +16,18 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from ...ground.errors import InputError
-from .description import Shape, same_attributes
-from .index import Axis, Box, Index, Interval, Region, clipped_interval, interval_of, span_of
+from .description import (
+    Axis,
+    Box,
+    Index,
+    Interval,
+    Region,
+    Shape,
+    clipped_interval,
+    interval_of,
+    same_attributes,
+    span_of,
+)
 from .registry import Dim, Semantics
 
 _CACHED = 65_536

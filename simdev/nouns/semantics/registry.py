@@ -12,8 +12,19 @@ from typing import Any, Literal
 
 from ...ground.errors import InputError
 from ...ground.frozen import FrozenDict
-from .description import Call, Describer, Description, Entry, Shape, indexed
-from .index import Axis, Index, Interval, Region, axes_of
+from .description import (
+    Axis,
+    Call,
+    Describer,
+    Description,
+    Entry,
+    Index,
+    Interval,
+    Region,
+    Shape,
+    axes_of,
+    indexed,
+)
 
 Leaf = Literal["constant", "input", "parameter"]
 LEAF_ROLES: tuple[Leaf, ...] = ("constant", "input", "parameter")

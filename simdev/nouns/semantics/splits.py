@@ -16,7 +16,7 @@ from itertools import pairwise, product
 from typing import Literal
 
 from ...ground.errors import InputError
-from .index import Axis, Index, Interval
+from .description import Axis, Index, Interval
 from .registry import Semantics
 
 _CACHED = 16_384

@@ -13,8 +13,7 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
-from .description import Entry, Shape, indexed
-from .index import Axis, Index, Interval, Region
+from .description import Axis, Entry, Index, Interval, Region, Shape, indexed
 
 
 def stored_region(

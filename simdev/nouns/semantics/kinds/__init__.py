@@ -11,8 +11,19 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ..description import Access, ByExtents, Call, Describer, Description, Entry, Output, Shape, per
-from ..index import Axis, Box
+from ..description import (
+    Access,
+    Axis,
+    Box,
+    ByExtents,
+    Call,
+    Describer,
+    Description,
+    Entry,
+    Output,
+    Shape,
+    per,
+)
 
 _CACHED = 4096
 

@@ -12,8 +12,19 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
-from ..description import Access, ByExtents, Call, Description, Entry, Output, Shape, axes, per
-from ..index import Axis, Box
+from ..description import (
+    Access,
+    Axis,
+    Box,
+    ByExtents,
+    Call,
+    Description,
+    Entry,
+    Output,
+    Shape,
+    axes,
+    per,
+)
 from ..registry import Traits, register
 from ..views import reshaped, reshaped_axes
 from . import broadcast, dim_of, dimension, each, extent, numbered, sized

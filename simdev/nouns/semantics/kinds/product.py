@@ -24,8 +24,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ..description import ALL, Access, Call, Describer, Description, Entry, Output, Shape, axes, per
-from ..index import Axis
+from ..description import (
+    ALL,
+    Access,
+    Axis,
+    Call,
+    Describer,
+    Description,
+    Entry,
+    Output,
+    Shape,
+    axes,
+    per,
+)
 from ..registry import Traits, register
 from . import broadcast, broadcast_reads, dimension, numbered
 

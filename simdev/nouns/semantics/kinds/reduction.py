@@ -18,8 +18,19 @@ from fractions import Fraction
 from typing import Literal
 
 from ....ground.frozen import FrozenDict
-from ..description import ALL, Access, Call, Describer, Description, Entry, Output, Shape, axes, per
-from ..index import Axis
+from ..description import (
+    ALL,
+    Access,
+    Axis,
+    Call,
+    Describer,
+    Description,
+    Entry,
+    Output,
+    Shape,
+    axes,
+    per,
+)
 from ..registry import Traits, register
 from . import Local, broadcast_reads, dimensions, numbered, pointwise, sized
 

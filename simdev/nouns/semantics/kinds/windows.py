@@ -20,17 +20,19 @@ from typing import Any, NamedTuple
 
 from ..description import (
     Access,
+    Axis,
+    Box,
     ByExtents,
     Call,
     Describer,
     Description,
     Entry,
+    Index,
     Output,
     Shape,
     axes,
     per,
 )
-from ..index import Axis, Box, Index
 from ..registry import register
 from . import Local, each, extent, sized
 
