@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...nouns.models.large import buckets_of
-from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.work import Loads
 from .program import DATA_QUEUE, EXPERT_DATA_QUEUE, NONE, Program, Sent, Template, Turn
 
 PARAMETER_BYTES = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...nouns.models.large import Block, buckets_of, classifier, embedding, footprint, layer, roles
-from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.work import Loads
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from .grid import EXPERT
 from .program import (

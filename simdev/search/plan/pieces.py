@@ -25,7 +25,6 @@ from ...lowering.hybrid.program import (
 from ...lowering.hybrid.replicas import gather, reduce
 from ...lowering.hybrid.templates import end_template, exchanges_template, layer_template
 from ...nouns.models.large import Footprint, footprint, roles, update
-from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.shard import (
     classifier_kept,
@@ -33,6 +32,7 @@ from ...nouns.models.large.shard import (
     classifier_workspace,
     embedding_saved,
 )
+from ...nouns.models.large.work import Loads
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from ...nouns.taskgraph import Ints
 from ..kernels.pipelines import TURN
