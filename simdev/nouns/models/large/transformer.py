@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from fractions import Fraction
 from numbers import Real
 from typing import Any, NamedTuple
@@ -18,16 +18,6 @@ PRECISIONS = ("bfloat16", "float8")
 FLASH_YEAR = 2023
 # Past every published model, and small enough that no product of sizes leaves 63 bits.
 MOST, MOST_LAYERS = 2**24, 2**14
-POSITIVE = "layers", "hidden", "heads", "inner", "vocabulary", "length", "kv_heads"
-OPTIONAL = (
-    "experts", "top_k", "expert_inner", "shared_experts", "dense_layers", "head_width",
-    "value_width", "query_latent", "kv_latent", "rotary_width", "window", "global_every", "year",
-    "expert_groups", "top_groups",
-)  # fmt: skip
-SWITCHES = (
-    "gated", "bias", "dropout", "tied", "positions", "qkv_bias", "router_bias", "head_norms",
-    "post_norms", "sinks", "causal", "narrow_dispatch", "narrow_saved",
-)  # fmt: skip
 
 
 class LayerParameters(NamedTuple):
@@ -131,15 +121,16 @@ class Transformer:
 
     def _field_problems(self) -> Iterator[str]:
         yield from name_problems("name", self.name)
-        for name in POSITIVE + OPTIONAL:
-            value, least = getattr(self, name), int(name in POSITIVE)
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            # Of what may be left out 0 says so; heads of keys and values were filled in.
+            least = int(field.default is MISSING or name == "kv_heads")
             most = MOST_LAYERS if name == "layers" else MOST
-            if not (is_count(value) and least <= value <= most):
+            if field.type == "int" and not (is_count(value) and least <= value <= most):
                 wanted = f"must be a whole number from {least} to {most:,}"
                 yield f"{name}: {wanted}, got {written(value)}"
-        for name in SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                yield f"{name}: must be true or false, got {written(getattr(self, name))}"
+            if field.type == "bool" and not isinstance(value, bool):
+                yield f"{name}: must be true or false, got {written(value)}"
         if self.norm not in NORMS:
             yield f'norm: must be one of {", ".join(NORMS)}, got "{self.norm}"'
         if self.precision not in PRECISIONS:

@@ -38,7 +38,7 @@ from ..description import (
     per,
 )
 from ..registry import Traits, register
-from . import broadcast, broadcast_reads, dimension, numbered
+from . import broadcast, broadcast_reads, dimension, made, numbered
 
 T = TypeVar("T")
 _BATCH = {0: "", 1: "b", 2: "b h"}
@@ -444,7 +444,7 @@ def rotary_embedding(call: Call) -> Description:
     the same op.
     """
     points = numbered(call.outputs[0], [len(call.outputs[0]) - 1])
-    return Description((Output(points),), (Access(points),), (per(3, *points),))
+    return made(points, [points], 3)
 
 
 for _name in (

@@ -32,7 +32,7 @@ from ..description import (
     per,
 )
 from ..registry import Traits, register
-from . import Local, broadcast_reads, dimensions, numbered, pointwise, sized
+from . import Local, broadcast_reads, dimensions, made, numbered, pointwise, sized
 
 Reducer = Literal["sum", "max", "min", "prod"]
 
@@ -149,11 +149,8 @@ def nll_loss_backward(call: Call) -> Description:
     """dlogp[n, c] = - dloss / count where c is target[n], else 0; of logp the shape is enough."""
     points, c, rows = _classes(call, 1, True)
     others = (Access(() if shape == () else (c,)) for shape in call.inputs[3:])
-    return Description(
-        outputs=(Output(points),),
-        inputs=(_upstream(call, rows), Access(points, read=False), Access(rows), *others),
-        flops=(per(Fraction(1, max(1, c.size)), *points),),
-    )
+    reads = _upstream(call, rows), Access(points, read=False), rows, *others
+    return made(points, reads, Fraction(1, max(1, c.size)))
 
 
 def cross_entropy(call: Call) -> Description:
@@ -175,7 +172,7 @@ def cross_entropy_backward(call: Call) -> Description:
     points, _, rows = _classes(call, 1, is_given)
     others = (Access(rows) for _ in call.inputs[3:])
     reads = (_upstream(call, rows), Access(points), Access(rows), *others)
-    return Description((Output(points),), reads, (per(3 if is_given else 6, *points),))
+    return made(points, reads, 3 if is_given else 6)
 
 
 def _pointwise_loss(operations: int) -> Describer:
