@@ -57,7 +57,7 @@ class HostCost:
 
 
 def given_cost(op: Op, device_kind: str, launches: int = 1) -> HostCost | None:
-    """What the graph says of dispatching an op on a kind of device."""
+    """The cost of dispatching an op on a kind of device, where the graph gives it."""
     seconds = op.host_seconds_on(device_kind)
     return None if seconds is None else HostCost(seconds, launches, "given")
 
@@ -65,8 +65,8 @@ def given_cost(op: Op, device_kind: str, launches: int = 1) -> HostCost | None:
 def between_cost(
     headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str, launches: int = 1
 ) -> HostCost | None:
-    """What a kind of device that is its own host (a CPU) does between ops, as the step tells that
-    was measured with a profile: what a phase took beside its ops, the same for each of them.
+    """The time between ops on a kind of device that is its own host (a CPU): the time that a phase
+    of the measured step took beside its ops, in equal parts.
 
     ``headers`` are those of the profiles. None where none of the kind tells it.
     """
@@ -89,15 +89,13 @@ def tells_own_host(header: Mapping[str, Any], device_kind: str) -> bool:
 
 
 def is_own_host(host: Mapping[str, Any]) -> bool:
-    """Whether what a profile's header tells of a ``host`` is of a device that is its own (a CPU):
-    one that runs ahead of nothing.
-    """
+    """Whether the ``host`` of a profile's header is the device itself (a CPU)."""
     return "ahead" in host
 
 
 def phase_share(host: Mapping[str, Any], phase: str) -> Fraction | None:
-    """The seconds that a ``host`` takes for one op of a phase as a profile's header tells it; None
-    where it does not, or tells no numbers that times can be.
+    """The seconds that the ``host`` of a profile's header takes for one op of a phase; None where
+    it gives none, or numbers that cannot be times.
     """
     part = object_at(host, "phases", phase)
     try:
@@ -207,7 +205,7 @@ class Bare(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """What dispatching an op takes, in bare dispatches of each class."""
+    """The cost of dispatching an op, in bare dispatches of each class."""
 
     light: int
     heavy: int
@@ -393,7 +391,7 @@ def _place(load: Load) -> Place:
 
 
 def weights(graph: Graph, keys: Sequence[str], launches: Sequence[int]) -> Iterator[Weight]:
-    """What dispatching each op of a graph takes; ``keys`` and ``launches`` are those of its ops.
+    """The cost of dispatching each op of a graph; ``keys`` and ``launches`` are those of its ops.
 
     The parts of split ops are dispatched by a host each: each has its own first op of a key.
     """
@@ -415,7 +413,7 @@ def weights(graph: Graph, keys: Sequence[str], launches: Sequence[int]) -> Itera
 
 
 def _in_a_step(profile: Profile, row: Row, phase: str, launches: int) -> HostCost | None:
-    """What a row or the header of its profile tells of an op's host time in a real step."""
+    """The host time of an op in a real step, by its row or by the header of its profile."""
     measured = row.details.get("host_step_ns")
     if measured is not None:
         seconds = Fraction(measured) / 10**9

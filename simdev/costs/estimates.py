@@ -123,8 +123,8 @@ class Estimates:
         return replace(answer, seconds=least, basis=f"{answer.basis}; no less than a launch")
 
     def estimates(self, load: Load, device_kind: str) -> Iterator[OpCost]:
-        """What the rungs "interpolated" and "fitted" say, as far as the rows suffice, each with its
-        expected error.
+        """The answers of the rungs "interpolated" and "fitted", where there are rows enough, with
+        their expected errors.
         """
         group = self.group(device_kind, load.op_class, load.dtype)
         alike = sum(len(other.extents) == len(load.extents) for other in group.loads)
@@ -200,8 +200,8 @@ class Estimates:
         return ROOFLINE_ERROR
 
     def scaled(self, key: str, load: Load, device_kind: str) -> OpCost | None:
-        """What another kind of device was measured to take for the op, else for its like, else this
-        one in another dtype, times the ratio of the rooflines.
+        """The time of the op on another kind of device, measured or else estimated, or on this one
+        in another dtype, times the ratio of the rooflines.
 
         Of several kinds the one that is expected to err least, then the first in the profiles.
         """
@@ -314,7 +314,7 @@ class Estimates:
 
 
 def _remarks(load: Load, group: Group, ideal: tuple[float, float]) -> Iterator[str]:
-    """What a person has to know of a datasheet's answer."""
+    """Remarks for people on an answer of the datasheet."""
     assert group.spec is not None
     assert group.datasheet is not None
     computes = ideal[0] / group.datasheet.compute > ideal[1] / group.datasheet.memory

@@ -231,7 +231,7 @@ class Group:
 
     @cached_property
     def datasheet(self) -> Scalars | None:
-        """What the datasheet says of the three scalars; None without one."""
+        """The three scalars by the datasheet; None without one."""
         if self.spec is None:
             return None
         return datasheet_scalars(self.spec, self.op_class, self.dtype)
@@ -272,7 +272,7 @@ class Group:
         return scalars.seconds(ideal_seconds(load, self.spec)) if scalars else None
 
     def fitted(self, load: Load) -> OpCost | None:
-        """What the rung "fitted" says, with its expected error; None where rows are too few."""
+        """The answer of the rung "fitted", with its expected error; None where rows are too few."""
         fit = self.fit_of(load.kind)
         if fit is None:
             return None

@@ -156,7 +156,7 @@ class CostModel:
         return answers[key]
 
     def host_cost(self, graph: Graph, position: int, device_kind: str) -> HostCost | None:
-        """What dispatching one op of the graph costs the host of a kind of device, or None where
+        """The cost of dispatching one op of the graph to the host of a kind of device; None where
         nothing is known.
         """
         return self._dispatches.column(graph, device_kind)[position]

@@ -34,13 +34,13 @@ KNOWN = RUNGS[:2]
 
 
 def fields_of(header: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the header line of a profile tells: under ``header``, or bare."""
+    """The fields of the header line of a profile, under ``header`` or bare; empty without any."""
     fields = header.get("header", header)
     return fields if isinstance(fields, Mapping) else {}
 
 
 def object_at(value: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """The object at a path in a header; empty where none stands there."""
+    """The object at a path in a header; empty where there is none."""
     for name in path:
         inner = value.get(name)
         value = inner if isinstance(inner, Mapping) else {}
@@ -115,9 +115,7 @@ class Profile:
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """The fields of its header, which may stand under ``header`` or bare; empty without
-        one.
-        """
+        """The fields of its header (``fields_of``)."""
         return fields_of(self.header)
 
     @cached_property

@@ -28,7 +28,7 @@ KEPT = 512  # messages of a group that are the same at every size
 
 
 def unknown_collective(name: str) -> str:
-    """What is wrong with a name that is none of COLLECTIVES."""
+    """The message about a name that is not in COLLECTIVES."""
     return f'collective: must be one of {", ".join(COLLECTIVES)}, got "{name}"'
 
 

@@ -238,7 +238,7 @@ class Rounds:
         return crossed
 
     def wire(self) -> Wire:
-        """What one flow gets while all flows run; the slowest counts, for all wait for it."""
+        """The latency and bandwidth of one flow while all flows run: the slowest flow's."""
         per_byte = [1 / rate for rate in self.rates]
         # A flow can be slower than any carrier on it: staged without chunks, its pieces add up.
         slowest = max(Fraction(kind.sending(per_byte)) for kind in self.kinds)

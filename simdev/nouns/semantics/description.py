@@ -375,8 +375,8 @@ def same_attributes(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ByExtents:
-    """Attributes of a shard that hang on how long its intervals are, not on where they lie, so that
-    shards of equal extents have equal ones.
+    """Attributes of a shard that follow from the lengths of its intervals, wherever these lie:
+    shards of equal extents have equal attributes.
     """
 
     local: Callable[[Mapping[str, Any], Box], Mapping[str, Any]]
@@ -414,9 +414,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a describer is asked about: the op's attributes, the shapes of its operands and
-    outputs.
-    """
+    """An op as its describer gets it: attributes, shapes of operands and of outputs."""
 
     attrs: Mapping[str, Any]
     inputs: tuple[Shape, ...]

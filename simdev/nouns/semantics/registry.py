@@ -288,7 +288,7 @@ def passing_semantics(
     inputs: Sequence[Shape | None],
     outputs: Sequence[Shape | None],
 ) -> Semantics:
-    """What ``semantics_of`` gives, in an object of its own that nothing keeps; it serves as no key.
+    """Semantics of an op (``semantics_of``) in an object of its own that nothing keeps: no key.
 
     A hundred thousand objects that are kept cost more than to make them: the garbage collector
     walks over all of them.
@@ -305,7 +305,7 @@ def _computing(attrs: Mapping[str, Any]) -> dict[str, Any]:
 def _shapes(
     kind: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
 ) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-    """Those of the operands and of the outputs. Raises InputError."""
+    """Shapes of the operands and of the outputs. Raises InputError."""
     if not is_described(kind):
         raise InputError(f'no semantics for kind "{kind}"')
     if None in inputs or None in outputs:

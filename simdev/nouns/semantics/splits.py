@@ -73,7 +73,7 @@ def _splits(
 
 @lru_cache(_CACHED)
 def effects_of(semantics: Semantics, axis: str) -> tuple[Effect, ...]:
-    """What a split of an axis does to each output."""
+    """The effect of a split of an axis on each output."""
     effects: list[Effect] = []
     for output, dims in zip(semantics.description.outputs, semantics.makes, strict=True):
         if any(axis in names for _, names, _ in dims):

@@ -217,7 +217,7 @@ class _Fields:
 
 
 def _common(of: _Fields, tied: bool = False) -> dict[str, Any]:
-    """What all but GPT-2 call by the same names."""
+    """The sizes that all types but GPT-2 call by the same names."""
     heads = of.count("num_attention_heads")
     return {
         "layers": of.count("num_hidden_layers"),

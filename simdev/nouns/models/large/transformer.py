@@ -21,7 +21,9 @@ MOST, MOST_LAYERS = 2**24, 2**14
 
 
 class LayerParameters(NamedTuple):
-    """Of one layer: what tp splits, what every rank of tp has whole; of its experts likewise."""
+    """Parameters of one layer: those that tp splits (``split``) and those that every rank of tp has
+    whole; of its experts likewise (``experts``, ``beside``).
+    """
 
     split: int
     whole: int
@@ -183,7 +185,7 @@ class Transformer:
         return min(self.window, self.length) if self.window and not is_global else self.length
 
     def kind_of(self, layer: int) -> tuple[bool, int]:
-        """What tells a layer from others: those of one kind cost the same."""
+        """The kind of a layer (has it experts, its reach): layers of one kind cost the same."""
         return self.is_moe(layer), self.reach(layer)
 
     def pairs(self, layer: int) -> int:
@@ -204,17 +206,17 @@ class Transformer:
 
     @property
     def attention_width(self) -> int:
-        """Of all queries together."""
+        """Width of all queries together."""
         return self.heads * self.head_width
 
     @property
     def kv_width(self) -> int:
-        """Of all keys."""
+        """Width of all keys."""
         return self.kv_heads * self.head_width
 
     @property
     def value_head(self) -> int:
-        """Of one head's values."""
+        """Width of one head's values."""
         return self.value_width or self.head_width
 
     @property
@@ -229,11 +231,11 @@ class Transformer:
 
     @property
     def matrices(self) -> int:
-        """Of a feed-forward part: 3 where it is gated."""
+        """Matrices of a feed-forward part: 3 where it is gated."""
         return 3 if self.gated else 2
 
     def norm_parameters(self, width: int = 0) -> int:
-        """Of one norm, over the hidden size or another width."""
+        """Parameters of one norm, over the hidden size or another width."""
         return (width or self.hidden) * (2 if self.norm == "layer" else 1)
 
     def parameters(self) -> int:
@@ -255,7 +257,7 @@ class Transformer:
         return self.parameters() - looked_up * self.hidden - idle
 
     def layer_parameters(self, layer: int) -> LayerParameters:
-        """Of one layer."""
+        """Parameters of one layer."""
         h, inner = self.hidden, self.expert_inner if self.is_moe(layer) else self.inner
         split, whole = self._attention_parameters()
         into, mlp = inner * (self.matrices - 1), self.matrices * h * inner
@@ -268,7 +270,7 @@ class Transformer:
         return LayerParameters(split, whole, shared * self.experts, self.bias * h * self.experts)
 
     def _attention_parameters(self) -> tuple[int, int]:
-        """What tp splits, and what every rank of it has whole, the layer's norms among it."""
+        """Parameters of attention and norms: those that tp splits, and those that it does not."""
         h, values = self.hidden, self.kv_heads * self.value_head
         split, whole = self._attention_weights()
         whole += (4 if self.post_norms else 2) * self.norm_parameters() + self.bias * h
@@ -282,7 +284,7 @@ class Transformer:
         return split, whole
 
     def _attention_weights(self) -> tuple[int, int]:
-        """Of its products: what tp splits, and the way down to latents, which it does not."""
+        """Weights of attention's products: those that tp splits, and the way down to latents."""
         h, context = self.hidden, self.heads * self.value_head
         if not self.kv_latent:
             into = self.attention_width + self.kv_width + self.kv_heads * self.value_head
@@ -305,7 +307,7 @@ class Transformer:
     def flops_again(
         self, samples: int, recompute: str, modules: Collection[str] = ("core_attn",)
     ) -> int:
-        """Those that recomputation ("none", "selective" of ``modules``, "full") adds."""
+        """FLOPs that recomputation ("none", "selective" of ``modules``, "full") adds to a step."""
         layers = range(self.layers)
         if recompute == "full":
             return sum(self._layer_flops(samples, i) for i in layers)
@@ -317,7 +319,7 @@ class Transformer:
         return 2 * tokens * products + core
 
     def _weights_again(self, layer: int, modules: Collection[str]) -> int:
-        """Of a layer's products: those that ``modules`` do once more and a token meets."""
+        """Weights of a layer's products that a token meets once more, by ``modules`` made again."""
         used, matrices = 0, self.matrices * self.hidden
         if "mla_up_proj" in modules and self.kv_latent:
             split, _ = self._attention_weights()
@@ -335,7 +337,7 @@ class Transformer:
         return 2 * samples * self.pairs(layer) * self.heads * (self.head_width + self.value_head)
 
     def _layer_flops(self, samples: int, layer: int) -> int:
-        """Of one layer's forward."""
+        """FLOPs of one layer's forward."""
         is_moe, h = self.is_moe(layer), self.hidden
         used = sum(self._attention_weights())
         inner = (self.top_k + self.shared_experts) * self.expert_inner if is_moe else self.inner

@@ -1,4 +1,4 @@
-"""What a layer's shard computes: its products, attention and passes over memory, as loads of the
+"""The work of a layer's shard: products, attention and passes over memory, as loads of the
 roofline, each with the op of profiles that it is like.
 
 Bytes are those that kernels read and write where what frameworks fuse is fused: scale, mask and
@@ -122,7 +122,7 @@ class Block:
         return Block(*(loads * count for loads in parts))
 
     def repeated(self, is_again: bool) -> Block:
-        """With its forward done once more before the backward, where that ``is_again``."""
+        """The block with its forward done once more before the backward, where it ``is_again``."""
         return replace(self, again=self.forward) if is_again else self
 
 
@@ -287,8 +287,8 @@ def _into(s: Shard) -> Block:
 
 
 def _rotary(s: Shard) -> Block:
-    """Of queries and keys; of latents, of the part that tells the position, which is put beside the
-    rest of each key.
+    """Rotation of queries and keys; with latents of the part that holds the position, which is put
+    beside the rest of each key.
     """
     m = s.model
     queries = m.heads // s.tp * m.rotary_width if m.kv_latent else s.queries

@@ -145,7 +145,7 @@ _TENSOR = re.compile(
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     """Names of a tensor's axes and of those that it is summed over; ``repeated``: it may be left
-    out, or stand there several times.
+    out, or come several times.
     """
 
     index: tuple[str, ...]
@@ -165,7 +165,7 @@ def _tensors(text: str) -> list[_Tensor]:
 
 
 def _each(tensors: Sequence[_Tensor], count: int) -> Sequence[_Tensor]:
-    """So many tensors: the last stands there as often as it has to, where it may be repeated."""
+    """So many tensors: the last is repeated as often as it has to be, where it may be."""
     *first, last = tensors
     return [*first, *[last] * (count - len(first))] if last.repeated else tensors
 
