@@ -56,12 +56,6 @@ class HostCost:
     basis: str = ""
 
 
-def given_cost(op: Op, device_kind: str, launches: int = 1) -> HostCost | None:
-    """The cost of dispatching an op on a kind of device, where the graph gives it."""
-    seconds = op.host_seconds_on(device_kind)
-    return None if seconds is None else HostCost(seconds, launches, "given")
-
-
 def between_cost(
     headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str, launches: int = 1
 ) -> HostCost | None:
@@ -270,7 +264,8 @@ class Dispatches:
             if bare.rung == "estimated":
                 seconds = self._as_held(graph, device_kind, rows, seconds)
         for op, row, count, estimate in zip(graph.ops, rows, launches, seconds, strict=True):
-            known = given_cost(op, device_kind, count)
+            given = op.host_seconds_on(device_kind)
+            known = None if given is None else HostCost(given, count, "given")
             if known is None and row is not None:
                 known = _in_a_step(*row, op.phase, count)
             known = known or between_cost(headers, op, device_kind, count)

@@ -10,6 +10,7 @@ directions of the three logarithms.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -202,12 +203,6 @@ def _shown(points: Points, ideal: Floats, overhead: float, default: float) -> fl
 FEWEST_NEAR = 8  # rows of a dtype that neighbours of it need
 
 
-def _coded(names: Iterable[str]) -> tuple[dict[str, int], NDArray[np.int64]]:
-    """A code for each name, and the names by their codes."""
-    codes: dict[str, int] = {}
-    return codes, np.array([codes.setdefault(name, len(codes)) for name in names], np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class Group:
     """Measured rows of one op class and dtype on one kind of device: what each asked, and its
@@ -246,11 +241,11 @@ class Group:
         """The scalars of each kind by its own rows: kernels of one class may be unlike."""
         if self.fit is None:
             return {}
-        codes, kinds = _coded(load.kind for load in self.loads)
+        kinds = np.array([load.kind for load in self.loads])
         return {
-            kind: Fit(self.points.take(kinds == code), self.fit.scalars)
-            for kind, code in codes.items()
-            if np.count_nonzero(kinds == code) >= FEWEST_OF_KIND
+            kind: Fit(self.points.take(kinds == kind), self.fit.scalars)
+            for kind, count in Counter(load.kind for load in self.loads).items()
+            if count >= FEWEST_OF_KIND
         }
 
     def fit_of(self, kind: str) -> Fit | None:
