@@ -242,8 +242,8 @@ class Estimates:
         specs = self.specs.get(source), self.specs.get(target)
         if source == target or not specs[0] or not specs[1]:
             return None
-        families = {spec.family == "cpu" for spec in specs if spec is not None and spec.family}
-        if len(families) != 1 or "" in {specs[0].family, specs[1].family}:
+        families = {specs[0].family, specs[1].family}
+        if "" in families or ("cpu" in families and len(families) > 1):
             return None
         near = next(self.estimates(load, source), None) if is_covered(load, specs[0]) else None
         if near is None or near.rel_err is None:
