@@ -321,7 +321,8 @@ def _semantics(
     entry = _KINDS[kind]
     try:
         description = entry.describe(Call(attrs, inputs, outputs))
-        return _described(kind, entry.op_class, attrs, inputs, outputs, description)
+        of_description = _described(description, inputs, outputs)
+        return Semantics(kind, entry.op_class, attrs, inputs, outputs, **of_description)
     # A describer takes shapes and attributes as they should be: whatever it stumbles over means
     # that they do not fit its kind.
     except (
@@ -340,22 +341,16 @@ def redescribed(semantics: Semantics, description: Description) -> Semantics:
 
     Raises ValueError where the shapes do not fit it.
     """
-    s = semantics
-    return _described(s.kind, s.op_class, s.attrs, s.inputs, s.outputs, description)
+    return replace(semantics, **_described(description, semantics.inputs, semantics.outputs))
 
 
 def _described(
-    kind: str,
-    op_class: str,
-    attrs: Mapping[str, Any],
-    inputs: tuple[Shape, ...],
-    outputs: tuple[Shape, ...],
-    description: Description,
-) -> Semantics:
+    description: Description, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
+) -> dict[str, Any]:
+    """The fields of Semantics that follow from a description. Raises ValueError."""
     read = _touched([access.index for access in description.inputs], inputs, "operand")
     made = _touched([output.index for output in description.outputs], outputs, "output")
-    axes = _axes(description)
-    return Semantics(kind, op_class, attrs, inputs, outputs, description, axes, read, made)
+    return {"description": description, "axes": _axes(description), "read": read, "made": made}
 
 
 def _touched(
