@@ -54,7 +54,7 @@ def _once(method: Method[Arguments, Value]) -> Method[Arguments, Value]:
     """A method of Estimates whose answers are remembered, by its arguments."""
 
     @wraps(method)
-    def answer(self: Estimates, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
+    def answer(self: Estimates, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
         key = method.__name__, *args, *kwargs.values()
         if key not in self.made:
             self.made[key] = method(self, *args, **kwargs)
@@ -130,7 +130,7 @@ class Estimates:
         alike = sum(len(other.extents) == len(load.extents) for other in group.loads)
         if alike >= FEWEST_NEAR:
             # Of its dtype alone where no datasheet tells how dtypes compare.
-            dtypes = (load.dtype,)
+            dtypes: tuple[str, ...] = (load.dtype,)
             if device_kind in self.specs:
                 dtypes = tuple(self.groups(device_kind, load.op_class))
             surface = self._surface(device_kind, load.op_class, dtypes, len(load.extents))

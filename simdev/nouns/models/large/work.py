@@ -223,7 +223,7 @@ def _fused(s: Shard, number: int, read: int, written: int) -> Block:
     m, heads = s.model, s.model.heads // s.tp
     rows = [s.samples, heads, m.length]
     each, value, row = [*rows, m.head_width], [*rows, m.value_head], [*rows, 1]
-    kind, scalar = "scaled_dot_product_cudnn_attention", ([], "int64")
+    kind, scalar = "scaled_dot_product_cudnn_attention", (list[int](), "int64")
     attrs: dict[str, Any] = {"is_causal": True, "compute_log_sumexp": True}
     once = Like(kind, [each, each, value], [value, row, [], []], attrs=attrs)
     operands, made = [value, each, each, value, value], [each, each, value]
