@@ -32,7 +32,7 @@ from benchmarks.common import print_table
 from benchmarks.measured import H100, KIND, MeasuredStep, graph_of, with_optimizer
 from simdev.costs import CostModel, Profile, op_key
 from simdev.costs.dispatch import Weight, weights
-from simdev.costs.header import fields_of
+from simdev.costs.rows import fields_of
 from simdev.execution.period import step_time_ps
 from simdev.execution.scenario import Scenario, execute
 from simdev.files import read_graph, read_profile

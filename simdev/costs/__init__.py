@@ -1,7 +1,7 @@
 """Measured times of operators, and the ladder of costs that answers from them."""
 
 from ..nouns.semantics.keys import PHASE_CODES, op_key, profile_key
-from .host import HOST_RUNGS, HostCost
+from .dispatch import HOST_RUNGS, HostCost
 from .ladder import CostModel
 from .roofline import DeviceSpec, Efficiency, Scalars
 from .rows import KNOWN, MEMORY_PASS, MEMORY_PASS_ERROR, RUNGS, CostMiss, OpCost, Profile, Row

@@ -1,9 +1,12 @@
-"""What dispatching the ops of a step costs a host, from measured rows and datasheets.
+"""What dispatching the ops of a step costs a host, and how many kernels that launches.
 
+given         the graph says it (``Op.host_time``)
 measured      the op's row tells the host's time in a real step (``host_step_ns``)
 estimated     the profile tells the host's time of the phase, or rows what a bare call costs
               (``host_ns``)
 datasheet     the device's datasheet tells what a bare call costs (``dispatch``)
+
+What no rung knows is None: it counts nothing, and reports say so.
 
 A bare call is not what a step spends on an op: modules, views, autograd's notes and cold caches
 come on top. Estimates count bare dispatches of a small elementwise op, in three classes (LIGHT,
@@ -15,7 +18,8 @@ runs of one step differ by 10 to 25 %.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import copysign, dist, exp, isfinite, log
 from statistics import median
@@ -24,16 +28,76 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ground.units import MAX_PS, picoseconds
+from ..ground.units import MAX_PS, PS_PER_SECOND, picoseconds
 from ..nouns.graph import PHASES, Graph, Op
 from ..nouns.semantics import op_class, traits_of
 from ..nouns.semantics.keys import Load, load_of, op_key
 from ..nouns.structure import part_of
 from .groups import device_prefix, measured_rows
-from .header import fields_of, object_at
-from .host import HostCost, between_cost, given_cost, is_own_host, phase_share, tells_own_host
 from .roofline import DeviceSpec, pace_of, rounded
-from .rows import Profile, Row
+from .rows import Profile, Row, fields_of, object_at
+
+HOST_RUNGS = ("given", "measured", "estimated", "datasheet")
+"""The rungs of the host's ladder, from the surest down."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCost:
+    """The seconds in which a host dispatches an op, all of its kernels together.
+
+    ``launches`` is how many they are, ``rung`` who answered (one of HOST_RUNGS), ``rel_err`` the
+    expected relative error (0.1 is 10 %, None: not told), ``basis`` what an estimate rests on.
+    """
+
+    seconds: Fraction
+    launches: int
+    rung: str
+    rel_err: float | None = None
+    basis: str = ""
+
+
+def between_cost(
+    headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str, launches: int = 1
+) -> HostCost | None:
+    """The time between ops on a kind of device that is its own host (a CPU): the time that a phase
+    of the measured step took beside its ops, in equal parts.
+
+    ``headers`` are those of the profiles. None where none of the kind tells it.
+    """
+    for header in headers:
+        if not tells_own_host(header, device_kind):
+            continue
+        seconds = phase_share(object_at(fields_of(header), "host"), op.phase)
+        if seconds is not None:
+            if traits_of(op.kind).leaf is not None:
+                seconds = Fraction(0)
+            basis = "the time between the ops of its phase, measured with them"
+            return HostCost(seconds, launches, "estimated", None, basis)
+    return None
+
+
+def tells_own_host(header: Mapping[str, Any], device_kind: str) -> bool:
+    """Whether a profile's header tells of a kind of device that is its own host."""
+    device, host = (object_at(fields_of(header), name) for name in ("device", "host"))
+    return is_own_host(host) and device.get("kind") == device_kind
+
+
+def is_own_host(host: Mapping[str, Any]) -> bool:
+    """Whether the ``host`` of a profile's header is the device itself (a CPU)."""
+    return "ahead" in host
+
+
+def phase_share(host: Mapping[str, Any], phase: str) -> Fraction | None:
+    """The seconds that the ``host`` of a profile's header takes for one op of a phase; None where
+    it gives none, or numbers that cannot be times.
+    """
+    part = object_at(host, "phases", phase)
+    try:
+        ops, seconds = int(part["ops"]), Fraction(str(part["host_s"]))
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        return None
+    return seconds / ops if ops > 0 and 0 <= seconds * PS_PER_SECOND <= MAX_PS else None
+
 
 # Where the host held up a step that was measured: what its phases then tell of the host.
 # A step begins with host and device idle. An op starts when it is dispatched and the op before it
@@ -135,7 +199,7 @@ class Bare(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """What dispatching an op takes, in bare dispatches of each class."""
+    """The cost of dispatching an op, in bare dispatches of each class."""
 
     light: int
     heavy: int
@@ -200,7 +264,8 @@ class Dispatches:
             if bare.rung == "estimated":
                 seconds = self._as_held(graph, device_kind, rows, seconds)
         for op, row, count, estimate in zip(graph.ops, rows, launches, seconds, strict=True):
-            known = given_cost(op, device_kind, count)
+            given = op.host_seconds_on(device_kind)
+            known = None if given is None else HostCost(given, count, "given")
             if known is None and row is not None:
                 known = _in_a_step(*row, op.phase, count)
             known = known or between_cost(headers, op, device_kind, count)
@@ -321,7 +386,7 @@ def _place(load: Load) -> Place:
 
 
 def weights(graph: Graph, keys: Sequence[str], launches: Sequence[int]) -> Iterator[Weight]:
-    """What dispatching each op of a graph takes; ``keys`` and ``launches`` are those of its ops.
+    """The cost of dispatching each op of a graph; ``keys`` and ``launches`` are those of its ops.
 
     The parts of split ops are dispatched by a host each: each has its own first op of a key.
     """
@@ -343,7 +408,7 @@ def weights(graph: Graph, keys: Sequence[str], launches: Sequence[int]) -> Itera
 
 
 def _in_a_step(profile: Profile, row: Row, phase: str, launches: int) -> HostCost | None:
-    """What a row or the header of its profile tells of an op's host time in a real step."""
+    """The host time of an op in a real step, by its row or by the header of its profile."""
     measured = row.details.get("host_step_ns")
     if measured is not None:
         seconds = Fraction(measured) / 10**9

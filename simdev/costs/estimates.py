@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from .roofline import (
     pace_of,
     peak_name,
 )
-from .rows import MEMORY_PASS, MEMORY_PASS_ERROR, OpCost, Profile
+from .rows import MEMORY_PASS, MEMORY_PASS_ERROR, OpCost, Profile, Row
 from .surface import Surface
 
 _FEWEST_ERRORS = 3  # rows that an expected error needs
@@ -45,7 +45,23 @@ CARRIED_ERROR = 0.12
 """What carrying over adds to an estimate's error where no shared row tells it: by so much the
 fractions of the peak that products reach differ between seven GPUs, in the mean."""
 
+Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
+Method = Callable[Concatenate["Estimates", Arguments], Value]
+
+
+def _once(method: Method[Arguments, Value]) -> Method[Arguments, Value]:
+    """A method of Estimates whose answers are remembered, by its arguments."""
+
+    @wraps(method)
+    def answer(self: Estimates, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
+        key = method.__name__, *args, *kwargs.values()
+        if key not in self.made:
+            self.made[key] = method(self, *args, **kwargs)
+        value: Value = self.made[key]
+        return value
+
+    return answer
 
 
 class Estimates:
@@ -63,13 +79,7 @@ class Estimates:
     ) -> None:
         self.profiles, self.specs, self._carries = profiles, specs, carries
         self.answers: dict[str, OpCost | None] = {}
-        self._made: dict[tuple[Any, ...], Any] = {}
-
-    def _once(self, key: tuple[Any, ...], make: Callable[[], Value]) -> Value:
-        if key not in self._made:
-            self._made[key] = make()
-        value: Value = self._made[key]
-        return value
+        self.made: dict[tuple[Any, ...], Any] = {}
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -83,25 +93,21 @@ class Estimates:
         """
         return device_kind in self.specs or device_kind in self.kinds
 
+    @_once
+    def _rows(self, device_kind: str) -> Mapping[str, list[Row]]:
+        return rows_by_class(self.profiles, device_kind)
+
+    @_once
     def groups(self, device_kind: str, op_class: str) -> Mapping[str, Group]:
         """The measured rows of an op class on a kind of device by dtype, with their fits."""
+        rows = self._rows(device_kind).get(op_class, [])
+        return groups_of(op_class, rows, self.specs.get(device_kind))
 
-        def make() -> Mapping[str, Group]:
-            rows = self._once(
-                ("rows", device_kind), lambda: rows_by_class(self.profiles, device_kind)
-            )
-            return groups_of(op_class, rows.get(op_class, []), self.specs.get(device_kind))
-
-        return self._once(("groups", device_kind, op_class), make)
-
+    @_once
     def group(self, device_kind: str, op_class: str, dtype: str = "float32") -> Group:
-        """Those of one dtype, perhaps none."""
-
-        def make() -> Group:
-            return Group(op_class, dtype, (), (), self.specs.get(device_kind))
-
+        """The measured rows of one dtype, perhaps none."""
         known = self.groups(device_kind, op_class).get(dtype)
-        return known or self._once(("group", device_kind, op_class, dtype), make)
+        return known or Group(op_class, dtype, (), (), self.specs.get(device_kind))
 
     def cost(self, key: str, load: Load, device_kind: str) -> OpCost | None:
         """The answer of the first rung that knows one; None where none does. Where a datasheet has
@@ -117,13 +123,17 @@ class Estimates:
         return replace(answer, seconds=least, basis=f"{answer.basis}; no less than a launch")
 
     def estimates(self, load: Load, device_kind: str) -> Iterator[OpCost]:
-        """What the rungs "interpolated" and "fitted" say, as far as the rows suffice, each with its
-        expected error.
+        """The answers of the rungs "interpolated" and "fitted", where there are rows enough, with
+        their expected errors.
         """
         group = self.group(device_kind, load.op_class, load.dtype)
         alike = sum(len(other.extents) == len(load.extents) for other in group.loads)
         if alike >= FEWEST_NEAR:
-            surface = self._surface(device_kind, load)
+            # Of its dtype alone where no datasheet tells how dtypes compare.
+            dtypes: tuple[str, ...] = (load.dtype,)
+            if device_kind in self.specs:
+                dtypes = tuple(self.groups(device_kind, load.op_class))
+            surface = self._surface(device_kind, load.op_class, dtypes, len(load.extents))
             answer = surface.answer(load)
             others = len(surface.loads) - alike
             beside = f" and {others} of other dtypes by the ratio of rooflines" if others else ""
@@ -133,28 +143,23 @@ class Estimates:
         if fitted is not None:
             yield fitted
 
-    def _surface(self, device_kind: str, load: Load) -> Surface:
-        """The rows of a load's class that have as many extents; of its dtype alone where no
-        datasheet tells how dtypes compare.
-        """
-        spec, count = self.specs.get(device_kind), len(load.extents)
-        groups = self.groups(device_kind, load.op_class)
-        shared = tuple(groups) if spec is not None else (load.dtype,)
-
-        def make() -> Surface:
-            pairs = [
-                pair
-                for name in shared
-                for pair in zip(groups[name].loads, groups[name].seconds_measured, strict=True)
-                if len(pair[0].extents) == count
-            ]
-            return Surface(
-                [other for other, _ in pairs],
-                np.log([seconds for _, seconds in pairs]),
-                partial(self.group, device_kind, load.op_class),
-            )
-
-        return self._once(("surface", device_kind, load.op_class, shared, count), make)
+    @_once
+    def _surface(
+        self, device_kind: str, op_class: str, dtypes: tuple[str, ...], count: int
+    ) -> Surface:
+        """The rows of a class and of these dtypes that have ``count`` extents."""
+        groups = self.groups(device_kind, op_class)
+        pairs = [
+            pair
+            for dtype in dtypes
+            for pair in zip(groups[dtype].loads, groups[dtype].seconds_measured, strict=True)
+            if len(pair[0].extents) == count
+        ]
+        return Surface(
+            [load for load, _ in pairs],
+            np.log([seconds for _, seconds in pairs]),
+            partial(self.group, device_kind, op_class),
+        )
 
     def roofline(self, load: Load, device_kind: str) -> OpCost | None:
         """The datasheet's answer; None where there is no datasheet."""
@@ -162,10 +167,7 @@ class Estimates:
         if group.datasheet is None or group.spec is None:
             return None
         ideal = ideal_seconds(load, group.spec)
-        error = self._once(
-            ("roofline", device_kind, load.op_class, load.dtype),
-            lambda: self._error_of_datasheets(device_kind, load.op_class, load.dtype),
-        )
+        error = self._error_of_datasheets(device_kind, load.op_class, load.dtype)
         basis = "datasheet" + ": ".join(("", *_remarks(load, group, ideal)))
         return estimate(group.datasheet.seconds(ideal), "roofline", error, basis)
 
@@ -180,6 +182,7 @@ class Estimates:
         basis = f"no description of the kind: a pass over {format_bytes(moved)}"
         return OpCost(seconds, MEMORY_PASS, MEMORY_PASS_ERROR, basis)
 
+    @_once
     def _error_of_datasheets(self, device_kind: str, op_class: str, dtype: str) -> float:
         """On this kind of device, else on the others that have a datasheet and rows, else as
         published.
@@ -197,8 +200,8 @@ class Estimates:
         return ROOFLINE_ERROR
 
     def scaled(self, key: str, load: Load, device_kind: str) -> OpCost | None:
-        """What another kind of device was measured to take for the op, else for its like, else this
-        one in another dtype, times the ratio of the rooflines.
+        """The time of the op on another kind of device, measured or else estimated, or on this one
+        in another dtype, times the ratio of the rooflines.
 
         Of several kinds the one that is expected to err least, then the first in the profiles.
         """
@@ -239,8 +242,8 @@ class Estimates:
         specs = self.specs.get(source), self.specs.get(target)
         if source == target or not specs[0] or not specs[1]:
             return None
-        families = {spec.family == "cpu" for spec in specs if spec is not None and spec.family}
-        if len(families) != 1 or "" in {specs[0].family, specs[1].family}:
+        families = {specs[0].family, specs[1].family}
+        if "" in families or ("cpu" in families and len(families) > 1):
             return None
         near = next(self.estimates(load, source), None) if is_covered(load, specs[0]) else None
         if near is None or near.rel_err is None:
@@ -275,24 +278,14 @@ class Estimates:
             there = _datasheet_seconds(load, group)
         return _datasheet_seconds(load, here) / there if there else 0.0
 
+    @_once
     def _seconds(self, device_kind: str) -> Mapping[str, float]:
         """The measured rows of a kind of device, by key."""
-        pace = pace_of(self.specs.get(device_kind))
-        return self._once(
-            ("seconds", device_kind),
-            lambda: {
-                row.key: float(row.device_seconds(pace))
-                for row in measured_rows(self.profiles, device_kind)
-            },
-        )
+        rows, pace = measured_rows(self.profiles, device_kind), pace_of(self.specs.get(device_kind))
+        return {row.key: float(row.device_seconds(pace)) for row in rows}
 
+    @_once
     def _scaling_error(self, source: str, target: str, op_class: str) -> float | None:
-        return self._once(
-            ("scaled", source, target, op_class),
-            lambda: self._error_of_scaling(source, target, op_class),
-        )
-
-    def _error_of_scaling(self, source: str, target: str, op_class: str) -> float | None:
         """Mean relative error of scaling from ``source`` over the keys that it shares with a kind
         that has rows.
 
@@ -321,7 +314,7 @@ class Estimates:
 
 
 def _remarks(load: Load, group: Group, ideal: tuple[float, float]) -> Iterator[str]:
-    """What a person has to know of a datasheet's answer."""
+    """Remarks for people on an answer of the datasheet."""
     assert group.spec is not None
     assert group.datasheet is not None
     computes = ideal[0] / group.datasheet.compute > ideal[1] / group.datasheet.memory

@@ -33,9 +33,8 @@ from ..ground.units import MAX_PS, picoseconds
 from ..nouns.graph import NO_KIND, Graph
 from ..nouns.semantics import is_described, operand_shapes, traits_of, whole_bytes
 from ..nouns.semantics.keys import load_of, op_key, work_problem
-from .dispatch import Dispatches
+from .dispatch import Dispatches, HostCost
 from .estimates import Estimates
-from .host import HostCost
 from .roofline import DeviceSpec, is_covered, no_peak, pace_of
 from .rows import KNOWN, RUNGS, OpCost, Profile
 
@@ -157,7 +156,7 @@ class CostModel:
         return answers[key]
 
     def host_cost(self, graph: Graph, position: int, device_kind: str) -> HostCost | None:
-        """What dispatching one op of the graph costs the host of a kind of device, or None where
+        """The cost of dispatching one op of the graph to the host of a kind of device; None where
         nothing is known.
         """
         return self._dispatches.column(graph, device_kind)[position]

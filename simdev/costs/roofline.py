@@ -161,8 +161,8 @@ PACE = Pace()
 
 
 def least_seconds(spec: DeviceSpec | None) -> Fraction:
-    """What no op that computes or moves something is below: a kernel and the gap behind it, where
-    the datasheet tells the gap; else 0.
+    """The least time of an op that computes or moves something: a kernel and the gap behind it,
+    where the datasheet gives the gap; else 0.
     """
     return Fraction(0) if spec is None or spec.launch_gap is None else KERNEL + spec.launch_gap
 
@@ -262,7 +262,7 @@ def peak_flops(spec: DeviceSpec, dtype: str) -> Fraction:
 
 
 def no_peak(spec: DeviceSpec, dtype: str) -> str:
-    """What is wrong with a datasheet that does not tell how fast a dtype is computed."""
+    """The message about a datasheet without a peak for a dtype."""
     return (
         f'the datasheet of "{spec.kind}" names no peak for {dtype}; it has {", ".join(spec.flops)}'
     )

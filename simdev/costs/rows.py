@@ -30,6 +30,23 @@ KNOWN = RUNGS[:2]
 """The rungs that are no estimates: all that ``strict`` lets pass."""
 
 
+# A header is carried along and checked by nobody: it is whatever a tool wrote.
+
+
+def fields_of(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of the header line of a profile, under ``header`` or bare; empty without any."""
+    fields = header.get("header", header)
+    return fields if isinstance(fields, Mapping) else {}
+
+
+def object_at(value: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """The object at a path in a header; empty where there is none."""
+    for name in path:
+        inner = value.get(name)
+        value = inner if isinstance(inner, Mapping) else {}
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measured operator: its median time in seconds, and what was written about it.
@@ -98,11 +115,8 @@ class Profile:
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """The fields of its header, which may stand under ``header`` or bare; empty without
-        one.
-        """
-        fields = self.header.get("header", self.header)
-        return fields if isinstance(fields, Mapping) else {}
+        """The fields of its header (``fields_of``)."""
+        return fields_of(self.header)
 
     @cached_property
     def device_kinds(self) -> tuple[str, ...]:

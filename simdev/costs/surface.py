@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from ..nouns.semantics import traits_of
 from ..nouns.semantics.dtype import bits_of
 from ..nouns.semantics.keys import Load
-from .fit import Floats
-from .groups import Group
+from .groups import Floats, Group
 from .roofline import Scalars, ideal_seconds
 
 # A roofline whose rates grow with the extents of an op.
@@ -245,7 +244,7 @@ class Neighbours:
 
     @cached_property
     def _left_out(self) -> Mapping[float, tuple[Floats, Floats]]:
-        """Those by nugget, each of all rows at once from the inverse of their correlations
+        """Variances and errors by nugget, of all rows from the inverse of their correlations
         (Rasmussen, Williams, equation 5.12).
         """
         rows = thinned(len(self.loads))
@@ -412,7 +411,7 @@ class Surface:
         return float(log_seconds(self._parameters(load), self._demanded([load]))[0])
 
     def _growing_rows(self) -> Floats:
-        """Those of every row."""
+        """Logarithms of the seconds of every row where rates grow with the extents."""
         known = np.empty(len(self.loads))
         for load in {(load.family, load.dtype): load for load in self.loads}.values():
             rows = (self._families == load.family) & (self._dtypes == load.dtype)
@@ -420,7 +419,7 @@ class Surface:
         return known
 
     def _parameters(self, load: Load) -> Floats:
-        """Of a kind in a dtype; by what is known of its like where it has no rows."""
+        """Parameters of a kind in a dtype; those of its like where it has no rows."""
         known = self._fit((), np.ones(len(self.loads), bool), self._prior)
         rows = self._forwards == load.forward
         known = self._fit((load.forward,), rows, Prior.around(known, SPREAD_OF_FORWARD))

@@ -21,8 +21,8 @@ from pydantic import ConfigDict, PlainValidator, with_config
 from typing_extensions import TypedDict
 
 from ..costs import Profile, Row, profile_key
-from ..costs.header import fields_of, object_at
 from ..costs.roofline import LAUNCH_GAP
+from ..costs.rows import fields_of, object_at
 from ..ground.errors import InputError, collecting, refuse, within
 from ..ground.units import MAX_PS, PS_PER_SECOND, decimal_text, exact, parse_time
 from ..nouns.models.large.transformer import PRECISIONS

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..costs import MEMORY_PASS, CostModel, HostCost, OpCost, op_key
-from ..costs.header import fields_of, object_at
+from ..costs.rows import fields_of, object_at
 from ..ground.errors import InputError, MissingCostError
 from ..ground.frozen import FrozenDict
 from ..ground.units import picoseconds

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from ..costs import CostModel, Profile
-from ..costs.host import phase_share
+from ..costs.dispatch import phase_share
 from ..execution.scenario import Scenario
 from ..files.graph import read_graph
 from ..files.profile import read_profile

@@ -126,7 +126,7 @@ class Routes:
     def _ahead_beside(
         self, source: int, destination: int, last: dict[int, int], depths: dict[int, int]
     ) -> dict[int, int]:
-        """Those devices one link beyond a layer from which a route may end at the destination."""
+        """The devices one link beyond a layer from which a route may end at the destination."""
         ahead: dict[int, int] = {}
         for device in self._sources[destination]:
             if device not in depths and self.cluster.devices[device].transit:
@@ -288,7 +288,7 @@ class Fabric:
 
     A *carrier* is what transfers contend for: a queue, numbered as in ``queues``, or where they
     share rates a half-link. In a task graph the queues follow the compute queues of all devices.
-    Raises InputError where no mode has the name that stands in the cluster.
+    Raises InputError where the cluster names no mode.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -369,7 +369,7 @@ class Fabric:
     def carriers(
         self, source: int, destination: int, half_links: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """What a transfer over these half-links holds or shares, by number, in passing order."""
+        """The carriers of a transfer over these half-links, by number, in passing order."""
         # Millions of messages come through here: what no mode needs is not put together.
         if not self._banks:
             return half_links if self.links_serve else ()

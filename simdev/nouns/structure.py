@@ -44,12 +44,12 @@ def forward_name(name: str) -> str:
 
 
 def scope_of(name: str) -> str:
-    """The path in which an op stands, that of its forward op: "a/b" of "grad/a/b/matmul"."""
+    """The path of an op's scope, that of its forward op: "a/b" of "grad/a/b/matmul"."""
     return forward_name(name).rpartition("/")[0]
 
 
 def module_pattern(module: str) -> re.Pattern[str]:
-    """What matches the names of all ops of a module, of every phase and step: those of "blocks.2"
+    """A pattern of the names of all ops of a module, of every phase and step: those of "blocks.2"
     (or "blocks/2") are "blocks/2/linear", "grad/blocks/2/matmul" and "update/blocks/2/weight".
     """
     roots = "|".join(re.escape(root) for root in _ROOTS if root)
@@ -333,7 +333,7 @@ def mates(graph: Graph) -> list[int]:
 
 
 class _Evidence:
-    """What speaks for a forward op as the mate of a backward or update op.
+    """Evidence for a forward op as the mate of a backward or update op.
 
     First that it reads a weight of which the op makes the gradient, then that the op's kind is the
     backward of its kind, then that both have one scope, then how many tensors both touch (and

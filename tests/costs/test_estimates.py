@@ -30,7 +30,7 @@ from devices import (
 )
 from simdev import CostModel, Graph, Op
 from simdev.costs import DeviceSpec, Efficiency, OpCost, Row
-from simdev.costs.fit import Fit, Points, fit_scalars, predicted
+from simdev.costs.groups import Fit, Points, fit_scalars, predicted
 from simdev.costs.roofline import CLASS_DEFAULT, Scalars, peak_flops, rounded
 from simdev.costs.surface import NUGGETS, OTHER_VARIANT, RANGE, RANGE_OF_BYTES, Neighbours
 from simdev.nouns.graph import Tensor

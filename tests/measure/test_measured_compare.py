@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simdev.costs import CostModel
-from simdev.costs.host import between_cost
+from simdev.costs.dispatch import between_cost
 from simdev.execution.scenario import load_scenario
 from simdev.files.profile import read_profile
 from simdev.measure.compare import Comparison, advice, compare, write_scenario

@@ -32,8 +32,8 @@ from simdev.nouns.semantics import (
     volume,
     work,
 )
+from simdev.nouns.semantics.description import Box
 from simdev.nouns.semantics.dtype import bits_of
-from simdev.nouns.semantics.index import Box
 from simdev.nouns.semantics.registry import Semantics
 
 NAMES = sorted(kinds())

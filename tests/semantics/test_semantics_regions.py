@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from intervals import Interval, intervals
 from simdev.nouns.semantics import Axis, Region, input_regions, semantics_of
-from simdev.nouns.semantics.index import EMPTY, Index, axes_of, clipped_interval, interval_of
+from simdev.nouns.semantics.description import EMPTY, Index, axes_of, clipped_interval, interval_of
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from .phases import (
     bus_bandwidth,
     bus_factor,
     bytes_sent,
+    lane_rings,
     levels,
     phases,
 )
-from .rings import lane_rings
 from .rounds import Closed, Wire, best_chunks, flows_wire, pieces_of, rounds_of
 from .table import (
     COLLECTIVE_PRESETS,

@@ -22,11 +22,12 @@ from .phases import (
     Level,
     Messages,
     Phase,
+    Rings,
+    lane_rings,
     levels,
     phases,
     unknown_collective,
 )
-from .rings import Rings, lane_rings
 from .rounds import ClosedForms, best_chunks, flows_wire, legs
 from .table import CollectiveTable, Crossing, shipped_tables
 

@@ -238,7 +238,7 @@ class Rounds:
         return crossed
 
     def wire(self) -> Wire:
-        """What one flow gets while all flows run; the slowest counts, for all wait for it."""
+        """The latency and bandwidth of one flow while all flows run: the slowest flow's."""
         per_byte = [1 / rate for rate in self.rates]
         # A flow can be slower than any carrier on it: staged without chunks, its pieces add up.
         slowest = max(Fraction(kind.sending(per_byte)) for kind in self.kinds)
@@ -326,7 +326,12 @@ def _crossings(
     pairs, messages = np.unique(keys * len(legs_like) + rows, return_counts=True)
     keys, rows = np.divmod(pairs, len(legs_like))
     first = np.flatnonzero(np.diff(keys, prepend=-1))
-    numbers = list(_rate_numbers(fabric, keys % count, rows, legs_like, rates))
+    # The number of the rate at which messages of a row take a carrier; new rates get numbers.
+    taken = list(zip((keys % count).tolist(), rows.tolist(), strict=True))
+    numbers = {
+        (carrier, row): rates.setdefault(fabric.rate(carrier, legs_like[row].like), len(rates))
+        for carrier, row in dict.fromkeys(taken)
+    }
     waits = np.array([(kind.latency, kind.wait) for kind in kinds], np.int64)[rows]
     held = np.column_stack(
         (
@@ -335,19 +340,7 @@ def _crossings(
             np.maximum.reduceat(waits, first),
         )
     )
-    return np.column_stack((messages, np.array(numbers, np.int64))), first, held
-
-
-def _rate_numbers(
-    fabric: Fabric, carriers: Ints, rows: Ints, like: Sequence[Leg], rates: dict[Fraction, int]
-) -> Iterator[int]:
-    """The number of the rate at which messages of a row take a carrier; new rates get numbers."""
-    numbers: dict[tuple[int, int], int] = {}
-    for key in zip(carriers.tolist(), rows.tolist(), strict=True):
-        if key not in numbers:
-            rate = fabric.rate(key[0], like[key[1]].like)
-            numbers[key] = rates.setdefault(rate, len(rates))
-        yield numbers[key]
+    return np.column_stack((messages, [numbers[key] for key in taken])), first, held
 
 
 def _kind(fabric: Fabric, pieces: Sequence[Leg], rates: dict[Fraction, int]) -> MessageKind:

@@ -21,7 +21,7 @@ from ...costs.roofline import datasheet_scalars, ideal_seconds, rounded
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS, picoseconds
 from ...nouns.cluster import Cluster, Host
-from ...nouns.models.large.likes import Kernel, Loads
+from ...nouns.models.large.work import Kernel, Loads
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.structure import Groups
 from ...nouns.taskgraph import Ints

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from ...nouns.models.large import Block, buckets_of, classifier, embedding, footprint, layer, roles
-from ...nouns.models.large.likes import Loads
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.work import Loads
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
 from .program import (

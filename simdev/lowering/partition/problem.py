@@ -27,8 +27,7 @@ from ...nouns.semantics import (
     samples_seen,
     traits_of,
 )
-from ...nouns.semantics.description import Entry
-from ...nouns.semantics.index import axes_of
+from ...nouns.semantics.description import Entry, axes_of
 from ...nouns.strategy import NOWHERE, Resolved, Strategy, placed, resolve_partition
 from ...nouns.structure import TensorOf, Weights, order_of, updated, weights_of
 from .geometry import Part, Reading, followed_axis, part, parts, reading, with_batch

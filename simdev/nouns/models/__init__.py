@@ -25,9 +25,7 @@ from .transformers import bert, gpt, llama, transformer
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A builder with the dimensions that a name stands for; the others keep the builder's
-    defaults.
-    """
+    """A builder with the dimensions of a named model; the others keep the builder's defaults."""
 
     build: Callable[..., Graph]
     dims: Mapping[str, Any] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class Value:
 
     @property
     def shape_dtype(self) -> ShapeDtype:
-        """What an output of equal shape and dtype is recorded with."""
+        """Shape and dtype, as an equal output is recorded."""
         return self.shape, self.dtype
 
     def view(self, *shape: int) -> Value:

@@ -151,7 +151,9 @@ def rms_norm(x: Value, name: str = "norm") -> Value:
 
 
 def _row_norm(kind: str, x: Value, name: str, parts: tuple[str, ...]) -> Value:
-    """With a statistic a row for each parameter: mean and deviation, or the root mean square."""
+    """A norm of rows, which has a statistic a row for each parameter: mean and deviation, or the
+    root mean square.
+    """
     width = x.shape[-1]
     with x.step.scope(name):
         trained = [x.step.parameter(part, width) for part in parts]

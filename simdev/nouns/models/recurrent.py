@@ -221,26 +221,26 @@ def _text_layers(text: Value, hidden: int, layers: int, vocabulary: int, drop: b
     x = embedding(text, vocabulary, hidden)
     with step.scope("embedding"):
         xs = unrolled(dropout(x, drop))
-    for i in range(layers):
-        outputs, _ = lstm(cell(step, f"layer_{i}", hidden, hidden), enumerate(xs))
-        xs = []
-        for time, x in outputs.items():
-            with step.scope(f"layer_{i}@{time}"):
-                xs.append(dropout(x, drop))
-    return xs
+    return _layers(xs, [None] * layers, drop)[0]
 
 
 def _layers(
-    xs: list[Value], states: Sequence[State | None]
+    xs: list[Value], states: Sequence[State | None], drop: bool = False
 ) -> tuple[list[Value], list[State | None]]:
-    """LSTM layers from these states (None: zeros); outputs of the last one, all final states."""
-    step, hidden = xs[0].step, xs[0].shape[1]
-    final = []
+    """LSTM layers from these states (None: zeros), with dropout behind each where they ``drop``;
+    outputs of the last one, all final states.
+    """
+    step, hidden, final = xs[0].step, xs[0].shape[1], list[State | None]()
     for i, state in enumerate(states):
         outputs, state = lstm(cell(step, f"layer_{i}", hidden, hidden), enumerate(xs), state)
-        xs = list(outputs.values())
+        xs = [_at(f"layer_{i}@{time}", x, drop) for time, x in outputs.items()]
         final.append(state)
     return xs, final
+
+
+def _at(scope: str, x: Value, drop: bool) -> Value:
+    with x.step.scope(scope):
+        return dropout(x, drop)
 
 
 def _attended(xs: Sequence[Value], memory: Value) -> list[Value]:

@@ -132,7 +132,7 @@ def gpt(
 ) -> Value:
     """Predicts each next token of ``batch`` texts of ``length`` tokens.
 
-    The layer norm stands before each part; the classifier shares the embedding's matrix.
+    The layer norm comes before each part; the classifier shares the embedding's matrix.
     ``context``: positions that the model knows; ``fused``: attention is one op.
     """
     _require_context(length, context)
@@ -209,7 +209,7 @@ def _placed(x: Value, positions: Value, context: int) -> Value:
 
 
 def _sentences(text: Value, both: Value, context: int, drop: bool) -> Value:
-    """Tokens (n, t) to (n, t, width), with the sentences that they stand in and their places."""
+    """Tokens (n, t) to (n, t, width), with their sentences and their places."""
     step, width = text.step, both.shape[1]
     which = tokens(step, "sentences", *text.shape)
     positions = step.constant("positions", 1, text.shape[1], dtype="int64")

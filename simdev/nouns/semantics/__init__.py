@@ -2,8 +2,21 @@
 the regions of its shards.
 """
 
-from .description import ALL, Access, ByExtents, Call, Description, Output, axes, per
-from .index import Axis, Box, Index, Interval, Region
+from .description import (
+    ALL,
+    Access,
+    Axis,
+    Box,
+    ByExtents,
+    Call,
+    Description,
+    Index,
+    Interval,
+    Output,
+    Region,
+    axes,
+    per,
+)
 
 # Importing a family registers its kinds.
 from .kinds import elementwise, movement, product, reduction, windows  # noqa: F401

@@ -1,8 +1,18 @@
 """The description of an op: what its outputs are made of, one index expression a dimension.
 
-After Tofu's TDL (Wang et al., EuroSys 2019, section 4.1): an output element is told by index
-variables, and so is every input element that it needs. out[b, co, x] = Sum over ci, dx of data[b,
-ci, x + dx] * filters[ci, co, dx] reads
+An axis is an index variable that runs over [0, size). An expression is a sum of multiples of axes
+and a constant; a part of it may be divided: ``//`` and ``%`` by a whole number (grouped channels,
+reshapes), or ``exact_div`` where only the points count at which the division leaves no rest (the
+gradient of a strided window).
+
+The interval of an expression follows from the intervals of its axes: the lower end takes the lower
+end of an axis with a positive factor and the upper end of one with a negative factor (Wang et al.,
+"Supporting Very Large Models using Automatic Dataflow Graph Partitioning", EuroSys 2019, section
+4.2; there a negative factor must swap the ends).
+
+After Tofu's TDL (the same paper, section 4.1): an output element is told by index variables, and so
+is every input element that it needs. out[b, co, x] = Sum over ci, dx of data[b, ci, x + dx] *
+filters[ci, co, dx] reads
 
     b, co, x = axes("b co x", out)
     ci, dx = axes("ci dx", (filters[0], filters[2]))
@@ -15,13 +25,272 @@ ci, x + dx] * filters[ci, co, dx] reads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from itertools import product
+from math import prod
 from typing import Any, Final, Literal
 
-from .index import Axis, Box, Index, Interval, clipped_interval
+Interval = tuple[int, int]
+"""Start and stop, half open."""
+
+Region = tuple[Interval, ...]
+"""One interval a dimension of a tensor."""
+
+Box = Mapping[str, Interval]
+"""Intervals of axes by name; an axis that is not named runs over its whole size."""
+
+EMPTY: Final = (0, 0)
+# window positions tried one by one for exact ends; more take the interval's own ends
+_MAX_ENUMERATED = 256
+
+
+class Expression:
+    """A sum: ``offset`` + the sum of ``terms``, each a factor times an axis or a divided part.
+
+    ``+ - * // %`` with whole numbers, and ``+ -`` with other expressions, give an Index.
+    """
+
+    __slots__ = ()
+
+    @property
+    def terms(self) -> Terms:
+        """The parts of the sum, each with its factor."""
+        raise NotImplementedError
+
+    @property
+    def offset(self) -> int:
+        """The constant of the sum."""
+        return 0
+
+    def __add__(self, other: Expression | int) -> Index:
+        if isinstance(other, int):
+            return Index(self.terms, self.offset + other)
+        factors = dict(self.terms)
+        for part, factor in other.terms:
+            factors[part] = factors.get(part, 0) + factor
+        terms = tuple([(part, factor) for part, factor in factors.items() if factor])
+        return Index(terms, self.offset + other.offset)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Expression | int) -> Index:
+        return self + other * -1
+
+    def __rsub__(self, other: int) -> Index:
+        return self * -1 + other
+
+    def __mul__(self, factor: int) -> Index:
+        terms = tuple([(part, count * factor) for part, count in self.terms]) if factor else ()
+        return Index(terms, self.offset * factor)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Index:
+        return self._divided(divisor, "floor")
+
+    def __mod__(self, divisor: int) -> Index:
+        return self._divided(divisor, "rest")
+
+    def exact_div(self, divisor: int) -> Index:
+        """The quotient at the points where the division leaves no rest; at the others nothing is
+        read.
+        """
+        return self * 1 if divisor == 1 else self._divided(divisor, "exact")
+
+    def _divided(self, divisor: int, kind: Literal["floor", "rest", "exact"]) -> Index:
+        return Index(((_Divided(self * 1, divisor, kind), 1),))
+
+
+@dataclass(frozen=True, slots=True)
+class Axis(Expression):
+    """An index variable over [0, size): a sum of itself, once.
+
+    ``split`` False: it indexes what an opaque function makes of a whole slice (the classes of a
+    softmax), so a shard always has all of it.
+    """
+
+    name: str
+    size: int
+    split: bool = True
+
+    @property
+    def terms(self) -> Terms:
+        """Itself, once."""
+        return ((self, 1),)
+
+
+@dataclass(frozen=True, slots=True)
+class Index(Expression):
+    """A sum of several terms, or of one that is more than an axis."""
+
+    terms: Terms
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """A sum divided by a positive whole number: the quotient, the rest, or the quotient where there
+    is no rest.
+    """
+
+    inner: Index
+    divisor: int
+    kind: Literal["floor", "rest", "exact"]
+
+
+Terms = tuple[tuple[Axis | _Divided, int], ...]
+
+
+def axes_of(index: Expression) -> Iterator[Axis]:
+    """The axes of an expression, as often as they occur."""
+    for part, _ in index.terms:
+        if isinstance(part, Axis):
+            yield part
+        else:
+            yield from axes_of(part.inner)
+
+
+def interval_of(index: Expression, box: Box) -> Interval:
+    """The smallest interval that holds every value of the expression on the box; EMPTY where it has
+    none.
+
+    With divided parts it may be larger than that, never smaller.
+    """
+    low = high = index.offset
+    for part, factor in index.terms:
+        start, stop = (
+            box.get(part.name, (0, part.size))
+            if isinstance(part, Axis)
+            else _divided_interval(part, box)
+        )
+        if start >= stop:
+            return EMPTY
+        # Intervals are half open, so the last value is stop - 1: it, not stop, is multiplied.
+        if factor >= 0:
+            low, high = low + factor * start, high + factor * (stop - 1)
+        else:
+            low, high = low + factor * (stop - 1), high + factor * start
+    return low, high + 1
+
+
+def _divided_interval(part: _Divided, box: Box) -> Interval:
+    start, stop = interval_of(part.inner, box)
+    if start >= stop:
+        return EMPTY
+    divisor = part.divisor
+    # From the first multiple of the divisor to the last: the ceiling of one end, the floor of the
+    # other.
+    if part.kind == "exact":
+        return -(-start // divisor), (stop - 1) // divisor + 1
+    first, last = start // divisor, (stop - 1) // divisor
+    if part.kind == "floor":
+        return first, last + 1
+    # Inside of one period the rests are as many as the values; beyond it they can be anything.
+    return (start - first * divisor, stop - first * divisor) if first == last else (0, divisor)
+
+
+def clipped_interval(index: Expression, size: int, box: Box) -> Interval:
+    """The interval of the expression's values that lie in [0, size); EMPTY where there are none.
+
+    Its ends are values themselves as long as the expression is affine, perhaps divided exactly:
+    where a window with gaps hangs over the edge or a stride divides one, its positions are gone
+    through one by one.
+    """
+    start, stop = interval_of(index, box)
+    if start >= 0 and stop <= size and all(isinstance(part, Axis) for part, _ in index.terms):
+        return start, stop
+    divisor, inner = _exactly_divided(index)
+    # A sum without gaps takes every value between its ends, so to clip these is exact.
+    if not _is_gapless(inner, box):
+        ends = _exact_ends(inner, divisor, size, box)
+        if ends is not None:
+            return ends
+    start, stop = max(start, 0), min(stop, size)
+    return (start, stop) if start < stop else EMPTY
+
+
+def span_of(index: Expression, box: Box) -> int:
+    """How many positions a kernel walks over: the length of the interval, what lies outside of the
+    tensor too.
+
+    Of an exact quotient it is the most that any alignment of the stride can give, so that parts of
+    equal size that are aligned differently run as the same kernel.
+    """
+    divisor, inner = _exactly_divided(index)
+    if divisor > 1:
+        return -(-span_of(inner, box) // divisor)
+    start, stop = interval_of(index, box)
+    return stop - start
+
+
+def _exactly_divided(index: Expression) -> tuple[int, Expression]:
+    """Divisor and dividend of an exact quotient; 1 and the expression itself where it is none."""
+    if len(index.terms) == 1 and not index.offset:
+        part, factor = index.terms[0]
+        if isinstance(part, _Divided) and part.kind == "exact" and factor == 1:
+            return part.divisor, part.inner
+    return 1, index
+
+
+def _is_gapless(index: Expression, box: Box) -> bool:
+    """Whether a sum of axes takes every value of its interval: no step is longer than the shorter
+    ones reach.
+    """
+    steps = []
+    for part, factor in index.terms:
+        if not isinstance(part, Axis):
+            return False
+        start, stop = box.get(part.name, (0, part.size))
+        steps.append((abs(factor), stop - start - 1))
+    reach = 1
+    for step, count in sorted(steps):
+        if step > reach or count < 0:
+            return False
+        reach += step * count
+    return True
+
+
+def _exact_ends(inner: Expression, divisor: int, size: int, box: Box) -> Interval | None:
+    """The values in [0, size) of a quotient: one axis (the longest) by its progression, the others
+    by enumeration; None where that would take too long.
+    """
+    ranges = []
+    for part, factor in inner.terms:
+        if not isinstance(part, Axis):
+            return None
+        ranges.append((factor, range(*box.get(part.name, (0, part.size)))))
+    if not ranges or any(not values for _, values in ranges):
+        return EMPTY if ranges else None
+    # Divided, only an axis of factor 1 meets every rest; else the longest saves the most points.
+    ranges.sort(key=lambda item: (abs(item[0]) == 1 if divisor > 1 else True, len(item[1])))
+    factor, values = ranges.pop()
+    if (divisor > 1 and abs(factor) != 1) or prod(
+        len(others) for _, others in ranges
+    ) > _MAX_ENUMERATED:
+        return None
+    ends = sorted((factor * values[0] + inner.offset, factor * values[-1] + inner.offset))
+    first, last = size, -1
+    for point in product(*([count * value for value in others] for count, others in ranges)):
+        low, high = _clip(ends[0] + sum(point), ends[1] + sum(point), abs(factor), divisor, size)
+        if low <= high:
+            first, last = min(first, low), max(last, high)
+    return (first, last + 1) if first <= last else EMPTY
+
+
+def _clip(low: int, high: int, step: int, divisor: int, size: int) -> tuple[int, int]:
+    """First and last value in [0, size) of low, low + step, ..., high, each divided exactly."""
+    if divisor > 1:
+        return max(-(-low // divisor), 0), min(high // divisor, size - 1)
+    # The first value at or above 0, and the last below the size, are whole steps away.
+    if low < 0:
+        low += -(low // step) * step
+    if high >= size:
+        high -= -((size - 1 - high) // step) * step
+    return low, high
+
 
 Shape = tuple[int, ...]
 Entry = Axis | Index | int | None
@@ -106,8 +375,8 @@ def same_attributes(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ByExtents:
-    """Attributes of a shard that hang on how long its intervals are, not on where they lie, so that
-    shards of equal extents have equal ones.
+    """Attributes of a shard that follow from the lengths of its intervals, wherever these lie:
+    shards of equal extents have equal attributes.
     """
 
     local: Callable[[Mapping[str, Any], Box], Mapping[str, Any]]
@@ -145,9 +414,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a describer is asked about: the op's attributes, the shapes of its operands and
-    outputs.
-    """
+    """An op as its describer gets it: attributes, shapes of operands and of outputs."""
 
     attrs: Mapping[str, Any]
     inputs: tuple[Shape, ...]

@@ -149,7 +149,7 @@ def canonical(name: str) -> str:
 
 
 def no_dtype(name: str) -> str:
-    """What is wrong with a name that is that of no dtype."""
+    """The message about a name that no dtype has."""
     return f'no dtype "{name[:40]}"; there are {", ".join(BITS)}'
 
 

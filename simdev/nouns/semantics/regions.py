@@ -16,8 +16,18 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from ...ground.errors import InputError
-from .description import Shape, same_attributes
-from .index import Axis, Box, Index, Interval, Region, clipped_interval, interval_of, span_of
+from .description import (
+    Axis,
+    Box,
+    Index,
+    Interval,
+    Region,
+    Shape,
+    clipped_interval,
+    interval_of,
+    same_attributes,
+    span_of,
+)
 from .registry import Dim, Semantics
 
 _CACHED = 65_536
@@ -196,8 +206,9 @@ class Shards(NamedTuple):
 
 
 def shards_of(semantics: Semantics, boxes: Sequence[Box]) -> Shards:
-    """What ``shard_of`` gives for each box; several name the same axes, and parts of them that are
-    not all. Raises InputError, as it does.
+    """The shards of many boxes (``shard_of``), which name the same axes and proper parts of them.
+
+    Raises InputError.
     """
     columns = _by_dimension(semantics, boxes) if len(boxes) > 1 else None
     if columns is not None:
@@ -263,7 +274,7 @@ def _known(
 def _each(
     boxes: Sequence[Box], dim: Dim, call: Callable[[Box], V], known: dict[Hashable, dict[Any, V]]
 ) -> list[V]:
-    """What a call gives by box, for a dimension: it follows from the dimension's axes alone."""
+    """The answers of a call by box, for a dimension, from whose axes alone they follow."""
     cut = tuple(sorted(dim[1] & boxes[0].keys()))
     if not cut:
         return [call(boxes[0])] * len(boxes)

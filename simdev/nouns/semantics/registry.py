@@ -12,8 +12,19 @@ from typing import Any, Literal
 
 from ...ground.errors import InputError
 from ...ground.frozen import FrozenDict
-from .description import Call, Describer, Description, Entry, Shape, indexed
-from .index import Axis, Index, Interval, Region, axes_of
+from .description import (
+    Axis,
+    Call,
+    Describer,
+    Description,
+    Entry,
+    Index,
+    Interval,
+    Region,
+    Shape,
+    axes_of,
+    indexed,
+)
 
 Leaf = Literal["constant", "input", "parameter"]
 LEAF_ROLES: tuple[Leaf, ...] = ("constant", "input", "parameter")
@@ -277,7 +288,7 @@ def passing_semantics(
     inputs: Sequence[Shape | None],
     outputs: Sequence[Shape | None],
 ) -> Semantics:
-    """What ``semantics_of`` gives, in an object of its own that nothing keeps; it serves as no key.
+    """Semantics of an op (``semantics_of``) in an object of its own that nothing keeps: no key.
 
     A hundred thousand objects that are kept cost more than to make them: the garbage collector
     walks over all of them.
@@ -294,7 +305,7 @@ def _computing(attrs: Mapping[str, Any]) -> dict[str, Any]:
 def _shapes(
     kind: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
 ) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-    """Those of the operands and of the outputs. Raises InputError."""
+    """Shapes of the operands and of the outputs. Raises InputError."""
     if not is_described(kind):
         raise InputError(f'no semantics for kind "{kind}"')
     if None in inputs or None in outputs:
@@ -310,7 +321,8 @@ def _semantics(
     entry = _KINDS[kind]
     try:
         description = entry.describe(Call(attrs, inputs, outputs))
-        return _described(kind, entry.op_class, attrs, inputs, outputs, description)
+        of_description = _described(description, inputs, outputs)
+        return Semantics(kind, entry.op_class, attrs, inputs, outputs, **of_description)
     # A describer takes shapes and attributes as they should be: whatever it stumbles over means
     # that they do not fit its kind.
     except (
@@ -329,22 +341,16 @@ def redescribed(semantics: Semantics, description: Description) -> Semantics:
 
     Raises ValueError where the shapes do not fit it.
     """
-    s = semantics
-    return _described(s.kind, s.op_class, s.attrs, s.inputs, s.outputs, description)
+    return replace(semantics, **_described(description, semantics.inputs, semantics.outputs))
 
 
 def _described(
-    kind: str,
-    op_class: str,
-    attrs: Mapping[str, Any],
-    inputs: tuple[Shape, ...],
-    outputs: tuple[Shape, ...],
-    description: Description,
-) -> Semantics:
+    description: Description, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
+) -> dict[str, Any]:
+    """The fields of Semantics that follow from a description. Raises ValueError."""
     read = _touched([access.index for access in description.inputs], inputs, "operand")
     made = _touched([output.index for output in description.outputs], outputs, "output")
-    axes = _axes(description)
-    return Semantics(kind, op_class, attrs, inputs, outputs, description, axes, read, made)
+    return {"description": description, "axes": _axes(description), "read": read, "made": made}
 
 
 def _touched(

@@ -16,7 +16,7 @@ from itertools import pairwise, product
 from typing import Literal
 
 from ...ground.errors import InputError
-from .index import Axis, Index, Interval
+from .description import Axis, Index, Interval
 from .registry import Semantics
 
 _CACHED = 16_384
@@ -73,7 +73,7 @@ def _splits(
 
 @lru_cache(_CACHED)
 def effects_of(semantics: Semantics, axis: str) -> tuple[Effect, ...]:
-    """What a split of an axis does to each output."""
+    """The effect of a split of an axis on each output."""
     effects: list[Effect] = []
     for output, dims in zip(semantics.description.outputs, semantics.makes, strict=True):
         if any(axis in names for _, names, _ in dims):
@@ -117,18 +117,11 @@ def _kind(
 def _weight_axes(
     semantics: Semantics, parameters: Collection[int], gradients: Collection[int]
 ) -> frozenset[str]:
-    description = semantics.description
-    operands = [
-        semantics.reads[i]
-        for i in {*description.parameters, *parameters}
-        if i < len(semantics.reads)
-    ]
-    outputs = [
-        semantics.makes[i] for i in {*description.gradients, *gradients} if i < len(semantics.makes)
-    ]
-    return frozenset(
-        name for dims in (*operands, *outputs) for _, names, _ in dims for name in names
-    )
+    of = semantics.description
+    weights = (semantics.reads, {*of.parameters, *parameters})
+    derived = (semantics.makes, {*of.gradients, *gradients})
+    chosen = (t[i] for t, numbers in (weights, derived) for i in numbers if i < len(t))
+    return frozenset(name for dims in chosen for _, names, _ in dims for name in names)
 
 
 def _sample_axis(semantics: Semantics) -> str | None:
@@ -153,13 +146,12 @@ def _made_apart(semantics: Semantics, axis: Axis) -> bool:
     """Whether parts of the axis make boxes of the outputs: in an index of several axes only the
     outermost does.
     """
-    indices = [
-        index
+    return all(
+        _is_outermost(index, axis)
         for dims in semantics.makes
         for index, names, _ in dims
         if index is not None and axis.name in names
-    ]
-    return all(_is_outermost(index, axis) for index in indices)
+    )
 
 
 def _is_outermost(index: Axis | Index, axis: Axis) -> bool:

@@ -13,8 +13,7 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
-from .description import Entry, Shape, indexed
-from .index import Axis, Index, Interval, Region
+from .description import Axis, Entry, Index, Interval, Region, Shape, indexed
 
 
 def stored_region(
@@ -85,7 +84,7 @@ def _are_whole(strides: Sequence[object]) -> bool:
 
 
 def _exchanged(seen: Shape, strides: Sequence[int]) -> bool:
-    """Whether dimensions stand in another order than in the memory."""
+    """Whether the dimensions have another order than in the memory."""
     wide = [step for step, extent in zip(strides, seen, strict=True) if step and extent > 1]
     return any(after > before for before, after in pairwise(wide))
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from ...ground.errors import InputError
 from ..graph import Graph, Op
-from .description import Access, Shape
+from .description import Access, Axis, Box, Shape
 from .dtype import bits_of, canonical
-from .index import Axis, Box
 from .regions import input_regions, output_regions, volume
 from .registry import Semantics, passing_semantics, semantics_of, traits_of
 

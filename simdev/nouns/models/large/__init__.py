@@ -4,8 +4,7 @@ without a graph.
 
 from __future__ import annotations
 
-from .huggingface import from_config
-from .released import LARGE, large_model, resized
+from .released import LARGE, from_config, large_model, resized
 from .shard import (
     Footprint,
     Shard,

@@ -1,90 +1,59 @@
-"""Models as they were released, by name: their sizes, and where these stand."""
+"""Models as they were released: their sizes by name, and where these stand; or from the
+``config.json`` that Hugging Face keeps beside the weights of a release.
+
+The fields of such a file depend on its ``model_type``; what it does not say is what the classes of
+the library transformers take (``configuration_*.py``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from ....ground.errors import InputError, refuse
+from ....ground.frozen import FrozenDict
+from ....ground.units import is_count, name_problems, written
 from .transformer import Transformer
 
-_LLAMA: Mapping[str, Any] = {
-    "gated": True, "bias": False, "norm": "rms", "dropout": False, "tied": False,
-    "positions": False,
-}  # fmt: skip
-
-
-def _gpt(
-    name: str, layers: int, hidden: int, heads: int, vocabulary: int = 51_200, year: int = 2021
-) -> Transformer:
-    return Transformer(name, layers, hidden, heads, 4 * hidden, vocabulary, 2048, year=year)
-
-
-def _llama(
-    name: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any
-) -> Transformer:
-    return Transformer(
-        name, layers, hidden, heads, inner, vocabulary, **{"length": 4096, **_LLAMA, **more}
-    )
-
-
-def _today(
-    name: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any
-) -> Transformer:
-    """Trained with fused attention from the start; the older are counted as their authors did, with
-    all pairs of tokens.
-    """
-    return _llama(name, layers, hidden, heads, inner, vocabulary, **{"causal": True, **more})
-
-
-def _deepseek(
-    name: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any
-) -> Transformer:
-    """With latent attention, as wide in all of them."""
-    latent = {"kv_latent": 512, "rotary_width": 64, "head_width": 192, "value_width": 128}
-    return _today(name, layers, hidden, heads, inner, vocabulary, **{**latent, **more})
-
-
-def _qwen3(name: str, layers: int, hidden: int, heads: int, inner: int, **more: Any) -> Transformer:
-    sizes = {"kv_heads": 8, "head_width": 128, "head_norms": True}
-    return _today(name, layers, hidden, heads, inner, 151_936, **{**sizes, **more})
-
-
-def _qwen2(
-    name: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any
-) -> Transformer:
-    return _today(name, layers, hidden, heads, inner, vocabulary, qkv_bias=True, **more)
-
-
-def _gpt_oss(name: str, layers: int, experts: int) -> Transformer:
-    return _today(
-        name, layers, 2880, 64, 2880, 201_088, kv_heads=8, head_width=64, bias=True, sinks=True,
-        experts=experts, top_k=4, expert_inner=2880, window=128, global_every=2,
-    )  # fmt: skip
-
-
-def _gemma(name: str, layers: int, hidden: int, heads: int, inner: int, **more: Any) -> Transformer:
-    sizes = {"vocabulary": 256_000, "head_width": 256, "tied": True, "post_norms": True}
-    sizes |= {"window": 4096, "global_every": 2, "length": 8192}
-    return _today(name, layers, hidden, heads, inner, **{**sizes, **more})
-
+_gpt = partial(Transformer, vocabulary=51_200, length=2048, year=2021)
+_llama = partial(
+    Transformer, length=4096, gated=True, bias=False, norm="rms", dropout=False, tied=False,
+    positions=False,
+)  # fmt: skip
+# Trained with fused attention from the start; the older are counted as their authors did, with all
+# pairs of tokens.
+_today = partial(_llama, causal=True)
+# With latent attention, as wide in all of them.
+_deepseek = partial(_today, kv_latent=512, rotary_width=64, head_width=192, value_width=128)
+_qwen2 = partial(_today, qkv_bias=True)
+_qwen3 = partial(_today, vocabulary=151_936, kv_heads=8, head_width=128, head_norms=True)
+_gpt_oss = partial(
+    _today, hidden=2880, heads=64, inner=2880, vocabulary=201_088, kv_heads=8, head_width=64,
+    bias=True, sinks=True, top_k=4, expert_inner=2880, window=128, global_every=2,
+)  # fmt: skip
+_gemma = partial(
+    _today, vocabulary=256_000, head_width=256, tied=True, post_norms=True, window=4096,
+    global_every=2, length=8192,
+)  # fmt: skip
 
 # Sources: GPT of 22B to 1T: Narayanan et al. 2021 (Megatron-LM, table 1) and Korthikanti et al.
 # 2022 (table 3); GPT-3: Brown et al. 2020 (table 2.1); Llama 2: Touvron et al. 2023; Llama 3:
 # Grattafiori et al. 2024 (table 3); Mixtral: Jiang et al. 2024 (table 1) and Mistral's release of
 # 8x22B; DeepSeekMoE: Dai et al. 2024 (section 5).
 _PUBLISHED = (
-    _gpt("gpt-1.7b", 24, 2304, 24),
-    _gpt("gpt-3.6b", 30, 3072, 32),
-    _gpt("gpt-7.5b", 36, 4096, 32),
-    _gpt("gpt-18b", 40, 6144, 48),
-    _gpt("gpt-22b", 48, 6144, 64, year=2022),
-    _gpt("gpt-39b", 48, 8192, 64),
-    _gpt("gpt3-175b", 96, 12_288, 96, 50_257, year=2020),
-    _gpt("megatron-530b", 105, 20_480, 128),
-    _gpt("megatron-1t", 128, 25_600, 160),
+    _gpt("gpt-1.7b", 24, 2304, 24, 9216),
+    _gpt("gpt-3.6b", 30, 3072, 32, 12_288),
+    _gpt("gpt-7.5b", 36, 4096, 32, 16_384),
+    _gpt("gpt-18b", 40, 6144, 48, 24_576),
+    _gpt("gpt-22b", 48, 6144, 64, 24_576, year=2022),
+    _gpt("gpt-39b", 48, 8192, 64, 32_768),
+    _gpt("gpt3-175b", 96, 12_288, 96, 49_152, vocabulary=50_257, year=2020),
+    _gpt("megatron-530b", 105, 20_480, 128, 81_920),
+    _gpt("megatron-1t", 128, 25_600, 160, 102_400),
     _llama("llama2-7b", 32, 4096, 32, 11_008, 32_000),
     _llama("llama2-13b", 40, 5120, 40, 13_824, 32_000),
     _llama("llama2-70b", 80, 8192, 64, 28_672, 32_000, kv_heads=8),
@@ -138,8 +107,8 @@ _RELEASED = (
     _qwen2("qwen2.5-7b", 28, 3584, 28, 18_944, 152_064, kv_heads=4),
     _qwen2("qwen2.5-32b", 64, 5120, 40, 27_648, 152_064, kv_heads=8),
     _qwen2("qwen2.5-72b", 80, 8192, 64, 29_568, 152_064, kv_heads=8),
-    _gpt_oss("gpt-oss-20b", 24, 32),
-    _gpt_oss("gpt-oss-120b", 36, 128),
+    _gpt_oss("gpt-oss-20b", 24, experts=32),
+    _gpt_oss("gpt-oss-120b", 36, experts=128),
     _today("llama3.2-1b", 16, 2048, 32, 8192, 128_256, kv_heads=8, tied=True, length=8192),
     _today("llama3.2-3b", 28, 3072, 24, 8192, 128_256, kv_heads=8, tied=True, length=8192),
     _today("mistral-7b", 32, 4096, 32, 14_336, 32_000, kv_heads=8, window=4096, length=8192),
@@ -171,12 +140,8 @@ def resized(model: Transformer, /, **sizes: Any) -> Transformer:
     """A model with other sizes where they are given. Raises InputError."""
     known = {field.name for field in fields(Transformer)} - {"name"}
     listed = ", ".join(sorted(known))
-    unknown = [
-        f"{key}: is no size of a large model; there are {listed}"
-        for key in sizes
-        if key not in known
-    ]
-    refuse(unknown)
+    unknown = (key for key in sizes if key not in known)
+    refuse([f"{key}: is no size of a large model; there are {listed}" for key in unknown])
     # What follows from the heads is worked out anew; keys of fewer heads stay as published, and so
     # do heads whose width is not a share of the hidden size.
     follows = model.head_width * model.heads == model.hidden
@@ -184,3 +149,268 @@ def resized(model: Transformer, /, **sizes: Any) -> Transformer:
     if "heads" in sizes and model.kv_heads == model.heads:
         derived["kv_heads"] = 0
     return replace(model, **{**derived, **sizes}) if sizes else model
+
+
+# A file tells how long a text may be, not what was trained with; longer ones are asked for.
+LENGTH = 4096
+_REQUIRED: Any = object()
+_REACHES = "sliding_attention", "full_attention"
+
+
+# What the sizes of a model are called in such files; the first name that a file has counts.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers", "n_layer"),
+    "hidden": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+    "inner": ("intermediate_size", "n_inner"),
+    "vocabulary": ("vocab_size",),
+    "length": ("max_position_embeddings", "n_positions"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_width": ("head_dim", "qk_nope_head_dim"),
+    "value_width": ("v_head_dim",),
+    "query_latent": ("q_lora_rank",),
+    "kv_latent": ("kv_lora_rank",),
+    "rotary_width": ("qk_rope_head_dim",),
+    "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "top_k": ("num_experts_per_tok",),
+    "expert_inner": ("moe_intermediate_size", "intermediate_size"),
+    "shared_experts": ("n_shared_experts",),
+    "dense_layers": ("first_k_dense_replace",),
+    "window": ("sliding_window",),
+    "global_every": ("sliding_window_pattern",),
+}
+# A size where a problem begins with it, or tells its number.
+_SIZE = re.compile(r"^\w+(?=:)|\b\w+(?= \d)")
+
+
+class _Fields:
+    """The fields of a file as they are asked for, with what is wrong with them."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.problems: list[str] = []
+
+    def count(self, name: str, default: Any = _REQUIRED) -> Any:
+        """A whole number from 1; the default where it is not told, or null."""
+        value = self.config.get(name)
+        if value is None:
+            if default is _REQUIRED:
+                self.problems.append(f"{name}: missing")
+            return 1 if default is _REQUIRED else default
+        if not (is_count(value) and value):
+            self.problems.append(f"{name}: must be a whole number from 1, got {written(value)}")
+            return 1
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false; the default where it is not told."""
+        value = self.config.get(name, default)
+        if not isinstance(value, bool):
+            self.problems.append(f"{name}: must be true or false, got {written(value)}")
+        return value is True
+
+    def require(self, name: str, wanted: Any) -> None:
+        """Refuse what is not modelled; what is not told is as ``wanted``."""
+        value = self.config.get(name, wanted)
+        if value != wanted:
+            self.problems.append(f"{name}: only {wanted!r} is modelled, got {written(value)}")
+
+
+def _common(of: _Fields, tied: bool = False) -> dict[str, Any]:
+    """The sizes that all types but GPT-2 call by the same names."""
+    heads = of.count("num_attention_heads")
+    return {
+        "layers": of.count("num_hidden_layers"),
+        "hidden": of.count("hidden_size"),
+        "heads": heads,
+        "inner": of.count("intermediate_size"),
+        "vocabulary": of.count("vocab_size"),
+        "length": min(LENGTH, of.count("max_position_embeddings", LENGTH)),
+        "kv_heads": of.count("num_key_value_heads", heads),
+        "head_width": of.count("head_dim", 0),
+        "tied": of.flag("tie_word_embeddings", tied),
+        "gated": True, "bias": False, "norm": "rms", "dropout": False, "positions": False,
+        "causal": True,
+    }  # fmt: skip
+
+
+def _read_llama(of: _Fields) -> dict[str, Any]:
+    sizes = _common(of)
+    sizes["bias"] = of.flag("attention_bias")
+    if of.flag("mlp_bias") != sizes["bias"]:
+        of.problems.append("attention_bias: only with mlp_bias, and it with this, is modelled")
+    return sizes
+
+
+def _windows(of: _Fields, layers: int, every: int = 0) -> dict[str, Any]:
+    """Sliding windows, in all layers but every so many (0: in all), or as ``layer_types`` tell."""
+    window, types = of.count("sliding_window", 0), of.config.get("layer_types")
+    if types is None or not window:
+        return {"window": window, "global_every": every if window else 0}
+    if not isinstance(types, list) or any(t not in _REACHES for t in types) or len(types) != layers:
+        of.problems.append(f"layer_types: must be {layers} of {', '.join(_REACHES)}")
+        return {}
+    wide = [number for number, kind in enumerate(types, 1) if kind == _REACHES[1]]
+    every = wide[0] if wide else 0
+    if every == 1:
+        window = 0
+    if wide != (list(range(every, layers + 1, every)) if every else []):
+        of.problems.append("layer_types: only every n-th of full_attention is modelled")
+    return {"window": window, "global_every": every if window else 0}
+
+
+def _read_deepseek(
+    of: _Fields, router_bias: bool, groups: tuple[int, int] = (1, 1)
+) -> dict[str, Any]:
+    """``groups`` of experts, all and a token's, are the defaults of ``transformers``."""
+    of.require("attention_bias", False)
+    of.require("moe_layer_freq", 1)
+    rotary = of.count("qk_rope_head_dim")
+    sizes = _common(of) | {
+        "query_latent": of.count("q_lora_rank", 0),
+        "kv_latent": of.count("kv_lora_rank"),
+        "rotary_width": rotary,
+        "head_width": of.count("qk_nope_head_dim") + rotary,
+        "value_width": of.count("v_head_dim"),
+    }
+    if of.config.get("n_routed_experts") is None:
+        return sizes
+    dense = of.config.get("first_k_dense_replace", 0)
+    every, chosen = of.count("n_group", groups[0]), of.count("topk_group", groups[1])
+    # Groups of version 2 are of devices, and a copy of a token goes to each expert.
+    if every > 1 and router_bias:
+        sizes |= {"expert_groups": every, "top_groups": chosen}
+    return sizes | {
+        "experts": of.count("n_routed_experts"),
+        "top_k": of.count("num_experts_per_tok"),
+        "expert_inner": of.count("moe_intermediate_size"),
+        "shared_experts": of.count("n_shared_experts", 0),
+        "dense_layers": of.count("first_k_dense_replace") if dense else 0,
+        "router_bias": router_bias,
+    }
+
+
+def _read_gpt2(of: _Fields) -> dict[str, Any]:
+    hidden, rate = of.count("n_embd"), of.config.get("resid_pdrop", 0.1)
+    return {
+        "layers": of.count("n_layer"),
+        "hidden": hidden,
+        "heads": of.count("n_head"),
+        "inner": of.count("n_inner", 4 * hidden),
+        "vocabulary": of.count("vocab_size"),
+        "length": of.count("n_positions"),
+        "tied": of.flag("tie_word_embeddings", True),
+        "dropout": bool(rate),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads a file of one type: fields that it ``requires`` to be so, other ``sizes`` of the model,
+    what it ``reads`` (size, field and its default) beside the common fields, whether embeddings are
+    ``tied`` by default, and where it has ``windows``, in every how manieth layer there is none (0:
+    in no layer; None: no windows).
+    """
+
+    requires: Mapping[str, Any] = FrozenDict()
+    sizes: Mapping[str, Any] = FrozenDict()
+    reads: Mapping[str, tuple[str, Any]] = FrozenDict()
+    tied: bool = False
+    windows: int | None = None
+
+    def __call__(self, of: _Fields) -> dict[str, Any]:
+        """The sizes of the model."""
+        for name, wanted in self.requires.items():
+            of.require(name, wanted)
+        sizes = _common(of, self.tied)
+        if self.windows is not None:
+            sizes |= _windows(of, sizes["layers"], self.windows)
+        sizes |= self.sizes
+        sizes |= {size: of.count(*field) for size, field in self.reads.items()}
+        if "experts" in sizes:
+            sizes.setdefault("expert_inner", sizes["inner"])
+        return sizes
+
+
+def _read_gemma3(of: _Fields) -> dict[str, Any]:
+    every = of.count("sliding_window_pattern", 6)
+    return replace(_GEMMA, windows=every, sizes={**_GEMMA.sizes, "head_norms": True})(of)
+
+
+_MISTRAL = _Reader(windows=0)
+_EXPERTS = {
+    "experts": ("num_local_experts", _REQUIRED),
+    "top_k": ("num_experts_per_tok", _REQUIRED),
+}
+_QWEN = _Reader({"use_sliding_window": False}, {"qkv_bias": True})
+_QWEN3 = _Reader(
+    {**_QWEN.requires, "attention_bias": False},
+    {"head_norms": True},
+    {"head_width": ("head_dim", 128)},
+)
+_QWEN3_MOE = _Reader(
+    {"decoder_sparse_step": 1, "mlp_only_layers": [], **_QWEN3.requires},
+    {"head_norms": True},
+    {
+        "experts": ("num_experts", _REQUIRED),
+        "top_k": ("num_experts_per_tok", _REQUIRED),
+        "expert_inner": ("moe_intermediate_size", _REQUIRED),
+    },
+)
+_GPT_OSS = _Reader({"attention_bias": True}, {"bias": True, "sinks": True}, _EXPERTS, windows=2)
+_GEMMA = _Reader(
+    {"attention_bias": False}, {"post_norms": True}, {"head_width": ("head_dim", 256)}, True, 2
+)
+TYPES: Mapping[str, Callable[[_Fields], dict[str, Any]]] = {
+    "llama": _read_llama,
+    "mistral": _MISTRAL,
+    "phi3": _MISTRAL,
+    "mixtral": replace(_MISTRAL, reads=_EXPERTS),
+    "qwen2": _QWEN,
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3_MOE,
+    "deepseek_v2": partial(_read_deepseek, router_bias=False),
+    "deepseek_v3": partial(_read_deepseek, router_bias=True, groups=(8, 4)),
+    "kimi_k2": partial(_read_deepseek, router_bias=True),
+    "gpt_oss": _GPT_OSS,
+    "gemma2": _GEMMA,
+    "gemma3_text": _read_gemma3,
+    "gpt2": _read_gpt2,
+}
+"""What reads a file of each ``model_type``."""
+
+
+def from_config(config: Any) -> Transformer:
+    """The model that a parsed config.json describes, over texts of LENGTH tokens or fewer.
+
+    It is called as its ``_name_or_path`` ends, or as its type. Raises InputError with every problem
+    at once.
+    """
+    if not isinstance(config, Mapping):
+        raise InputError("must be an object (the config.json of a model)")
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in TYPES:
+        reason = "missing" if kind is None else f"{kind!r} is not known"
+        raise InputError(f"model_type: {reason}; there are {', '.join(TYPES)}")
+    of = _Fields(config)
+    sizes = TYPES[kind](of)
+    refuse(of.problems)
+    try:
+        return Transformer(_name(config, kind), **sizes)
+    except InputError as error:
+        raise InputError(_by_file(config, problem) for problem in error.problems) from None
+
+
+def _by_file(config: Mapping[str, Any], problem: str) -> str:
+    """A problem of a Transformer's sizes, told of the fields of the file."""
+
+    def name(size: re.Match[str]) -> str:
+        return next((each for each in _NAMES.get(size[0], ()) if each in config), size[0])
+
+    return _SIZE.sub(name, problem)
+
+
+def _name(config: Mapping[str, Any], kind: str) -> str:
+    name = config.get("_name_or_path")
+    last = name.rstrip("/").rpartition("/")[2] if isinstance(name, str) else ""
+    return kind if not last or list(name_problems("name", last)) else last

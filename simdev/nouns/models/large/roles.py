@@ -1,6 +1,6 @@
-"""What the tasks of a large model's step are for: the columns beside its task graph.
+"""The roles of the tasks of a large model's step: columns beside its task graph.
 
-Who analyses or draws such a step reads here which tasks compute and which wait for others.
+Analyses and pictures of such a step read here which tasks compute and which wait for others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_LAYER = -1  # of a task that belongs to the embedding, the classifier or a wh
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LargeStep:
-    """What each task of a large model's step is for, and the first device of each pipeline rank.
+    """The role of each task of a large model's step, and the first device of each pipeline rank.
 
     ``role`` indexes ROLES; ``microbatch`` is -1 where a task serves them all. Every rank of the
     pipeline runs on ``copies`` devices alike; where ``collapsed``, the task graph holds one of

@@ -132,7 +132,7 @@ class Shard:
         return self.busiest(back // 2 if m.narrow_dispatch else back), self.busiest(back)
 
     def busiest(self, mean: int) -> int:
-        """What falls to the busiest device of those that share the experts, from the mean.
+        """The share of the busiest of the devices that share the experts, from the mean share.
 
         It gets at most every token of all of them, once for each of its experts (ours).
         """
@@ -148,13 +148,13 @@ class Shard:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the tokens' table here, and of the positions."""
+        """Parameters of the tokens' table here, and of the positions."""
         return self.model.hidden * (self.vocabulary + self.model.length * self.model.positions)
 
     @property
     def classifier_parameters(self) -> int:
-        """Of the classifier's table here (the embedding again where it is tied) and of the last
-        norm.
+        """Parameters of the classifier's table here (the embedding again where it is tied), and of
+        the last norm.
         """
         return self.model.hidden * self.vocabulary + self.model.norm_parameters()
 
@@ -179,7 +179,7 @@ def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
 
 
 def modules_again(model: Transformer, parallelism: Parallelism) -> frozenset[str]:
-    """What selective recomputation makes again.
+    """The modules that selective recomputation makes again.
 
     Fused attention makes its scores again in any case, and keeps none.
     """
@@ -198,7 +198,7 @@ def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
 
 
 def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
-    """Those of all layers."""
+    """How many buckets ZeRO 2 and 3 make of all layers that replicas share."""
     kinds = {shard.model.kind_of(layer): layer for layer in range(shard.model.layers)}
     each = {kind: buckets_of(shard, parallelism, layer) for kind, layer in kinds.items()}
     return sum(each[shard.model.kind_of(layer)] for layer in range(shard.model.layers))
@@ -240,12 +240,12 @@ class Footprint:
 
     @property
     def moved(self) -> int:
-        """What is offloaded: all but the input, or the input where nothing else is saved."""
+        """Bytes that are offloaded: all but the input, or the input where nothing else is saved."""
         return self.saved - self.entry or self.entry
 
 
 def footprint(s: Shard, layer: int) -> Footprint:
-    """That of one layer, with what ``recompute`` saves."""
+    """The footprint of one layer under its ``recompute``."""
     saved = whole = _saved(s, layer)
     if s.recompute == "full":
         saved = s.rows_bytes
@@ -255,7 +255,7 @@ def footprint(s: Shard, layer: int) -> Footprint:
 
 
 def _saved(s: Shard, layer: int) -> int:
-    """What a layer saves but for what selective recomputation makes again."""
+    """Bytes that a layer saves, without those that selective recomputation makes again."""
     return _attention(s) + _core(s) + _second(s, layer)
 
 
@@ -264,7 +264,7 @@ def _mask(s: Shard) -> int:
 
 
 def _inputs(s: Shard, width: int) -> int:
-    """Of a part's norms, and of its first products, these of so many bytes a number."""
+    """Inputs of a part's norms, and of its first products, these of so many bytes a number."""
     norms = 2 if s.model.post_norms else 1
     normed = width * s.rows * s.model.hidden * ("layernorm" not in s.again)
     return norms * s.rows_bytes + normed + _mask(s)
@@ -363,10 +363,10 @@ def classifier_workspace(s: Shard) -> int:
 
 
 def stand_in_parameters(s: Shard, layers: Iterable[int]) -> int:
-    """Of the gradients that stand in for those which products add to their sums: one for each shape
-    of a layer's weights, in 16 bits.
+    """Parameters of the dummy gradients, in 16 bits, one for each shape of a layer's weights.
 
-    Autograd is handed them, and they stay (Transformer Engine from 2.3 on, ``get_dummy_wgrad``).
+    Products add the true gradients to their sums; autograd is handed the dummies, which are kept
+    (Transformer Engine from 2.3 on, ``get_dummy_wgrad``).
     """
     kinds = {s.model.kind_of(layer): layer for layer in layers}
     shapes = {shape for layer in kinds.values() for shape in _weight_shapes(s, layer)}

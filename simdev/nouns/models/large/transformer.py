@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from fractions import Fraction
 from numbers import Real
 from typing import Any, NamedTuple
@@ -18,20 +18,12 @@ PRECISIONS = ("bfloat16", "float8")
 FLASH_YEAR = 2023
 # Past every published model, and small enough that no product of sizes leaves 63 bits.
 MOST, MOST_LAYERS = 2**24, 2**14
-POSITIVE = "layers", "hidden", "heads", "inner", "vocabulary", "length", "kv_heads"
-OPTIONAL = (
-    "experts", "top_k", "expert_inner", "shared_experts", "dense_layers", "head_width",
-    "value_width", "query_latent", "kv_latent", "rotary_width", "window", "global_every", "year",
-    "expert_groups", "top_groups",
-)  # fmt: skip
-SWITCHES = (
-    "gated", "bias", "dropout", "tied", "positions", "qkv_bias", "router_bias", "head_norms",
-    "post_norms", "sinks", "causal", "narrow_dispatch", "narrow_saved",
-)  # fmt: skip
 
 
 class LayerParameters(NamedTuple):
-    """Of one layer: what tp splits, what every rank of tp has whole; of its experts likewise."""
+    """Parameters of one layer: those that tp splits (``split``) and those that every rank of tp has
+    whole; of its experts likewise (``experts``, ``beside``).
+    """
 
     split: int
     whole: int
@@ -131,15 +123,16 @@ class Transformer:
 
     def _field_problems(self) -> Iterator[str]:
         yield from name_problems("name", self.name)
-        for name in POSITIVE + OPTIONAL:
-            value, least = getattr(self, name), int(name in POSITIVE)
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            # Of what may be left out 0 says so; heads of keys and values were filled in.
+            least = int(field.default is MISSING or name == "kv_heads")
             most = MOST_LAYERS if name == "layers" else MOST
-            if not (is_count(value) and least <= value <= most):
+            if field.type == "int" and not (is_count(value) and least <= value <= most):
                 wanted = f"must be a whole number from {least} to {most:,}"
                 yield f"{name}: {wanted}, got {written(value)}"
-        for name in SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                yield f"{name}: must be true or false, got {written(getattr(self, name))}"
+            if field.type == "bool" and not isinstance(value, bool):
+                yield f"{name}: must be true or false, got {written(value)}"
         if self.norm not in NORMS:
             yield f'norm: must be one of {", ".join(NORMS)}, got "{self.norm}"'
         if self.precision not in PRECISIONS:
@@ -192,7 +185,7 @@ class Transformer:
         return min(self.window, self.length) if self.window and not is_global else self.length
 
     def kind_of(self, layer: int) -> tuple[bool, int]:
-        """What tells a layer from others: those of one kind cost the same."""
+        """The kind of a layer (has it experts, its reach): layers of one kind cost the same."""
         return self.is_moe(layer), self.reach(layer)
 
     def pairs(self, layer: int) -> int:
@@ -213,17 +206,17 @@ class Transformer:
 
     @property
     def attention_width(self) -> int:
-        """Of all queries together."""
+        """Width of all queries together."""
         return self.heads * self.head_width
 
     @property
     def kv_width(self) -> int:
-        """Of all keys."""
+        """Width of all keys."""
         return self.kv_heads * self.head_width
 
     @property
     def value_head(self) -> int:
-        """Of one head's values."""
+        """Width of one head's values."""
         return self.value_width or self.head_width
 
     @property
@@ -238,11 +231,11 @@ class Transformer:
 
     @property
     def matrices(self) -> int:
-        """Of a feed-forward part: 3 where it is gated."""
+        """Matrices of a feed-forward part: 3 where it is gated."""
         return 3 if self.gated else 2
 
     def norm_parameters(self, width: int = 0) -> int:
-        """Of one norm, over the hidden size or another width."""
+        """Parameters of one norm, over the hidden size or another width."""
         return (width or self.hidden) * (2 if self.norm == "layer" else 1)
 
     def parameters(self) -> int:
@@ -264,7 +257,7 @@ class Transformer:
         return self.parameters() - looked_up * self.hidden - idle
 
     def layer_parameters(self, layer: int) -> LayerParameters:
-        """Of one layer."""
+        """Parameters of one layer."""
         h, inner = self.hidden, self.expert_inner if self.is_moe(layer) else self.inner
         split, whole = self._attention_parameters()
         into, mlp = inner * (self.matrices - 1), self.matrices * h * inner
@@ -277,7 +270,7 @@ class Transformer:
         return LayerParameters(split, whole, shared * self.experts, self.bias * h * self.experts)
 
     def _attention_parameters(self) -> tuple[int, int]:
-        """What tp splits, and what every rank of it has whole, the layer's norms among it."""
+        """Parameters of attention and norms: those that tp splits, and those that it does not."""
         h, values = self.hidden, self.kv_heads * self.value_head
         split, whole = self._attention_weights()
         whole += (4 if self.post_norms else 2) * self.norm_parameters() + self.bias * h
@@ -291,7 +284,7 @@ class Transformer:
         return split, whole
 
     def _attention_weights(self) -> tuple[int, int]:
-        """Of its products: what tp splits, and the way down to latents, which it does not."""
+        """Weights of attention's products: those that tp splits, and the way down to latents."""
         h, context = self.hidden, self.heads * self.value_head
         if not self.kv_latent:
             into = self.attention_width + self.kv_width + self.kv_heads * self.value_head
@@ -314,7 +307,7 @@ class Transformer:
     def flops_again(
         self, samples: int, recompute: str, modules: Collection[str] = ("core_attn",)
     ) -> int:
-        """Those that recomputation ("none", "selective" of ``modules``, "full") adds."""
+        """FLOPs that recomputation ("none", "selective" of ``modules``, "full") adds to a step."""
         layers = range(self.layers)
         if recompute == "full":
             return sum(self._layer_flops(samples, i) for i in layers)
@@ -326,7 +319,7 @@ class Transformer:
         return 2 * tokens * products + core
 
     def _weights_again(self, layer: int, modules: Collection[str]) -> int:
-        """Of a layer's products: those that ``modules`` do once more and a token meets."""
+        """Weights of a layer's products that a token meets once more, by ``modules`` made again."""
         used, matrices = 0, self.matrices * self.hidden
         if "mla_up_proj" in modules and self.kv_latent:
             split, _ = self._attention_weights()
@@ -344,7 +337,7 @@ class Transformer:
         return 2 * samples * self.pairs(layer) * self.heads * (self.head_width + self.value_head)
 
     def _layer_flops(self, samples: int, layer: int) -> int:
-        """Of one layer's forward."""
+        """FLOPs of one layer's forward."""
         is_moe, h = self.is_moe(layer), self.hidden
         used = sum(self._attention_weights())
         inner = (self.top_k + self.shared_experts) * self.expert_inner if is_moe else self.inner

@@ -1,19 +1,98 @@
-"""What a layer's shard computes: its products, attention and passes over memory, as loads of the
-roofline, each with the measured op that is like it.
+"""The work of a layer's shard: products, attention and passes over memory, as loads of the
+roofline, each with the op of profiles that it is like.
 
 Bytes are those that kernels read and write where what frameworks fuse is fused: scale, mask and
 softmax; bias, dropout and addition; bias and GELU; SwiGLU; and the addition of a weight's gradient
 to the sum in its product (Megatron-LM, ``megatron/core/fusions``). Fused attention counts
 ``Transformer.pairs`` of tokens, else all.
+
+A product takes as long as the measured one: the addition of a gradient to its sum hides behind its
+arithmetic. A fused pass over memory takes as long as the plain op that is like it, by the bytes
+that both move. Measured attention is causal.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
 
-from . import likes
-from .likes import BACKWARD, NARROW, Loads, kernel
+from ...semantics.keys import Load, profile_key
 from .shard import Shard
+from .transformer import PRECISIONS
+
+# The training that these models are published with; masters and states count in the update.
+DTYPE, NARROW = PRECISIONS
+FORWARD, BACKWARD = "fwd", "bwd"
+Shape = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """An op of a profile: operands of DTYPE, then others with their dtypes, and its outputs.
+
+    ``moved`` are its bytes, by which a kernel like it takes longer or shorter (0: it takes as
+    long).
+    """
+
+    kind: str
+    operands: Sequence[Shape]
+    outputs: Sequence[Shape]
+    phase: str = FORWARD
+    attrs: Mapping[str, Any] | None = None
+    moved: int = 0
+    others: Sequence[tuple[Shape, str]] = ()
+
+    def key(self) -> str:
+        """Its profile key, of no device."""
+        operands = [*self.operands, *(shape for shape, _ in self.others)]
+        dtypes = [DTYPE] * len(self.operands) + [dtype for _, dtype in self.others]
+        attrs = self.attrs or {}
+        return profile_key(self.kind, attrs, operands, dtypes, self.outputs, self.phase, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel(Load):
+    """The work of a kernel, and the measured op that it is like (None: there is none).
+
+    It takes ``share`` of that op's time.
+    """
+
+    # What it is like follows from what it is: kernels are compared by their work.
+    op: Like | None = field(default=None, compare=False, repr=False)
+    share: float = 1.0
+
+    @property
+    def like(self) -> str:
+        """The kind of the op that it is like, "" where there is none."""
+        return "" if self.op is None else self.op.kind
+
+    @property
+    def key(self) -> str:
+        """The profile key, of no device, of the op that it is like; "" where there is none."""
+        return "" if self.op is None else self.op.key()
+
+
+Loads = tuple[Kernel, ...]
+
+
+def _kernel(
+    name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None,
+    dtype: str = DTYPE, part: float = 1.0,
+) -> Kernel:  # fmt: skip
+    """Work in bytes and FLOPs; without FLOPs it is bound by memory. ``part`` of the op that it is
+    like.
+    """
+    if like is None:
+        return Kernel(name, op_class, dtype, flops, read, written, "")
+    share = (read + written) / like.moved if like.moved else part
+    return Kernel(name, op_class, DTYPE, flops, read, written, "", op=like, share=share)
+
+
+def _plain(kind: str, shape: Shape, operands: int, phase: str = FORWARD) -> Like:
+    """A pass over tensors of one shape: it reads them all and writes one."""
+    return Like(kind, [shape] * operands, [shape], phase, moved=(operands + 1) * 2 * prod(shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +122,31 @@ class Block:
         return Block(*(loads * count for loads in parts))
 
     def repeated(self, is_again: bool) -> Block:
-        """With its forward done once more before the backward, where that ``is_again``."""
+        """The block with its forward done once more before the backward, where it ``is_again``."""
         return replace(self, again=self.forward) if is_again else self
+
+
+def _gemm(
+    name: str, read: int, written: int, flops: int, operands: Sequence[Shape], made: Shape,
+    turned: str = "", phase: str = BACKWARD,
+) -> Loads:  # fmt: skip
+    """A product of matrices, or of stacks of them, like the measured one; ``turned`` is the operand
+    that is read as transposed ("a", "b", or none).
+    """
+    kind = "matmul" if len(made) == 2 else "batch_matmul"
+    attrs = {f"transpose_{turned}": True} if turned else None
+    like = Like(kind, operands, [made], phase, attrs)
+    return (_kernel(name, "gemm", read, written, flops, like),)
 
 
 def _product(s: Shard, name: str, m: int, k: int, n: int) -> Block:
     """(m, k) x (k, n), and both gradients; that of the weights is added to its sum."""
     flops, x, w, y, g = 2 * m * k * n, 2 * m * k, 2 * k * n, 2 * m * n, s.gradient_bytes * k * n
-    forward, back, weight = likes.products(m, k, n)
+    left, right, made = [m, k], [n, k], [m, n]
     return Block(
-        (kernel(name, "gemm", x + w, y, flops, forward),),
-        (kernel(f"{name} dx", "gemm", y + w, x, flops, back),),
-        (kernel(f"{name} dw", "gemm", x + y + g, g, flops, weight),),
+        _gemm(name, x + w, y, flops, [left, right], made, "b", FORWARD),
+        _gemm(f"{name} dx", y + w, x, flops, [made, right], left),
+        _gemm(f"{name} dw", x + y + g, g, flops, [made, left], right, "a"),
     )
 
 
@@ -69,11 +161,11 @@ def _linear(s: Shard, name: str, m: int, k: int, n: int) -> Block:
         return _product(s, name, m, k, n)
     flops, x, w, y, g = 2 * m * k * n, m * k, k * n, m * n, s.gradient_bytes * k * n
 
-    def narrow(part: str, size: int) -> likes.Kernel:
-        return kernel(f"{name} {part}", "elementwise", 2 * size, 2 * size)
+    def narrow(part: str, size: int) -> Kernel:
+        return _kernel(f"{name} {part}", "elementwise", 2 * size, 2 * size)
 
-    def part(suffix: str, read: int, written: int) -> likes.Kernel:
-        return kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=NARROW)
+    def part(suffix: str, read: int, written: int) -> Kernel:
+        return _kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=NARROW)
 
     return Block(
         (narrow("cast", x), part("", x + w, 2 * y)),
@@ -82,17 +174,24 @@ def _linear(s: Shard, name: str, m: int, k: int, n: int) -> Block:
     )
 
 
-def _norm(s: Shard, rows: int = 0, width: int = 0) -> Block:
-    """A norm of the tokens, or of ``rows`` of another width."""
-    rows, width = rows or s.rows, width or s.model.hidden
-    x = 2 * rows * width
-    # Gradients of scale and shift: one more pass over the input and its gradient.
-    forward, back = likes.norms(s, rows, width)
-    again = (kernel("norm dw", "norm", 2 * x, 0, like=back),)
+def _norm(s: Shard, count: int = 0, width: int = 0) -> Block:
+    """A norm of the tokens, or of ``count`` rows of another width.
+
+    The measured backward is one op with the gradients of scale and shift, which are one more pass
+    over the input and its gradient.
+    """
+    count, width = count or s.rows, width or s.model.hidden
+    x, rows, scale, row = 2 * count * width, [count, width], [width], [count, 1]
+    kind, parts = ("layer_norm", 2) if s.model.norm == "layer" else ("fused_rms_norm", 1)
+    attrs, weights = {"normalized_shape": scale}, [scale] * parts
+    once = Like(kind, [rows, *weights], [rows, *[row] * parts], FORWARD, attrs, 2 * x)
+    others = [(row, "float32")] * parts + [(scale, DTYPE)] * parts
+    made = [rows, *weights]
+    back = Like(f"{kind}_backward", [rows, rows], made, BACKWARD, attrs, 5 * x, others)
     return Block(
-        (kernel("norm", "norm", x, x, like=forward),),
-        (kernel("norm dx", "norm", 2 * x, x, like=back),),
-        again,
+        (_kernel("norm", "norm", x, x, like=once),),
+        (_kernel("norm dx", "norm", 2 * x, x, like=back),),
+        (_kernel("norm dw", "norm", 2 * x, 0, like=back),),
     )
 
 
@@ -100,53 +199,73 @@ def _residual(s: Shard) -> Block:
     """Bias, dropout and addition; its gradient is dropped out and added to that of the skip."""
     x, masked = s.rows_bytes, s.model.dropout
     mask, shape = x // 2 if masked else 0, [s.rows, s.model.hidden]
-    add, back = likes.plain("add", shape, 2), likes.plain("add", shape, 2, BACKWARD)
-    drop = likes.plain("mul", shape, 2, BACKWARD)
-    dropout = [kernel("dropout dx", "elementwise", x + mask, x, like=drop)] * masked
-    backward = kernel("residual dx", "elementwise", 2 * x, x, like=back), *dropout
-    return Block((kernel("residual", "elementwise", 2 * x, x + mask, like=add),), backward, ())
+    add, back = _plain("add", shape, 2), _plain("add", shape, 2, BACKWARD)
+    drop = _plain("mul", shape, 2, BACKWARD)
+    dropout = [_kernel("dropout dx", "elementwise", x + mask, x, like=drop)] * masked
+    backward = _kernel("residual dx", "elementwise", 2 * x, x, like=back), *dropout
+    return Block((_kernel("residual", "elementwise", 2 * x, x + mask, like=add),), backward, ())
 
 
 def _core(s: Shard, number: int) -> Block:
     """Attention itself: one op, or two products with a softmax (and dropout) over all scores."""
     q, o = 2 * s.tokens * s.queries, 2 * s.tokens * s.context
     k, v = 2 * s.tokens * s.cp * s.keys, 2 * s.tokens * s.cp * s.values
-    heads, m = s.model.heads // s.tp, s.model
     if s.flash:
-        pair = 2 * s.pairs(number) * heads
-        # Where tokens attend to few no measured op is like it: those are causal.
-        is_whole = m.reach(number) == m.length
-        once, twice = likes.attention(s) if is_whole else (None, None)
-        forward, back = m.head_width + m.value_head, 3 * m.head_width + 2 * m.value_head
-        # The backward makes the scores again: five products for the forward's two.
-        size = q + k + v + 2 * o, q + k + v
-        part = 1 / s.cp  # each device has an equal part of the pairs
-        ahead = kernel("attention", "attention", q + k + v, o, pair * forward, once, part=part)
-        behind = kernel("attention dx", "attention", *size, pair * back, twice, part=part)
-        return Block((ahead,), (behind,), ())
-    like, masked, e = likes.unfused(s), m.dropout, s.scores
+        return _fused(s, number, q + k + v, o)
+    return _all_scores(s, q, k, v, o).repeated("core_attn" in s.again)
+
+
+def _fused(s: Shard, number: int, read: int, written: int) -> Block:
+    """Attention as one op, like cuDNN's as PyTorch runs it: causal, with the keys of all heads.
+
+    The backward makes the scores again: five products for the forward's two.
+    """
+    m, heads = s.model, s.model.heads // s.tp
+    rows = [s.samples, heads, m.length]
+    each, value, row = [*rows, m.head_width], [*rows, m.value_head], [*rows, 1]
+    kind, scalar = "scaled_dot_product_cudnn_attention", (list[int](), "int64")
+    attrs: dict[str, Any] = {"is_causal": True, "compute_log_sumexp": True}
+    once = Like(kind, [each, each, value], [value, row, [], []], attrs=attrs)
+    operands, made = [value, each, each, value, value], [each, each, value]
+    attrs = {"is_causal": True, "max_q": m.length, "max_k": m.length}
+    others = [(row, "float32"), scalar, scalar]
+    twice = Like(f"{kind}_backward", operands, made, BACKWARD, attrs, others=others)
+    # Where tokens attend to few no measured op is like it: those are causal.
+    likes = (once, twice) if m.reach(number) == m.length else (None, None)
+    pair, part = 2 * s.pairs(number) * heads, 1 / s.cp  # an equal part of the pairs
+    ahead = pair * (m.head_width + m.value_head)
+    back = pair * (3 * m.head_width + 2 * m.value_head)
+    forward = _kernel("attention", "attention", read, written, ahead, likes[0], part=part)
+    sizes = read + 2 * written, read
+    backward = _kernel("attention dx", "attention", *sizes, back, likes[1], part=part)
+    return Block((forward,), (backward,), ())
+
+
+def _all_scores(s: Shard, q: int, k: int, v: int, o: int) -> Block:
+    """Attention with all its scores, from the bytes of queries, keys, values and output."""
+    m, e, stack = s.model, s.scores, [s.model.heads // s.tp * s.samples, s.model.length]
+    rows, wide, value = [*stack, m.length], [*stack, m.head_width], [*stack, m.value_head]
     scores, weighed = 2 * e * m.head_width, 2 * e * m.value_head
-
-    def load(name: str, op_class: str, read: int, written: int, count: int = 0) -> likes.Kernel:
-        return kernel(name, op_class, read, written, count, like[name])
-
-    dropout = [load("dropout", "elementwise", 2 * e, 3 * e)] * masked
-    dropout_dx = [load("dropout dx", "elementwise", 3 * e, 2 * e)] * masked
-    unfused: Loads = (
-        load("scores", "gemm", q + k, 2 * e, scores),
-        load("softmax", "softmax", 2 * e, 2 * e),
-        *dropout,
-        load("context", "gemm", 2 * e + v, o, weighed),
+    dims: dict[str, Any] = {"dim": -1}
+    softmax = Like("softmax", [rows], [rows], attrs=dims, moved=4 * e)
+    dims_dx = {**dims, "input_dtype": DTYPE}
+    softmax_dx = Like("softmax_backward", [rows, rows], [rows], BACKWARD, dims_dx, 6 * e)
+    drop, drop_dx = _plain("mul", rows, 2), _plain("mul", rows, 2, BACKWARD)
+    forward: Loads = (
+        *_gemm("scores", q + k, 2 * e, scores, [wide, wide], rows, "b", FORWARD),
+        _kernel("softmax", "softmax", 2 * e, 2 * e, like=softmax),
+        *[_kernel("dropout", "elementwise", 2 * e, 3 * e, like=drop)] * m.dropout,
+        *_gemm("context", 2 * e + v, o, weighed, [rows, value], value, phase=FORWARD),
     )
     backward = (
-        load("context dx", "gemm", o + v, 2 * e, weighed),
-        load("context dv", "gemm", 2 * e + o, v, weighed),
-        *dropout_dx,
-        load("softmax dx", "softmax", 4 * e, 2 * e),
-        load("scores dq", "gemm", 2 * e + k, q, scores),
-        load("scores dk", "gemm", 2 * e + q, k, scores),
+        *_gemm("context dx", o + v, 2 * e, weighed, [value, value], rows, "b"),
+        *_gemm("context dv", 2 * e + o, v, weighed, [rows, value], value, "a"),
+        *[_kernel("dropout dx", "elementwise", 3 * e, 2 * e, like=drop_dx)] * m.dropout,
+        _kernel("softmax dx", "softmax", 4 * e, 2 * e, like=softmax_dx),
+        *_gemm("scores dq", 2 * e + k, q, scores, [rows, wide], wide),
+        *_gemm("scores dk", 2 * e + q, k, scores, [rows, wide], wide, "a"),
     )
-    return Block(unfused, backward, ()).repeated("core_attn" in s.again)
+    return Block(forward, backward, ())
 
 
 def _into(s: Shard) -> Block:
@@ -168,14 +287,14 @@ def _into(s: Shard) -> Block:
 
 
 def _rotary(s: Shard) -> Block:
-    """Of queries and keys; of latents, of the part that tells the position, which is put beside the
-    rest of each key.
+    """Rotation of queries and keys; with latents of the part that holds the position, which is put
+    beside the rest of each key.
     """
     m = s.model
     queries = m.heads // s.tp * m.rotary_width if m.kv_latent else s.queries
     size = 2 * s.tokens * (queries + s.keys)
-    like = likes.plain("mul", [s.tokens, queries + s.keys], 2)
-    rotary = (kernel("rotary", "elementwise", size, size, like=like),)
+    like = _plain("mul", [s.tokens, queries + s.keys], 2)
+    rotary = (_kernel("rotary", "elementwise", size, size, like=like),)
     return Block(rotary, rotary, ()).repeated(m.kv_latent > 0 and "mla_up_proj" in s.again)
 
 
@@ -193,10 +312,10 @@ def _activation(s: Shard, tokens: int, inner: int) -> Block:
     x = 2 * tokens * inner
     into = 2 * x if s.model.gated else x
     kind = "silu" if s.model.gated else "gelu"
-    like = likes.plain(kind, [tokens, inner], 1)
-    back = likes.plain(f"{kind}_backward", [tokens, inner], 2, BACKWARD)
-    forward = (kernel("activation", "elementwise", into, x, like=like),)
-    backward = (kernel("activation dx", "elementwise", into + x, into, like=back),)
+    like = _plain(kind, [tokens, inner], 1)
+    back = _plain(f"{kind}_backward", [tokens, inner], 2, BACKWARD)
+    forward = (_kernel("activation", "elementwise", into, x, like=like),)
+    backward = (_kernel("activation dx", "elementwise", into + x, into, like=back),)
     return Block(forward, backward, ())
 
 
@@ -219,7 +338,7 @@ def _experts(s: Shard) -> Block:
     """
     m, inner = s.model, s.model.expert_inner // s.tp
     size = 2 * s.busiest(s.rows * m.top_k) * m.hidden
-    sort = (kernel("sort", "data_movement", size, size),) * 2
+    sort = (_kernel("sort", "data_movement", size, size),) * 2
     # Each of the ep ranks sends tokens x top_k rows; those who live here get equally many.
     tokens = -(-s.busiest(s.tokens * m.top_k) * s.ep // m.experts)
     block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort, ())
@@ -247,8 +366,8 @@ def layer(s: Shard, number: int) -> Block:
 def embedding(s: Shard) -> Block:
     """The tokens' rows, and dropout."""
     x, mask = s.words_bytes, s.rows_bytes // 2 if s.model.dropout else 0
-    weight = kernel("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
-    return Block((kernel("embedding", "embedding", x, x + mask),), (), (weight,))
+    weight = _kernel("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
+    return Block((_kernel("embedding", "embedding", x, x + mask),), (), (weight,))
 
 
 def classifier(s: Shard) -> Block:
@@ -259,8 +378,8 @@ def classifier(s: Shard) -> Block:
     """
     logits = s.tokens * s.vocabulary
     loss = Block(
-        (kernel("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),),
-        (kernel("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),),
+        (_kernel("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),),
+        (_kernel("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),),
         (),
     )
     return _norm(s) + _product(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
@@ -273,7 +392,7 @@ def update(s: Shard, parameters: int, updated: int, state_bytes: int) -> Loads:
     parameter; the sums of all gradients are set to zero.
     """
     g = s.gradient_bytes
-    step = kernel(
+    step = _kernel(
         "update", "optimizer", (2 * g + state_bytes) * updated, (state_bytes + 2) * updated
     )
-    return step, kernel("zero", "elementwise", 0, g * parameters)
+    return step, _kernel("zero", "elementwise", 0, g * parameters)

@@ -6,13 +6,25 @@ and the attributes of a shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ..description import Access, ByExtents, Call, Describer, Description, Entry, Output, Shape, per
-from ..index import Axis, Box
+from ..description import (
+    Access,
+    Axis,
+    Box,
+    ByExtents,
+    Call,
+    Describer,
+    Description,
+    Entry,
+    Output,
+    Shape,
+    per,
+)
 
 _CACHED = 4096
 
@@ -52,6 +64,20 @@ def broadcast(shape: Shape, axes: Sequence[Axis]) -> tuple[Entry, ...]:
 def broadcast_reads(shapes: Sequence[Shape], axes: Sequence[Axis]) -> tuple[Access, ...]:
     """The operands of an elementwise op over these axes."""
     return tuple([Access(broadcast(shape, axes)) for shape in shapes])
+
+
+def made(
+    points: Sequence[Axis],
+    reads: Iterable[Access | Sequence[Entry]],
+    operations: int | Fraction | None = None,
+    **settings: Any,
+) -> Description:
+    """An op that makes each point of its one output from what it reads there, by so many operations
+    (None: it only moves). ``settings`` are further fields of the description.
+    """
+    inputs = tuple([read if isinstance(read, Access) else Access(tuple(read)) for read in reads])
+    flops = () if operations is None else (per(operations, *points),)
+    return Description((Output(tuple(points)),), inputs, flops, **settings)
 
 
 def pointwise(operations: int, dtype: str | None = None, later: str | None = None) -> Describer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..description import ALL, Access, Call, Describer, Description, Output, per
 from ..registry import LEAF_ROLES, Linear, Traits, register
-from . import numbered, pointwise, sized
+from . import made, numbered, pointwise, sized
 
 OPERATIONS = {
     1: "abs add ceil clamp_max clamp_min cos div erf exp floor fmod log log10 log2 masked_fill "
@@ -63,9 +63,7 @@ def _generator(operations: int) -> Describer:
             Access(points if shape == call.outputs[0] else (ALL,) * len(shape), read=False)
             for shape in call.inputs
         )
-        return Description(
-            (Output(points),), reads, (per(operations, *points),), local=sized(size=points)
-        )
+        return made(points, reads, operations, local=sized(size=points))
 
     return describe
 

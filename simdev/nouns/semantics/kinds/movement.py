@@ -12,18 +12,29 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
-from ..description import Access, ByExtents, Call, Description, Entry, Output, Shape, axes, per
-from ..index import Axis, Box
+from ..description import (
+    Access,
+    Axis,
+    Box,
+    ByExtents,
+    Call,
+    Description,
+    Entry,
+    Output,
+    Shape,
+    axes,
+    per,
+)
 from ..registry import Traits, register
 from ..views import reshaped, reshaped_axes
-from . import broadcast, dim_of, dimension, each, extent, numbered, sized
+from . import broadcast, dim_of, dimension, each, extent, made, numbered, sized
 
 
 def concat(call: Call) -> Description:
     """Operand i fills the output from the sum of the extents before it."""
     points = numbered(call.outputs[0])
     shifted = _shifted(points, dim_of(call, len(points)), call.inputs)
-    return Description((Output(points),), tuple(map(Access, shifted)))
+    return made(points, shifted)
 
 
 def stack(call: Call) -> Description:
@@ -32,7 +43,7 @@ def stack(call: Call) -> Description:
     dim = dim_of(call, len(points))
     others = _without(points, dim)
     parts = tuple(Access(others, when=points[dim] - i) for i in range(len(call.inputs)))
-    return Description((Output(points),), parts)
+    return made(points, parts)
 
 
 def split(call: Call) -> Description:
@@ -85,7 +96,7 @@ def slices(call: Call) -> Description:
         return {**attrs, "start": 0, "end": (part[1] - part[0] - 1) * step + 1}
 
     index = _with(points, dim, points[dim] * step + first)
-    return Description((Output(points),), (Access(index),), moves=False, local=ByExtents(local))
+    return made(points, [index], moves=False, local=ByExtents(local))
 
 
 def slice_backward(call: Call) -> Description:
@@ -104,7 +115,7 @@ def slice_backward(call: Call) -> Description:
         }
         return {**resized(attrs, box), **parts}
 
-    return Description((Output(points),), (Access(index),), local=ByExtents(local))
+    return made(points, [index], local=ByExtents(local))
 
 
 def select(call: Call) -> Description:
@@ -114,7 +125,7 @@ def select(call: Call) -> Description:
     points = numbered(call.outputs[0])
     place += x[dim] if place < 0 else 0
     index: tuple[Entry, ...] = (*points[:dim], place, *points[dim:])
-    return Description((Output(points),), (Access(index),), moves=False)
+    return made(points, [index], moves=False)
 
 
 def select_backward(call: Call) -> Description:
@@ -123,14 +134,14 @@ def select_backward(call: Call) -> Description:
     dim = dim_of(call, len(points))
     place = int(call.attrs["index"]) % points[dim].size
     read = Access(_without(points, dim), when=points[dim] - place)
-    return Description((Output(points),), (read,), local=sized(input_sizes=points))
+    return made(points, [read], local=sized(input_sizes=points))
 
 
 def _permuted(order: Sequence[int], call: Call) -> Description:
     """Dimension i of y is x's dimension order[i]."""
     points = numbered(call.outputs[0])
     index = tuple(points[order.index(i)] for i in range(len(points)))
-    return Description((Output(points),), (Access(index),), moves=False)
+    return made(points, [index], moves=False)
 
 
 def permute(call: Call) -> Description:
@@ -155,17 +166,15 @@ def transpose(call: Call) -> Description:
 def reshape(call: Call) -> Description:
     """The elements of x, in order, under another shape."""
     points = reshaped_axes(call.inputs[0], call.outputs[0])
-    read = Access(reshaped(call.inputs[0], points))
-    return Description(
-        (Output(points),), (read,), moves=False, local=sized(shape=points, size=points)
-    )
+    index = reshaped(call.inputs[0], points)
+    return made(points, [index], moves=False, local=sized(shape=points, size=points))
 
 
 def expand(call: Call) -> Description:
     """Dimensions of extent 1 are repeated."""
     points = numbered(call.outputs[0])
-    read = Access(broadcast(call.inputs[0], points))
-    return Description((Output(points),), (read,), moves=False, local=sized(size=points))
+    index = broadcast(call.inputs[0], points)
+    return made(points, [index], moves=False, local=sized(size=points))
 
 
 def pad(call: Call) -> Description:
@@ -174,7 +183,7 @@ def pad(call: Call) -> Description:
     sides = each(call.attrs, "pad", len(call.attrs["pad"]), (), None)
     before = [*sides[::2], *[0] * len(points)][: len(points)][::-1]
     index = tuple(axis - width for axis, width in zip(points, before, strict=True))
-    return Description((Output(points),), (Access(index),))
+    return made(points, [index])
 
 
 def repeat(call: Call) -> Description:
@@ -184,7 +193,7 @@ def repeat(call: Call) -> Description:
         axis if axis.size == extent else axis % extent
         for axis, extent in zip(points[len(points) - len(x) :], x, strict=True)
     )
-    return Description((Output(points),), (Access(index),))
+    return made(points, [index])
 
 
 def embedding(call: Call) -> Description:
@@ -221,16 +230,16 @@ def gather(call: Call) -> Description:
     points, x = numbered(call.outputs[0]), call.inputs[0]
     dim, pairs = dim_of(call, len(x)), enumerate(zip(points, x, strict=True))
     index = tuple(None if d == dim or i.size < extent else i for d, (i, extent) in pairs)
-    return Description((Output(points),), (Access(index, at_most=points), Access(points)))
+    return made(points, [Access(index, at_most=points), points])
 
 
 def gather_backward(call: Call) -> Description:
     """Zeros, and dy[.., i, ..] added at index[.., i, ..] along ``dim``, which stays whole."""
     dim = dim_of(call, len(call.outputs[0]))
     points = numbered(call.outputs[0], [dim])
-    read = Access(_with(points, dim, None))
+    read = _with(points, dim, None)
     share = Fraction(call.inputs[0][dim], max(1, points[dim].size))
-    return Description((Output(points),), (read, read), (per(share, *points),))
+    return made(points, [read, read], share)
 
 
 def index_select(call: Call) -> Description:
@@ -239,7 +248,7 @@ def index_select(call: Call) -> Description:
     dim = dim_of(call, len(call.inputs[0]))
     read = Access(_with(points, dim, None), at_most=points)
     # A single index may come without a dimension.
-    return Description((Output(points),), (read, Access((points[dim],)[: len(call.inputs[1])])))
+    return made(points, [read, (points[dim],)[: len(call.inputs[1])]])
 
 
 def index_add(call: Call) -> Description:

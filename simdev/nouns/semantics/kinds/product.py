@@ -24,10 +24,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ..description import ALL, Access, Call, Describer, Description, Entry, Output, Shape, axes, per
-from ..index import Axis
+from ..description import (
+    ALL,
+    Access,
+    Axis,
+    Call,
+    Describer,
+    Description,
+    Entry,
+    Output,
+    Shape,
+    axes,
+    per,
+)
 from ..registry import Traits, register
-from . import broadcast, broadcast_reads, dimension, numbered
+from . import broadcast, broadcast_reads, dimension, made, numbered
 
 T = TypeVar("T")
 _BATCH = {0: "", 1: "b", 2: "b h"}
@@ -134,7 +145,7 @@ _TENSOR = re.compile(
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     """Names of a tensor's axes and of those that it is summed over; ``repeated``: it may be left
-    out, or stand there several times.
+    out, or come several times.
     """
 
     index: tuple[str, ...]
@@ -154,7 +165,7 @@ def _tensors(text: str) -> list[_Tensor]:
 
 
 def _each(tensors: Sequence[_Tensor], count: int) -> Sequence[_Tensor]:
-    """So many tensors: the last stands there as often as it has to, where it may be repeated."""
+    """So many tensors: the last is repeated as often as it has to be, where it may be."""
     *first, last = tensors
     return [*first, *[last] * (count - len(first))] if last.repeated else tensors
 
@@ -433,7 +444,7 @@ def rotary_embedding(call: Call) -> Description:
     the same op.
     """
     points = numbered(call.outputs[0], [len(call.outputs[0]) - 1])
-    return Description((Output(points),), (Access(points),), (per(3, *points),))
+    return made(points, [points], 3)
 
 
 for _name in (

@@ -18,10 +18,21 @@ from fractions import Fraction
 from typing import Literal
 
 from ....ground.frozen import FrozenDict
-from ..description import ALL, Access, Call, Describer, Description, Entry, Output, Shape, axes, per
-from ..index import Axis
+from ..description import (
+    ALL,
+    Access,
+    Axis,
+    Call,
+    Describer,
+    Description,
+    Entry,
+    Output,
+    Shape,
+    axes,
+    per,
+)
 from ..registry import Traits, register
-from . import Local, broadcast_reads, dimensions, numbered, pointwise, sized
+from . import Local, broadcast_reads, dimensions, made, numbered, pointwise, sized
 
 Reducer = Literal["sum", "max", "min", "prod"]
 
@@ -138,11 +149,8 @@ def nll_loss_backward(call: Call) -> Description:
     """dlogp[n, c] = - dloss / count where c is target[n], else 0; of logp the shape is enough."""
     points, c, rows = _classes(call, 1, True)
     others = (Access(() if shape == () else (c,)) for shape in call.inputs[3:])
-    return Description(
-        outputs=(Output(points),),
-        inputs=(_upstream(call, rows), Access(points, read=False), Access(rows), *others),
-        flops=(per(Fraction(1, max(1, c.size)), *points),),
-    )
+    reads = _upstream(call, rows), Access(points, read=False), Access(rows), *others
+    return made(points, reads, Fraction(1, max(1, c.size)))
 
 
 def cross_entropy(call: Call) -> Description:
@@ -164,7 +172,7 @@ def cross_entropy_backward(call: Call) -> Description:
     points, _, rows = _classes(call, 1, is_given)
     others = (Access(rows) for _ in call.inputs[3:])
     reads = (_upstream(call, rows), Access(points), Access(rows), *others)
-    return Description((Output(points),), reads, (per(3 if is_given else 6, *points),))
+    return made(points, reads, 3 if is_given else 6)
 
 
 def _pointwise_loss(operations: int) -> Describer:
@@ -307,7 +315,7 @@ def _by_group(call: Call) -> _Layout:
     )
 
 
-def _forward(
+def _norm_forward(
     layout_of: Callable[[Call], _Layout], operations: int, evaluated: int | None = None
 ) -> Describer:
     """Describer of y and the statistics; ``evaluated``: operations where it is not trained."""
@@ -330,7 +338,7 @@ def _forward(
     return describe
 
 
-def _backward(
+def _norm_backward(
     layout_of: Callable[[Call], _Layout], operations: int, statistics: int = 0
 ) -> Describer:
     """Describer of dx and the gradients of the parameters, from dy, x, statistics, parameters."""
@@ -357,7 +365,7 @@ def _backward(
 
 register(
     "batch_norm",
-    _forward(_by_channel, 8, evaluated=4),
+    _norm_forward(_by_channel, 8, evaluated=4),
     "norm",
     "x[n, c, ..], weight[c], bias[c], running_mean[c], running_var[c]",
     "y[n, c, ..], mean[c], rstd[c]",
@@ -365,7 +373,7 @@ register(
 )
 register(
     "batch_norm_backward",
-    _backward(_by_channel, 9),
+    _norm_backward(_by_channel, 9),
     "norm",
     "dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]",
     "dx[n, c, ..], dweight[c], dbias[c]",
@@ -375,7 +383,7 @@ register(
 )
 register(
     "layer_norm",
-    _forward(_by_row, 8),
+    _norm_forward(_by_row, 8),
     "norm",
     "x, weight, bias (both of normalized_shape, or none)",
     "y, mean, rstd (one a row, normalised dimensions 1; or none)",
@@ -383,7 +391,7 @@ register(
 )
 register(
     "layer_norm_backward",
-    _backward(_by_row, 13, statistics=2),
+    _norm_backward(_by_row, 13, statistics=2),
     "norm",
     "dy, x, mean, rstd, weight, bias (the last two or none)",
     "dx, dweight, dbias",
@@ -393,7 +401,7 @@ register(
 for _name in ("rms_norm", "fused_rms_norm"):
     register(
         _name,
-        _forward(_by_row, 5),
+        _norm_forward(_by_row, 5),
         "norm",
         "x, weight or none",
         "y, rstd or none",
@@ -401,7 +409,7 @@ for _name in ("rms_norm", "fused_rms_norm"):
     )
     register(
         f"{_name}_backward",
-        _backward(_by_row, 11, statistics=1),
+        _norm_backward(_by_row, 11, statistics=1),
         "norm",
         "dy, x, rstd, weight or none",
         "dx, dweight",
@@ -409,7 +417,7 @@ for _name in ("rms_norm", "fused_rms_norm"):
     )
 register(
     "group_norm",
-    _forward(_by_group, 8),
+    _norm_forward(_by_group, 8),
     "norm",
     "x[n, c, ..], weight[c], bias[c]",
     "y[n, c, ..], mean[n, g], rstd[n, g]",
@@ -417,7 +425,7 @@ register(
 )
 register(
     "group_norm_backward",
-    _backward(_by_group, 9, statistics=2),
+    _norm_backward(_by_group, 9, statistics=2),
     "norm",
     "dy[n, c, ..], x[n, c, ..], mean[n, g], rstd[n, g], weight[c]",
     "dx[n, c, ..], dweight[c], dbias[c]",

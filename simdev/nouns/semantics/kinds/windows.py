@@ -20,17 +20,19 @@ from typing import Any, NamedTuple
 
 from ..description import (
     Access,
+    Axis,
+    Box,
     ByExtents,
     Call,
     Describer,
     Description,
     Entry,
+    Index,
     Output,
     Shape,
     axes,
     per,
 )
-from ..index import Axis, Box, Index
 from ..registry import register
 from . import Local, each, extent, sized
 
@@ -150,7 +152,7 @@ def _groups(call: Call, roles: Roles) -> int:
 
 
 def _grouped(groups: int, k: Axis, c: Axis) -> tuple[Entry, int]:
-    """The channel that c of a group stands for where k is read, and channels k of a group."""
+    """The index of channel c of the group of channel k, and how many channels k form a group."""
     size = k.size // groups
     return (c if groups == 1 else (k // size) * c.size + c), size
 
