@@ -99,19 +99,13 @@ def plans_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
             *_why(rows, columns, ranks),
             *_refused(counts),
         ],
-        "columns": [
-            {"title": name, "as": _kind(name), "values": values} for name, values in columns.items()
-        ],
-        "axes": {"x": "peak_bytes", "y": "step_time_s", "colour": _colour(columns)},
-        "ranking": ranks.to_json(),
-        "texts": {
-            "front": f"The front of {', '.join(goal.words for goal in ranks.goals)}: no other plan "
-            "beats these in all",
-            "order": "Plans that fit, the best first",
-            "apart": "Without an answer that fits",
-        },
+        **ranks.page(
+            {name: (_kind(name), values) for name, values in columns.items()},
+            {"x": "peak_bytes", "y": "step_time_s", "colour": _colour(columns)},
+            "plan", "Plans that fit, the best first", "Without an answer that fits",
+        ),
         "sheets": tables_json([_left_out(counts)] if counts else []),
-    }
+    }  # fmt: skip
 
 
 def _name(row: Mapping[str, Any]) -> str:
