@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
@@ -221,6 +221,15 @@ def in_seconds(name: str) -> bool:
     return name.endswith("_s") and not name.endswith("_per_s")
 
 
+def kind_of(name: str, shares: Collection[str]) -> str:
+    """How cells of a column of numbers are shown, by its name; ``shares`` are names of shares."""
+    if name.endswith("_bytes_per_s"):
+        return RATE
+    if in_seconds(name):
+        return TIME
+    return BYTES if name.endswith("_bytes") else SHARE if name in shares else NUMBER
+
+
 def _values(column: pd.Series[Any], name: str) -> list[Any]:
     """JSON's own values; times in ps, so that they are shown like all others."""
     values = [_plain(value) for value in column.tolist()]
@@ -248,13 +257,7 @@ def _numeric(values: list[Any]) -> bool:
 
 
 def _kind(name: str, values: list[Any]) -> str:
-    if not _numeric(values):
-        return TEXT
-    if name.endswith("_bytes_per_s"):
-        return RATE
-    if in_seconds(name):
-        return TIME
-    return BYTES if name.endswith("_bytes") else SHARE if name in SHARES else NUMBER
+    return kind_of(name, SHARES) if _numeric(values) else TEXT
 
 
 def is_results(path: str) -> bool:

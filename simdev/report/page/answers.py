@@ -14,14 +14,13 @@ from ...ground.errors import InputError
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...nouns.strategy import degrees_over_one
 from ..measures.training import PublishedError
-from ..results import in_seconds
+from ..results import kind_of
 from ..table import (
     BYTES,
     COUNT,
     NUMBER,
     ONE_DEVICE,
     PRESENT,
-    SHARE,
     TEXT,
     TIME,
     Ranking,
@@ -122,11 +121,7 @@ def _cell(value: Any, name: str) -> Any:
 
 
 def _kind(name: str) -> str:
-    if in_seconds(name):
-        return TIME
-    if name.endswith("_bytes"):
-        return BYTES
-    return SHARE if name in SHARES else TEXT if name in TEXTS else NUMBER
+    return TEXT if name in TEXTS else kind_of(name, SHARES)
 
 
 def _says_something(name: str, values: Sequence[Any]) -> bool:
