@@ -5,13 +5,12 @@ needs to a measured step, or the host times of a large model to measured steps.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from typing import Any
 
 from ..ground.errors import InputError, within
 from .options import DONE
-from .outputs import JSON, output_files, printed_first
+from .outputs import JSON, json_text, output_files, printed_first
 
 DEFAULT, HOST, HOST_TIME = "gap,latency,bandwidth", "host", "host_time"
 HELP = "fit gaps, latencies and bandwidths to a measured trace, host times to measured steps"
@@ -114,4 +113,4 @@ def _fit_trace(args: argparse.Namespace) -> int:
 
 
 def _answer(args: argparse.Namespace, fit: Any, text: Callable[[Any], str]) -> str:
-    return json.dumps(fit.to_json(), indent=1, allow_nan=False) if args.json else text(fit)
+    return json_text(fit.to_json()) if args.json else text(fit)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from ..ground.errors import printable
 from .options import DONE, FAILED_CHECK
-from .outputs import tell
+from .outputs import json_text, tell
 
 HELP = "check a saved run against the execution contract"
 DESCRIPTION = (
@@ -34,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
             {"rule": violation.rule, "names": list(violation.names), "message": violation.message}
             for violation in violations
         ]
-        print(json.dumps({"ok": not rows, "tasks": tasks, "violations": rows}, indent=1))
+        print(json_text({"ok": not rows, "tasks": tasks, "violations": rows}))
     elif violations:
         print("\n".join(printable(str(violation)) for violation in violations))
     else:

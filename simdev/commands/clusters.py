@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..ground.errors import InputError
 from ..ground.units import format_bandwidth, format_capacity, format_seconds
 from .options import DONE, JSON_OPTION, by_flags
-from .outputs import PICTURES, output_files, save_figure
+from .outputs import PICTURES, json_text, output_files, save_figure
 
 if TYPE_CHECKING:
     from ..nouns.cluster import Cluster, Device, Link
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         from ..files.cluster import cluster_object
 
-        print(json.dumps(cluster_object(cluster), indent=1, ensure_ascii=False))
+        print(json_text(cluster_object(cluster), ascii_only=False))
     else:
         print(_description(cluster))
     return DONE
@@ -125,7 +125,7 @@ def _listed(args: argparse.Namespace) -> str:
     rows = preset_rows()
     if args.json:
         objects = [dict(zip(("name", *HEAD[1:]), row, strict=True)) for row in rows]
-        return json.dumps(objects, indent=1, ensure_ascii=False)
+        return json_text(objects, ascii_only=False)
     return _columns([(row[0], row[2], row[3], row[1]) for row in rows])
 
 

@@ -5,7 +5,6 @@ machine, and a step that both engines simulate alike.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
@@ -24,6 +23,7 @@ from ..ground import PACKAGE
 from ..ground.errors import SimdevError, install_line
 from ..ground.units import format_bytes
 from .options import DONE, FAILED_CHECK, JSON_OPTION
+from .outputs import json_text
 
 HELP = "look for what is wrong with this installation"
 DESCRIPTION = (
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
             findings.problems.append(f"{noun}: {kind}{error}")
     if args.json:
         ends = {"problems": findings.problems, "notes": findings.notes}
-        print(json.dumps({**findings.parts, **ends, "ok": not findings.problems}, indent=1))
+        print(json_text({**findings.parts, **ends, "ok": not findings.problems}))
     else:
         print("\n".join(_lines(findings)))
     return FAILED_CHECK if findings.problems else DONE

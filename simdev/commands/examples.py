@@ -19,7 +19,7 @@ from typing import Any
 
 from ..ground.errors import InputError, printable, reason_of
 from .options import DONE, JSON_OPTION
-from .outputs import files_of
+from .outputs import files_of, json_text
 
 HELP = "list the scenarios and notebooks that ship; copy one with its files"
 DESCRIPTION = (
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
                 raise InputError(f"--{name}: goes with NAME or --all")
         examples = [_described(path) for path in example_paths().values()]
         objects = [example.to_json() for example in examples]
-        print(_json(objects) if args.json else _listed(examples))
+        print(json_text(objects, ascii_only=False) if args.json else _listed(examples))
         return DONE
     paths = _chosen(args.names, args.all)
     folder = Path(args.output or ".")
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         examples = [_described(path) for path in paths]
         places = {example.name: str(folder / _inside(example.path)) for example in examples}
-        print(_json({"examples": places, "copied": copied, "kept": kept}))
+        print(json_text({"examples": places, "copied": copied, "kept": kept}, ascii_only=False))
     else:
         print(_summary(paths, folder, len(copied), len(kept)))
     return DONE
@@ -196,10 +196,6 @@ def _devices(cluster: Any, folder: Path) -> dict[str, int]:
     else:
         machine = read_cluster(cluster)
     return dict(Counter(device.kind for device in machine.devices if device.runs_ops))
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False)
 
 
 def _listed(examples: Iterable[Example]) -> str:

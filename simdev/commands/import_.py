@@ -97,8 +97,7 @@ def _imported(args: argparse.Namespace) -> tuple[Any, str, str]:
             if format_ == "kineto" and args.output.lower().endswith(LINES):
                 trace = _trace(args, source)
                 return trace, format_, trace.text
-            program = format_ == "torch-export"
-            imported = _program(args, source, name) if program else _step(args, source, name)
+            imported = _of_torch(args, source, name, format_)
     else:
         dims = dict(named_number("--dim", text) for text in args.dim or ())
         imported = import_file(
@@ -111,32 +110,28 @@ def _imported(args: argparse.Namespace) -> tuple[Any, str, str]:
     return imported, format_, imported_text(imported, os.path.dirname(args.output))
 
 
-def _program(args: argparse.Namespace, source: Source, name: str) -> Any:
-    """A program of PyTorch as a scenario."""
+def _of_torch(args: argparse.Namespace, source: Source, name: str, format_: str) -> Any:
+    """A program of PyTorch as a scenario, or a step of a trace, with the host that dispatched
+    it.
+    """
     from ..formats import Machine, graph_scenario, provenance_of
-    from ..measure import import_program
+    from ..measure import import_program, trace_step
 
-    machine = Machine(args.cluster, args.device, args.devices, args.bandwidth, args.memory)
-    file = source.path if source.data is None else io.BytesIO(source.data)
-    program = import_program(file, optimizer=args.optimizer, name=name)
-    scenario = graph_scenario(
-        program.graph, machine, "torch-export", program.notes, timed=bool(args.profile)
-    )
-    return replace(scenario, provenance=provenance_of([source], "torch-export"))
-
-
-def _step(args: argparse.Namespace, source: Source, name: str) -> Any:
-    """A step of a trace of PyTorch as a scenario, with the host that dispatched it."""
-    from ..formats import Machine, graph_scenario, provenance_of
-    from ..measure import trace_step
-
-    step = trace_step(source.text(), args.device, args.warm_up, name)
-    kind = step.kind if args.cluster is None else None
+    made: Any
+    kind, timed, provenance = args.device, True, provenance_of([source], format_)
+    if format_ == "torch-export":
+        file = source.path if source.data is None else io.BytesIO(source.data)
+        made = import_program(file, optimizer=args.optimizer, name=name)
+        timed = bool(args.profile)
+    else:
+        made = trace_step(source.text(), args.device, args.warm_up, name)
+        kind = made.kind if args.cluster is None else None
+        provenance = provenance | {"step": dict(made.figures)}
     machine = Machine(args.cluster, kind, args.devices, args.bandwidth, args.memory)
-    scenario = graph_scenario(step.graph, machine, "kineto", step.notes, timed=True)
-    scenario = replace(scenario, cluster=_hosted(scenario.cluster, step.host))
-    figures = {"step": dict(step.figures)}
-    return replace(scenario, provenance=provenance_of([source], "kineto") | figures)
+    scenario = graph_scenario(made.graph, machine, format_, made.notes, timed=timed)
+    if format_ != "torch-export":
+        scenario = replace(scenario, cluster=_hosted(scenario.cluster, made.host))
+    return replace(scenario, provenance=provenance)
 
 
 def _hosted(cluster: Cluster, host: Host) -> Cluster:

@@ -5,6 +5,7 @@ stderr.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,11 @@ def tell(*lines: str) -> None:
     """Say something on stderr; what names line breaks or steers a terminal is escaped."""
     for line in lines:
         print(printable(line), file=sys.stderr)
+
+
+def json_text(value: object, ascii_only: bool = True) -> str:
+    """An answer as JSON, for programs and people; no number in it may be NaN or infinite."""
+    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=ascii_only)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Sequence
 from math import prod
@@ -21,7 +20,7 @@ from .options import (
     require_limit,
     whole_numbers,
 )
-from .outputs import JSON, PICTURES, is_faulty, output_files, printed_first, write_trace
+from .outputs import JSON, PICTURES, is_faulty, json_text, output_files, printed_first, write_trace
 
 if TYPE_CHECKING:
     from ..nouns.schedules import Schedule, StageTimes
@@ -95,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         code = FAILED_CHECK if args.check and is_faulty(trace) else DONE
         section = report.pipeline
         assert section is not None
-        answer = json.dumps(section.to_json(), indent=1, allow_nan=False) if args.json else section
+        answer = json_text(section.to_json()) if args.json else section
         with printed_first(answer):
             if "save_csv" in out:
                 write_text(out["save_csv"], schedule_csv(aligned(schedule)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -11,7 +10,7 @@ from typing import Any
 
 from ..ground.errors import InputError
 from .options import DONE, require_price
-from .outputs import files_of, output_files, printed_first, progress_bar, tell
+from .outputs import files_of, json_text, output_files, printed_first, progress_bar, tell
 
 PAGE = (".html", ".htm")
 HELP = "write a step, a sweep, plans or a search as one HTML page"
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
                 raise InputError("holds answers; --json prints the figures of one step", args.file)
             data = answers or run_data(*step)
         if args.json:
-            figures = json.dumps(_figures(*step), indent=1, allow_nan=False)
+            figures = json_text(_figures(*step))
         with printed_first(figures) if args.json else nullcontext():
             if "output" in out:
                 write_text(out["output"], page(data))

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from .outputs import (
     PICTURES,
     files_of,
     is_faulty,
+    json_text,
     output_files,
     printed_first,
     progress_bar,
@@ -166,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
                 code = FAILED_CHECK if is_faulty(report.trace) else code
         alike = report.get(Alike)
         notes = () if alike is None else tuple(alike.notes())
-        answer = json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report
+        answer = json_text(report.to_json()) if args.json else report
         with printed_first(answer):
             write_trace(report.trace, out, lambda: report_figure(report), notes)
     return code

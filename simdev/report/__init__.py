@@ -7,7 +7,11 @@
 from __future__ import annotations
 
 from .measures.path import BLAMES, Segment
+from .measures.section import Places, Section
 from .report import Report, analyze, run
 from .table import Table, shorten, table_text
 
-__all__ = ["BLAMES", "Report", "Segment", "Table", "analyze", "run", "shorten", "table_text"]
+__all__ = [
+    "BLAMES", "Places", "Report", "Section", "Segment", "Table", "analyze", "run", "shorten",
+    "table_text",
+]  # fmt: skip

@@ -27,8 +27,7 @@ from .measures.hosts import Hosts, HostUse, Idle
 from .measures.path import CriticalPath, Segment
 from .measures.pipeline import PipelineUse
 from .measures.section import Section, Step, in_order, sections_of
-from .measures.splits import SplitCost, Splits
-from .measures.spread import Synchronisation
+from .measures.spread import SplitCost, Splits, Synchronisation
 from .measures.throughput import Throughput
 from .measures.training import Training
 from .measures.usage import LIVE_SHOWN, Devices, DeviceUse, Links, LinkUse, Memory

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
 
@@ -99,99 +100,113 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def results_data(results: pd.DataFrame, source: str) -> dict[str, Any]:
     """All that the page of a sweep shows; columns without any value are left out."""
-    names = [str(name) for name in results if results[name].notna().any()]
-    names.sort(key=_rank)
-    columns = {name: _values(results[name], name) for name in names}
-    kinds = {name: _kind(name, values) for name, values in columns.items()}
+    swept = _Sweep.of(results)
     statuses = results["status"].value_counts(sort=False).items()
     counts = ", ".join(f"{count:,} {status}" for status, count in statuses)
-    ranks = _ranking(results, columns)
+    kinds = {name: (_kind(name, values), values) for name, values in swept.columns.items()}
     return {
         "page": "results",
-        "title": _title(columns, ranks, _was_set(results)),
+        "title": swept.title(),
         "source": source,
-        "fits": bool(ranks.order) or not len(results),
+        "fits": bool(swept.ranks.order) or not len(results),
         "headline": f"{len(results):,} scenarios: {counts}" if len(results) else "No scenarios",
-        "facts": list(_facts(columns, ranks, _was_set(results))),
+        "facts": list(swept.facts()),
         "notes": [],
-        "columns": [{"title": name, "as": kinds[name], "values": columns[name]} for name in names],
-        "axes": _axes(results, kinds, columns)
-        | {"y": ranks.goals[0].column if ranks.goals else "step_time_s"},
-        "ranking": ranks.to_json(),
-        "texts": {
-            "front": f"The front of {', '.join(goal.words for goal in ranks.goals)}: no other row "
-            "beats these in all",
-            "order": "All that fit, the best first",
-            "apart": "Do not fit, or failed",
-        },
+        **swept.ranks.page(
+            kinds, swept.axes(), "row", "All that fit, the best first", "Do not fit, or failed"
+        ),
         "sheets": [],
     }
 
 
 def results_ranking(results: pd.DataFrame) -> Ranking:
     """Which rows of a sweep are the best."""
-    names = (str(name) for name in results if results[name].notna().any())
-    return _ranking(results, {name: _values(results[name], name) for name in names})
+    return _Sweep.of(results).ranks
 
 
-def _ranking(results: pd.DataFrame, columns: Mapping[str, list[Any]]) -> Ranking:
-    usable = [str(status) == "ok" for status in results["status"]]
-    return ranking(columns, usable, columns.get("global_batch", [None] * len(results)))
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """The results of a sweep: its columns that have values, those that were set, and its best
+    rows.
+    """
 
+    columns: Mapping[str, list[Any]]
+    was_set: Sequence[str]
+    ranks: Ranking
 
-def _title(columns: Mapping[str, list[Any]], ranks: Ranking, was_set: Sequence[str]) -> str:
-    """The question: what was swept over what, and its answer."""
-    parts = [
-        {str(columns[name][row]) for row in ranks.order if name in columns}
-        for name in ("graph_name", "cluster_name")
-    ]
-    subject = " on ".join(next(iter(part)) for part in parts if len(part) == 1)
-    over = ", ".join(_short(name) for name in _fields(_varied(columns, was_set))[:4])
-    question = f"{subject or 'A sweep'}{f' over {over}' if over else ''}"
-    if not ranks.order or not ranks.goals:
-        return f"{question}: nothing fits" if columns else "A sweep without scenarios"
-    best, goal = ranks.order[0], ranks.goals[0]
-    seconds = format_seconds(columns["step_time_s"][best] / PS_PER_SECOND)
-    return f"{question}: {goal.words} with {_named(columns, was_set, best)}, {seconds}"
+    @classmethod
+    def of(cls, results: pd.DataFrame) -> _Sweep:
+        """The columns in the order of the page; settings are between the scenario and its
+        status.
+        """
+        every = [str(name) for name in results]
+        was_set = every[every.index("scenario") + 1 : every.index("status")]
+        names = sorted((name for name in every if results[name].notna().any()), key=_rank)
+        columns = {name: _values(results[name], name) for name in names}
+        usable = [str(status) == "ok" for status in results["status"]]
+        sizes = columns.get("global_batch", [None] * len(results))
+        return cls(columns, was_set, ranking(columns, usable, sizes))
 
+    @property
+    def varied(self) -> list[str]:
+        """The settings that have several values."""
+        return [name for name in self.was_set if len(set(map(str, self.columns.get(name, [])))) > 1]
 
-def _named(columns: Mapping[str, list[Any]], was_set: Sequence[str], row: int) -> str:
-    """The settings of a row; where nothing was set, its scenario."""
-    values = [f"{_short(name)} {columns[name][row]}" for name in _fields(_varied(columns, was_set))]
-    return ", ".join(values) or PurePath(str(columns["scenario"][row])).name
+    @property
+    def fields(self) -> list[str]:
+        """The settings that have several values, without their second columns in SI units."""
+        second = {f"{name}_{unit}" for name in self.varied for unit in SI_UNITS}
+        return [name for name in self.varied if name not in second]
 
+    def title(self) -> str:
+        """The question (what was swept over what) and its answer."""
+        columns, ranks = self.columns, self.ranks
+        parts = [
+            {str(columns[name][row]) for row in ranks.order if name in columns}
+            for name in ("graph_name", "cluster_name")
+        ]
+        subject = " on ".join(next(iter(part)) for part in parts if len(part) == 1)
+        over = ", ".join(_short(name) for name in self.fields[:4])
+        question = f"{subject or 'A sweep'}{f' over {over}' if over else ''}"
+        if not ranks.order or not ranks.goals:
+            return f"{question}: nothing fits" if columns else "A sweep without scenarios"
+        (_, named), (_, seconds), *_ = self.facts()
+        return f"{question}: {ranks.goals[0].words} with {named}, {seconds}"
 
-def _varied(columns: Mapping[str, list[Any]], was_set: Sequence[str]) -> list[str]:
-    """The settings that have several values."""
-    return [name for name in was_set if len(set(map(str, columns.get(name, [])))) > 1]
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """The best row, and how many rows are on the front."""
+        columns, ranks = self.columns, self.ranks
+        if ranks.order and ranks.goals:
+            best = {name: values[ranks.order[0]] for name, values in columns.items()}
+            values = [f"{_short(name)} {best[name]}" for name in self.fields]
+            # Where nothing was set, its scenario.
+            yield "best", ", ".join(values) or PurePath(str(best["scenario"])).name
+            yield "its step", format_seconds(best["step_time_s"] / PS_PER_SECOND)
+            for name in ("samples_per_s", "tokens_per_s"):
+                if best.get(name) is not None:
+                    yield name.removesuffix("_per_s") + "/s", format_number(best[name])
+            if best.get("peak_bytes") is not None:
+                yield "its peak", format_bytes(best["peak_bytes"])
+        if ranks.front:
+            yield "on the front", f"{len(ranks.front):,} of {len(ranks.order):,}"
 
-
-def _fields(names: Sequence[str]) -> list[str]:
-    """Without the second columns in SI units."""
-    second = {f"{name}_{unit}" for name in names for unit in SI_UNITS}
-    return [name for name in names if name not in second]
+    def axes(self) -> dict[str, str]:
+        """The axes of the scatter plot at first: the goal over the first number that was set,
+        coloured by another setting.
+        """
+        columns, goals = self.columns, self.ranks.goals
+        x = next((name for name in self.varied if _kind(name, columns[name]) != TEXT), None)
+        # Nothing that was set is a number: size is the next best reason for a longer step.
+        if x is None:
+            x = "ops" if len(set(map(str, columns.get("ops", [])))) > 1 else "scenario"
+        others = [name for name in self.varied if not x.startswith(name)]
+        y = goals[0].column if goals else "step_time_s"
+        return {"x": x, "y": y, "colour": others[0] if others else "status"}
 
 
 def _short(name: str) -> str:
     """The last word of a field: "bandwidth" of "cluster.bandwidth"."""
     return name.rpartition(".")[2]
-
-
-def _facts(
-    columns: Mapping[str, list[Any]], ranks: Ranking, was_set: Sequence[str]
-) -> Iterator[tuple[str, str]]:
-    """Of the best row and of how many there are."""
-    if ranks.order and ranks.goals:
-        best = ranks.order[0]
-        yield "best", _named(columns, was_set, best)
-        yield "its step", format_seconds(columns["step_time_s"][best] / PS_PER_SECOND)
-        for name in ("samples_per_s", "tokens_per_s"):
-            if name in columns and columns[name][best] is not None:
-                yield name.removesuffix("_per_s") + "/s", format_number(columns[name][best])
-        if columns.get("peak_bytes", [None] * (best + 1))[best] is not None:
-            yield "its peak", format_bytes(columns["peak_bytes"][best])
-    if ranks.front:
-        yield "on the front", f"{len(ranks.front):,} of {len(ranks.order):,}"
 
 
 def _rank(name: str) -> int:
@@ -204,6 +219,15 @@ def _rank(name: str) -> int:
 def in_seconds(name: str) -> bool:
     """Whether a column of this name has seconds."""
     return name.endswith("_s") and not name.endswith("_per_s")
+
+
+def kind_of(name: str, shares: Collection[str]) -> str:
+    """How cells of a column of numbers are shown, by its name; ``shares`` are names of shares."""
+    if name.endswith("_bytes_per_s"):
+        return RATE
+    if in_seconds(name):
+        return TIME
+    return BYTES if name.endswith("_bytes") else SHARE if name in shares else NUMBER
 
 
 def _values(column: pd.Series[Any], name: str) -> list[Any]:
@@ -233,34 +257,7 @@ def _numeric(values: list[Any]) -> bool:
 
 
 def _kind(name: str, values: list[Any]) -> str:
-    if not _numeric(values):
-        return TEXT
-    if name.endswith("_bytes_per_s"):
-        return RATE
-    if in_seconds(name):
-        return TIME
-    return BYTES if name.endswith("_bytes") else SHARE if name in SHARES else NUMBER
-
-
-def _axes(
-    results: pd.DataFrame, kinds: dict[str, str], columns: dict[str, list[Any]]
-) -> dict[str, str]:
-    """The axes of the scatter plot at first: the step time over the first number that was set,
-    coloured by another setting.
-    """
-    varied = _varied(columns, _was_set(results))
-    x = next((name for name in varied if kinds[name] != TEXT), None)
-    # Nothing that was set is a number: size is the next best reason for a longer step.
-    if x is None:
-        x = "ops" if len(set(map(str, columns.get("ops", [])))) > 1 else "scenario"
-    others = [name for name in varied if not x.startswith(name)]
-    return {"x": x, "y": "step_time_s", "colour": others[0] if others else "status"}
-
-
-def _was_set(results: pd.DataFrame) -> list[str]:
-    """The columns of settings, which are between the scenario and its status."""
-    names = [str(name) for name in results]
-    return names[names.index("scenario") + 1 : names.index("status")]
+    return kind_of(name, SHARES) if _numeric(values) else TEXT
 
 
 def is_results(path: str) -> bool:

@@ -220,6 +220,29 @@ class Ranking:
             "upward": [goal.upward for goal in self.goals],
         }
 
+    def page(
+        self, columns: Mapping[str, tuple[str, Sequence[Any]]], axes: Mapping[str, str], noun: str,
+        order: str, apart: str,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The part of a page that shows the rows, each a ``noun``: ``columns`` have (kind of cell,
+        values) by title, ``axes`` are the columns that the picture shows first, ``order`` and
+        ``apart`` the titles of fitting rows and of the rest.
+        """
+        words = ", ".join(goal.words for goal in self.goals)
+        return {
+            "columns": [
+                {"title": title, "as": kind, "values": values}
+                for title, (kind, values) in columns.items()
+            ],
+            "axes": axes,
+            "ranking": self.to_json(),
+            "texts": {
+                "front": f"The front of {words}: no other {noun} beats these in all",
+                "order": order,
+                "apart": apart,
+            },
+        }
+
 
 def ranking(
     columns: Mapping[str, Sequence[Any]], usable: Sequence[bool], sizes: Sequence[Any]

@@ -39,7 +39,7 @@ from simdev.nouns.trace import Trace
 from simdev.oracle import Oracle
 from simdev.report import run
 from simdev.report.measures.spans import Window, timeline_rows
-from simdev.report.measures.splits import sent_bytes
+from simdev.report.measures.spread import sent_bytes
 from simdev.report.measures.usage import link_use
 from split_graphs import linears
 

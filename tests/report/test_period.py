@@ -32,7 +32,7 @@ from simdev.nouns.models.layers import Layer, layer_graph
 from simdev.nouns.strategy import Order, Strategy, Sync, sync_policy
 from simdev.report import Report
 from simdev.report.measures.spans import computing_mask
-from simdev.report.measures.splits import sent_bytes
+from simdev.report.measures.spread import sent_bytes
 
 PS = 10**12
 

@@ -16,7 +16,7 @@ from ...nouns.trace import Trace
 from ..table import BAR, COUNT, SHARE, TEXT, TIME, Table, fields_json
 from .path import CriticalPath
 from .section import Places, Section, Step
-from .spans import Window, group, is_thread
+from .spans import Window, holders, is_thread
 from .usage import Devices
 
 SHORT_PS = 20 * 10**6
@@ -41,10 +41,8 @@ class HostUse:
 def host_use(trace: Trace, window: Window) -> tuple[HostUse, ...]:
     """Every thread that dispatches, in the order of its first device."""
     task_graph = trace.task_graph
-    held = task_graph.tasks.resources
-    queued = group(held.ids, held.owners(), len(task_graph.resources))
     uses = []
-    for resource, tasks in zip(task_graph.resources, queued, strict=True):
+    for resource, tasks in zip(task_graph.resources, holders(task_graph), strict=True):
         if is_thread(resource):
             busy = window.covered_ps(trace.start[tasks], trace.finish[tasks])
             count = len(tasks) // task_graph.steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -149,11 +149,17 @@ class Section:
         return {} if value is None else {self.name: value}
 
 
-def sections_of(step: Step) -> tuple[Section, ...]:
-    """The sections that apply to a step, by name."""
+@cache
+def _import_all() -> None:
+    """Import the modules of this folder, which registers their sections."""
     package = __name__.rpartition(".")[0]
     for module in pkgutil.iter_modules(import_module(package).__path__):
         import_module(f"{package}.{module.name}")
+
+
+def sections_of(step: Step) -> tuple[Section, ...]:
+    """The sections that apply to a step, by name."""
+    _import_all()
     made = (step.get(kind) for _, kind in sorted(KINDS.items()))
     return tuple(section for section in made if section is not None)
 

@@ -180,6 +180,18 @@ def group(keys: Ints, values: Ints, count: int) -> list[Ints]:
     return np.split(values[order], borders) if count else []
 
 
+def holders(task_graph: TaskGraph) -> list[Ints]:
+    """By resource the tasks that hold it, in the order of their ids."""
+    held = task_graph.tasks.resources
+    return group(held.ids, held.owners(), len(task_graph.resources))
+
+
+def computing(task_graph: TaskGraph) -> list[Ints]:
+    """By device the tasks that compute there."""
+    tasks = np.flatnonzero(computing_mask(task_graph))
+    return group(task_graph.tasks.source[tasks], tasks, len(task_graph.devices))
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of a timeline: its tasks in the order of time, none of which overlap.
@@ -203,8 +215,7 @@ def timeline_rows(trace: Trace) -> tuple[Row, ...]:
     (``shown_devices``) and tasks that compute for no time in no queue.
     """
     task_graph = trace.task_graph
-    held = task_graph.tasks.resources
-    queued = group(held.ids, held.owners(), len(task_graph.resources))
+    queued = holders(task_graph)
     shown = shown_devices(task_graph)
     rows: list[list[Row]] = [[] for _ in range(len(task_graph.devices) + 1)]  # links stand last
     for resource, unsorted in zip(task_graph.resources, queued, strict=True):

@@ -1,10 +1,12 @@
-"""How a step is spread over devices: the stages of its pipeline, how gradients are synchronised and
-collectives modelled, and the devices that were simulated in place of others that run alike.
+"""How a step is spread over devices: the stages of its pipeline, the cost of splitting each op, the
+way gradients are synchronised and collectives modelled, and the devices that were simulated in
+place of others that run alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +14,244 @@ import numpy as np
 
 from ...costs.collectives import shipped_tables
 from ...execution.scenario import Outcome, Stage
+from ...ground.units import PS_PER_SECOND
 from ...lowering.symmetry import Expanded, Symmetry
-from ...nouns.strategy import Sync, settled_cost
+from ...nouns.semantics import traits_of
+from ...nouns.strategy import Origin, Sync, settled_cost
 from ...nouns.strategy.sync import BUCKET, FIRST_BUCKET
-from ...nouns.taskgraph import COLLECTIVE, Ints, TaskGraph
-from ..table import COUNT, TEXT, Table
+from ...nouns.taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph, distinct
+from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table, fields_json
 from .section import Places, Section, Step
+from .spans import sent_mask
+
+ADDING = ("sum", "sync", "stored")  # roles of what adds up partial results: no part of the op
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCost:
+    """One op that is split, or whose partial results are added up; or one that computes and stays
+    whole beside these.
+
+    ``split`` are its degrees by axis. ``whole_ps`` is what the op would take unsplit (None: not
+    known), ``summed_ps`` and ``longest_ps`` what its parts take. ``bytes_in`` are sent to its parts
+    (each to whom it serves first), ``sync_bytes`` to add up its partial results and to hand out the
+    sum.
+    """
+
+    op: str
+    kind: str
+    parts: int
+    split: Mapping[str, int]
+    whole_ps: int | None
+    summed_ps: int
+    longest_ps: int
+    bytes_in: int
+    sync_bytes: int
+
+    @property
+    def stays_whole(self) -> bool:
+        """Whether it runs on one device though others of the step are split."""
+        return self.parts == 1 and not self.sync_bytes
+
+
+def split_costs(
+    task_graph: TaskGraph,
+    kinds: Mapping[str, str],
+    origins: Mapping[str, Origin],
+    whole_ps: Mapping[str, int],
+    symmetry: Symmetry | None = None,
+) -> tuple[SplitCost, ...]:
+    """The ops that were split, and the ops that stay whole although they take time, in program
+    order.
+
+    ``kinds`` are those of the ops of the graph that was split, in its order; ``origins`` tells what
+    each op of the sharded graph was made from, ``whole_ps`` how long ops take unsplit. Under a
+    ``symmetry`` a shard counts as often as its device represents others.
+    """
+    tasks = task_graph.tasks
+    of_task = [
+        origins.get(tasks.name[task]) if op == task else None
+        for task, op in enumerate(tasks.op.tolist())
+    ]
+    copies = copies_of(task_graph, symmetry)
+    durations = _durations(task_graph, of_task, copies)
+    degrees = _degrees(origins, None if symmetry is None else symmetry.replicas)
+    shards = {origin.op for origin in origins.values() if origin.role == "shard"}
+    bytes_in, sync_bytes = _bytes(task_graph, of_task, copies)
+    costs = []
+    for name, kind in kinds.items():
+        parts = durations.get(name, [])
+        summed, number = (sum(column) for column in zip(*parts, strict=True)) if parts else (0, 0)
+        # Ops that are whole by nature, and what takes no time, would only fill the table.
+        whole = number < 2 and not sync_bytes[name]
+        if traits_of(kind).leaf or (whole and not (name in shards and summed)):
+            continue
+        longest = max((ps // count for ps, count in parts), default=0)
+        cost = SplitCost(
+            name, kind, number, degrees.get(name, {}), whole_ps.get(name), summed, longest,
+            bytes_in[name], sync_bytes[name],
+        )  # fmt: skip
+        costs.append(cost)
+    return tuple(costs)
+
+
+def _durations(
+    task_graph: TaskGraph, of_task: Sequence[Origin | None], copies: Ints
+) -> dict[str, list[tuple[int, int]]]:
+    """Of each op the times in ps that parts alike take together, and how many these are."""
+    durations: dict[str, list[tuple[int, int]]] = {}
+    number = copies[task_graph.tasks.source]
+    together = (task_graph.tasks.duration * number).tolist()
+    for origin, duration, count in zip(of_task, together, number.tolist(), strict=True):
+        if origin is not None and origin.role not in ADDING:
+            durations.setdefault(origin.op, []).append((duration, count))
+    return durations
+
+
+def _degrees(origins: Mapping[str, Origin], replicas: int | None) -> dict[str, dict[str, int]]:
+    """By op and axis into how many intervals it is cut: all of them into the ``replicas``."""
+    cuts: dict[str, dict[str, set[tuple[int, int]]]] = {}
+    for origin in origins.values():
+        for axis, interval in origin.box:
+            cuts.setdefault(origin.op, {}).setdefault(axis, set()).add(interval)
+    return {
+        op: {axis: replicas or len(intervals) for axis, intervals in axes.items()}
+        for op, axes in cuts.items()
+    }
+
+
+def _bytes(
+    task_graph: TaskGraph, of_task: Sequence[Origin | None], copies: Ints
+) -> tuple[dict[str, int], dict[str, int]]:
+    """(bytes sent to the parts of each op, bytes sent to add up its partial results)."""
+    tasks = task_graph.tasks
+    columns = zip(
+        tasks.kind, tasks.op.tolist(), tasks.bytes.tolist(), tasks.successors.lists(), strict=True
+    )
+    bytes_in, sync_bytes = defaultdict[str, int](int), defaultdict[str, int](int)
+    ranks = dict(zip(*(column.tolist() for column in ranks_of(task_graph, copies)), strict=True))
+    for task, (kind, op, size, successors) in enumerate(columns):
+        origin = of_task[task]
+        if kind == COLLECTIVE and origin is not None:
+            sync_bytes[origin.op] += size * ranks[task]
+        readers = [reader for reader in successors if tasks.kind[reader] != TRANSFER]
+        if kind != TRANSFER or not readers:
+            continue
+        # A tensor that several ops read counts for the first of them.
+        ends = of_task[op], of_task[min(readers)]
+        adding = next((end for end in ends if end is not None and end.role in ADDING), None)
+        if adding is not None:
+            sync_bytes[adding.op] += size
+        elif ends[1] is not None:
+            bytes_in[ends[1].op] += size
+    return bytes_in, sync_bytes
+
+
+def copies_of(task_graph: TaskGraph, symmetry: Symmetry | None) -> Ints:
+    """By device how many alike devices it represents: without a symmetry only itself."""
+    return np.ones(len(task_graph.devices), np.int64) if symmetry is None else symmetry.copies
+
+
+def ranks_of(task_graph: TaskGraph, copies: Ints) -> tuple[Ints, Ints]:
+    """The collectives, and on how many devices each leaves a buffer (at least 1), where each
+    represents so many ``copies``.
+    """
+    buffers, count = task_graph.buffers, max(len(task_graph.devices), 1)
+    collectives = np.flatnonzero(task_graph.of_kind(COLLECTIVE))
+    filled = np.isin(buffers.filler, collectives)
+    # A device counts once, however many buffers it receives.
+    places = distinct(buffers.filler[filled] * count + buffers.device[filled])
+    by_task = np.zeros(len(task_graph.tasks), np.int64)
+    np.add.at(by_task, places // count, copies[places % count])
+    return collectives, np.maximum(by_task[collectives], 1)
+
+
+def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
+    """Bytes of all transfers, a message counted once however many queues it passes, and of
+    collectives what all of their ranks send.
+    """
+    moves, size = sent_mask(task_graph), task_graph.tasks.bytes
+    collectives, ranks = ranks_of(task_graph, copies_of(task_graph, symmetry))
+    # A collective is a transfer too, so one rank's bytes are counted already.
+    return int(size[moves].sum()) + int((size[collectives] * (ranks - 1)).sum())
+
+
+@dataclass(frozen=True)
+class Splits(Section):
+    """The cost of splitting each op (``splits``), and the ops that stay whole although they take
+    time (``whole``).
+    """
+
+    name = "splits"
+    places = Places(entries=140, lines=70, asides=70, tables=80)
+
+    splits: tuple[SplitCost, ...]
+    whole: tuple[SplitCost, ...]
+    step_ps: int
+
+    @classmethod
+    def of_step(cls, step: Step) -> Splits | None:
+        """The section of a step whose ops were split."""
+        if step.outcome.splitting is None:
+            return None
+        costs = split_costs(*step.outcome.splitting)
+        return cls(
+            tuple(cost for cost in costs if not cost.stays_whole),
+            tuple(cost for cost in costs if cost.stays_whole),
+            step.step_ps,
+        )
+
+    def lines(self) -> Iterator[str]:
+        """How much of the step is not split although others of its ops are, and the kinds that take
+        most of that; nothing below a half per cent.
+        """
+        of_kind = Counter[str]()
+        for cost in self.whole:
+            of_kind[cost.kind] += cost.summed_ps
+        share = of_kind.total() / max(self.step_ps, 1)
+        if share < 0.005:
+            return
+        largest = [f"{kind} {ps / max(self.step_ps, 1):.1%}" for kind, ps in of_kind.most_common(3)]
+        more = [f"{len(of_kind) - 3} more kinds"] if len(of_kind) > 3 else []
+        # Several that are whole may run side by side.
+        yield f"{min(share, 1):.0%} of the step is not split: {', '.join([*largest, *more])}."
+
+    def tables(self) -> Iterator[Table]:
+        """Split ops, by the bytes that they send, then by their time; and ops that run on one
+        device although others are split, the longest first.
+        """
+        ordered = sorted(self.splits, key=lambda c: (-c.bytes_in - c.sync_bytes, -c.summed_ps))
+        rows = tuple(
+            (
+                cost.op, " ".join(f"{axis}={degree}" for axis, degree in cost.split.items()) or "-",
+                cost.parts, cost.whole_ps, cost.summed_ps, cost.longest_ps, cost.bytes_in,
+                cost.sync_bytes,
+            )
+            for cost in ordered
+        )  # fmt: skip
+        columns = {
+            "op": TEXT, "split": TEXT, "parts": COUNT, "whole": TIME, "summed": TIME,
+            "longest": TIME, "fetched": BYTES, "added up": BYTES,
+        }  # fmt: skip
+        yield Table("What splitting costs", columns, rows)
+        longest = sorted(self.whole, key=lambda cost: -cost.summed_ps)
+        step = max(self.step_ps, 1)
+        kept = tuple((c.op, c.kind, c.summed_ps, c.summed_ps / step) for c in longest)
+        total = sum(cost.summed_ps for cost in longest) / step
+        title = f"Stays whole although it computes: {total:.1%} of the step"
+        columns = {"op": TEXT, "kind": TEXT, "time": TIME, "of the step": SHARE}
+        yield Table(title, columns, kept)
+
+    def entries(self) -> dict[str, Any]:
+        """The ops of both kinds, where there are any."""
+        step = self.step_ps
+        whole = [
+            {"op": cost.op, "kind": cost.kind, "time_s": cost.summed_ps / PS_PER_SECOND,
+             "share": cost.summed_ps / step if step else 0.0}
+            for cost in self.whole
+        ]  # fmt: skip
+        both = {"whole": whole, "splits": [fields_json(cost) for cost in self.splits]}
+        return {name: costs for name, costs in both.items() if costs}
 
 
 @dataclass(frozen=True)

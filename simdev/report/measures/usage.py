@@ -29,6 +29,7 @@ from .section import Places, Section, Step
 from .spans import (
     Bools,
     Window,
+    computing,
     computing_mask,
     group,
     is_compute_stream,
@@ -37,7 +38,7 @@ from .spans import (
     shown_devices,
     transfer_mask,
 )  # fmt: skip
-from .splits import sent_bytes
+from .spread import sent_bytes
 
 DEVICES_SHOWN = 16
 LIVE_SHOWN = 10  # buffers, the largest of those that are live at the first overflow
@@ -105,11 +106,8 @@ def device_use(
     trace: Trace, window: Window, memories: Sequence[DeviceMemory]
 ) -> tuple[DeviceUse, ...]:
     """Every device, in the order of the cluster, with its memory."""
-    tasks, count = trace.task_graph.tasks, len(trace.task_graph.devices)
-    moves = transfer_mask(trace.task_graph)
-    computes = np.flatnonzero(computing_mask(trace.task_graph))
-    runs = group(tasks.source[computes], computes, count)
-    touches = group(*_ends(trace, np.flatnonzero(moves)), count)
+    runs, moves = computing(trace.task_graph), transfer_mask(trace.task_graph)
+    touches = group(*_ends(trace, np.flatnonzero(moves)), len(runs))
     launches = _launches(trace.task_graph)
     # One sort for all devices: a search for each would cost devices x tasks.
     return tuple(

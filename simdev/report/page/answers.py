@@ -14,14 +14,13 @@ from ...ground.errors import InputError
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...nouns.strategy import degrees_over_one
 from ..measures.training import PublishedError
-from ..results import in_seconds
+from ..results import kind_of
 from ..table import (
     BYTES,
     COUNT,
     NUMBER,
     ONE_DEVICE,
     PRESENT,
-    SHARE,
     TEXT,
     TIME,
     Ranking,
@@ -99,19 +98,13 @@ def plans_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
             *_why(rows, columns, ranks),
             *_refused(counts),
         ],
-        "columns": [
-            {"title": name, "as": _kind(name), "values": values} for name, values in columns.items()
-        ],
-        "axes": {"x": "peak_bytes", "y": "step_time_s", "colour": _colour(columns)},
-        "ranking": ranks.to_json(),
-        "texts": {
-            "front": f"The front of {', '.join(goal.words for goal in ranks.goals)}: no other plan "
-            "beats these in all",
-            "order": "Plans that fit, the best first",
-            "apart": "Without an answer that fits",
-        },
+        **ranks.page(
+            {name: (_kind(name), values) for name, values in columns.items()},
+            {"x": "peak_bytes", "y": "step_time_s", "colour": _colour(columns)},
+            "plan", "Plans that fit, the best first", "Without an answer that fits",
+        ),
         "sheets": tables_json([_left_out(counts)] if counts else []),
-    }
+    }  # fmt: skip
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -128,11 +121,7 @@ def _cell(value: Any, name: str) -> Any:
 
 
 def _kind(name: str) -> str:
-    if in_seconds(name):
-        return TIME
-    if name.endswith("_bytes"):
-        return BYTES
-    return SHARE if name in SHARES else TEXT if name in TEXTS else NUMBER
+    return TEXT if name in TEXTS else kind_of(name, SHARES)
 
 
 def _says_something(name: str, values: Sequence[Any]) -> bool:

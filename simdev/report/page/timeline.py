@@ -22,9 +22,8 @@ from ..figures.rows import LINK, GanttRow, merge_neighbours, together
 from ..measures.path import Segment
 from ..measures.spans import (
     apart,
-    computing_mask,
+    computing,
     envelope,
-    group,
     shares_between,
     shown_devices,
     step_parts,
@@ -212,9 +211,7 @@ def _load(trace: Trace) -> Iterator[dict[str, Any]]:
 def _busy_spans(trace: Trace) -> Iterator[tuple[str, Ints, Ints]]:
     """(device, queue or link; start and finish in ps of the spans in which it is busy)."""
     task_graph = trace.task_graph
-    computes, devices = np.flatnonzero(computing_mask(task_graph)), task_graph.devices
-    runs = group(task_graph.tasks.source[computes], computes, len(devices))
-    for name, tasks in zip(devices, runs, strict=True):
+    for name, tasks in zip(task_graph.devices, computing(task_graph), strict=True):
         yield name, trace.start[tasks], trace.finish[tasks]
     for carrier in carriers(trace):
         yield carrier.name, carrier.start, trace.finish[carrier.tasks]
