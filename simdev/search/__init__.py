@@ -38,18 +38,12 @@ __all__ = [
     "search",
 ]
 
-# What one search needs not is imported when it is first asked for.
-_HOMES = {
-    "comparison": ("Comparison", "compare", "run_comparison"),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
+    """Comparisons, which a search does without, are imported when they are first asked for."""
+    if name not in ("Comparison", "compare", "run_comparison"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, getattr(import_module(f".{home}", __name__), name))
+    return globals().setdefault(name, getattr(import_module(".comparison", __name__), name))
 
 
 def __dir__() -> list[str]:

@@ -20,8 +20,7 @@ from ..nouns.semantics import SHIPPED, backward_of
 from ..nouns.structure import components, order_of, unit_of
 from ..nouns.taskgraph import Floats, Ints, Rows, distinct
 from ..oracle import Oracle
-from .holding import persistent_bytes
-from .space import able, allowed
+from .space import able, allowed, persistent_bytes
 
 VERSION = 1
 """Changes with the columns, and with what they mean: a policy fits the version that it was trained

@@ -21,14 +21,13 @@ from ...nouns.cluster import Cluster, Device
 from ...nouns.graph import Graph, Op, Tensor
 from ...nouns.strategy import Strategy
 from ...oracle import Oracle
-from ..budget import Budget
 from ..learners import LearnerOptions, requested
 from ..methods import METHODS
 from ..run import check_limits, search, search_oracle
 from ..sweep import Journal
 from ..sweep.answer import Memo, bug
 from ..sweep.point import sources_version
-from ..trial import REFUSED
+from ..trial import REFUSED, Budget
 from .comparison import Comparison
 from .questions import Question, question_of, references_of
 from .runs import Entrant, References, Run, record_of, run_of

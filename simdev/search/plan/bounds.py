@@ -46,7 +46,7 @@ from ...nouns.schedules import (
     named_schedule,
 )
 from ...nouns.taskgraph import Ints
-from ..kernels.compiling import Columns
+from ..kernels import Columns
 from ..kernels.pipelines import TURN, Held, Pipeline, run_held, run_pipeline
 from .ground import Division, Ground, flat_order
 from .paired import computing_ps, paired_bytes
