@@ -122,8 +122,7 @@ class Reinforce:
         mean = float(signals[trains].mean())
         before = mean if np.isnan(self._baseline) else self._baseline
         self._baseline = self._decay * before + (1.0 - self._decay) * mean
-        advantages: Floats = np.where(trains, before - signals, 0.0)
-        return advantages
+        return np.where(trains, before - signals, 0.0)
 
     def loss(
         self, log_chosen: Tensor, old_log_chosen: Tensor, entropies: Tensor, advantages: Tensor

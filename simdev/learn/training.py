@@ -48,15 +48,11 @@ def train(
         )
         if not trial.learning.train:
             return
-        loop, settings, warm = (
-            Loop(trial, policy, rule, norm, overflow_fails),
-            trial.learning.settings,
-            trial.learning.warm,
-        )
+        loop = Loop(trial, policy, rule, norm, overflow_fails)
+        settings, warm = trial.learning.settings, trial.learning.warm
         if warm is not None:
-            trial.best.details["imitation"] = imitate(
-                trial.budget, policy, warm, settings.rate, settings.differing
-            )
+            imitated = imitate(trial.budget, policy, warm, settings.rate, settings.differing)
+            trial.best.details["imitation"] = imitated
         for _ in rounds(trial):
             loop.update()
 
@@ -183,8 +179,7 @@ class Controller:
     def sample(self, weights: Weights, uniforms: Floats) -> Ints:
         """Samples [n, S] at ``uniforms`` [n, S]."""
         with one_thread(), self._at(weights) as policy:
-            samples: Ints = policy.sample(self._sent(uniforms)).cpu().numpy()
-            return samples
+            return policy.sample(self._sent(uniforms)).cpu().numpy()
 
     def gradient(
         self,
@@ -248,8 +243,7 @@ def set_gradient(module: nn.Module, gradient: Weights) -> None:
 
 
 def _flat(tensors: Iterable[Tensor]) -> Weights:
-    flat: Weights = parameters_to_vector(tensors).cpu().numpy()
-    return flat
+    return parameters_to_vector(tensors).cpu().numpy()
 
 
 class Network(Protocol):

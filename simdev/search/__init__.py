@@ -2,7 +2,7 @@
 
 ``search`` runs a method of METHODS (or an object with ``ask`` and ``tell``) on a scenario or an
 oracle, ``compare`` several on several (``run_comparison`` with their curves); ``confirm`` judges a
-result by the reference engine and the checker, ``present_cost`` is what it has to beat. prepare/
+result by the reference engine and the checker, ``present_cost`` is what it has to beat. prepare.py
 makes graphs smaller before they are placed; features.py tells learners a question as arrays. Some
 methods learn (``simdev.learn``): ``load_policy`` reads the policies that they keep.
 """

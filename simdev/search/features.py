@@ -106,8 +106,7 @@ class Nodes:
         most = table.max(axis=0, initial=0.0)
         begin = len(KINDS) + len(PHASES)
         most[begin : begin + self.seconds.shape[1]] = 1.0
-        scaled: NDArray[np.float32] = (table / np.where(most > 0, most, 1.0)).astype(np.float32)
-        return scaled
+        return (table / np.where(most > 0, most, 1.0)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -127,7 +127,6 @@ def test_loads_count_each_output_once_on_either_side():
     but the CPU.
     """
     one = MaxLoadProblem(
-        ("a", "b", "c", "d"),
         (1.0, 1.0, 1.0, 1.0),
         (10.0, 10.0, 10.0, 10.0),
         (2.0, 5.0, 5.0, 5.0),

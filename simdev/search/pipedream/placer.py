@@ -247,8 +247,6 @@ def pipedream(trial: Trial) -> None:
 def _execute(trial: Trial, plan: Partition) -> None:
     """Run the plan, and tell what comes out."""
     oracle, best = trial.problem.oracle, trial.best
-    # Loaded where a plan is executed: the report is much to load, and other methods need none.
-
     try:
         execution = executed(oracle, plan.stages, machines_of(oracle), trial.budget.require_time)
     except InputError as error:  # no route joins two devices of neighbouring stages

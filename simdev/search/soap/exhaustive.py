@@ -385,8 +385,7 @@ class _Table:
         """The values for arrays of choices, one a layer, that broadcast against one another."""
         if not self.scope:
             return self.values[None, None]
-        values: Ints = self.values[tuple(columns[layer] for layer in self.scope)]
-        return values
+        return self.values[tuple(columns[layer] for layer in self.scope)]
 
 
 @dataclass(frozen=True, slots=True)
