@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from ..ground.errors import InputError
 from ..nouns.taskgraph import Floats, Ints
@@ -211,7 +211,7 @@ class Controller:
             copied = self._copies.pop()
         except IndexError:
             copied = deepcopy(self._policy).to(self._device)
-        vector_to_parameters(self._sent(weights), copied.parameters())
+        set_weights(copied, weights)
         yield copied
         self._copies.append(copied)
 
@@ -234,12 +234,26 @@ def weights_of(module: nn.Module) -> Weights:
     return _flat(parameter.detach() for parameter in module.parameters())
 
 
+def set_weights(module: nn.Module, weights: Weights) -> None:
+    """Give a module the weights that ``weights_of`` told."""
+    with torch.no_grad():
+        # Copies: how views of one vector lie in memory would change how sums are rounded.
+        for parameter, part in _parts(module, weights):
+            parameter.copy_(part)
+
+
 def set_gradient(module: nn.Module, gradient: Weights) -> None:
     """Give a module the gradient that a controller told."""
+    for parameter, part in _parts(module, gradient):
+        parameter.grad = part
+
+
+def _parts(module: nn.Module, flat: Weights) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    """Each parameter of a module, and its part of all numbers."""
     parameters = list(module.parameters())
-    parts = torch.from_numpy(gradient).split([parameter.numel() for parameter in parameters])
+    parts = torch.from_numpy(flat).split([parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
-        parameter.grad = part.view_as(parameter)
+        yield parameter, part.view_as(parameter)
 
 
 def _flat(tensors: Iterable[Tensor]) -> Weights:

@@ -7,14 +7,13 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils import vector_to_parameters
 
 from simdev.ground.errors import InputError
 from simdev.learn.policy import BARRED, Policy, chosen, entropies, inverse, likeliest
 from simdev.learn.rules import Reinforce
 from simdev.learn.seq2seq import Seq2Seq, inputs_of
 from simdev.learn.settings import PlacerSettings
-from simdev.learn.training import Controller, imitate, keep, weights_of
+from simdev.learn.training import Controller, imitate, keep, set_weights, weights_of
 from simdev.search import search
 from simdev.search.features import features_of
 from simdev.search.policy import SavedPolicy
@@ -203,7 +202,7 @@ def test_controllers_take_the_weights_that_they_are_sent():
     assert np.array_equal(answers[0][0], answers[1][0])
     assert np.array_equal(answers[0][1], answers[1][1])
     assert np.abs(answers[0][1]).max() > 0
-    vector_to_parameters(torch.from_numpy(2 * weights), second.parameters())
+    set_weights(second, 2 * weights)
     assert np.array_equal(weights_of(second), 2 * weights)
 
 
