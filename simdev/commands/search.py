@@ -110,8 +110,8 @@ def _unanswered() -> Iterator[None]:
 def _judged(
     scenario: Scenario, result: Result, beside: bool = False
 ) -> tuple[tuple[Violation, ...] | None, Marks]:
-    """What the reference engine and the checker have against an answer, and what stands ``beside``
-    it, where that is told. Ctrl-C costs the judgement (None), and not the answer.
+    """The objections of the reference engine and the checker to an answer, and the figures
+    ``beside`` it, where these are asked for. Ctrl-C costs the judgement (None), and not the answer.
     """
     from ..oracle import oracle_of
     from ..search import confirm

@@ -1,4 +1,4 @@
-"""What a search found, in words."""
+"""The answer of a search, in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..ground.units import PS_PER_SECOND
+from ..ground.units import PS_PER_SECOND, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from ..oracle import Cost
@@ -27,8 +27,9 @@ PIPELINE = ("period_s", "executed_period_s")  # objectives that lines of their o
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What a result is seen beside: one device and the scenario's own strategy (None: not known),
-    ``least_ps`` that no placement is under (None: nothing is proved), the result's own ``rank``.
+    """The figures beside which a result is told: one device and the scenario's own strategy (None:
+    not known), ``least_ps`` that no placement is under (None: nothing is proved), the result's own
+    ``rank``.
     """
 
     references: References | None = None
@@ -48,7 +49,6 @@ class Marks:
 
 def text_of(result: Result, ops: int, marks: Marks, confirmed: bool) -> str:
     """The lines that a search prints: of a graph of so many ops, beside ``marks``."""
-    from ..ground.units import format_seconds
     from ..report.table import PRESENT
 
     run, details = result.provenance, result.details
@@ -82,14 +82,11 @@ def text_of(result: Result, ops: int, marks: Marks, confirmed: bool) -> str:
 
 
 def _seconds(cost: Cost) -> str:
-    from ..ground.units import format_seconds
-
     return format_seconds(cost.seconds, DIGITS) + ", which does not fit" * (not cost.feasible)
 
 
 def _beside(result: Result, marks: Marks) -> Iterator[str]:
     """One device and the bound; what to try where the result is worse than what was there."""
-    from ..ground.units import format_seconds
     from ..report.table import ONE_DEVICE, PRESENT
 
     known, parts = marks.references, []
@@ -110,7 +107,7 @@ def _beside(result: Result, marks: Marks) -> Iterator[str]:
 
 
 def _remedy(run: Mapping[str, Any]) -> str:
-    """What to try after a search that was beaten."""
+    """The advice after a search that was beaten."""
     from ..search import METHODS
 
     method = METHODS.get(run["method"])
@@ -132,13 +129,13 @@ def _used(run: Mapping[str, Any]) -> str:
 
 
 def _placed(groups: int, ops: int, prepare: Sequence[str]) -> str:
-    """What was placed in place of single ops, and what put it together."""
+    """How many groups were placed in place of single ops, and the preparations that made them."""
     how = f"prepared by {', '.join(prepare)}" if prepare else "without preparation"
     return f"placed {groups:,} group{'s' * (groups != 1)} of {ops:,} ops, {how}"
 
 
 def _of_pipeline(details: Mapping[str, Any]) -> str:
-    """What the step of a planned pipeline is the step of: its plan may be another."""
+    """The pipeline that a step time is of: the plan of the method may be another."""
     stages, moved = len(details["placed_stages"]), details.get("moved", 0)
     return (
         f" of a minibatch through the placed pipeline: {stages} stage{'s' * (stages != 1)}, one "
@@ -148,8 +145,6 @@ def _of_pipeline(details: Mapping[str, Any]) -> str:
 
 def _plan(planned_s: float, details: Mapping[str, Any]) -> str:
     """The plan of a pipeline with replicas, which is executed and not placed."""
-    from ..ground.units import format_seconds
-
     replicas = "-".join(str(stage["replicas"]) for stage in details["stages"])
     head = f"the plan (stages of {replicas} replicas; executed, not placed): "
     if "execution" in details:
@@ -160,8 +155,6 @@ def _plan(planned_s: float, details: Mapping[str, Any]) -> str:
 
 def _executed(planned_s: float, execution: Mapping[str, Any]) -> str:
     """The period of a pipeline as planned and as executed, and where the difference comes from."""
-    from ..ground.units import format_bytes, format_seconds
-
     period_s, steps = execution["period_s"], ("alone_s", "in_turn_s", "together_s")
     alone, in_turn, together = (format_seconds(execution[name], SHORT) for name in steps)
     share = f" ({period_s / planned_s - 1:+.1%})" if planned_s else ""
@@ -176,8 +169,6 @@ def _executed(planned_s: float, execution: Mapping[str, Any]) -> str:
 
 
 def _fit(cost: Cost) -> str:
-    from ..ground.units import format_bytes
-
     if cost.feasible:
         peak = format_bytes(max(cost.peaks, default=0))
         return f"fits; the fullest device holds {peak} at its peak"
@@ -187,8 +178,6 @@ def _fit(cost: Cost) -> str:
 
 def _beginning(result: Result) -> Iterator[str]:
     """The start that a learner was given, and whether it met anything better."""
-    from ..ground.units import format_seconds
-
     warm = result.details["warm"]
     seconds, imitated = (
         "-" if warm[name] is None else format_seconds(warm[name], DIGITS)
@@ -216,9 +205,7 @@ def _beginning(result: Result) -> Iterator[str]:
 
 
 def _proof(details: Mapping[str, Any]) -> str:
-    """What branch and bound showed."""
-    from ..ground.units import format_seconds
-
+    """The proof of branch and bound."""
     if details["exact"]:
         return f"proved to be the best of {details['space']:,} strategies"
     if not details["bound_s"]:

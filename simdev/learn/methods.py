@@ -6,39 +6,25 @@ from collections.abc import Mapping
 
 from ..search.methods import Method
 
+
+def _learner(
+    path: str, settings: str, *prepare: str, general: str | None = None, torch: bool = True
+) -> Method:
+    return Method(
+        f"learn.{path}", prepare, 5000, learner=f"learn.{settings}", torch=torch, general=general
+    )
+
+
 METHODS: Mapping[str, Method] = {
-    "colocrl": Method(
-        "learn.colocrl.learner:colocrl",
-        ("pair",),
-        5000,
-        learner="learn.colocrl.settings:Settings",
-        torch=True,
-    ),
-    "hdp": Method(
-        "learn.hdp.learner:hdp", (), 5000, learner="learn.hdp.settings:Settings", torch=True
-    ),
-    "spotlight": Method(
-        "learn.spotlight.learner:spotlight",
-        ("pair",),
-        5000,
-        learner="learn.spotlight.settings:Settings",
-        torch=True,
-    ),
-    "placeto": Method(
-        "learn.placeto.learner:placeto",
-        ("pair",),
-        5000,
-        learner="learn.placeto.settings:Settings",
-        torch=True,
+    "colocrl": _learner("seq2seq:colocrl", "settings:ColocRLSettings", "pair"),
+    "hdp": _learner("hdp:hdp", "settings:HDPSettings"),
+    "spotlight": _learner("seq2seq:spotlight", "settings:SpotlightSettings", "pair"),
+    "placeto": _learner(
+        "placeto.learner:placeto",
+        "settings:PlacetoSettings",
+        "pair",
         general="learn.placeto.learner:general",
     ),
-    "gdp": Method(
-        "learn.gdp.learner:gdp",
-        (),
-        5000,
-        learner="learn.gdp.settings:Settings",
-        torch=True,
-        general="learn.gdp.learner:general",
-    ),
-    "post": Method("learn.post:post", ("pair",), 5000, learner="learn.post:Settings"),
+    "gdp": _learner("gdp:gdp", "settings:GDPSettings", general="learn.gdp:general"),
+    "post": _learner("post:post", "post:Settings", "pair", torch=False),
 }

@@ -5,7 +5,7 @@ network (Gao, Chen, Li, NeurIPS 2018).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from math import nan
 from typing import Self
 
@@ -14,10 +14,9 @@ import numpy as np
 from ..ground.errors import InputError
 from ..nouns.taskgraph import Floats, Ints
 from ..oracle import Cost
-from ..search.learning.settings import require_finite
+from ..search.learners import bounded
 from ..search.policy import SavedPolicy, tied_to
 from ..search.sampling import (
-    PATIENCE,
     around,
     best_of,
     frequencies,
@@ -28,15 +27,14 @@ from ..search.sampling import (
     uniform,
 )
 from ..search.space import rank_of
-from ..search.trial import Trial
-from .networks.evaluation import use
-from .networks.signals import reference_ps, signal, spread
+from ..search.trial import Trial, rounds
+from .rules import in_deviations, reference_ps, require_finite, signal, use
 
 # Proximal policy optimisation (Schulman and others, 2017) of independent softmaxes, in closed
 # form.
 # The parameters are the logits u [group, device] of a distribution f = softmax(u) by group, as in
 # Post (Gao, Chen, Li, NeurIPS 2018). A step u + rate x gradient multiplies the chances by
-# exp(rate x gradient), so only these are kept. Of networks learning/ppo.py has the same objective
+# exp(rate x gradient), so only these are kept. Of networks rules.py has the same objective
 # in torch: in closed form a step costs some array operations, and Post does without PyTorch.
 
 
@@ -44,37 +42,19 @@ def advantages(costs: Floats) -> Floats:
     """How much better each of a batch is than their mean, in standard deviations; 0 where all are
     equal (ours).
     """
-    deviation = spread(costs)
-    better: Floats = (costs.mean() - costs) / deviation if deviation else np.zeros_like(costs)
-    return better
-
-
-def surrogate(
-    chance: Floats, old: Floats, placements: Ints, gains: Floats, clip: float, kl: float
-) -> float:
-    """The objective of a batch: the mean over its ``placements`` [n, group] of the sum over groups
-    of min(r A, clip(r, 1 - c, 1 + c) A), less ``kl`` times the sum of the groups' divergences
-    KL(old || new).
-
-    r = new chance / old chance of the device that was drawn, group by group (ours: one ratio of
-    hundreds of factors diverges); A the placement's advantage (``gains``).
-    """
-    groups = np.arange(len(chance))
-    ratio = chance[groups, placements] / old[groups, placements]
-    gain = gains[:, None]
-    least = np.minimum(ratio * gain, np.clip(ratio, 1.0 - clip, 1.0 + clip) * gain)
-    is_old = old > 0
-    divergence = float((old[is_old] * np.log(old[is_old] / chance[is_old])).sum())
-    return float(least.sum() / len(placements)) - kl * divergence
+    return in_deviations(costs.mean() - costs, costs)
 
 
 def gradient(
     chance: Floats, old: Floats, placements: Ints, gains: Floats, clip: float, kl: float
 ) -> Floats:
-    """Of ``surrogate`` by the logits [group, device].
+    """The gradient of a batch's objective by the logits [group, device].
 
-    Where a ratio counts, its slope by u[device] is r (1[drawn] - chance); that of the divergence is
-    chance - old.
+    The objective is the mean over the ``placements`` [n, group] of the sum over groups of min(r A,
+    clip(r, 1 - c, 1 + c) A), less ``kl`` times the sum of the groups' divergences KL(old || new). r
+    is the new chance over the old one of the device that was drawn, group by group (ours: one ratio
+    of hundreds of factors diverges), A the placement's advantage (``gains``). Where a ratio counts,
+    its slope by u[device] is r (1[drawn] - chance); that of the divergence is chance - old.
     """
     groups, gain = np.arange(len(chance)), gains[:, None]
     ratio = chance[groups, placements] / old[groups, placements]
@@ -108,14 +88,11 @@ def ascended(
 
 # The settings of Post.
 
-ANY = {"least": 0}
-SHARE = {"least": 0, "most": 1}
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What Post is run with. That there are about 10 steps of ascent, and that N is several or tens
-    of times K, is the paper's; the rest is recalled of it, or ours where it says so.
+    """The settings of Post. About 10 steps of ascent, and N of several or tens of times K, are the
+    paper's; the rest is recalled of it, or ours where it says so.
 
     - ``batch``: K, the samples of one proximal update. ``samples``: N, those of one cross-entropy
       step, a multiple of K (100: ours).
@@ -133,17 +110,17 @@ class Settings:
 
     batch: int = 10
     samples: int = 100
-    elite: float = field(default=0.1, metadata=SHARE)
-    explore: float = field(default=0.1, metadata=SHARE)
+    elite: float = bounded(0.1, least=0, most=1)
+    explore: float = bounded(0.1, least=0, most=1)
     moves: float = 3.0
-    steps: int = field(default=10, metadata=ANY)
+    steps: int = bounded(10, least=0)
     rate: float = 0.3
     clip: float = 0.2
-    kl: float = field(default=0.0, metadata=ANY)
+    kl: float = bounded(0.0, least=0)
 
     @classmethod
     def published(cls) -> Self:
-        """What is recalled of the paper."""
+        """The paper's values, as far as they are recalled."""
         return cls(samples=50)
 
 
@@ -160,13 +137,10 @@ def post(trial: Trial) -> None:
     It ends where nothing new is sampled any more. Raises SpentError, and InputError for settings
     that contradict.
     """
-    learner, idle = Post(trial), 0
-    if not trial.learning.train:
-        return
-    while idle < PATIENCE:
-        before = trial.distinct
-        learner.round()
-        idle = 0 if trial.distinct > before else idle + 1
+    learner = Post(trial)
+    if trial.learning.train:
+        for _ in rounds(trial):
+            learner.round()
 
 
 class Post:
@@ -262,8 +236,3 @@ def _weights(policy: SavedPolicy, even: Floats) -> Floats:
     # The devices of a group may be others than where it was learned.
     here: Floats = np.divide(chance, total, out=even.copy(), where=total > 0)
     return here
-
-
-"""Post: cross-entropy minimisation and proximal policy optimisation of one distribution, without a
-network (Gao, Chen, Li, NeurIPS 2018).
-"""

@@ -5,29 +5,42 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..execution.scenario import Scenario
 from ..ground.errors import InputError, prefixed, within
 from ..oracle import Oracle
-from ..search.budget import Budget, SpentError
 from ..search.features import VERSION
-from ..search.learners import LearnerOptions, requested
-from ..search.learning.general import GeneralLearner
-from ..search.learning.needs import require_torch
-from ..search.learning.settings import Settings
+from ..search.learners import LearnerOptions, Settings, requested, require_torch
 from ..search.methods import METHODS
 from ..search.policy import SavedPolicy, require_policy
-from ..search.run import check_limits, oracle_and_strategy
-from ..search.running import problem_of
-from ..search.sampling import PATIENCE
-from ..search.trial import Trial
+from ..search.run import check_limits, oracle_and_strategy, problem_of
+from ..search.trial import Budget, SpentError, Trial, rounds
 from .families import Family, scenarios_of
 
 Question = Scenario | Oracle
 EVALUATIONS = 1000  # by default, of each graph; ours
+
+
+class GeneralLearner(Protocol):
+    """A policy under way that learns from several graphs.
+
+    It is made of the first trial alone (``METHODS[name].general``): of its ``learning`` (settings,
+    a policy to begin with), its budget's seed and the number of its devices; and is kept as the
+    ``policy`` of that trial. Each trial is a graph; they share one budget, so what one evaluates
+    counts for all, and its ``random`` and ``share`` are those of the whole training. What is to be
+    remembered of a graph (features, baselines) is kept by its trial, which is handed over again
+    whenever its turn comes.
+    """
+
+    graphs: int
+    """From how many graphs an update learns at once, where there are so many."""
+
+    def update(self, trials: Sequence[Trial]) -> None:
+        """Evaluate placements of these graphs, and learn from all of them. Raises SpentError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +57,7 @@ class Practised:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """What a training gives: the policy, and what became of each graph.
+    """The result of a training: the policy, and the figures of each graph.
 
     ``provenance`` has the method, its settings, the limits, and the evaluations and seconds used;
     ``ended`` of it is "done" (nothing new was sampled any more), "budget", "time" or "interrupted".
@@ -78,10 +91,9 @@ def train(
     """
     check_limits(method, budget, seed, seconds, prepare)
     _require_general(method)
-    request = requested(method, LearnerOptions(settings, None, policy, True, n_jobs))
-    assert request is not None  # a general learner is a learner
-    if METHODS[method].torch:
-        require_torch(method)
+    learning = requested(method, LearnerOptions(settings, None, policy, True, n_jobs))
+    assert learning is not None  # a general learner is a learner
+    require_torch(method)
     given = _questions(questions)
     limit = EVALUATIONS * len(given) if budget is None and seconds is None else budget
     limits = Budget(limit, seconds, seed, progress)
@@ -91,22 +103,27 @@ def train(
         with within(label):
             trials.append(_trial(question, method, names, limits))
     for trial in trials:
-        trial.learning = request.learning
-        if request.learning.policy is not None:
+        trial.learning = learning
+        if learning.policy is not None:
             with prefixed("policy: "):
-                require_policy(request.learning.policy, method, VERSION, trial.problem.oracle)
+                require_policy(learning.policy, method, VERSION, trial.problem.oracle)
     _require_alike(trials)
-    kind: Callable[[Trial], GeneralLearner] = METHODS[method].general_learner
-    learner = kind(trials[0])
+    learner: GeneralLearner = resolve_name(f"simdev.{METHODS[method].general}")(trials[0])
     ended = _practise(learner, trials, limits.random)
+    assert trials[0].policy is not None  # the learner has kept it there
     return Trained(
-        learner.saved(),
+        trials[0].policy.saved(),
         tuple(map(_practised, trials)),
         {
-            **{"method": method, "seed": limits.seed, "budget": limits.limit},
-            **{"prepare": list(names), **request.provenance()},
-            **{"evaluations": limits.evaluations, "cpu_seconds": limits.cpu_seconds},
-            **{"seconds": limits.wall_seconds, "ended": ended},
+            "method": method,
+            "seed": limits.seed,
+            "budget": limits.limit,
+            "prepare": list(names),
+            **learning.provenance(),
+            "evaluations": limits.evaluations,
+            "cpu_seconds": limits.cpu_seconds,
+            "seconds": limits.wall_seconds,
+            "ended": ended,
         },
     )
 
@@ -144,13 +161,11 @@ def _require_alike(trials: Sequence[Trial]) -> None:
 
 def _practise(learner: GeneralLearner, trials: Sequence[Trial], random: np.random.Generator) -> str:
     """Train until the budget is used up, or PATIENCE rounds bring nothing new; why it ended."""
-    budget, turns, idle = trials[0].budget, _turns(len(trials), learner.graphs, random), 0
+    budget, turns = trials[0].budget, _turns(len(trials), learner.graphs, random)
     try:
-        while idle < PATIENCE:
-            before = sum(trial.distinct for trial in trials)
+        for _ in rounds(*trials):
             for _ in range(-(-len(trials) // learner.graphs)):
                 learner.update([trials[turn] for turn in next(turns)])
-            idle = 0 if sum(trial.distinct for trial in trials) > before else idle + 1
     except SpentError:
         return "budget" if budget.seconds_left else "time"
     except KeyboardInterrupt:

@@ -2,7 +2,7 @@
 
 ``search`` runs a method of METHODS (or an object with ``ask`` and ``tell``) on a scenario or an
 oracle, ``compare`` several on several (``run_comparison`` with their curves); ``confirm`` judges a
-result by the reference engine and the checker, ``present_cost`` is what it has to beat. prepare/
+result by the reference engine and the checker, ``present_cost`` is what it has to beat. prepare.py
 makes graphs smaller before they are placed; features.py tells learners a question as arrays. Some
 methods learn (``simdev.learn``): ``load_policy`` reads the policies that they keep.
 """
@@ -38,18 +38,12 @@ __all__ = [
     "search",
 ]
 
-# What one search needs not is imported when it is first asked for.
-_HOMES = {
-    "comparison": ("Comparison", "compare", "run_comparison"),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
+    """Comparisons, which a search does without, are imported when they are first asked for."""
+    if name not in ("Comparison", "compare", "run_comparison"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, getattr(import_module(f".{home}", __name__), name))
+    return globals().setdefault(name, getattr(import_module(".comparison", __name__), name))
 
 
 def __dir__() -> list[str]:

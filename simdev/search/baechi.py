@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 import numpy as np
 
 from ..nouns.taskgraph import Floats, Ints, Rows
 from .fitting import place_and_fit
 from .instance import Instance, held_of
+from .kernels import Columns
 from .kernels.clock import Clock, Lists, schedule
-from .kernels.compiling import Columns
-from .solver import attended, scipy
+from .solver import Program, attended, scipy
 from .trial import Trial
 
 # The linear program of m-SCT: which successor of each op should follow it at once, on the same
@@ -47,57 +46,40 @@ def relaxed(instance: Instance, seconds: float | None = None) -> Relaxed:
     devices and routes, relative to their sum. Raises SimdevError where scipy is missing.
     """
     optimize, sparse = scipy("m-sct needs")
-    edges = np.array(instance.edges, np.int64).reshape(-1, 2)
     unit = max(float(instance.mean.sum()), 1.0)
-    columns = len(edges) + len(instance.mean) + 1
-    (rows, cols, values), right = _constraints(edges, instance.mean / unit, instance.edge_ps / unit)
-    matrix = sparse.csr_matrix((values, (rows, cols)), shape=(len(right), columns))
-    objective, limits = np.zeros(columns), np.zeros((columns, 2))
-    objective[-1] = 1.0
-    limits[:, 1] = np.inf
-    limits[: len(edges), 1] = 1.0
+    program = _program(instance, instance.mean / unit, instance.edge_ps / unit)
+    objective, matrix, _, right = program.tables(sparse)
+    bounds = [(0.0, high) for high in program.high]
     options = {} if seconds is None else {"time_limit": seconds}
     optimum = attended(
         lambda: optimize.linprog(
-            objective, matrix, right, bounds=limits, method="highs-ds", options=options
+            objective, matrix, right, bounds=bounds, method="highs-ds", options=options
         ),
         inf if seconds is None else seconds,
     )
+    edges = len(instance.edges)
     if optimum is None or optimum.x is None:
-        return Relaxed(np.ones(len(edges)), float("nan"), False)
-    return Relaxed(optimum.x[: len(edges)], float(optimum.fun) * unit)
+        return Relaxed(np.ones(edges), float("nan"), False)
+    return Relaxed(optimum.x[:edges], float(optimum.fun) * unit)
 
 
-def _constraints(edges: Ints, p: Floats, c: Floats) -> tuple[tuple[Any, Any, Any], Any]:
-    """(row, column, value) of the left sides, and the right sides of ``<=``.
-
-    ``p`` are the times of nodes, ``c`` those of edges.
+def _program(instance: Instance, p: Floats, c: Floats) -> Program:
+    """The relaxed program, whose columns are x, s and w; ``p`` are the times of nodes, ``c`` the
+    times of edges.
     """
-    count, nodes = len(edges), len(p)
-    each, (source, end) = np.arange(count), edges.T
-    starts = count + np.arange(nodes)  # the columns of the nodes, after those of the edges
-    rows, cols = [each, each, each], [starts[source], starts[end], each]
-    values, right, at = [np.ones(count), -np.ones(count), c], [-p[source]], count
-    for side in (source, end):
-        degree = np.bincount(side, minlength=nodes)
-        several = np.flatnonzero(degree > 1)  # with one edge the bound is 0
-        row = np.full(nodes, -1)
-        row[several] = at + np.arange(len(several))
-        counted = row[side] >= 0
-        rows.append(row[side][counted])
-        cols.append(each[counted])
-        values.append(-np.ones(int(counted.sum())))
-        right.append(1.0 - degree[several].astype(np.float64))
-        at += len(several)
+    program, ends = Program(), np.array(instance.edges, np.int64).reshape(-1, 2)
+    delayed, start = program.columns(len(ends)), program.columns(len(p), high=inf)
+    (last,) = program.columns(1, high=inf)
+    for x, (node, reader) in enumerate(instance.edges):
+        program.add([start[node], start[reader], x], [1.0, -1.0, c[x]], -inf, -p[node])
+    for side in ends.T:
+        for edges in Rows.of_pairs(side, delayed, len(p)).lists():
+            if len(edges) > 1:  # with one edge the bound is 0
+                program.add(edges, [-1.0] * len(edges), -inf, 1.0 - len(edges))
     # Only sinks bound the makespan: the others end before their successors start.
-    last = np.setdiff1d(np.arange(nodes), source)
-    rows += [at + np.arange(len(last))] * 2
-    cols += [starts[last], np.full(len(last), count + nodes)]
-    values += [np.ones(len(last)), -np.ones(len(last))]
-    right.append(-p[last])
-    return (np.concatenate(rows), np.concatenate(cols), np.concatenate(values)), np.concatenate(
-        right
-    )
+    for node in np.setdiff1d(np.arange(len(p)), ends[:, 0]).tolist():
+        program.add([start[node], last], [1.0, -1.0], -inf, -p[node])
+    return program
 
 
 def favourites(instance: Instance, delayed: Floats) -> Ints:
@@ -205,8 +187,8 @@ def earliest_first(
 
 
 def _lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | None) -> Lists:
-    """What the clock reads. ``capacity`` in bytes by device, -1: unlimited; ``favourite`` child by
-    node.
+    """The columns that the clock reads. ``capacity`` in bytes by device, -1: unlimited;
+    ``favourite`` child by node.
     """
     nodes, routes, held = len(instance.mean), instance.routes, held_of(instance)
     rows, tensors_of = instance.tensors
@@ -250,7 +232,7 @@ def _lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | Non
 
 
 def _clock_of(lists: Lists) -> Clock:
-    """What the clock writes, before it runs."""
+    """The columns that the clock writes, before it runs."""
     ops, devices = lists.ops, lists.devices
 
     def full(count: int, value: int) -> Ints:

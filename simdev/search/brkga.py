@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 
 from ..ground.errors import InputError
 from ..nouns.taskgraph import Floats, Ints
-from .learning.beginning import by_group
-from .sampling import PATIENCE
+from .learners import bounded
 from .space import Rank, rank_of
-from .trial import Trial
+from .trial import Trial, rounds
 
 # The settings of the genetic algorithm.
-
-SHARE = {"most": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +34,9 @@ class Settings:
     """
 
     population: int = 100
-    elite: float = field(default=0.2, metadata=SHARE)
-    mutants: float = field(default=0.1, metadata=SHARE)
-    inherit: float = field(default=0.7, metadata=SHARE)
+    elite: float = bounded(0.2, most=1)
+    mutants: float = bounded(0.1, most=1)
+    inherit: float = bounded(0.7, most=1)
     decoder: Literal["share", "affinity"] = "share"
 
     @classmethod
@@ -56,7 +53,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Decoder:
-    """What keys mean. ``allowed`` [group, device] says where each group may stand.
+    """The meaning of keys. ``allowed`` [group, device] says where each group may stand.
 
     "share": a group's one key cuts [0, 1) into as many equal parts as it has devices. "affinity": a
     key for each device, the largest of those allowed wins (REGAL, Paliwal and others, ICLR 2020).
@@ -137,19 +134,17 @@ def brkga(trial: Trial) -> None:
     keys = random.random((size, len(problem.allowed), decoder.width))
     start = trial.learning.warm
     if start is None and trial.best.base is not None:
-        start, _ = by_group(problem, trial.best.base[0])
+        start, _ = problem.by_group(trial.best.base[0])
     if start is not None:
         keys[0] = decoder.keys(start, random)
-    ranks, idle = list[Rank](), 0
-    while idle < PATIENCE:
-        before = trial.distinct
+    ranks = list[Rank]()
+    for _ in rounds(trial):
         rows = decoder.placements(keys[len(ranks) :])
         costs = trial.score_batch(rows, trial.learning.n_jobs or 1)
         ranks += [rank_of(problem.oracle, cost) for cost in costs]
         order = sorted(range(size), key=lambda i: ranks[i])
         ranks = [ranks[i] for i in order[:elites]]
         keys = next_generation(keys[order], elites, mutants, settings.inherit, random)
-        idle = 0 if trial.distinct > before else idle + 1
 
 
 def _sizes(settings: Settings) -> tuple[int, int]:

@@ -17,10 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ground.jobs import working
-from .budget import Budget, SpentError
-from .learning.workers import Workers
 from .space import Rank
-from .trial import Best, Point, SearchProblem, Trial
+from .trial import Best, Budget, Point, SearchProblem, SpentError, Trial
+from .workers import Workers
 
 ROUNDING = 1e-9  # of shares that are added up
 
@@ -29,8 +28,8 @@ ROUNDING = 1e-9  # of shares that are added up
 class Chain:
     """One walk between two rounds.
 
-    ``where`` is what its method goes on from, ``rank`` how good that is, ``memory`` what else a
-    method keeps of it. ``ended``: it has nowhere to go.
+    ``where`` is the place from which its method goes on, ``rank`` how good that is, ``memory`` the
+    rest that a method keeps of it. ``ended``: it has nowhere to go.
     """
 
     random: np.random.Generator
@@ -61,7 +60,7 @@ class Round:
 
 @dataclass(slots=True)
 class _Advanced:
-    """What became of a chain in a round."""
+    """A chain after a round, and its findings."""
 
     chain: Chain
     best: Best = field(default_factory=Best)
@@ -71,7 +70,7 @@ class _Advanced:
 
 
 class _Task:
-    """What workers are sent."""
+    """The task that workers are sent."""
 
     def __init__(self, problem: SearchProblem, walker: Walker) -> None:
         self._problem, self._walker, self._interrupted = problem, walker, False
@@ -145,7 +144,7 @@ def run_chains(
 
 
 class _Shares:
-    """What rounds may use of what was left of a budget when they began."""
+    """The shares of rounds in the rest of a budget, counted from when they began."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget, self._passed = budget, 0.0

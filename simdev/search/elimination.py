@@ -164,7 +164,9 @@ class _Elimination:
         return dict(zip(order, partial[0].tolist(), strict=True))
 
     def _connected(self) -> Iterator[int]:
-        """What is left, each next to what came before where that can be."""
+        """The variables that are left, each a neighbour of an earlier one where there is such a
+        variable.
+        """
         left, front = set(self.near), set[int]()
         while left:
             v = min(front & left or left)

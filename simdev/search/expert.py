@@ -26,7 +26,7 @@ from ..nouns.graph import Graph
 from ..nouns.semantics import is_linear, op_class
 from ..nouns.structure import mates, order_of, readers_of
 from ..nouns.taskgraph import Ints
-from .layers import Layer, Layers
+from .soap.layers import Layer, Layers
 from .space import alone
 from .trial import Trial
 

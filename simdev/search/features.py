@@ -20,8 +20,7 @@ from ..nouns.semantics import SHIPPED, backward_of
 from ..nouns.structure import components, order_of, unit_of
 from ..nouns.taskgraph import Floats, Ints, Rows, distinct
 from ..oracle import Oracle
-from .holding import persistent_bytes
-from .space import able, allowed
+from .space import able, allowed, persistent_bytes
 
 VERSION = 1
 """Changes with the columns, and with what they mean: a policy fits the version that it was trained
@@ -107,8 +106,7 @@ class Nodes:
         most = table.max(axis=0, initial=0.0)
         begin = len(KINDS) + len(PHASES)
         most[begin : begin + self.seconds.shape[1]] = 1.0
-        scaled: NDArray[np.float32] = (table / np.where(most > 0, most, 1.0)).astype(np.float32)
-        return scaled
+        return (table / np.where(most > 0, most, 1.0)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

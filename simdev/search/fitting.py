@@ -11,8 +11,7 @@ import numpy as np
 
 from ..nouns.taskgraph import Ints
 from ..oracle import Oracle
-from .holding import capacities, held_bytes, overflows, unavoidable
-from .space import IMPOSSIBLE, choices
+from .space import IMPOSSIBLE, capacities, choices, held_bytes, overflows, unavoidable
 from .trial import Trial, Walk
 
 TIGHTENINGS = 8

@@ -14,15 +14,19 @@ from numpy.typing import NDArray
 MOST = 60_000
 
 
+Due = Callable[[], object]
+"""A function that plans call all the time, and that raises where there is no more time."""
+
+
 def unhurried() -> None:
-    """For ``due`` where nothing limits the time."""
+    """A ``Due`` where nothing limits the time."""
 
 
 def ideals(
     count: int,
     edges: Iterable[tuple[int, int]],
     most: int = MOST,
-    due: Callable[[], object] = unhurried,
+    due: Due = unhurried,
 ) -> list[int] | None:
     """All ideals of ``count`` blocks as bit sets, smaller ones first; None where there are more
     than ``most``.

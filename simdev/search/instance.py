@@ -15,9 +15,8 @@ from ..nouns.fabric import Segment, transfer_ps
 from ..nouns.graph import Graph
 from ..nouns.structure import TensorOf, before_of, topological, unit_of, units
 from ..nouns.taskgraph import Floats, Ints, Rows
-from .holding import allocated_outputs, inner_peak, persistent_bytes
 from .prepare import Grouped
-from .space import able, mean_ps
+from .space import able, allocated_outputs, inner_peak, mean_ps, persistent_bytes
 
 Edge = tuple[int, int]
 
@@ -92,8 +91,26 @@ class Instance:
 
     @cached_property
     def routes(self) -> _Routes:
-        """What transfers between any two devices hold, and how long."""
-        return _routes(self.prepared)
+        """The queues that transfers between any two devices hold, and for how long."""
+        devices = self.prepared.cluster.devices
+        numbers: dict[tuple[object, ...], int] = {}
+        class_of = np.full(len(devices) ** 2, -1, np.int64)
+        held: list[tuple[int, ...]] = [()] * len(class_of)
+        classes: list[tuple[Segment, ...]] = []
+        places = [d for d, device in enumerate(devices) if device.runs_ops]
+        for source, destination in permutations(places, 2):
+            segments = self.prepared.fabric.segments(source, destination)
+            if segments is None:
+                continue
+            times = tuple((leg.route.bandwidth, leg.held_ps, leg.lag_ps) for leg in segments)
+            if times not in numbers:
+                numbers[times] = len(numbers)
+                classes.append(segments)
+            pair = source * len(devices) + destination
+            class_of[pair] = numbers[times]
+            held[pair] = tuple(dict.fromkeys(queue for leg in segments for queue in leg.resources))
+        lag = np.array([sum(leg.lag_ps for leg in legs) for legs in classes] or [0], np.int64)
+        return _Routes(class_of, tuple(classes), lag, Rows.of(held))
 
     @cached_property
     def sending(self) -> Ints:
@@ -135,31 +152,9 @@ class _Routes:
     held: Rows
 
 
-def _routes(prepared: Prepared) -> _Routes:
-    devices = prepared.cluster.devices
-    numbers: dict[tuple[object, ...], int] = {}
-    class_of = np.full(len(devices) ** 2, -1, np.int64)
-    held: list[tuple[int, ...]] = [()] * len(class_of)
-    classes: list[tuple[Segment, ...]] = []
-    places = [d for d, device in enumerate(devices) if device.runs_ops]
-    for source, destination in permutations(places, 2):
-        segments = prepared.fabric.segments(source, destination)
-        if segments is None:
-            continue
-        times = tuple((leg.route.bandwidth, leg.held_ps, leg.lag_ps) for leg in segments)
-        if times not in numbers:
-            numbers[times] = len(numbers)
-            classes.append(segments)
-        pair = source * len(devices) + destination
-        class_of[pair] = numbers[times]
-        held[pair] = tuple(dict.fromkeys(queue for leg in segments for queue in leg.resources))
-    lag = np.array([sum(leg.lag_ps for leg in legs) for legs in classes] or [0], np.int64)
-    return _Routes(class_of, tuple(classes), lag, Rows.of(held))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """What the nodes of an instance hold, in bytes: an estimate from above, for placers that plan.
+    """The bytes that the nodes of an instance hold: an estimate from above, for placers that plan.
 
     ``at_home`` by tensor between nodes: what its producer holds until the last reader has run.
     ``made`` by node: the sum of these; ``scratch`` by node: the peak beside them while it runs.
@@ -178,7 +173,7 @@ class Held:
 
 
 def held_of(instance: Instance) -> Held:
-    """What is held where.
+    """The bytes that nodes, groups and tensors of an instance hold.
 
     In training all that the backward reads counts as persistent at who makes it, as Baechi's
     PyTorch version counts it (chiragcshetty/BaechiPyTorch): between forward and backward it is held
@@ -218,7 +213,7 @@ def _kept(instance: Instance) -> set[TensorOf]:
 
 
 def _going_back(instance: Instance, i: int) -> int:
-    """What an op that is not planned holds while it runs, beside what is kept for it."""
+    """Bytes that an op which is not planned holds while it runs, beside the tensors kept for it."""
     graph, rounded = instance.prepared.graph, instance.prepared.memory.rounded
     read = {_base(graph, key) for key in graph.reads[i] if instance.run_by[key[0]] < 0}
     sizes = [_own_bytes(graph, key) for key in read]
@@ -234,7 +229,7 @@ def _base(graph: Graph, key: TensorOf) -> TensorOf:
 
 
 def _own_bytes(graph: Graph, key: TensorOf) -> int:
-    """What a tensor adds at its producer: views and what parameter ops hand out are counted
-    elsewhere.
+    """Bytes that a tensor adds at its producer: views, and parameters that are handed out, are
+    counted elsewhere.
     """
     return dict(allocated_outputs(graph.ops[key[0]])).get(key[1], 0)

@@ -1,37 +1,32 @@
-"""The options of learners: what they are asked for, and the start that they are given."""
+"""The options of learners: what a caller may say to a method that learns, and their checks.
+
+A class of settings is a frozen dataclass whose fields have defaults and are of type int, float,
+str, bool, or Literal of texts; its classmethod ``published`` returns those of the paper. Numbers
+must be greater than 0 and at most LARGEST, unless ``bounded`` declares the field.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import nan
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib.util import find_spec
+from math import isfinite, nan
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ..ground.errors import InputError, prefixed, refuse
+from ..ground.errors import InputError, install_line, prefixed, refuse
 from ..ground.jobs import is_serial, require_joblib
 from ..ground.units import exact
-from ..nouns.taskgraph import Ints
-from ..oracle import Cost
-from .features import VERSION
-from .learning.beginning import begin, by_group
-from .learning.needs import require_torch
-from .learning.settings import Settings, resolved
-from .methods import METHODS
-from .policy import SavedPolicy, load_policy, require_method, require_policy
-from .running import run_within
-from .space import IMPOSSIBLE
-from .trial import Learning, Trial
+from .methods import METHODS, name_of
+from .policy import SavedPolicy, load_policy, require_method
+from .trial import AUTO, RANDOM, SHARE, Learning
 
 OF_POLICIES = ("policy", "train")  # options that go with learners of policies alone
-AUTO, RANDOM = "auto", "random"
-SHARE = 0.2  # of the budget that a warm start may use; ours
-EVALUATED = 100  # placements that a policy is judged by, where it does not learn; ours
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerOptions:
-    """What a caller of ``search`` says to a learner; None: nothing."""
+    """The options of learners that a caller of ``search`` gives; None: not given."""
 
     settings: Settings | object | None = None
     warm: str | None = None
@@ -40,7 +35,7 @@ class LearnerOptions:
     n_jobs: int | None = None
 
     def given(self) -> Iterator[str]:
-        """The names of those that are given."""
+        """The names of the options that are given."""
         for name in ("settings", "warm", "policy", "n_jobs"):
             if getattr(self, name) is not None:
                 yield name
@@ -48,32 +43,13 @@ class LearnerOptions:
             yield "train"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """Checked options of a learner: ``warm`` is a name, ``share`` the part of the budget that it
-    may use.
-    """
-
-    method: str
-    learning: Learning
-    warm: str
-    share: float
-
-    def provenance(self) -> dict[str, Any]:
-        """What a result says of them."""
-        learning = self.learning
-        warm = self.warm if learning.policy is None else "policy"
-        return {"settings": asdict(learning.settings), "warm": warm, "train": learning.train}
-
-
-def requested(method: object, options: LearnerOptions) -> Request | None:
+def requested(method: object, options: LearnerOptions) -> Learning | None:
     """The checked options of a learner; None for other methods.
 
     Raises InputError for options that cannot be, and for any that is given to another method.
     """
     if not isinstance(method, str) or METHODS[method].learner is None:
-        name = method if isinstance(method, str) else type(method).__name__
-        refuse(of_learners_alone(option, name) for option in options.given())
+        refuse(of_learners_alone(option, name_of(method)) for option in options.given())
         return None
     if not METHODS[method].keeps:
         refuse(keeps_none(option, method) for option in options.given() if option in OF_POLICIES)
@@ -83,13 +59,12 @@ def requested(method: object, options: LearnerOptions) -> Request | None:
         raise InputError("train: without training there must be a policy to evaluate")
     if not is_serial(options.n_jobs):
         require_joblib()
-    warm, share = _warm(options)
+    start, share = _start(options)
     policy = _policy(method, options.policy)
     base = {} if policy is None else policy.settings
     settings = resolved(METHODS[method].settings, options.settings, base)
     jobs = None if options.n_jobs is None else int(options.n_jobs)
-    learning = Learning(settings, None, RANDOM, policy, options.train, jobs)
-    return Request(method, learning, warm, share)
+    return Learning(settings, policy, options.train, jobs, start, share)
 
 
 def keeps_none(option: str, name: str) -> str:
@@ -103,7 +78,13 @@ def of_learners_alone(option: str, name: str) -> str:
     return f"{option}: goes with methods that learn ({learners}), not with {name}"
 
 
-def _warm(options: LearnerOptions) -> tuple[str, float]:
+def require_torch(method: str) -> None:
+    """Raises InputError where a method needs PyTorch, which is missing."""
+    if METHODS[method].torch and find_spec("torch") is None:
+        raise InputError(f"{method} needs PyTorch: {install_line('torch')}")
+
+
+def _start(options: LearnerOptions) -> tuple[str, float]:
     """The name of a start, and its share of the budget."""
     if options.warm is None:
         return AUTO, SHARE
@@ -145,59 +126,103 @@ def _policy(method: str, given: object) -> SavedPolicy | None:
     return policy
 
 
-def beginning(trial: Trial, request: Request, prepare: Sequence[str] | None) -> Learning:
-    """What a learner begins with, scored; ``details`` of the trial tell of it.
+# Settings: values by name, checked against the fields of a class.
 
-    Preparations that the caller names hold for a method that is imitated too; None leaves each to
-    its own. So a comparison's row of that method is what its learners imitate. Raises SpentError,
-    InputError where PyTorch is missing, and InputError or DeadlockError where the start has no
-    answer.
+Settings = str | Mapping[str, Any]
+PUBLISHED = "published"
+LARGEST = 1e30  # of numbers: weights in 32 bits hold no more than some 1e38
+TRUTHS = {"true": True, "false": False}
+
+
+def bounded(default: float, least: float | None = None, most: float = LARGEST) -> Any:
+    """A field of settings: a number of at least ``least`` (None: above 0) and at most ``most``."""
+    return field(default=default, metadata={"least": least, "most": most})
+
+
+def resolved(kind: type[Any], given: Settings | object | None, base: Settings = "") -> Any:
+    """An instance of a class of settings.
+
+    ``given`` is a mapping of values by name, a text like ``published,hidden=128`` (the first word
+    alone stands for the paper's values), an instance, or None; ``base`` has the values in place of
+    the defaults. Raises InputError that lists the fields.
     """
-    # Here, not where options are checked: a comparison goes on without a method that is refused.
-    if METHODS[request.method].torch:
-        require_torch(request.method)
-    learning, best = request.learning, trial.best
-    if learning.policy is not None:
-        with prefixed("policy: "):
-            require_policy(learning.policy, request.method, VERSION, trial.problem.oracle)
-        return replace(learning, beginning="policy")
-    if request.warm == RANDOM:
-        return learning
-    auto = request.warm == AUTO
-    names = None if auto else METHODS[request.warm].prepare if prepare is None else prepare
-    row, cost, split = _auto(trial) if names is None else _imitated(trial, request, names)
-    name = "the best start" if auto else request.warm
-    if cost is IMPOSSIBLE:  # its groups cannot stand so, and nobody shall imitate that
-        row = None
-    best.details["warm"] = {
-        "name": request.warm,
-        "beginning": RANDOM if row is None else name,
-        "prepare": None if names is None else list(names),
-        "step_time_s": best.points[-1].step_ps / 1e12 if best.points else None,
-        "imitated_s": None if row is None else cost.seconds,
-        "split": split,
-        "evaluations": trial.budget.evaluations,
-    }
-    return learning if row is None else replace(learning, warm=row, beginning=name)
+    if isinstance(given, kind):
+        given = asdict(given)
+    before, after = _values(kind, base), _values(kind, {} if given is None else given)
+    hints = get_type_hints(kind)
+    values = before | after
+    problems = [f"no {name!r}" for name in values if name not in hints]
+    checked = {}
+    for entry in fields(kind):
+        name = entry.name
+        if name in values:
+            least, most = entry.metadata.get("least"), entry.metadata.get("most", LARGEST)
+            try:
+                checked[name] = _value(hints[name], values[name], least, most)
+            except ValueError as error:
+                problems.append(f"{name} must be {error}, got {values[name]!r}")
+    if problems:
+        raise InputError(f"settings: {'; '.join(problems)}; there are {_listing(kind, hints)}")
+    return kind(**checked)
 
 
-def _auto(trial: Trial) -> tuple[Ints | None, Cost, bool]:
-    """The best start where random placements are worse, its cost, and that it splits no group."""
-    row = begin(trial)
-    return row, IMPOSSIBLE if row is None else trial.score_once(row), False
+def _values(kind: type[Any], given: object) -> dict[str, Any]:
+    """The given values by name; texts stay texts."""
+    if isinstance(given, Mapping):
+        return {str(name): value for name, value in given.items()}
+    if not isinstance(given, str):
+        raise InputError(f"settings: must be values by name, or a text, got {given!r}")
+    values: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in given.split(","))):
+        name, equals, value = part.partition("=")
+        if part == PUBLISHED:
+            # What is written out goes before the paper's values, wherever it stands.
+            values = asdict(kind.published()) | values
+        elif not equals:
+            raise InputError(f'settings: must be "{PUBLISHED}" or NAME=VALUE, got "{part}"')
+        else:
+            values[name.strip()] = value.strip()
+    return values
 
 
-def _imitated(
-    trial: Trial, request: Request, preparations: Sequence[str]
-) -> tuple[Ints | None, Cost, bool]:
-    """The answer of another method by the groups of this problem, its cost, and whether it splits
-    some of them.
-    """
-    with prefixed("warm: "):
-        inner = run_within(trial, request.warm, request.share, preparations)
-    assert inner.best.placement is not None
-    column, cost = inner.best.placement
-    row, split = by_group(trial.problem, column)
-    if not split:
-        trial.adopt(column, cost)
-    return row, trial.score_once(row), split
+def _value(hint: Any, value: Any, least: float | None, most: float) -> Any:
+    """A value of a type. Raises ValueError that says what it must be."""
+    if get_origin(hint) is Literal or hint is str:
+        allowed = get_args(hint)
+        if not isinstance(value, str) or (allowed and value not in allowed):
+            raise ValueError(f"of {', '.join(allowed)}" if allowed else "a text")
+        return value
+    if hint is bool:
+        value = TRUTHS.get(value, value) if isinstance(value, str) else value
+        if not isinstance(value, bool):
+            raise ValueError("true or false")
+        return value
+    return _number(hint, value, least, most)
+
+
+def _number(
+    hint: type[int] | type[float], value: Any, least: float | None, most: float
+) -> int | float:
+    bound = "> 0" if least is None else f">= {least}"
+    wanted = f"a whole number {bound}" if hint is int else f"a number {bound}"
+    try:
+        # 128.7 is no whole number, and True none at all.
+        number = hint(value)
+        exact = isinstance(value, str) or (not isinstance(value, bool) and number == value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(wanted) from None
+    if not exact or not isfinite(number) or not (number > 0 if least is None else number >= least):
+        raise ValueError(wanted)
+    if number > most:
+        raise ValueError(f"at most {most:g}")
+    return number
+
+
+def _listing(kind: type[Any], hints: Mapping[str, Any]) -> str:
+    """The fields, their types and defaults."""
+    plain = asdict(kind())
+    return ", ".join(f"{name} ({_type_name(hints[name])}, {plain[name]})" for name in plain)
+
+
+def _type_name(hint: Any) -> str:
+    return "/".join(get_args(hint)) or str(hint.__name__)

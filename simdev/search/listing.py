@@ -18,8 +18,8 @@ from .trial import Trial
 
 @dataclass(slots=True)
 class Timeline:
-    """What is planned on a device, in ps and in order: busy intervals, and the idle ones between
-    and after them.
+    """The plan of a device, in ps and in order: busy intervals, and the idle ones between and after
+    them.
     """
 
     busy: list[tuple[int, int]] = field(default_factory=list)

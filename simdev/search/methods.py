@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pkgutil import resolve_name
 from typing import Any
 
 from ..ground.registry import provided
-from .learning.general import GeneralLearner
 from .trial import Trial
 
 
@@ -22,11 +22,11 @@ class Method:
     so there is nothing to prepare. ``ranks``: it can plan ops that run on several devices at once.
     ``chains``: it can walk in several chains at once (chains.py).
     ``random``: another seed may give another answer, as for every learner.
-    ``learner``: of a method that learns, the path of its class of settings (learning/settings.py).
+    ``learner``: of a method that learns, the path of its class of settings (learners.py).
     ``keeps``: of a learner, it learns a policy that can be kept, begun with and evaluated.
     ``torch``: it needs PyTorch, and is refused where that is missing before anything is evaluated.
-    ``general``: of a learner whose policies can place any graph, the path of its GeneralLearner
-    (learning/general.py), which is made of a trial.
+    ``general``: of a learner whose policies can place any graph, the path of what makes a learner
+    of several graphs of a trial (``simdev.learn.pretraining.GeneralLearner``).
     """
 
     path: str
@@ -58,12 +58,6 @@ class Method:
         kind: type[Any] = resolve_name(f"simdev.{self.learner}")
         return kind
 
-    @property
-    def general_learner(self) -> Callable[[Trial], GeneralLearner]:
-        """What makes the learner of many graphs of the first of their trials."""
-        kind: Callable[[Trial], GeneralLearner] = resolve_name(f"simdev.{self.general}")
-        return kind
-
 
 BAECHI = ("forward", "coplace", "fuse")  # as in its documented runs
 
@@ -73,8 +67,8 @@ OWN: Mapping[str, Method] = {
     "expert": Method("search.expert:expert"),
     "random": Method("search.blackbox:random", budget=1000, random=True),
     "greedy": Method("search.blackbox:greedy", budget=100_000, chains=True, random=True),
-    "annealing": Method("search.blackbox:annealing", budget=20_000, chains=True, random=True),
-    "adaptive": Method("search.adaptive:adaptive", budget=20_000, chains=True, random=True),
+    "annealing": Method("search.annealing:annealing", budget=20_000, chains=True, random=True),
+    "adaptive": Method("search.annealing:adaptive", budget=20_000, chains=True, random=True),
     "cross-entropy": Method("search.blackbox:cross_entropy", budget=5000, random=True),
     "brkga": Method(
         "search.brkga:brkga",
@@ -106,27 +100,22 @@ OWN: Mapping[str, Method] = {
 }
 
 
-class _Methods(MutableMapping[str, Method]):
-    """The methods of this floor, then those that learn, which the floor above registers."""
+class _Methods(UserDict[str, Method]):
+    """The methods of this floor, then the learners, which the floor above registers: it is loaded
+    when the table is first read.
+    """
+
+    def __init__(self) -> None:
+        """No base ``__init__``, which would set ``data``."""
 
     @cached_property
-    def _rows(self) -> dict[str, Method]:
+    def data(self) -> dict[str, Method]:  # type: ignore[override]
         return {**OWN, **provided("methods")}
-
-    def __getitem__(self, name: str) -> Method:
-        return self._rows[name]
-
-    def __setitem__(self, name: str, method: Method) -> None:
-        self._rows[name] = method
-
-    def __delitem__(self, name: str) -> None:
-        del self._rows[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
 
 METHODS: Mapping[str, Method] = _Methods()
+
+
+def name_of(method: object) -> str:
+    """The name of a method: of an object of the caller's, that of its class."""
+    return method if isinstance(method, str) else type(method).__name__

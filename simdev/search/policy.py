@@ -66,7 +66,7 @@ class SavedPolicy:
 
 
 class Learned(Protocol):
-    """What a learner leaves with its trial, so that an interrupt loses nothing."""
+    """The policy that a learner leaves with its trial, so that an interrupt loses nothing."""
 
     def saved(self) -> SavedPolicy:
         """The policy as it is now."""
@@ -95,7 +95,7 @@ def load_policy(path: PathLike) -> SavedPolicy:
 
 
 def _checked(notes: Any) -> dict[str, Any]:
-    """What a file says of its weights. Raises InputError."""
+    """The notes of a file on its weights, checked. Raises InputError."""
     version = notes.get("format") if isinstance(notes, dict) else None
     if version != FORMAT:
         raise InputError(f"a policy of format {version!r}; this simdev reads {FORMAT}")
@@ -116,8 +116,8 @@ def _safetensors() -> Any:
 
 
 def tied_to(oracle: Oracle) -> str:
-    """What tells the groups of a graph from others: its name, and a digest of the names of the ops
-    of each group.
+    """The name that tells the groups of a graph from others: the graph's, and a digest of the names
+    of the ops of each group.
 
     Times and sizes are not in it: the same model at another batch size is the same graph here.
     """

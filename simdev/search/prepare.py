@@ -21,7 +21,7 @@ from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.semantics import traits_of
 from ..nouns.structure import Groups, declared, mates, order_of, regrouped
 from ..nouns.taskgraph import Floats, Ints
-from .holding import inner_peak, persistent_bytes
+from .space import inner_peak, persistent_bytes
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -51,7 +51,7 @@ class Grouped:
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """What goes where each op goes: ``runs``, then ``follows``."""
+        """The ops of ``original`` that go where each op goes: ``runs``, then ``follows``."""
         if not self.follows:
             return self.runs
         return tuple(run + more for run, more in zip(self.runs, self.follows, strict=True))

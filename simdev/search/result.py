@@ -85,8 +85,8 @@ def present_cost(oracle: Oracle, strategy: Strategy) -> Cost | None:
 
 
 def confirm(oracle: Oracle, result: Result) -> tuple[Violation, ...]:
-    """What the checker has against the reference engine's trace, and where that is not the cost of
-    the result.
+    """The objections of the checker to the reference engine's trace, and where the trace has not
+    the cost of the result.
 
     Where steps follow one another the trace is of several, and the step time their period.
     """

@@ -1,4 +1,8 @@
-"""``search`` runs one method on one scenario or oracle."""
+"""``search`` runs one method on one question, from the call to its Result.
+
+The arguments are checked, the question becomes a problem for the method, a learner is given its
+start, the method runs within the budget, and its best is the Result.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +10,44 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral, Real
 from typing import Any, Protocol
 
 from ..execution.scenario import Scenario
-from ..ground.errors import InputError
+from ..ground.errors import InputError, prefixed
 from ..ground.jobs import is_serial, require_joblib
 from ..ground.version import __version__
 from ..nouns.strategy import Strategy
 from ..nouns.taskgraph import Ints
 from ..oracle import Cost, Oracle, oracle_of
-from .budget import ALONE, Budget, Chaining, SpentError
-from .holding import obstacles
-from .learners import EVALUATED, LearnerOptions, Request, beginning, requested
-from .learning.settings import Settings
-from .methods import METHODS, Method
-from .policy import SavedPolicy
+from .features import VERSION
+from .learners import LearnerOptions, Settings, requested, require_torch
+from .methods import METHODS, Method, name_of
+from .policy import SavedPolicy, require_policy
+from .prepare import Adjusted
+from .prepare import prepare as make_smaller
 from .result import Result
-from .running import fall_back, problem_of
-from .trial import Trial
+from .sampling import sampled, uniform
+from .space import IMPOSSIBLE, mean_ps, obstacles, rank_of
+from .trial import (
+    ALONE,
+    AUTO,
+    RANDOM,
+    Budget,
+    Chaining,
+    Learning,
+    SearchProblem,
+    SpentError,
+    Trial,
+    best_start,
+)
 
 MATTERS = ("numpy", "numba", "scipy")  # packages whose version may change an answer
+EVALUATED = 100  # placements that a policy is judged by, where it does not learn; ours
+HANDFUL = 10  # random placements that tell whether to begin among them; ours
+FREE = 1000  # evaluations of a method of the caller's, where nobody says how many
 
 
 class AskTell(Protocol):
@@ -37,7 +57,7 @@ class AskTell(Protocol):
         """The next placement to try."""
 
     def tell(self, placement: Ints, cost: Cost) -> None:
-        """What the placement that was asked for costs."""
+        """The cost of the placement that was asked for."""
 
 
 def search(
@@ -81,10 +101,59 @@ def search(
     check_limits(method, budget, seed, seconds, prepare)
     chaining = chaining_of(method, chains, n_jobs)
     jobs = n_jobs if chains is None else None
-    request = requested(method, LearnerOptions(settings, warm, policy, train, jobs))
+    learning = requested(method, LearnerOptions(settings, warm, policy, train, jobs))
     limits = Budget(budget, seconds, seed, progress)  # its clock runs: preparing an oracle counts
-    searched = oracle_and_strategy(question)
-    return search_oracle(*searched, method, limits, prepare, request, chaining)
+    oracle, given = oracle_and_strategy(question)
+    return search_oracle(oracle, given, method, limits, prepare, learning, chaining)
+
+
+# The arguments.
+
+
+def check_limits(
+    method: object, budget: object, seed: object, seconds: object, prepare: object
+) -> None:
+    """Raises InputError for what goes with no scenario at all."""
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise InputError(f'method: must be one of {", ".join(METHODS)}, got "{method}"')
+    elif isinstance(method, type) or not (
+        callable(getattr(method, "ask", None)) and callable(getattr(method, "tell", None))
+    ):
+        raise InputError(f"method: must be a name, or an object with ask and tell, got {method!r}")
+    if isinstance(prepare, str):
+        raise InputError(f'prepare: must be a list of names, got "{prepare}"')
+    _require_whole("seed", seed, 0)
+    _require_whole("budget", 1 if budget is None else budget, 1)
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, Real) or not float(seconds) > 0
+    ):
+        raise InputError(f"seconds: must be a number > 0, got {seconds!r}")
+
+
+def _require_whole(name: str, value: object, least: int) -> int:
+    """A whole number. Raises InputError for anything else, and for one below ``least``."""
+    # A bool is an Integral too, and nobody means it as a number.
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
+def chaining_of(method: str | AskTell, chains: object, n_jobs: int | None) -> Chaining:
+    """The chains of a search. Raises InputError for a number of chains that is none, and for any
+    number with a method that does not walk.
+    """
+    if chains is None:
+        return ALONE
+    if not isinstance(method, str) or not METHODS[method].chains:
+        walkers = ", ".join(name for name in METHODS if METHODS[name].chains)
+        raise InputError(
+            f"chains: goes with methods that walk ({walkers}), not with {name_of(method)}"
+        )
+    count = _require_whole("chains", chains, 1)
+    if not is_serial(n_jobs):
+        require_joblib()
+    return Chaining(count, None if n_jobs is None else int(n_jobs))
 
 
 def oracle_and_strategy(question: Scenario | Oracle) -> tuple[Oracle, Strategy]:
@@ -106,44 +175,7 @@ def oracle_and_strategy(question: Scenario | Oracle) -> tuple[Oracle, Strategy]:
     return oracle, oracle.under if isinstance(question, Oracle) else question.strategy
 
 
-def check_limits(
-    method: object, budget: object, seed: object, seconds: object, prepare: object
-) -> None:
-    """Raises InputError for what goes with no scenario at all."""
-    if isinstance(method, str):
-        if method not in METHODS:
-            raise InputError(f'method: must be one of {", ".join(METHODS)}, got "{method}"')
-    elif isinstance(method, type) or not (
-        callable(getattr(method, "ask", None)) and callable(getattr(method, "tell", None))
-    ):
-        raise InputError(f"method: must be a name, or an object with ask and tell, got {method!r}")
-    if isinstance(prepare, str):
-        raise InputError(f'prepare: must be a list of names, got "{prepare}"')
-    for name, value, least in (("seed", seed, 0), ("budget", 1 if budget is None else budget, 1)):
-        # A bool is an Integral too, and nobody means it as a number.
-        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-            raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}")
-    if seconds is not None and (
-        isinstance(seconds, bool) or not isinstance(seconds, Real) or not float(seconds) > 0
-    ):
-        raise InputError(f"seconds: must be a number > 0, got {seconds!r}")
-
-
-def chaining_of(method: str | AskTell, chains: object, n_jobs: int | None) -> Chaining:
-    """The chains of a search. Raises InputError for what is no number of them, and for any that is
-    given to a method that keeps none.
-    """
-    if chains is None:
-        return ALONE
-    if not isinstance(method, str) or not METHODS[method].chains:
-        name = method if isinstance(method, str) else type(method).__name__
-        walkers = ", ".join(name for name in METHODS if METHODS[name].chains)
-        raise InputError(f"chains: goes with methods that walk ({walkers}), not with {name}")
-    if isinstance(chains, bool) or not isinstance(chains, Integral) or chains < 1:
-        raise InputError(f"chains: must be a whole number of at least 1, got {chains!r}")
-    if not is_serial(n_jobs):
-        require_joblib()
-    return Chaining(int(chains), None if n_jobs is None else int(n_jobs))
+# The run.
 
 
 def search_oracle(
@@ -152,41 +184,63 @@ def search_oracle(
     method: str | AskTell,
     budget: Budget,
     prepare: Sequence[str] | None,
-    learner: Request | None,
+    learning: Learning | None,
     chaining: Chaining = ALONE,
 ) -> Result:
-    """Run a method on a prepared oracle, of which ``given`` is the own strategy, within checked
-    limits.
+    """Run a method on a prepared oracle within checked limits; ``given`` is the strategy that came
+    with it.
     """
-    name = method if isinstance(method, str) else type(method).__name__
-    chosen = METHODS[method] if isinstance(method, str) else Method("", budget=1000)
+    name = name_of(method)
+    chosen = METHODS[method] if isinstance(method, str) else Method("", budget=FREE)
     names = chosen.prepare if prepare is None else tuple(prepare)
     if budget.limit is None and budget.seconds is None:
-        evaluates = learner is not None and not learner.learning.train
+        evaluates = learning is not None and not learning.train
         budget.limit = EVALUATED if evaluates else chosen.budget
-    request = {"method": name, "seed": budget.seed, "budget": budget.limit, "prepare": list(names)}
-    request |= {} if learner is None else learner.provenance()
-    request |= {"chains": chaining.count} if chaining.count > 1 else {}
+    asked = {"method": name, "seed": budget.seed, "budget": budget.limit, "prepare": list(names)}
+    asked |= {} if learning is None else learning.provenance()
+    asked |= {"chains": chaining.count} if chaining.count > 1 else {}
     trial = Trial(problem_of(oracle, given, name, chosen, names), budget)
     trial.chaining = chaining
-    request["groups"] = None if chosen.splits else len(trial.problem.choices)
-    ended = _run(trial, method, learner, prepare)
+    asked["groups"] = None if chosen.splits else len(trial.problem.choices)
+    asked["ended"] = _run(trial, method, learning, prepare)
     fall_back(trial)
-    return _result(trial, chosen, {**request, "ended": ended})
+    return _result(trial, chosen, asked)
+
+
+def problem_of(
+    oracle: Oracle, given: Strategy, name: str, method: Method, preparations: Sequence[str]
+) -> SearchProblem:
+    """The problem of a method after preparations. Raises InputError where it cannot be planned."""
+    if preparations and method.splits:
+        raise InputError(
+            f"prepare: {name} splits the ops of the graph as it is; it takes no preparation"
+        )
+    if not oracle.graph.ops:
+        raise InputError("graph: there is nothing to place")
+    ranked = [oracle.graph.ops[i].name for i in oracle.prepared.rings]
+    if ranked and not method.ranks:
+        raise InputError(
+            f'{name}: "{ranked[0]}" runs on several devices at once, which this method cannot plan'
+        )
+    times = mean_ps(oracle.prepared.duration).tolist()
+    grouped = make_smaller(oracle.graph, preparations, times)
+    # Where ops are placed freely first, groups hold when a placement is judged.
+    together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated
+    inner = oracle if together == oracle.graph else oracle.on(together)
+    problem = SearchProblem(inner, grouped, oracle, given)
+    _ = problem.choices  # raises for a group that can stand nowhere, whatever the method
+    return problem
 
 
 def _run(
-    trial: Trial,
-    method: str | AskTell,
-    learner: Request | None,
-    prepare: Sequence[str] | None,
+    trial: Trial, method: str | AskTell, learning: Learning | None, prepare: Sequence[str] | None
 ) -> str:
-    """Run a method; why it ended."""
+    """Run a method until it ends; why it ended."""
     budget = trial.budget
     try:
-        if learner is not None:
-            trial.learning = beginning(trial, learner, prepare)
         if isinstance(method, str):
+            if learning is not None:
+                trial.learning = _beginning(trial, method, learning, prepare)
             METHODS[method].run(trial)
             return "done"
         while True:
@@ -198,6 +252,17 @@ def _run(
         if not trial.best.points:
             raise
         return "interrupted"
+
+
+def fall_back(trial: Trial) -> None:
+    """Where a method has evaluated nothing that can be (no plan was ready in time, or none can be),
+    the best start is the answer: at any price.
+    """
+    if trial.best.points:
+        return
+    trial.best.details["planned"] = False
+    trial.budget.limit = trial.budget.seconds = None
+    best_start(trial)
 
 
 def _result(trial: Trial, method: Method, provenance: Mapping[str, Any]) -> Result:
@@ -240,3 +305,101 @@ def _answer(trial: Trial) -> tuple[Strategy, Cost]:
     else:
         raise best.refused or InputError("search: no placement was found that can be")
     return strategy, cost if cost.peaks else oracle(strategy)
+
+
+# The start that a learner imitates.
+
+
+def _beginning(
+    trial: Trial, method: str, learning: Learning, prepare: Sequence[str] | None
+) -> Learning:
+    """The start of a learner, scored; ``details`` of the trial tell of it.
+
+    Preparations that the caller names hold for a method that is imitated too; None leaves each to
+    its own. So a comparison's row of that method is the start that its learners imitate. Raises
+    SpentError, InputError where PyTorch is missing, and InputError or DeadlockError where the start
+    has no answer.
+    """
+    # Here, not where options are checked: a comparison goes on without a method that is refused.
+    require_torch(method)
+    best, start = trial.best, learning.start
+    if learning.policy is not None:
+        with prefixed("policy: "):
+            require_policy(learning.policy, method, VERSION, trial.problem.oracle)
+        return replace(learning, beginning="policy")
+    if start == RANDOM:
+        return learning
+    names, split = None, False
+    if start == AUTO:
+        row = begin(trial)
+        cost = IMPOSSIBLE if row is None else trial.score_once(row)
+    else:
+        names = METHODS[start].prepare if prepare is None else prepare
+        row, cost, split = _imitated(trial, learning, names)
+    if cost is IMPOSSIBLE:  # its groups cannot stand so, and nobody shall imitate that
+        row = None
+    name = "the best start" if start == AUTO else start
+    best.details["warm"] = {
+        "name": start,
+        "beginning": RANDOM if row is None else name,
+        "prepare": None if names is None else list(names),
+        "step_time_s": best.points[-1].step_ps / 1e12 if best.points else None,
+        "imitated_s": None if row is None else cost.seconds,
+        "split": split,
+        "evaluations": trial.budget.evaluations,
+    }
+    return learning if row is None else replace(learning, warm=row, beginning=name)
+
+
+def begin(trial: Trial) -> Ints | None:
+    """The placement to imitate first (devices by group), or None to begin at random.
+
+    Ours: the starts of local search are scored, then a handful of random placements. Where even the
+    best of these is worse than the best start, a learner that began among them would see nothing
+    but losses: almost all placements lose to one device where transfers are dear.
+    """
+    column = best_start(trial)
+    if column is None:
+        return None
+    oracle = trial.problem.oracle
+    assert trial.best.base is not None  # it is the start
+    start = trial.best.base[1]
+    trial.adopt(column, start)
+    even = uniform(trial.problem.allowed)
+    rows = sampled(even, trial.budget.random.random((HANDFUL, len(even))))
+    best = min(rank_of(oracle, trial.score_once(row)) for row in rows)
+    return trial.problem.by_group(column)[0] if rank_of(oracle, start) < best else None
+
+
+def _imitated(
+    trial: Trial, learning: Learning, preparations: Sequence[str]
+) -> tuple[Ints, Cost, bool]:
+    """The answer of another method by the groups of this problem, its cost, and whether it splits
+    some of them.
+    """
+    with prefixed("warm: "):
+        column, cost = _run_within(trial, learning.start, learning.share, preparations)
+    row, split = trial.problem.by_group(column)
+    if not split:
+        trial.adopt(column, cost)
+    return row, trial.score_once(row), split
+
+
+def _run_within(
+    outer: Trial, name: str, share: float, preparations: Sequence[str]
+) -> tuple[Ints, Cost]:
+    """The answer of a method's own search of the whole question inside another one, after
+    preparations of its own and with a share of the budget.
+
+    Its evaluations count in the other search, which keeps its best. Raises InputError or
+    DeadlockError where it has no answer.
+    """
+    method, whole = METHODS[name], outer.problem.whole
+    problem = problem_of(whole, outer.problem.given, name, method, preparations)
+    trial = Trial(problem, outer.budget.part(share, method.budget), outer)
+    with suppress(SpentError):
+        method.run(trial)
+    fall_back(trial)
+    if trial.best.placement is None:
+        raise trial.best.refused or InputError(f"{name}: no placement was found that can be")
+    return trial.best.placement

@@ -18,7 +18,6 @@ ELITE = 0.1  # share of the samples that a distribution follows (Gao, Chen, Li, 
 # First share of the uniform distribution mixed in (recalled of the same); it falls to 0 over the
 # budget, in proportion (ours).
 EXPLORE = 0.1
-PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn; ours
 
 
 def uniform(allowed: NDArray[np.bool_]) -> Floats:

@@ -1,16 +1,19 @@
-"""SciPy's solvers, where they are installed, and calls into them, which look neither at signals
-nor, at all times, at their limit in time.
+"""Linear and integer programs for SciPy's solvers, where they are installed, and calls into these,
+which look neither at signals nor, at all times, at their limit in time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from math import inf
+from collections.abc import Callable, Sequence
+from math import inf, prod
 from threading import Event, Thread
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ..ground.errors import SimdevError, install_line
+from ..nouns.taskgraph import Floats, Ints
 
 T = TypeVar("T")
 LOOK = 0.2  # seconds between two looks: on Windows a wait without a limit is deaf to Ctrl-C
@@ -28,8 +31,43 @@ def scipy(who: str) -> tuple[Any, Any]:
     return optimize, sparse
 
 
+class Program:
+    """A program as it is written down: the least value of its last column is wanted.
+
+    Columns are from 0 to ``high``, in whole numbers where ``integral`` is 1; rows are low <= sum of
+    value x column <= high.
+    """
+
+    def __init__(self) -> None:
+        self.high, self.integral = list[float](), list[int]()
+        self.rows: list[tuple[Sequence[int], Sequence[float], float, float]] = []
+
+    def columns(self, *shape: int, high: float = 1.0, integral: int = 0) -> Ints:
+        """The numbers of further columns, in this shape."""
+        first = len(self.high)
+        self.high += [high] * prod(shape)
+        self.integral += [integral] * prod(shape)
+        return np.arange(first, len(self.high)).reshape(shape)
+
+    def add(
+        self, columns: Sequence[int] | Ints, values: Sequence[float], low: float, high: float
+    ) -> None:
+        """One more row."""
+        self.rows.append((list(columns), values, low, high))
+
+    def tables(self, sparse: Any) -> tuple[Floats, Any, Sequence[float], Sequence[float]]:
+        """The objective by column, the sparse matrix of the rows, and their bounds low and high."""
+        columns, values, low, high = zip(*self.rows, strict=True)
+        objective = np.zeros(len(self.high))
+        objective[-1] = 1.0
+        row = np.repeat(np.arange(len(columns)), list(map(len, columns)))
+        entries = np.concatenate(values), (row, np.concatenate(columns))
+        shape = len(columns), len(objective)
+        return objective, sparse.csr_matrix(entries, shape=shape), low, high
+
+
 def attended(call: Callable[[], T], seconds: float = inf) -> T | None:
-    """What ``call`` returns, None where it takes longer than ``seconds`` and GRACE; Ctrl-C ends it
+    """The answer of ``call``, None where it takes longer than ``seconds`` and GRACE; Ctrl-C ends it
     at once.
 
     It runs in a thread, and has to release the GIL. Nothing can stop it from outside: where it is

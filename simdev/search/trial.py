@@ -1,12 +1,16 @@
-"""Trial: one search under way: its problem, what it may still use, and the best so far."""
+"""Trial: one search under way, as a method is handed it: its budget, its problem, and the best so
+far.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from hashlib import blake2b
-from typing import Any
+from math import inf
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +19,123 @@ from ..ground.errors import DeadlockError, InputError
 from ..nouns.strategy import Strategy, resolve_placement
 from ..nouns.taskgraph import Ints
 from ..oracle import Cost, Oracle
-from .budget import ALONE, Budget
 from .instance import Instance
 from .policy import Learned, SavedPolicy
 from .prepare import Grouped
-from .space import IMPOSSIBLE, WORST, Rank, allowed, alone, choices, rank_of
+from .space import IMPOSSIBLE, WORST, Rank, allowed, alone, choices, mean_ps, rank_of
+
+
+class SpentError(Exception):
+    """The budget is spent: methods let it pass, and ``search`` ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chaining:
+    """How many walks go on side by side (chains.py), and how many processes work on them."""
+
+    count: int = 1
+    n_jobs: int | None = 1
+
+
+ALONE = Chaining()
+
+
+class Budget:
+    """The limits of a search and its use of them: so many evaluations and seconds (None: any
+    number), and random numbers.
+
+    Its clock starts when it is made. ``progress`` is called with the evaluations so far.
+    """
+
+    def __init__(
+        self,
+        limit: int | None = None,
+        seconds: float | None = None,
+        seed: int = 0,
+        progress: Callable[[int], object] | None = None,
+    ) -> None:
+        self.limit = None if limit is None else int(limit)  # a NumPy number is no JSON
+        self.seconds, self.seed, self.evaluations = seconds, int(seed), 0
+        self.random = np.random.default_rng(self.seed)
+        self._whole: Self | None = None  # of which this is a part
+        self._progress, self._elsewhere = progress, 0.0
+        self._began = time.perf_counter(), time.process_time()
+
+    def part(self, share: float, most: int | None = None) -> Self:
+        """A budget of its own for a search within this one: a share of both limits, at most so many
+        evaluations, and random numbers that begin anew from the same seed.
+
+        What it counts is counted here too, and no part goes on where these are used up.
+        """
+        limits = [most] if most is not None else []
+        limits += [int(share * self.limit)] if self.limit is not None else []
+        seconds = None if self.seconds is None else share * self.seconds
+        limit = max(min(limits), 1) if limits else None
+        part = type(self)(limit, seconds, self.seed, lambda _: self.count())
+        part._whole = self
+        return part
+
+    @property
+    def wall_seconds(self) -> float:
+        """Seconds since the search began."""
+        return time.perf_counter() - self._began[0]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU seconds since the search began, those of its worker processes too."""
+        return time.process_time() - self._began[1] + self._elsewhere
+
+    def add_cpu_seconds(self, seconds: float) -> None:
+        """Count CPU seconds that another process used for this search."""
+        self._elsewhere += seconds
+
+    @property
+    def share(self) -> float:
+        """The share of the budget used so far, from 0 to 1 (0 where there is no limit)."""
+        evaluated = 0.0 if self.limit is None else self.evaluations / self.limit
+        # A round of chains may be given no time at all, where the one before took it.
+        passed = self.wall_seconds / self.seconds if self.seconds else float(self.seconds == 0)
+        return min(max(evaluated, passed), 1.0)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the limit in time, 0 where it is over; inf where there is none."""
+        return inf if self.seconds is None else max(self.seconds - self.wall_seconds, 0.0)
+
+    def require_time(self) -> None:
+        """Raises SpentError where the time is over: what plans call between their steps."""
+        if not self.seconds_left:
+            raise SpentError
+
+    def require(self) -> None:
+        """Raises SpentError where nothing may be evaluated any more; the first always may."""
+        if self._is_used_up or (self._whole is not None and self._whole._is_used_up):
+            raise SpentError
+        if self.evaluations:
+            self.require_time()
+
+    @property
+    def _is_used_up(self) -> bool:
+        """Whether there are as many evaluations as there may be, of at least one."""
+        return self.limit is not None and self.evaluations >= max(self.limit, 1)
+
+    def count(self, evaluations: int = 1) -> None:
+        """One more evaluation, or so many."""
+        self.evaluations += evaluations
+        if self._progress is not None:
+            self._progress(self.evaluations)
+
 
 REFUSED = (InputError, DeadlockError)  # what the oracle raises for a placement that cannot be
 TRIES = 64  # random placements to begin with, where no other start can be
 NAMED = 3  # ops that a message names
+PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn; ours
 
 
 @dataclass(frozen=True, eq=False)
 class SearchProblem:
-    """What is searched: where the groups of ``oracle`` stand, on the graph as it was prepared.
+    """The problem of a method: on which devices the groups of ``oracle`` stand, on the graph as it
+    was prepared.
 
     ``whole`` is the oracle of the graph as it was given, whose groups may be smaller; ``grouped``
     the graph that list placers read; ``given`` the strategy that came with it: the order, the
@@ -68,6 +175,23 @@ class SearchProblem:
         except InputError:  # it leaves ops without a device, as a pipeline does
             return None
 
+    def by_group(self, column: Ints) -> tuple[Ints, bool]:
+        """A placement by op as one by group, and whether it splits a group.
+
+        A split group goes to the device where most of its time is (mean over the devices that know
+        it), of the devices where it may stand; of several to the first.
+        """
+        times, split = mean_ps(self.oracle.prepared.duration), False
+        row = np.empty(len(self.choices), np.int64)
+        for group, (members, able) in enumerate(zip(self.oracle.groups, self.choices, strict=True)):
+            here = column[list(members)]
+            row[group] = here[0]
+            if (here != here[0]).any():
+                split = True
+                spent = [times[list(members)][here == device].sum() for device in able]
+                row[group] = able[int(np.argmax(spent))]
+        return row, split
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -102,28 +226,43 @@ class Best:
     details: dict[str, Any] = field(default_factory=dict)
 
 
+AUTO, RANDOM = "auto", "random"
+SHARE = 0.2  # of the budget that a warm start may use; ours
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Learning:
-    """What a learner is asked for, and how it begins.
+    """The checked options of a learner, and the placement that it begins with.
 
     - ``settings``: an instance of its class of settings.
+    - ``policy``: the saved policy to begin with. ``train``: whether it learns, or is evaluated
+      only.
+    - ``n_jobs``: how many processes may work (workers.py).
+    - ``start``: the name of the start that the caller asks for (AUTO, RANDOM, or a method), and the
+      ``share`` of the budget that it may use.
     - ``warm``: the placement to imitate first (devices by group of the problem's oracle; it was
-      scored), None to begin at random or with a policy; ``beginning``: what that is called.
-    - ``policy``: to begin with. ``train``: whether it learns, or is evaluated only.
-    - ``n_jobs``: how many processes may work (learning/workers.py).
+      scored), None to begin at random or with a policy; ``beginning``: its name.
     """
 
     settings: Any = None
-    warm: Ints | None = None
-    beginning: str = "random"
     policy: SavedPolicy | None = None
     train: bool = True
     n_jobs: int | None = 1
+    start: str = RANDOM
+    share: float = SHARE
+    warm: Ints | None = None
+    beginning: str = RANDOM
+
+    def provenance(self) -> dict[str, Any]:
+        """The options as a result tells them."""
+        warm = self.start if self.policy is None else "policy"
+        return {"settings": asdict(self.settings), "warm": warm, "train": self.train}
 
 
 class Trial:
-    """What a method is handed. It evaluates by ``score``, ``score_once``, ``walk`` or
-    ``try_strategy``, which count, keep the best, and raise SpentError where the budget is used up.
+    """A search under way, as a method is handed it. The method evaluates by ``score``,
+    ``score_once``, ``walk`` or ``try_strategy``, which count, keep the best, and raise SpentError
+    where the budget is used up.
 
     Placements are devices by group of the problem's oracle, or by op. One that cannot be costs
     IMPOSSIBLE. ``outer`` is the trial of which this one is a part: what is best here is kept there
@@ -170,8 +309,8 @@ class Trial:
         return self._known[name]
 
     def score_batch(self, placements: Ints, n_jobs: int = 1) -> list[Cost]:
-        """``score_once`` of each of ``placements`` [n, group] in turn, of which ``n_jobs`` threads
-        evaluate those that are new (-1: one a core): with the same answers.
+        """``score_once`` of each of ``placements`` [n, group] in turn, where ``n_jobs`` threads
+        evaluate the new ones (-1: one a core): with the same answers.
 
         Raises SpentError where the budget does not allow all of them; those that it does are kept.
         """
@@ -301,7 +440,7 @@ class Trial:
 
 
 def _digest(column: Ints) -> bytes:
-    """What a placement is remembered by: it may be long."""
+    """The key by which a placement is remembered: the placement may be long."""
     return blake2b(column.tobytes(), digest_size=16).digest()
 
 
@@ -390,3 +529,12 @@ def best_start(trial: Trial) -> Ints | None:
             break
         trial.score(np.array([random.choice(able) for able in devices], np.int64))
     return None if trial.best.base is None else trial.best.base[0]
+
+
+def rounds(*trials: Trial) -> Iterator[None]:
+    """Rounds of samples, until PATIENCE in a row have met no placement that was not known."""
+    idle = 0
+    while idle < PATIENCE:
+        before = sum(trial.distinct for trial in trials)
+        yield
+        idle = 0 if sum(trial.distinct for trial in trials) > before else idle + 1

@@ -21,8 +21,7 @@ from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost, Oracle
 from simdev.search import blackbox
-from simdev.search.budget import Budget, SpentError
-from simdev.search.trial import SearchProblem, Trial
+from simdev.search.trial import Budget, SearchProblem, SpentError, Trial
 from strategies import World, worlds
 
 SHARES = (0.5, 0.9, 0.99, 1.0, 1.01, 1.3)

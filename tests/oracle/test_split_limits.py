@@ -19,10 +19,9 @@ from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Host
 from simdev.nouns.strategy import Configuration, Order, Strategy
 from simdev.oracle.splits.evaluator import SplitStrategy
-from simdev.search.budget import Budget, SpentError
-from simdev.search.layers import Layers
 from simdev.search.soap import flexflow
-from simdev.search.trial import SearchProblem, Trial
+from simdev.search.soap.layers import Layers
+from simdev.search.trial import Budget, SearchProblem, SpentError, Trial
 from split_graphs import cluster, convolutions
 from strategies import drawn
 from test_split_session import limited, make_walk

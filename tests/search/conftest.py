@@ -8,9 +8,8 @@ import pytest
 
 from simdev import Oracle
 from simdev.nouns.strategy import Strategy
-from simdev.search.budget import Budget
 from simdev.search.prepare import Grouped
-from simdev.search.trial import SearchProblem, Trial
+from simdev.search.trial import Budget, SearchProblem, Trial
 
 
 @pytest.fixture

@@ -22,8 +22,15 @@ from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op
 from simdev.search import compare, search
 from simdev.search.pipedream.placer import Execution, executed
-from simdev.search.pipedream.plan import Stage, partition
-from simdev.search.pipedream.profile import Level, Profile, levels_of, machines_of, profile_of
+from simdev.search.pipedream.plan import (
+    Level,
+    Profile,
+    Stage,
+    levels_of,
+    machines_of,
+    partition,
+    profile_of,
+)
 from strategies import UNIT, Tape, drawn, op
 
 PS = 1e-12

@@ -16,8 +16,7 @@ from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
 from simdev.search import search
-from simdev.search.maxload.latency import filled, latency, least
-from simdev.search.maxload.problem import MaxLoadProblem
+from simdev.search.maxload.problem import MaxLoadProblem, filled, latency, least
 from simdev.search.maxload.programs import latency_program
 from strategies import UNIT, Tape, drawn, op
 from test_placers_partition import WORKLOADS, problem
@@ -26,7 +25,7 @@ from waiting import HANGS
 
 def inference(tape: Tape) -> MaxLoadProblem:
     one = problem(tape)
-    return replace(one, backward=(False,) * len(one.names))
+    return replace(one, backward=(False,) * len(one.cost))
 
 
 def best_latency(one: MaxLoadProblem) -> float:
@@ -57,7 +56,6 @@ def test_the_least_latency_is_what_enumeration_finds(one):
 def test_a_unit_waits_for_all_that_comes_in_and_ends_as_one():
     """The CPU runs a and d (3 each), an accelerator b and c (1 each), and every tensor costs 2."""
     one = MaxLoadProblem(
-        names=("a", "b", "c", "d"),
         on_accelerator=(1.0, 1.0, 1.0, 1.0),
         on_cpu=(3.0, 3.0, 3.0, 3.0),
         cost=(2.0, 2.0, 2.0, 2.0),

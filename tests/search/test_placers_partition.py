@@ -22,8 +22,7 @@ from simdev.search.ideals import ideals, leaves
 from simdev.search.maxload.contiguous import Blocks, Split, blocks_of, splits
 from simdev.search.maxload.problem import MaxLoadProblem, problem_of
 from simdev.search.maxload.programs import integer_program
-from simdev.search.pipedream.plan import partition
-from simdev.search.pipedream.profile import Level, Profile, levels_of, profile_of
+from simdev.search.pipedream.plan import Level, Profile, levels_of, partition, profile_of
 from strategies import UNIT, Tape, drawn, op
 
 WORKLOADS = {
@@ -61,7 +60,6 @@ def problem(tape: Tape) -> MaxLoadProblem:
     times = tuple(float(tape.pick(1, 2, 5, 0)) for _ in range(count))
     machines = 1 + tape.number(3)
     return MaxLoadProblem(
-        names=tuple(f"n{i}" for i in range(count)),
         on_accelerator=tuple(inf if tape.number(9) == 8 else one for one in times),
         on_cpu=tuple(3 * one for one in times),
         cost=tuple(float(tape.pick(0, 1, 2)) for _ in range(count)),
@@ -129,7 +127,6 @@ def test_loads_count_each_output_once_on_either_side():
     but the CPU.
     """
     one = MaxLoadProblem(
-        ("a", "b", "c", "d"),
         (1.0, 1.0, 1.0, 1.0),
         (10.0, 10.0, 10.0, 10.0),
         (2.0, 5.0, 5.0, 5.0),
@@ -156,7 +153,7 @@ def test_the_known_optima_of_published_workloads(name):
     )
     assert found.cost.feasible
     task = problem_of(oracle)
-    devices = [oracle.cluster.index[found.strategy.placement[one]] for one in task.names]
+    devices = [oracle.cluster.index[found.strategy.placement[op.name]] for op in oracle.graph.ops]
     assert max(task.loads(devices).values()) == found.objectives["max_load_ms"]
     assert in_order(task, devices)
 

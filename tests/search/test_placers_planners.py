@@ -17,15 +17,14 @@ from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
 from simdev.nouns.structure import before_of, topological
 from simdev.search import search
-from simdev.search.budget import SpentError
 from simdev.search.ideals import bits, ideals, nested, table
 from simdev.search.listing import Timeline
 from simdev.search.maxload.contiguous import blocks_of, splits
 from simdev.search.maxload.problem import MaxLoadProblem
 from simdev.search.pipedream import placer as pipelines
 from simdev.search.pipedream import plan as planner
-from simdev.search.pipedream.plan import partition
-from simdev.search.pipedream.profile import Level, Profile
+from simdev.search.pipedream.plan import Level, Profile, partition
+from simdev.search.trial import SpentError
 from strategies import UNIT, Tape, drawn, op
 from test_placers_partition import best_split, problem
 
@@ -87,7 +86,7 @@ def test_without_time_for_its_integer_program_dnn_latency_is_the_greedy_filling(
 def test_the_best_split_so_far_is_the_answer(name, monkeypatch):
     pytest.importorskip("scipy")
     due = out_of_time(2)  # enough for the linear order of so small a graph
-    monkeypatch.setattr("simdev.search.budget.Budget.require_time", lambda budget: due())
+    monkeypatch.setattr("simdev.search.trial.Budget.require_time", lambda budget: due())
     found = search(ring(), name, seconds=100)
     assert found.provenance["ended"] != "done"
     assert found.objectives["max_load_ms"] == pytest.approx((16 + 2) / 1e9)
@@ -215,7 +214,6 @@ def test_a_linear_order_is_cut_as_enumeration_cuts_it(one):
 def test_what_does_not_fit_along_one_order_is_said_so():
     """Nothing fits of eight ops that nothing orders, of which each is as large as a device."""
     one = MaxLoadProblem(
-        names=tuple("abcdefgh"),
         on_accelerator=(1.0,) * 8,
         on_cpu=(inf,) * 8,
         cost=(0.0,) * 8,

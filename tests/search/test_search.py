@@ -20,8 +20,8 @@ from simdev.nouns.graph import Graph
 from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost
 from simdev.search import METHODS, blackbox, confirm, search
-from simdev.search.budget import SpentError
 from simdev.search.sampling import sampled
+from simdev.search.trial import SpentError
 from strategies import UNIT, op
 
 SEARCHES = ["random", "greedy", "annealing", "cross-entropy"]

@@ -13,7 +13,7 @@ from simdev import Oracle
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
 from simdev.search import search
-from simdev.search.adaptive import MOST, UNIFORM, Clusters, Mixture
+from simdev.search.annealing import MOST, UNIFORM, Clusters, Mixture
 from simdev.search.features import group_edges
 from strategies import UNIT, op
 from toys import toy, until_optimum

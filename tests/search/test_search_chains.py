@@ -17,9 +17,9 @@ import simdev.search.blackbox
 from simdev import Oracle, Scenario, load_scenario
 from simdev.ground.errors import InputError
 from simdev.search import METHODS, Result, search
-from simdev.search.budget import Budget
 from simdev.search.chains import Chain, _dealt, exchanged
 from simdev.search.space import WORST
+from simdev.search.trial import Budget
 from toys import optimum, toy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,11 +15,10 @@ import pytest
 
 from simdev import Oracle
 from simdev.ground.errors import InputError
-from simdev.learn.colocrl.settings import Settings
+from simdev.learn.settings import ColocRLSettings as Settings
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
-from simdev.search import Result, search
-from simdev.search.learning import needs
+from simdev.search import Result, learners, search
 from strategies import UNIT
 from toys import RANDOM_MEDIAN, WITHIN, toy, until_optima
 
@@ -133,6 +132,6 @@ def test_published_settings_are_the_papers():
 
 
 def test_without_pytorch_it_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(needs, "find_spec", lambda name: None)
+    monkeypatch.setattr(learners, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r'^colocrl needs PyTorch: pip install "simdev\[torch\]"$'):
         search(toy(), "colocrl", 20)

@@ -14,13 +14,10 @@ import pytest
 from simdev import Oracle, Scenario, load_scenario
 from simdev.nouns.strategy import Configuration, Strategy
 from simdev.search import confirm, search
-from simdev.search.budget import SpentError
-from simdev.search.layers import Layers
-from simdev.search.soap.exhaustive import Bounds, branch_and_bound
+from simdev.search.soap.exhaustive import Bounds, PartTimes, Scopes, branch_and_bound, covering
 from simdev.search.soap.flexflow import Space, space_of, walks
-from simdev.search.soap.parts import PartTimes, Scopes, covering
-from simdev.search.soap.spread import entries
-from simdev.search.trial import Trial
+from simdev.search.soap.layers import Layers, entries
+from simdev.search.trial import SpentError, Trial
 
 P100 = {"preset": "flexflow-p100", "nodes": 1}
 MODELS = {"lenet": {}, "rnnlm": {"length": 2}, "alexnet": {"batch": 64}}
@@ -181,7 +178,7 @@ def test_a_table_too_large_only_weakens_bounds():
     steps = simulated(oracle, space, Strategy())
     parts = PartTimes(oracle, space, most=3)
     parts.fill()
-    assert len(parts.ops) < len(PartTimes(oracle, space).ops)
+    assert len(parts.duration) < len(PartTimes(oracle, space).duration)
     rows = np.array(list(product(*map(range, steps.shape[:-1]))), np.int64)
     assert (Bounds(parts, steps.ndim).below(rows, 2**62).reshape(steps.shape) <= steps).all()
 

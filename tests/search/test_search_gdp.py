@@ -13,9 +13,9 @@ import torch
 import measured_gnmt
 from simdev import Oracle
 from simdev.learn import train
-from simdev.learn.gdp.policy import Attention, Network, inputs_of
-from simdev.learn.gdp.rule import Proximal
-from simdev.learn.gdp.settings import Settings
+from simdev.learn.gdp import Attention, Network, inputs_of
+from simdev.learn.rules import Proximal
+from simdev.learn.settings import GDPSettings as Settings
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import Result, search

@@ -12,12 +12,11 @@ import torch
 
 from simdev import Oracle
 from simdev.ground.errors import InputError
-from simdev.learn.hdp.learner import WIDTH, Hierarchical, Ops, bands, ops_of, pure
-from simdev.learn.hdp.settings import Settings
-from simdev.learn.networks.controllers import Controller, weights_of
-from simdev.learn.networks.rules import Reinforce
-from simdev.learn.networks.seq2seq import Seq2Seq, inputs_of
-from simdev.learn.networks.signals import FAILING
+from simdev.learn.hdp import WIDTH, Hierarchical, Ops, bands, ops_of, pure
+from simdev.learn.rules import FAILING, Reinforce
+from simdev.learn.seq2seq import Seq2Seq, inputs_of
+from simdev.learn.settings import HDPSettings as Settings
+from simdev.learn.training import Controller, weights_of
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import search
@@ -195,7 +194,7 @@ def test_with_groups_frozen_it_is_colocrls_update():
     settings = replace(TINY, groups=6, homing=1e4, entropy=2.0)
     policy = policy_of(oracle, settings, loud=1.0)
     inputs = inputs_of(features_of(oracle).groups)
-    colocrl = Seq2Seq(inputs, allowed(oracle), settings.network, seed=5)
+    colocrl = Seq2Seq(inputs, allowed(oracle), settings, seed=5)
     policy.placer = colocrl.placer
     policy.described = lambda groupings: colocrl.rows().expand(len(groupings), -1, -1).detach()
     rule, gains = Reinforce(0.9, 2.0, 0), np.linspace(-1.0, 1.0, 7)

@@ -17,13 +17,10 @@ from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Host
 from simdev.nouns.graph import Graph, Tensor
 from simdev.oracle import Cost
-from simdev.search import METHODS, confirm, search
-from simdev.search.budget import Budget, SpentError
-from simdev.search.learning import beginning, needs
-from simdev.search.learning.beginning import begin, by_group
-from simdev.search.learning.settings import resolved
-from simdev.search.running import problem_of
-from simdev.search.trial import Trial
+from simdev.search import METHODS, confirm, learners, search
+from simdev.search.learners import resolved
+from simdev.search.run import HANDFUL, begin, problem_of
+from simdev.search.trial import Budget, SpentError, Trial
 from tiny_learner import Settings
 from toys import optimum, toy
 
@@ -204,7 +201,7 @@ def test_an_interrupted_warm_start_keeps_its_best(monkeypatch):
         trial.score(np.zeros(6, np.int64))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simdev.search.blackbox.annealing", interrupted)
+    monkeypatch.setattr("simdev.search.annealing.annealing", interrupted)
     result = search(toy(), "tiny", warm="annealing")
     assert result.provenance["ended"] == "interrupted"
     assert result.cost == toy()(np.zeros(6, np.int64))
@@ -238,7 +235,7 @@ def test_starts_in_place_of_a_plan_stay_within_the_budget_too(monkeypatch):
 def test_a_split_group_goes_where_most_of_its_time_is_and_is_scored_too(monkeypatch):
     """Co-placement joins a, b and t: 202 ps on one device with s, where b apart makes it 102."""
     problem = grouped(fork()).problem
-    row, split = by_group(problem, np.array([0, 0, 1, 1]))
+    row, split = problem.by_group(np.array([0, 0, 1, 1]))
     assert (row.tolist(), split) == ([0, 1], True)  # b and t take 101 ps, a 100
     tiny_learner.register(monkeypatch, "coplace")
     result = search(fork(), "tiny", 50, warm="greedy")
@@ -250,7 +247,7 @@ def test_a_split_group_goes_where_most_of_its_time_is_and_is_scored_too(monkeypa
 
 
 def test_a_group_that_is_not_split_stays_where_it_stands():
-    row, split = by_group(grouped(fork()).problem, np.array([0, 1, 1, 1]))
+    row, split = grouped(fork()).problem.by_group(np.array([0, 1, 1, 1]))
     assert (row.tolist(), split) == ([0, 1], False)
 
 
@@ -260,7 +257,7 @@ def test_auto_begins_at_the_best_start_only_where_random_placements_are_worse(tr
     assert begin(dear).tolist() == [0] * 7
     assert begin(cheap) is None
     for trial in (dear, cheap):
-        assert trial.distinct <= 1 + beginning.HANDFUL
+        assert trial.distinct <= 1 + HANDFUL
         assert trial.budget.evaluations >= trial.distinct
 
 
@@ -319,7 +316,7 @@ def test_versions_of_what_learns_are_told():
 
 def test_a_learner_without_pytorch_is_refused_before_anything_is_evaluated(monkeypatch):
     monkeypatch.setitem(METHODS, "tiny", replace(METHODS["tiny"], torch=True))
-    monkeypatch.setattr(needs, "find_spec", lambda name: None)
+    monkeypatch.setattr(learners, "find_spec", lambda name: None)
     counts = list[int]()
     for warm in ("auto", "greedy"):
         with pytest.raises(InputError, match=r"^tiny needs PyTorch: "):

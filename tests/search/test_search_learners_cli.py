@@ -141,7 +141,7 @@ def test_where_nothing_was_learned_yet_the_best_is_written_and_no_policy(
         trial.score(trial.problem.choices[0][:1].repeat(6))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simdev.search.blackbox.annealing", interrupted)
+    monkeypatch.setattr("simdev.search.annealing.annealing", interrupted)
     (scenario / "p.safetensors").write_text("as it was")
     outputs = ("-o", "best.json", "--save-policy", "p.safetensors")
     assert search("--warm", "annealing", *outputs) == 0

@@ -9,19 +9,39 @@ import pytest
 import torch
 
 from simdev.ground.errors import InputError
-from simdev.learn.networks.controllers import Controller, set_weights, weights_of
-from simdev.learn.networks.keeping import keep
-from simdev.learn.networks.policy import Policy, Tabular, chosen, entropies
-from simdev.learn.networks.rules import Reinforce
-from simdev.learn.networks.seq2seq import Seq2Seq, inputs_of
-from simdev.learn.networks.sizes import Network, Training
-from simdev.learn.networks.training import imitate
+from simdev.learn.policy import BARRED, Policy, chosen, entropies, inverse, likeliest
+from simdev.learn.rules import Reinforce
+from simdev.learn.seq2seq import Seq2Seq, inputs_of
+from simdev.learn.settings import PlacerSettings
+from simdev.learn.training import Controller, imitate, keep, set_weights, weights_of
 from simdev.search import search
-from simdev.search.budget import Budget
 from simdev.search.features import features_of
 from simdev.search.policy import SavedPolicy
-from simdev.search.trial import Learning
+from simdev.search.trial import Budget, Learning
 from toys import toy
+
+
+class Tabular(Policy):
+    """Independent choices: a softmax over logits u [G, D] for each group, all 0 at first."""
+
+    def __init__(self, allowed: np.ndarray) -> None:
+        super().__init__(allowed)
+        self.logits = torch.nn.Parameter(torch.zeros(self.groups, self.devices))
+
+    def _masked(self) -> torch.Tensor:
+        return self.logits.masked_fill(~self.allowed, BARRED)
+
+    def forward(self, placements: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities [n, G, D], the same for all n placements."""
+        return self._masked().log_softmax(-1).expand(len(placements), -1, -1)
+
+    def _sampled(self, uniforms: torch.Tensor) -> torch.Tensor:
+        chances = self._masked().softmax(-1).expand(len(uniforms), -1, -1)
+        return inverse(chances, uniforms)
+
+    def _decoded(self) -> torch.Tensor:
+        return likeliest(self._masked())
+
 
 ALL = torch.tensor(list(product(range(2), repeat=3)))  # of 3 groups on 2 devices
 SIGNALS = np.array([1.0, 0.8, 1.3, 1.1, 0.9, 1.7, 1.2, 1.05])
@@ -33,7 +53,8 @@ def toy_policy(attention: str = "dot", barred: bool = False, loud: float = 1.5) 
     if barred:
         allowed[2, 0] = allowed[4, 1:] = False
     groups = features_of(toy()).groups
-    policy = Seq2Seq(inputs_of(groups), allowed, Network(8, 4, attention, 2.0, 5.0, 1.0), seed=3)
+    settings = PlacerSettings(8, 4, attention, 2.0, forget=0.0, bound=5.0)
+    policy = Seq2Seq(inputs_of(groups), allowed, settings, seed=3)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.mul_(loud)
@@ -155,9 +176,9 @@ def test_chances_of_a_tabular_policy_are_independent():
 
 def test_a_placement_is_imitated_until_few_groups_differ():
     policy, placement = toy_policy(loud=1.0), np.array([2, 0, 1, 1, 0, 2])
-    training = Training(samples=4, controllers=1, rate=0.03, clip=1.0, differing=0.2, decodes=1)
-    updates, differing = imitate(Budget(), policy, placement, training)
-    assert 0 < updates < 300
+    imitated = imitate(Budget(), policy, placement, 0.03, 0.2)
+    differing = imitated["differing"]
+    assert 0 < imitated["updates"] < 300
     assert differing <= 0.2
     uniforms = torch.from_numpy(np.random.default_rng(2).random((500, 6)))
     away = (policy.sample(uniforms).numpy() != placement).sum(1).mean()

@@ -11,7 +11,7 @@ import pytest
 
 from simdev import Oracle
 from simdev.ground.errors import InputError
-from simdev.learn.placeto.settings import Settings
+from simdev.learn.settings import PlacetoSettings as Settings
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import search
@@ -21,7 +21,7 @@ from toys import RANDOM_MEDIAN, toy, until_optima
 
 torch = pytest.importorskip("torch")
 from simdev.learn.placeto import learner as placeto  # noqa: E402
-from simdev.learn.placeto import network, returns, structure  # noqa: E402
+from simdev.learn.placeto import network  # noqa: E402
 
 TINY = {"hidden": 4, "rounds": 1, "episodes": 2, "refresh": 2, "epochs": 1, "parts": 1}
 
@@ -62,7 +62,7 @@ def chances(
     policy = network.PlacetoNetwork(3, chosen, seed=1)
     visited = torch.zeros(1, 1, len(nodes))
     rows = torch.from_numpy(devices)[None, None], visited, torch.from_numpy(groups)[None]
-    graph = structure.structure_of(nodes, chosen.pooling == "mean")
+    graph = network.structure_of(nodes, chosen.pooling == "mean")
     with torch.no_grad():
         return policy(graph, network.States(*rows))[0, 0].numpy()
 
@@ -93,15 +93,15 @@ def test_the_same_weights_place_twenty_groups_and_five_hundred():
 def test_returns_are_what_the_step_gains_until_the_end():
     values = np.random.default_rng(0).random((3, 9))
     gains = values[:, :-1] - values[:, 1:]
-    assert np.allclose(returns.returns(gains), values[:, :-1] - values[:, -1:])
+    assert np.allclose(placeto.returns(gains), values[:, :-1] - values[:, -1:])
     least = np.array([[min(row[i + 1 :]) for i in range(8)] for row in values])
-    assert np.allclose(returns.returns(gains, "best"), values[:, :-1] - least)
+    assert np.allclose(placeto.returns(gains, "best"), values[:, :-1] - least)
     by_hand = gains[:, 5] + 0.5 * gains[:, 6] + 0.25 * gains[:, 7]
-    assert np.allclose(returns.returns(gains, "end", 0.5)[:, 5], by_hand)
+    assert np.allclose(placeto.returns(gains, "end", 0.5)[:, 5], by_hand)
 
 
 def test_the_baseline_is_the_mean_at_the_same_visit_of_the_last_episodes():
-    baseline = returns.Baseline(history=3)
+    baseline = placeto.Baseline(history=3)
     gained = np.arange(8.0).reshape(4, 2)
     assert np.allclose(baseline.advantages(gained[:1]), [[-0.5, 0.5]])
     assert np.allclose(baseline.advantages(gained[1:]), gained[1:] - gained[1:].mean(axis=0))

@@ -16,8 +16,8 @@ from forks import forks
 from simdev.ground.errors import InputError
 from simdev.search import SavedPolicy, load_policy, search
 from simdev.search.features import VERSION
-from simdev.search.learners import EVALUATED
 from simdev.search.policy import tied_to
+from simdev.search.run import EVALUATED
 from toys import toy
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="policies are kept by safetensors")

@@ -12,8 +12,8 @@ import torch
 from forks import forks
 from simdev import Oracle
 from simdev.ground.errors import InputError
-from simdev.learn.networks import ppo
-from simdev.learn.post import Post, Settings, advantages, ascended, gradient, stepped, surrogate
+from simdev.learn import rules
+from simdev.learn.post import Post, Settings, advantages, ascended, gradient, stepped
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
 from simdev.nouns.taskgraph import Floats, Ints
@@ -24,6 +24,21 @@ from strategies import UNIT, op
 from toys import RANDOM_MEDIAN, WITHIN, optimum, toy, until_optima
 
 GROUPS, DEVICES, BATCH = 7, 3, 10
+
+
+def surrogate(
+    chance: Floats, old: Floats, placements: Ints, gains: Floats, clip: float, kl: float
+) -> float:
+    """The objective of which ``gradient`` is the slope, with ratios r = new chance / old chance of
+    the devices that were drawn.
+    """
+    groups = np.arange(len(chance))
+    ratio = chance[groups, placements] / old[groups, placements]
+    gain = gains[:, None]
+    least = np.minimum(ratio * gain, np.clip(ratio, 1.0 - clip, 1.0 + clip) * gain)
+    is_old = old > 0
+    divergence = float((old[is_old] * np.log(old[is_old] / chance[is_old])).sum())
+    return float(least.sum() / len(placements)) - kl * divergence
 
 
 def drawn(seed: int) -> tuple[Floats, Floats, Ints, Floats]:
@@ -217,7 +232,7 @@ def test_what_it_imitates_is_left_by_a_few_groups_only(trial_of):
 def learner_options(warm):
     from simdev.search.trial import Learning
 
-    return Learning(Settings(), warm)
+    return Learning(Settings(), warm=warm)
 
 
 def test_it_ends_where_nothing_new_is_sampled():
@@ -258,7 +273,7 @@ def test_the_objective_is_that_of_networks():
     new, old, rows, gains = drawn(0)
     groups = range(GROUPS)
     logs = [torch.tensor(np.log(chance[groups, rows])) for chance in (new, old)]
-    value = ppo.surrogate(*logs, torch.tensor(gains), 0.2)
+    value = rules.surrogate(*logs, torch.tensor(gains), 0.2)
     assert surrogate(new, old, rows, gains, 0.2, 0.0) == pytest.approx(value.item())
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from simdev.learn.networks import ppo
+from simdev.learn import rules
 
 
 def tensor(*rows: object) -> torch.Tensor:
@@ -29,9 +29,9 @@ def chosen(logits: torch.Tensor, devices: torch.Tensor) -> torch.Tensor:
 def test_ratios_are_1_at_the_policy_that_sampled():
     logits, devices, advantages = sampled()
     log_chosen = chosen(logits, devices)
-    assert torch.equal(ppo.ratios(log_chosen, log_chosen), torch.ones(40, 5).double())
-    assert ppo.divergence(log_chosen, log_chosen) == 0
-    gain = ppo.surrogate(log_chosen, log_chosen, advantages, 0.2)
+    assert torch.equal(rules.ratios(log_chosen, log_chosen), torch.ones(40, 5).double())
+    assert rules.divergence(log_chosen, log_chosen) == 0
+    gain = rules.surrogate(log_chosen, log_chosen, advantages, 0.2)
     assert gain.item() == pytest.approx(5 * advantages.mean().item())
 
 
@@ -40,7 +40,7 @@ def test_the_first_gradient_is_that_of_the_policy_gradient():
     log_chosen = chosen(logits, devices)
     zero = torch.zeros_like(log_chosen)
     (ours,) = torch.autograd.grad(
-        ppo.loss(log_chosen, log_chosen, zero, advantages, 0.2, penalty=0.5), logits
+        rules.loss(log_chosen, log_chosen, zero, advantages, 0.2, penalty=0.5), logits
     )
     reinforce = -(advantages * chosen(logits, devices).sum(1)).mean()
     (theirs,) = torch.autograd.grad(reinforce, logits)
@@ -62,7 +62,7 @@ def test_the_first_gradient_is_that_of_the_policy_gradient():
 def test_clipping_by_hand(ratio, advantage, gain, slope):
     old = tensor([math.log(0.4)])
     log_chosen = (old + math.log(ratio)).requires_grad_()
-    result = ppo.surrogate(log_chosen, old, tensor(advantage), 0.2)
+    result = rules.surrogate(log_chosen, old, tensor(advantage), 0.2)
     result.backward()
     assert result.item() == pytest.approx(gain)
     assert log_chosen.grad is not None
@@ -73,7 +73,7 @@ def test_every_stage_has_its_ratio():
     """The product of 2 and 1/2 is 1: as one ratio nothing would be clipped."""
     old = tensor([-1.0, -1.0], [-1.0, -1.0])
     log_chosen = old + tensor([math.log(2), -math.log(2)], [0.0, 0.0])
-    gain = ppo.surrogate(log_chosen, old, tensor(1.0, 0.0), 0.2)
+    gain = rules.surrogate(log_chosen, old, tensor(1.0, 0.0), 0.2)
     assert gain.item() == pytest.approx((1.2 + 0.5) / 2)
 
 
@@ -82,7 +82,7 @@ def test_no_gradient_runs_through_the_old_policy():
     old, log_chosen = chosen(logits, devices), chosen(logits.detach(), devices)
     log_chosen.requires_grad_()
     zero = torch.zeros_like(old)
-    ppo.loss(log_chosen, old, zero, advantages, 0.2, penalty=1.0).backward()
+    rules.loss(log_chosen, old, zero, advantages, 0.2, penalty=1.0).backward()
     assert logits.grad is None
 
 
@@ -90,7 +90,7 @@ def test_the_divergence_is_that_of_the_distributions():
     """Weighted by how often the old policy chooses each device, it is KL(old || new)."""
     old, new = tensor([0.2, 0.5, 0.3])[0], tensor([0.4, 0.4, 0.2])[0]
     exact = (old * (old / new).log()).sum().item()
-    terms = [ppo.divergence(new[d].log()[None, None], old[d].log()[None, None]) for d in range(3)]
+    terms = [rules.divergence(new[d].log()[None, None], old[d].log()[None, None]) for d in range(3)]
     assert sum(p * t.item() for p, t in zip(old.tolist(), terms, strict=True)) == pytest.approx(
         exact
     )
@@ -100,7 +100,7 @@ def test_the_divergence_is_that_of_the_distributions():
 def test_the_loss_counts_entropy_and_divergence():
     old = tensor([-1.0, -1.0])
     log_chosen, entropies = old + tensor([0.1, 0.0]), tensor([0.5, 0.25])
-    gain = ppo.surrogate(log_chosen, old, tensor(2.0), 0.2).item()
-    kl = ppo.divergence(log_chosen, old).item()
-    total = ppo.loss(log_chosen, old, entropies, tensor(2.0), 0.2, entropy=0.1, penalty=3.0)
+    gain = rules.surrogate(log_chosen, old, tensor(2.0), 0.2).item()
+    kl = rules.divergence(log_chosen, old).item()
+    total = rules.loss(log_chosen, old, entropies, tensor(2.0), 0.2, entropy=0.1, penalty=3.0)
     assert total.item() == pytest.approx(-gain - 0.1 * 0.375 + 3.0 * kl)

@@ -15,10 +15,9 @@ from simdev.ground.errors import InputError
 from simdev.nouns.strategy import Strategy
 from simdev.search import confirm, search
 from simdev.search.elimination import Term, minimise, total
-from simdev.search.layers import Layers
 from simdev.search.soap.flexflow import space_of
+from simdev.search.soap.layers import Layers, entries
 from simdev.search.soap.optcnn import named, tables_of
-from simdev.search.soap.spread import entries
 from strategies import Tape, drawn
 
 P100 = {"preset": "flexflow-p100", "nodes": 1}

@@ -12,10 +12,10 @@ import torch
 
 from simdev import Oracle
 from simdev.ground.errors import InputError
-from simdev.learn.networks.signals import FAILING
-from simdev.learn.spotlight import learner as spotlight
-from simdev.learn.spotlight.learner import ByStage
-from simdev.learn.spotlight.settings import Settings
+from simdev.learn import rules, seq2seq, training
+from simdev.learn.rules import FAILING
+from simdev.learn.seq2seq import ByStage
+from simdev.learn.settings import SpotlightSettings as Settings
 from simdev.nouns.cluster import Cluster, Link
 from simdev.search import Result, search
 from toys import RANDOM_MEDIAN, WITHIN, optimum, toy, until_optima
@@ -44,8 +44,8 @@ def batches(monkeypatch) -> list[dict[str, Any]]:
         seen[-1]["old"].append(old.clone())
         return loss(self, new, old, *rest)
 
-    monkeypatch.setattr(spotlight.ByStage, "advantages", spy_advantages)
-    monkeypatch.setattr(spotlight.ByStage, "loss", spy_loss)
+    monkeypatch.setattr(rules.ByStage, "advantages", spy_advantages)
+    monkeypatch.setattr(rules.ByStage, "loss", spy_loss)
     return seen
 
 
@@ -118,10 +118,23 @@ def test_advantages_by_hand():
     assert plain.advantages(np.array([5.0, 5.0])).tolist() == [-1.0, -1.0]
 
 
-def test_settings_reach_the_network_and_the_training():
-    settings = replace(Settings.published(), samples=7)
-    assert (settings.network.hidden, settings.network.attention) == (512, "additive")
-    assert (settings.training.samples, settings.training.overflow_fails) == (7, False)
-    assert settings.training.clip == settings.norm != settings.clip
+def test_settings_reach_the_network_and_the_training(monkeypatch):
+    seen: list[tuple[Any, ...]] = []
+    loop = training.Loop.__init__
+
+    def spy(self: training.Loop, *given: Any) -> None:
+        loop(self, *given)
+        seen.append((self, *given))
+
+    monkeypatch.setattr(training.Loop, "__init__", spy)
+    settings = replace(Settings(), hidden=8, attention="additive", samples=7, norm=0.5)
+    searched(toy(), 20, settings=settings)
+    ((started, _, policy, _, norm, overflow_fails),) = seen
+    assert policy.placer.decoder.hidden_size == 8
+    assert isinstance(policy.placer.attention, seq2seq.Additive)
+    assert sum(map(len, started._shares)) == 7
+    assert (norm, overflow_fails) == (settings.norm, False)
+    assert norm != settings.clip
+    assert (Settings.published().hidden, Settings.published().attention) == (512, "additive")
     with pytest.raises(InputError, match="hidden"):
         searched(toy(), 10, settings="hidden=0")

@@ -14,10 +14,9 @@ import pytest
 
 import tiny_learner
 from simdev.ground.errors import InputError
-from simdev.search import search
-from simdev.search.budget import Budget
-from simdev.search.learning import workers
-from simdev.search.learning.workers import KEPT, Workers
+from simdev.search import search, workers
+from simdev.search.trial import Budget
+from simdev.search.workers import KEPT, Workers
 from toys import toy
 
 joblib = pytest.importorskip("joblib", reason="more than one job needs joblib")

@@ -57,7 +57,6 @@ def test_an_interrupt_ends_the_wait(monkeypatch):
 # The solver's trouble
 
 TROUBLING = MaxLoadProblem(  # on which HiGHS 1.12 ends with "Solve error" after its presolve
-    names=("a", "b", "c"),
     on_accelerator=(53.11042367293892, 61.63051579580237, 1.0),
     on_cpu=(inf,) * 3,
     cost=(0.0001, 0.0, 0.0),

@@ -13,15 +13,15 @@ from typing import Literal, Self
 import numpy as np
 import pytest
 
-from simdev.learn.networks.evaluation import use
+from simdev.learn.rules import use
 from simdev.nouns.taskgraph import Floats, Ints
 from simdev.search import METHODS, SavedPolicy
-from simdev.search.learning.workers import Workers
 from simdev.search.methods import Method
 from simdev.search.policy import tied_to
 from simdev.search.sampling import likeliest, sampled, uniform
 from simdev.search.space import rank_of
 from simdev.search.trial import Trial
+from simdev.search.workers import Workers
 
 
 @dataclass(frozen=True)

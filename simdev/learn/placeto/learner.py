@@ -1,27 +1,274 @@
-"""The learner: REINFORCE over episodes of improvement, with a baseline for each visit."""
+"""Placeto's learner: REINFORCE over episodes of improvement, with a baseline for each visit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
+from math import log
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...nouns.taskgraph import Floats, Ints
-from ...search.policy import SavedPolicy
-from ...search.sampling import PATIENCE, sampled, uniform
-from ...search.trial import Trial
-from ..networks import ppo
-from ..networks.controllers import one_thread
-from ..networks.evaluation import use
-from ..networks.keeping import keep
-from ..networks.policy import chosen, entropies
-from .episodes import Played, Task, by_chance, by_luck, play
-from .network import PlacetoNetwork, States
-from .returns import returns, scaled
-from .settings import Settings
+from ...oracle import Cost, Oracle
+from ...search.features import features_of
+from ...search.sampling import sampled, uniform
+from ...search.space import IMPOSSIBLE, relative_excess
+from ...search.trial import REFUSED, Trial, best_start, rounds
+from ..policy import chosen, entropies, inverse, likeliest
+from ..rules import ratios, reference_ps, use
+from ..settings import PlacetoSettings
+from ..training import adam_of, descend, keep, one_thread
+from .network import PlacetoNetwork, States, structure_of
+
+MOST = 10.0  # best single devices; the code's limit is 10 s, for steps of about a second
+
+
+def badness(oracle: Oracle, cost: Cost, reference: float, settings: PlacetoSettings) -> float:
+    """How bad a placement is: its step over ``reference`` [ps] plus the penalty for what does not
+    fit, at most MOST, or the logarithm of that. What cannot be is as bad as can be.
+    """
+    if cost is IMPOSSIBLE:
+        value = MOST
+    else:
+        excess = relative_excess(oracle, cost)
+        value = min(cost.step_ps / reference + settings.penalty * excess, MOST)
+    return log(max(value, 1e-9)) if settings.scale == "log" else value
+
+
+def returns(gains: Floats, goal: str = "end", discount: float = 1.0) -> Floats:
+    """The returns [n, T] of T visits, of what each gained: how bad the placement was before it,
+    minus after it.
+
+    Until the "end" of the episode they are sums of the gains of this visit and the later ones, each
+    further visit worth ``discount`` times as much: without a discount they telescope to t_i -
+    t_end. Until the "best", the largest such sum up to any later visit: t_i minus the least t_j.
+    """
+    sums = gains.copy()
+    for visit in range(gains.shape[1] - 2, -1, -1):
+        later = discount * sums[:, visit + 1]
+        sums[:, visit] += np.maximum(later, 0.0) if goal == "best" else later
+    return sums
+
+
+class Baseline:
+    """The mean return at each visit over the last ``history`` episodes, of a graph."""
+
+    def __init__(self, history: int) -> None:
+        self._kept = deque[Floats](maxlen=history)
+
+    def advantages(self, gained: Floats) -> Floats:
+        """How much more than the baseline each visit of these episodes [n, T] gained.
+
+        They are themselves among the last episodes (as in the code, where workers wait for each
+        other); a first one alone is compared with its own mean over all visits (ours).
+        """
+        self._kept.extend(gained)
+        rows = np.stack(self._kept)
+        mean = rows.mean(axis=0) if len(rows) > 1 else np.full(rows.shape[1], rows.mean())
+        advantages: Floats = gained - mean
+        return advantages
+
+
+def scaled(advantages: Floats) -> Floats:
+    """Advantages divided by their root mean square; all 0 stay 0."""
+    size = float(np.sqrt(np.square(advantages).mean()))
+    return advantages / size if size > 0 else advantages
+
+
+Choice = Callable[[Tensor, int], Tensor]
+"""Devices [E, n] of log-probabilities [E, n, D] at visits from a number on."""
+
+Visits = Sequence[tuple[int, Ints]]  # each a group with its devices [E]
+
+
+class Task:
+    """A graph of a training: its structure, its baseline, and where its episodes begin."""
+
+    def __init__(self, trial: Trial, settings: PlacetoSettings, start: str) -> None:
+        self.trial, self.settings, self._start = trial, settings, start
+        self.structure = structure_of(
+            features_of(trial.problem.oracle).groups, settings.pooling == "mean"
+        )
+        self.baseline = Baseline(settings.history)
+        self.reference, self.idle = reference_ps(trial), 0
+        self._single = self._best_start() if start in ("best", "single") else None
+
+    @property
+    def visits(self) -> list[Ints]:
+        """The groups that each message passing serves, in their order: all groups, pass after
+        pass.
+        """
+        size, order = self.settings.refresh, self.structure.order
+        part = [order[at : at + size] for at in range(0, len(order), size)]
+        return part * self.settings.passes
+
+    def start(self) -> Ints:
+        """The placement (devices by group) at which an episode begins.
+
+        Ours: where ``idle`` updates in a row met nothing new, 2, 4, 8 .. groups of the best so far
+        are sent anywhere: all moves from there are known, and most of them lose.
+        """
+        problem, base = self.trial.problem, self.trial.best.base
+        if self._start == "best" and base is not None:
+            placement = problem.by_group(base[0])[0]
+            if self.idle:
+                random, count = self.trial.budget.random, len(placement)
+                moved = random.permutation(count)[: 2 ** min(self.idle, 16)]
+                drawn = sampled(uniform(problem.allowed), random.random(count))
+                placement[moved] = drawn[moved]
+            return placement
+        if self._start == "single" and self._single is not None:
+            return self._single.copy()
+        if self._start == "first":
+            return np.array([able[0] for able in problem.choices], np.int64)
+        even = uniform(problem.allowed)
+        return sampled(even, self.trial.budget.random.random(len(even)))
+
+    def bad(self, placement: Ints) -> float:
+        """How bad a placement is, evaluated where it was not before. Raises SpentError."""
+        cost = self.trial.score_once(placement)
+        return badness(self.trial.problem.oracle, cost, self.reference, self.settings)
+
+    def begins(self, placements: Ints, groups: Ints) -> Floats | None:
+        """When groups start [E, G], from the first of the visited ones on, over the latest; None
+        where the settings do without. What starts is evaluated already: this counts as none.
+        """
+        if not self.settings.starts:
+            return None
+        rows = np.zeros(placements.shape)
+        for row, placement in zip(rows, placements, strict=True):
+            try:
+                row[:] = self.trial.problem.oracle.starts(placement).group_ps
+            except REFUSED:  # it starts nowhere
+                continue
+        latest = np.maximum(rows.max(axis=1, keepdims=True), 1.0)
+        begins: Floats = (rows - rows[:, groups].min(axis=1, keepdims=True)) / latest
+        return begins
+
+    def _best_start(self) -> Ints | None:
+        column = best_start(self.trial)
+        return None if column is None else self.trial.problem.by_group(column)[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """E episodes that ended: ``states`` of their W moments, ``devices`` [W, E, n] that were chosen,
+    ``counts`` [W, n] whether there was a visit (the last moment of a pass may have fewer), their
+    log-probabilities [W, E, n], and ``gains`` [E, T], how bad the placement was before each visit
+    minus after it; 0 for visits that were taken back, or that were evaluated with a later one.
+    """
+
+    states: States
+    devices: Tensor
+    counts: Tensor
+    log_chosen: Tensor
+    gains: Floats
+
+
+def play(network: PlacetoNetwork, task: Task, count: int, choose: Choice, every: int = 1) -> Played:
+    """Play ``count`` episodes side by side, evaluated after ``every`` visits of a message passing.
+    Raises SpentError.
+    """
+    placements = np.stack([task.start() for _ in range(count)])
+    bad, gains = np.array([task.bad(row) for row in placements]), list[Floats]()
+    moments = list[tuple[States, Tensor, Tensor]]()
+    visited, begun = np.zeros(placements.shape, np.float32), 0
+    for groups in task.visits:
+        if visited[0, groups].any():  # another pass
+            visited[:] = 0.0
+        state = _state(task, placements, visited, groups)
+        with torch.inference_mode():
+            log_chances = network(task.structure, state)[0]
+            devices = choose(log_chances, begun)
+            log_chosen = log_chances.gather(-1, devices[..., None])[..., 0]
+        moments.append((state, devices, log_chosen))
+        visits = list(zip(groups.tolist(), devices.numpy().T, strict=True))
+        together = [visits[at : at + every] for at in range(0, len(visits), every)]
+        bad = _moved(task, placements, bad, together, gains)
+        visited[:, groups] = 1.0
+        begun += len(groups)
+    return _played(moments, task.settings.refresh, np.stack(gains, axis=1))
+
+
+def _state(task: Task, placements: Ints, visited: np.ndarray, groups: Ints) -> States:
+    """One moment of the episodes."""
+    begins = task.begins(placements, groups)
+    return States(
+        torch.from_numpy(placements.copy())[None],
+        torch.from_numpy(visited.copy())[None],
+        torch.from_numpy(groups)[None],
+        None if begins is None else torch.from_numpy(begins.astype(np.float32))[None],
+    )
+
+
+def _moved(
+    task: Task, placements: Ints, bad: Floats, visits: Sequence[Visits], gains: list[Floats]
+) -> Floats:
+    """How bad the placements [E, G] are after some visits, evaluated after each of ``visits``; they
+    are changed, and what each visit gained is added to ``gains``: nothing, where it is taken back.
+    """
+    best, least, first = placements.copy(), bad, len(gains)
+    kept = np.full(len(bad), first)  # how many visits lead to the best
+    for together in visits:
+        after, before = bad.copy(), placements.copy()
+        for group, devices in together:
+            placements[:, group] = devices
+        # To keep a group where it is changes nothing, and needs no evaluation.
+        for episode in np.flatnonzero((placements != before).any(axis=1)):
+            after[episode] = task.bad(placements[episode])
+        gains += [*np.zeros((len(together) - 1, len(bad))), bad - after]
+        better = after < least
+        best[better], least = placements[better], np.minimum(after, least)
+        kept[better], bad = len(gains), after
+    if task.settings.undo:
+        placements[:], bad = best, least
+        for visit, gained in enumerate(gains[first:], first):
+            gained[kept <= visit] = 0.0
+    return bad
+
+
+def _played(moments: list[tuple[States, Tensor, Tensor]], size: int, gains: Floats) -> Played:
+    """Moments joined; those with fewer visits are filled up with visits that do not count."""
+    states = [state for state, _, _ in moments]
+    starts = [state.starts for state in states if state.starts is not None]
+    size = min(size, max(state.groups.shape[1] for state in states))
+    counts = torch.stack([torch.arange(size) < state.groups.shape[1] for state in states])
+    joined = States(
+        torch.cat([state.devices for state in states]),
+        torch.cat([state.visited for state in states]),
+        torch.cat([_filled(state.groups, size) for state in states]),
+        torch.cat(starts) if starts else None,
+    )
+    devices = torch.stack([_filled(devices, size) for _, devices, _ in moments])
+    log_chosen = torch.stack([_filled(chosen, size) for _, _, chosen in moments])
+    return Played(joined, devices, counts, log_chosen.clone(), gains)
+
+
+def _filled(rows: Tensor, size: int) -> Tensor:
+    """Rows [..., n] filled up to ``size`` with their first."""
+    missing = size - rows.shape[-1]
+    return torch.cat([rows, rows[..., :1].expand(*rows.shape[:-1], missing)], -1)
+
+
+def by_luck(uniforms: Floats) -> Choice:
+    """Devices sampled at ``uniforms`` [E, T]."""
+    lucks = torch.from_numpy(uniforms)
+
+    def choose(log_chances: Tensor, begun: int) -> Tensor:
+        end = begun + log_chances.shape[1]
+        return inverse(log_chances.exp(), lucks[:, begun:end])
+
+    return choose
+
+
+def by_chance(log_chances: Tensor, begun: int) -> Tensor:
+    """The likeliest devices; of those that are equal but for rounding, the first."""
+    return likeliest(log_chances.double())
+
 
 # Imitation: the policy learns to send every group where a given placement has it.
 
@@ -50,10 +297,7 @@ def imitate(
         differing = float((1.0 - log_chosen.detach().exp()).mean()) * len(placement)
         if differing <= settings.differing:
             return {"updates": update, "differing": differing}
-        adam.zero_grad()
-        (-log_chosen.mean()).backward()
-        nn.utils.clip_grad_norm_(network.parameters(), settings.clip)
-        adam.step()
+        descend(network, adam, -log_chosen.mean(), settings.clip)
     return {"updates": UPDATES, "differing": differing}
 
 
@@ -87,24 +331,17 @@ class Placeto:
     graphs = 1
 
     def __init__(self, trial: Trial, practises: bool = False) -> None:
-        settings = trial.learning.settings
-        assert isinstance(settings, Settings)
+        settings: PlacetoSettings = trial.learning.settings
         self.settings, self.trial = settings, trial
         self._start = settings.practice if practises else settings.start
         devices = len(trial.problem.oracle.cluster.devices)
         self.network = PlacetoNetwork(devices, settings, trial.budget.seed)
         keep("placeto", trial, self.network, any_graph=True)
-        # One tensor after another: the compiled variants may add in another order.
-        self.adam = torch.optim.Adam(self.network.parameters(), lr=settings.rate, foreach=False)
+        self.adam = adam_of(self.network, settings.rate)
         self._tasks, self._updates = dict[Trial, Task](), 0
 
-    def saved(self) -> SavedPolicy:
-        """The policy as it is now."""
-        assert self.trial.policy is not None
-        return self.trial.policy.saved()
-
     def task(self, trial: Trial) -> Task:
-        """What is kept of a graph; the first time its starts are evaluated. Raises SpentError."""
+        """The task of a graph; the first time its starts are evaluated. Raises SpentError."""
         if trial not in self._tasks:
             self._tasks[trial] = Task(trial, self.settings, self._start)
         return self._tasks[trial]
@@ -147,10 +384,8 @@ class Placeto:
         for _ in range(settings.epochs):
             for part in _parts(len(gained), settings.parts, budget.random):
                 budget.require_time()
-                self.adam.zero_grad()
-                self._loss(task, played, gained, part, weight).backward()
-                nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip)
-                self.adam.step()
+                loss = self._loss(task, played, gained, part, weight)
+                descend(self.network, self.adam, loss, settings.clip)
 
     def _loss(
         self, task: Task, played: Played, gained: Tensor, part: Tensor, weight: float
@@ -161,19 +396,23 @@ class Placeto:
         log_chances = self.network(task.structure, played.states.part(part))
         counts = played.counts[part][:, None].expand(-1, log_chances.shape[1], -1)
         log_chosen = chosen(log_chances, played.devices[part])[counts]
-        ratio = ppo.ratios(log_chosen, played.log_chosen[part][counts])
+        ratio = ratios(log_chosen, played.log_chosen[part][counts])
         advantage, bound = gained[part][counts], self.settings.ratio
         clipped = ratio.clamp(1.0 - bound, 1.0 + bound)
         climbed = (ratio * advantage).minimum(clipped * advantage).mean()
         return -climbed - weight * entropies(log_chances)[counts].mean()
 
 
-def search_with(trial: Trial) -> None:
-    """Train on one graph until the budget is used up, or nothing new was sampled for PATIENCE
-    updates. Begins with the use of a saved policy, an episode of its likeliest devices first, or
-    with the imitation of a warm start where episodes do not begin there. Raises SpentError.
+def placeto(trial: Trial) -> None:
+    """Placeto (NeurIPS 2019): a network improves a whole placement group by group, and learns from
+    what each move gains.
+
+    It trains a policy on this graph, or plays with a saved one, until the budget is used up, or
+    nothing new was sampled for PATIENCE updates. It begins with the use of a saved policy, an
+    episode of its likeliest devices first, or with the imitation of a warm start where episodes do
+    not begin there. Raises SpentError.
     """
-    learner, idle = Placeto(trial), 0
+    learner = Placeto(trial)
     with one_thread():
         task = learner.task(trial)
         every = learner.settings.every
@@ -181,10 +420,14 @@ def search_with(trial: Trial) -> None:
         if trial.learning.warm is not None and learner.settings.start != "best":
             imitated = imitate(learner.network, learner.adam, task, trial.learning.warm)
             trial.best.details["imitation"] = imitated
-    while trial.learning.train and idle < PATIENCE:
-        before = trial.distinct
-        learner.update([trial])
-        idle = 0 if trial.distinct > before else idle + 1
+    if trial.learning.train:
+        for _ in rounds(trial):
+            learner.update([trial])
+
+
+def general(trial: Trial) -> Placeto:
+    """The learner of any number of graphs, of the first of their trials."""
+    return Placeto(trial, practises=True)
 
 
 def _by_moment(advantages: Floats, played: Played) -> Tensor:
@@ -205,17 +448,3 @@ def _parts(count: int, parts: int, random: np.random.Generator) -> list[Tensor]:
 
 def _between(first: float, last: float, share: float) -> float:
     return first + (last - first) * share
-
-
-def placeto(trial: Trial) -> None:
-    """Placeto (NeurIPS 2019): a network improves a whole placement group by group, and learns from
-    what each move gains.
-
-    It trains a policy on this graph, or plays with a saved one. Raises SpentError.
-    """
-    search_with(trial)
-
-
-def general(trial: Trial) -> Placeto:
-    """The learner of any number of graphs, of the first of their trials."""
-    return Placeto(trial, practises=True)

@@ -16,12 +16,11 @@ from ...ground.version import __version__
 from ...nouns.cluster import Cluster, Device
 from ...nouns.graph import Graph, Op, Tensor
 from ...oracle import Oracle
-from ..budget import Budget
 from ..learners import LearnerOptions, requested
 from ..methods import METHODS
 from ..run import check_limits, search, search_oracle
 from ..sweep.journal import Answer, Row, Shared, bug, failed, journaled, sources_version
-from ..trial import REFUSED
+from ..trial import REFUSED, Budget
 from .comparison import Comparison
 from .runs import Entrant, Question, References, Run, question_of, record_of, run_of
 

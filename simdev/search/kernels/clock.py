@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...nouns.taskgraph import Ints
-from .compiling import kernel, opener, part
+from . import kernel, opener, part
 
 NEVER = 1 << 62
 UNKNOWN = -1
@@ -19,7 +19,7 @@ DONE, BOOKED, NEXT, WHEN = range(4)
 
 
 class Lists(NamedTuple):
-    """What is placed.
+    """The ops and tensors that are placed, the devices and the routes.
 
     An edge joins two ops and carries tensors; a tensor may be carried by several edges.
     """
@@ -40,9 +40,8 @@ class Lists(NamedTuple):
     held_ptr: Ints  # queues that a transfer holds, by source and destination
     held: Ints
     # 1: queues belong to devices, and the two ends of a transfer are booked one after the other, as
-    # in
+    # in Baechi; 0: queues are links, shared by other pairs, and held together
     apart: int
-    # Baechi; 0: queues are links, shared by other pairs, and held together
     member_ptr: Ints  # ops of each colocation group
     member: Ints
     group: Ints
@@ -59,7 +58,7 @@ class Lists(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """What a run writes."""
+    """The columns that a run writes."""
 
     device: Ints  # by op, -1: not placed
     end: Ints
@@ -148,11 +147,10 @@ def fits(p: Lists, c: Clock, op: int, device: int) -> bool:
         return True
     group = p.group[op]
     need = c.used[device] + p.persistent[group] + p.reserve[group]
-    for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
-        for k in range(p.carried_ptr[e], p.carried_ptr[e + 1]):
-            tensor = p.carried[k]
-            if c.device[p.home[tensor]] != device and c.arrival[tensor * p.devices + device] < 0:
-                need += p.size[tensor]
+    for k in range(p.carried_ptr[p.in_ptr[op]], p.carried_ptr[p.in_ptr[op + 1]]):
+        tensor = p.carried[k]
+        if c.device[p.home[tensor]] != device and c.arrival[tensor * p.devices + device] < 0:
+            need += p.size[tensor]
     return bool(need <= limit)
 
 
@@ -228,28 +226,24 @@ def proposal(p: Lists, c: Clock, device: int, count: int, now: int) -> int:
 def fetch(p: Lists, c: Clock, op: int, device: int) -> int:
     """Book what the op still needs on a device, tensor by tensor; when all is there."""
     ready = 0
-    for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
-        producer = p.producer[e]
-        source = c.device[producer]
+    for k in range(p.carried_ptr[p.in_ptr[op]], p.carried_ptr[p.in_ptr[op + 1]]):
+        tensor = p.carried[k]
+        end, source = c.end[p.home[tensor]], c.device[p.home[tensor]]
         if source == device:
-            ready = max(ready, c.end[producer])
+            ready = max(ready, end)
             continue
-        pair = source * p.devices + device
-        kind = p.class_of[pair]
-        for k in range(p.carried_ptr[e], p.carried_ptr[e + 1]):
-            at = p.carried[k] * p.devices + device
-            if c.arrival[at] < 0:
-                length = p.sending[p.carried[k] * p.classes + kind]
-                c.arrival[at] = (
-                    booked(p, c, source, device, c.end[producer], length, True) + p.lag[kind]
-                )
-                c.used[device] += p.size[p.carried[k]]
-                if p.held_ptr[pair + 1] > p.held_ptr[pair]:
-                    c.cell[BOOKED] += 1
-                    for d in range(p.devices):
-                        if not p.apart or d in (source, device):
-                            c.touched[d] = c.cell[BOOKED]
-            ready = max(ready, c.arrival[at])
+        pair, at = source * p.devices + device, tensor * p.devices + device
+        if c.arrival[at] < 0:
+            kind = p.class_of[pair]
+            length = p.sending[tensor * p.classes + kind]
+            c.arrival[at] = booked(p, c, source, device, end, length, True) + p.lag[kind]
+            c.used[device] += p.size[tensor]
+            if p.held_ptr[pair + 1] > p.held_ptr[pair]:
+                c.cell[BOOKED] += 1
+                for d in range(p.devices):
+                    if not p.apart or d in (source, device):
+                        c.touched[d] = c.cell[BOOKED]
+        ready = max(ready, c.arrival[at])
     return ready
 
 
@@ -258,15 +252,14 @@ def release(p: Lists, c: Clock, op: int, device: int) -> None:
     """Memory, once an op has read its inputs: what nobody reads any more is given back, with its
     copies.
     """
-    for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
-        for k in range(p.carried_ptr[e], p.carried_ptr[e + 1]):
-            tensor = p.carried[k]
-            c.left[tensor] -= 1
-            if c.left[tensor] == 0:
-                c.used[c.device[p.home[tensor]]] -= p.at_home[tensor]
-                for d in range(p.devices):
-                    if c.arrival[tensor * p.devices + d] >= 0:
-                        c.used[d] -= p.size[tensor]
+    for k in range(p.carried_ptr[p.in_ptr[op]], p.carried_ptr[p.in_ptr[op + 1]]):
+        tensor = p.carried[k]
+        c.left[tensor] -= 1
+        if c.left[tensor] == 0:
+            c.used[c.device[p.home[tensor]]] -= p.at_home[tensor]
+            for d in range(p.devices):
+                if c.arrival[tensor * p.devices + d] >= 0:
+                    c.used[d] -= p.size[tensor]
 
 
 @part

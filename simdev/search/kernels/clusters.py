@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...nouns.taskgraph import Floats, Ints
-from .compiling import kernel, opener
+from . import kernel, opener
 
 
 class Growth(NamedTuple):
-    """What a cluster grows in. Groups that are in it carry ``stamp[0]`` in ``seen``."""
+    """The graph in which a cluster grows, and the room for it. Groups that are in it carry
+    ``stamp[0]`` in ``seen``.
+    """
 
     ptr: Ints  # neighbours of each group, as in Rows
     near: Ints

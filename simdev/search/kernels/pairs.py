@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...nouns.taskgraph import Floats, Ints
-from .compiling import kernel, opener, part
+from . import kernel, opener, part
 
 
 class Pairs(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...nouns.taskgraph import Ints
-from .compiling import kernel, opener, part
+from . import kernel, opener, part
 
 TURN = 7  # fields of a turn
 
@@ -48,7 +48,7 @@ class Pipeline(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What the actions of a pipeline hold; ``peak`` is written."""
+    """The bytes that the actions of a pipeline hold; ``peak`` is written."""
 
     ranks: int
     places: int

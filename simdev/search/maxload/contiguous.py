@@ -4,7 +4,7 @@ al., NeurIPS 2020).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -16,8 +16,8 @@ import numpy as np
 from ...ground.errors import InputError
 from ...nouns.structure import before_of, components, topological
 from ...nouns.taskgraph import Floats, Ints
-from ..ideals import MOST, bits, chain, ideals, leaves, nested, packed, table, unhurried
-from ..kernels.compiling import Columns
+from ..ideals import MOST, Due, bits, chain, ideals, leaves, nested, packed, table, unhurried
+from ..kernels import Columns
 from ..kernels.pairs import Pairs, fill
 from .problem import MaxLoadProblem
 
@@ -117,9 +117,7 @@ class Split:
     exact: bool
 
 
-def splits(
-    blocks: Blocks, most: int = MOST, due: Callable[[], object] = unhurried
-) -> Iterator[Split]:
+def splits(blocks: Blocks, most: int = MOST, due: Due = unhurried) -> Iterator[Split]:
     """Contiguous splits, each no worse than the one before; the last is the best.
 
     First some ideals of a linear order, then all of these, then all there are; each answer bounds
@@ -144,7 +142,7 @@ def splits(
 
 
 def _sets(
-    blocks: Blocks, line: Sequence[int], most: int, due: Callable[[], object]
+    blocks: Blocks, line: Sequence[int], most: int, due: Due
 ) -> Iterator[tuple[Sequence[int], bool]]:
     """Ideals to split along, subsets first, and whether these are all."""
     if len(line) > COARSE:
@@ -156,7 +154,7 @@ def _sets(
 
 
 def _solved(
-    blocks: Blocks, sets: Sequence[int], limit: float, due: Callable[[], object]
+    blocks: Blocks, sets: Sequence[int], limit: float, due: Due
 ) -> tuple[float, list[int]] | None:
     """The least largest load, and devices by block; None where nothing fits."""
     columns = Columns(pairs_of(blocks, sets, limit * (1 + ROUNDING), due))
@@ -189,7 +187,7 @@ def _devices(blocks: Blocks, sets: Sequence[int], columns: Columns) -> list[int]
 
 
 class _Held(NamedTuple):
-    """What ideals hold: ``sums`` by ideal and column, ``size`` by ideal.
+    """The contents of ideals: ``sums`` by ideal and column, ``size`` by ideal.
 
     By ideal and net open at it: these two, and how many of the net's blocks it is ``holding``.
     """
@@ -201,7 +199,7 @@ class _Held(NamedTuple):
     holding: Ints
 
 
-def pairs_of(blocks: Blocks, sets: Sequence[int], limit: float, due: Callable[[], object]) -> Pairs:
+def pairs_of(blocks: Blocks, sets: Sequence[int], limit: float, due: Due) -> Pairs:
     """The columns of the kernel for ideals of which subsets come first."""
     problem, in_a_row = blocks.problem, nested(sets)
     words = 0 if in_a_row else -(-len(blocks.size) // (8 * BYTES))
@@ -264,7 +262,7 @@ def _of_row(blocks: Blocks, sets: Sequence[int]) -> _Held:
     return _Held(sums, size, ideal[by_ideal], net[by_ideal], count[by_ideal].astype(np.int64))
 
 
-def _of_any(blocks: Blocks, sets: Sequence[int], due: Callable[[], object]) -> _Held:
+def _of_any(blocks: Blocks, sets: Sequence[int], due: Due) -> _Held:
     """For any sets, some at a time: a table of sets and blocks."""
     pins = np.array([block for net, _ in blocks.nets for block in net], np.int64)
     lengths = np.array([len(net) for net, _ in blocks.nets], np.int64)

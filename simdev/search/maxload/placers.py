@@ -1,5 +1,5 @@
 """The methods of dnn-partitioning: they minimise the largest load or the latency; the simulated
-step time stands beside it.
+step time is told beside it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from ...ground.errors import InputError, SimdevError
-from ..budget import SpentError
-from ..trial import Trial
+from ..trial import SpentError, Trial
 from .contiguous import blocks_of, splits
-from .latency import filled, latency, least
-from .problem import MaxLoadProblem, problem_of
+from .problem import MaxLoadProblem, filled, latency, least, problem_of
 from .programs import GAP, Solved, integer_program, latency_program
 
 IP_SECONDS = 60.0
@@ -140,7 +138,7 @@ def _seconds(trial: Trial) -> float:
 
 
 def _no_answer(solved: Solved, nothing: str) -> SimdevError:
-    """What is to be said where the solver has no answer, and nothing else has."""
+    """The error where neither the solver nor its start has an answer."""
     if solved.failure is not None:
         return SimdevError(f"{nothing} was found: {solved.failure}")
     return InputError(

@@ -10,17 +10,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf, isfinite, prod
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
 from ...ground.errors import InputError
-from ...nouns.taskgraph import Ints
-from ..solver import attended, scipy
+from ..solver import Program, attended, scipy
 from .contiguous import nets_of
-from .latency import latency
-from .problem import MaxLoadProblem
+from .problem import MaxLoadProblem, latency
 
 GAP = 1e-6  # relative, at which the solver stops
 FAILED = 4  # the solver's status where its numbers trouble it
@@ -61,20 +59,17 @@ def latency_program(problem: MaxLoadProblem, seconds: float, known: float = inf)
     return _solved(_Latency(problem, known), seconds, known)
 
 
-class _Assignment:
-    """What both programs begin with: x by group and place (accelerators, then CPUs), each group on
-    one place; the objective is the last column.
-
-    Columns are from 0 to ``high``; rows are low <= sum of value x column <= high.
+class _Assignment(Program):
+    """The beginning of both programs: x by group and place (accelerators, then CPUs), each group on
+    one place.
     """
 
     NOTHING = ""  # what to say where no assignment is possible
 
     def __init__(self, problem: MaxLoadProblem, cpus: Sequence[int]) -> None:
+        super().__init__()
         self.problem, self.places = problem, (*problem.accelerators, *cpus)
         self.accelerators, groups = range(len(problem.accelerators)), len(problem.members)
-        self.high, self.integral = list[float](), list[int]()
-        self.rows: list[tuple[Sequence[int], Sequence[float], float, float]] = []
         self.x = self.columns(groups, len(self.places), integral=1)
         kinds = [problem.on_accelerator] * len(self.accelerators) + [problem.on_cpu] * len(cpus)
         self.times = np.zeros(self.x.shape)  # ms by group and place
@@ -84,19 +79,6 @@ class _Assignment:
         self.times[np.isinf(self.times)] = 0.0
         for columns in self.x:
             self.add(columns, [1.0] * len(columns), 1.0, 1.0)
-
-    def columns(self, *shape: int, high: float = 1.0, integral: int = 0) -> Ints:
-        """The numbers of further columns, in this shape."""
-        first = len(self.high)
-        self.high += [high] * prod(shape)
-        self.integral += [integral] * prod(shape)
-        return np.arange(first, len(self.high)).reshape(shape)
-
-    def add(
-        self, columns: Sequence[int] | Ints, values: Sequence[float], low: float, high: float
-    ) -> None:
-        """One more row."""
-        self.rows.append((list(columns), values, low, high))
 
     def limit_memory(self, place: int) -> None:
         """Sizes stay within the capacity of an accelerator."""
@@ -232,12 +214,7 @@ def _minimum(program: _Assignment, seconds: float) -> Any:
     Raises SimdevError where scipy is missing.
     """
     optimize, sparse = scipy("integer programs need")
-    columns, values, least, most = zip(*program.rows, strict=True)
-    objective = np.zeros(len(program.high))
-    objective[-1] = 1.0
-    row = np.repeat(np.arange(len(columns)), [len(those) for those in columns])
-    entries = np.concatenate(values), (row, np.concatenate(columns))
-    matrix = sparse.csr_matrix(entries, shape=(len(columns), len(objective)))
+    objective, matrix, least, most = program.tables(sparse)
 
     def tried(**options: Any) -> Any:
         with _silent():

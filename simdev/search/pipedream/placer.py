@@ -24,10 +24,9 @@ from ...nouns.trace import Trace
 from ...oracle import Oracle
 from ...report.measures.pipeline import PipelineUse, pipeline_use
 from ..fitting import repair
-from ..ideals import unhurried
+from ..ideals import Due, unhurried
 from ..trial import Trial
-from .plan import Partition, Stage, partition
-from .profile import Level, levels_of, machines_of, profile_of
+from .plan import Level, Partition, Stage, levels_of, machines_of, partition, profile_of
 
 # The plan executed: asynchronous 1F1B over the replicas of each stage, with versions of weights
 # and the links of the cluster, until it is steady (sections 3.2 and 3.3).
@@ -38,7 +37,7 @@ MOST_ACTIONS = 40_000  # of a simulation: some seconds
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What an executed plan shows; times of a minibatch in seconds.
+    """The figures of an executed plan; times of a minibatch in seconds.
 
     ``alone_s`` is its slowest stage by itself, ``in_turn_s`` the period of all stages in 1F1B-RR
     with free transfers and replicas that do not wait for one another, ``together_s`` that with
@@ -79,7 +78,7 @@ def executed(
     oracle: Oracle,
     stages: Sequence[Stage],
     devices: Sequence[int],
-    due: Callable[[], object] = unhurried,
+    due: Due = unhurried,
 ) -> Execution:
     """A plan on the devices (index by machine) of the oracle's cluster.
 
@@ -172,7 +171,7 @@ class _Parts:
         return sums.tolist()
 
     def seconds(self, chosen: NDArray[np.bool_], stage: int, device: int) -> Fraction:
-        """Of the chosen ops of a stage, one after another on a device."""
+        """Seconds of the chosen ops of a stage, one after another on a device."""
         duration = self.prepared.duration[chosen & (self.of_op == stage), device]
         gaps = int(self.prepared.gap_ps[device]) * int((duration > 0).sum())
         return Fraction(int(duration.sum()) + gaps, PS_PER_SECOND)
@@ -248,8 +247,6 @@ def pipedream(trial: Trial) -> None:
 def _execute(trial: Trial, plan: Partition) -> None:
     """Run the plan, and tell what comes out."""
     oracle, best = trial.problem.oracle, trial.best
-    # Loaded where a plan is executed: the report is much to load, and other methods need none.
-
     try:
         execution = executed(oracle, plan.stages, machines_of(oracle), trial.budget.require_time)
     except InputError as error:  # no route joins two devices of neighbouring stages

@@ -4,7 +4,7 @@ over what the forward pass can have done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
 from typing import NamedTuple
@@ -13,10 +13,102 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ground.errors import InputError
-from ...nouns.structure import before_of, components, topological
+from ...nouns.structure import before_of, components, topological, unit_of
 from ...nouns.taskgraph import Floats
-from ..ideals import bits, ideals, leaves, nested, packed, table, unhurried
-from .profile import Level, Profile
+from ...oracle import Oracle
+from ..ideals import Due, bits, ideals, leaves, nested, packed, table, unhurried
+from ..space import mean_ps
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The figures of groups of ops that the planner reads: forward and backward seconds, bytes that
+    forward ops make, parameters.
+
+    ``order`` holds (earlier, later) pairs of groups.
+    """
+
+    seconds: tuple[float, ...]
+    activations: tuple[int, ...]
+    parameters: tuple[int, ...]
+    order: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """``count`` machines joined at ``bandwidth`` bytes per second, each made of the level below."""
+
+    count: int
+    bandwidth: float
+
+
+def profile_of(oracle: Oracle) -> Profile:
+    """The layers of a graph: its colocation groups, each with all phases, in the order of their
+    forward ops.
+
+    Groups on a cycle of forward edges keep their order among each other only. Times are means over
+    devices. Raises InputError where a backward op stands in a group without forward ops (pair them
+    first).
+    """
+    graph, group = oracle.graph, unit_of(oracle.graph)
+    layers = [[graph.ops[i] for i in members] for members in oracle.groups]
+    for ops in layers:
+        if all(op.phase != "forward" for op in ops):
+            raise InputError(
+                f'pipedream: "{ops[0].name}" stands in no group with a forward op: use the '
+                'preparation "pair", and for what it leaves the attribute "forward" of the op, '
+                "which names one, or a colocation group"
+            )
+    mean = mean_ps(oracle.prepared.duration) / 1e12
+    order = {
+        (group[producer], group[consumer])
+        for consumer, reads in enumerate(graph.reads)
+        for producer, _ in reads
+        if graph.ops[producer].phase == graph.ops[consumer].phase == "forward"
+    }
+    return Profile(
+        tuple(float(mean[list(members)].sum()) for members in oracle.groups),
+        tuple(
+            sum(tensor.bytes for op in ops if op.phase == "forward" for tensor in op.made)
+            for ops in layers
+        ),
+        tuple(sum(op.param_bytes for op in ops) for ops in layers),
+        tuple(sorted(pair for pair in order if pair[0] != pair[1])),
+    )
+
+
+def levels_of(oracle: Oracle) -> list[Level]:
+    """The devices as levels: those of a node, then the nodes, where all nodes have as many; else
+    all as one level.
+
+    The bandwidth of a level is the least between two devices of it.
+    """
+    nodes, everywhere = _nodes(oracle), machines_of(oracle)
+    sizes = {len(devices) for devices in nodes}
+    if len(nodes) == 1 or sizes == {1} or len(sizes) > 1:
+        return [Level(len(everywhere), _least(oracle, everywhere))]
+    inside = min(_least(oracle, devices) for devices in nodes)
+    return [Level(sizes.pop(), inside), Level(len(nodes), _least(oracle, everywhere))]
+
+
+def machines_of(oracle: Oracle) -> list[int]:
+    """The device (index) of each machine of ``levels_of``, node by node."""
+    return [d for devices in _nodes(oracle) for d in devices]
+
+
+def _nodes(oracle: Oracle) -> list[list[int]]:
+    nodes: dict[int, list[int]] = {}
+    for d, device in enumerate(oracle.cluster.devices):
+        if device.runs_ops:
+            nodes.setdefault(device.node, []).append(d)
+    return list(nodes.values())
+
+
+def _least(oracle: Oracle, devices: Sequence[int]) -> float:
+    route = oracle.prepared.fabric.routes.route
+    routes = [route(a, b) for a in devices for b in devices if a != b]
+    return min((float(route.bandwidth) for route in routes if route is not None), default=inf)
+
 
 MOST = 2500  # ideals; beyond it some of those of one linear order are taken
 WORK = 5 * 10**9  # comparisons; beyond it there are fewer ideals too
@@ -59,7 +151,7 @@ def partition(
     profile: Profile,
     levels: Sequence[Level],
     straight: bool = False,
-    due: Callable[[], object] = unhurried,
+    due: Due = unhurried,
 ) -> Partition:
     """The stages of the least period; ``straight``: one device a stage.
 
@@ -117,7 +209,7 @@ def most_ideals(levels: Sequence[Level], straight: bool = False) -> int:
     )
 
 
-def _states(profile: Profile, most: int, due: Callable[[], object]) -> tuple[list[int], bool]:
+def _states(profile: Profile, most: int, due: Due) -> tuple[list[int], bool]:
     """The ideals of groups (bit sets) in a topological order, the empty one first; and whether
     these are all.
     """
@@ -137,9 +229,7 @@ def _states(profile: Profile, most: int, due: Callable[[], object]) -> tuple[lis
     return _thinned(profile, line, most, due), False
 
 
-def _thinned(
-    profile: Profile, line: Sequence[int], most: int, due: Callable[[], object]
-) -> list[int]:
+def _thinned(profile: Profile, line: Sequence[int], most: int, due: Due) -> list[int]:
     """At most so many of nested states: of each stretch of equal time the one that hands on the
     fewest bytes.
     """
@@ -155,10 +245,8 @@ def _thinned(
     return [line[at] for at in (0, *sorted(order[first].tolist()), len(line) - 1)]
 
 
-def _columns(
-    profile: Profile, states: Sequence[int], due: Callable[[], object]
-) -> tuple[Floats, Floats, Floats]:
-    """Of each state: seconds, bytes of parameters, and of activations of its groups that a later
+def _columns(profile: Profile, states: Sequence[int], due: Due) -> tuple[Floats, Floats, Floats]:
+    """The seconds of each state, its bytes of parameters, and its bytes of activations that a later
     group reads.
     """
     ends = np.array(profile.order, np.int64).reshape(-1, 2)
@@ -176,7 +264,7 @@ def _columns(
     return seconds, parameters, crossing
 
 
-def _inside(states: Sequence[int], due: Callable[[], object]) -> NDArray[np.bool_]:
+def _inside(states: Sequence[int], due: Due) -> NDArray[np.bool_]:
     """Whether a state (row) lies in a larger one (column)."""
     inside = np.triu(np.ones((len(states), len(states)), np.bool_), 1)
     if not nested(states):
@@ -219,7 +307,7 @@ class _LevelTable:
         crossed = np.maximum(self.crossing[:after], self.crossing[after]) * 2 / rate
         return np.asarray(np.maximum((self.time[:after, after] + synced) / replicas, crossed))
 
-    def fill(self, starts: int, due: Callable[[], object]) -> None:
+    def fill(self, starts: int, due: Due) -> None:
         """The periods from the first ``starts`` states. A state is reached from those before it,
         all machines at once.
         """

@@ -49,7 +49,7 @@ from ...nouns.schedules import (
     order_of,
 )
 from ...nouns.taskgraph import Ints
-from ..kernels.compiling import Columns
+from ..kernels import Columns
 from ..kernels.pipelines import TURN, Held, Pipeline, run_held, run_pipeline
 from .pieces import (
     ALONE,

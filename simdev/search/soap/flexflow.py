@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import prod
 from typing import Any
 
 from ...ground.errors import InputError
@@ -14,10 +14,9 @@ from ...lowering import expanded
 from ...nouns.strategy import Configuration, Strategy, resolve_partition
 from ...oracle import Cost
 from ..chains import Chain, Round, begun, run_chains
-from ..layers import Layer, Layers
 from ..space import WORST, energy, rank_of
 from ..trial import SearchProblem, Trial
-from .spread import PLAIN, changes, strategy_of
+from .layers import PLAIN, Layer, Layers, changes, strategy_of
 
 STARTS = ("data-parallel", "expert")
 # relative to the cost of the start: a worsening by so much is accepted with probability 1 / e
@@ -29,7 +28,7 @@ ROUNDING = 1e-9  # relative: no limit is below what may be accepted
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What is chosen among: the configurations of every layer."""
+    """The space of a search: the configurations of every layer."""
 
     layers: Layers
     choices: tuple[tuple[Configuration, ...], ...]
@@ -146,15 +145,7 @@ def _walk(
     while (
         movable and budget.share < until and budget.share - improved <= PATIENCE * (until - began)
     ):
-        state = _drawn(trial, walk, movable)
-        budget.require()
-        # Drawn before it is asked: what is slower than this is not accepted, whatever it holds.
-        worse = scale * temperature * budget.random.exponential()
-        cost = walk.propose(state, seconds_of(current + worse))
-        proposed = inf if cost is None else energy(oracle, cost)
-        if proposed - current <= worse:
-            walk.accept()
-            current = proposed
+        current = _step(walk, movable, current, scale * temperature)
         if current < least:
             least, kept, improved = current, walk.state, budget.share
         if budget.share - returned > (until - began) / RETURNS:
@@ -165,6 +156,22 @@ def _walk(
 def seconds_of(most: float) -> float:
     """The limit of an energy in ps: no step that may be accepted takes longer, however rounded."""
     return most * (1 + ROUNDING) / 1e12
+
+
+def _step(walk: SplitWalk, movable: Sequence[int], current: float, hot: float) -> float:
+    """The energy of a walk after a proposal; ``hot`` is the temperature, in units of energy. Raises
+    SpentError.
+    """
+    trial = walk.trial
+    state = _drawn(trial, walk, movable)
+    trial.budget.require()
+    # Drawn before it is asked: what is slower than this is not accepted, whatever it holds.
+    worse = hot * trial.budget.random.exponential()
+    cost = walk.propose(state, seconds_of(current + worse))
+    if cost is None or energy(trial.problem.whole, cost) - current > worse:
+        return current
+    walk.accept()
+    return energy(trial.problem.whole, cost)
 
 
 def _drawn(trial: Trial, walk: SplitWalk, movable: Sequence[int]) -> list[Configuration]:
@@ -196,18 +203,9 @@ class Walking:
             chain.memory, chain.rank = max(least, 1.0), rank_of(oracle, walk.cost)
         chain.ended = not movable
         while movable:
-            state = _drawn(trial, walk, movable)
-            trial.budget.require()
-            worse = chain.memory * self.temperature * trial.budget.random.exponential()
-            cost = walk.propose(state, seconds_of(current + worse))
-            if cost is None:
-                continue
-            proposed = energy(oracle, cost)
-            if proposed - current <= worse:
-                walk.accept()
-                current = proposed
+            current = _step(walk, movable, current, chain.memory * self.temperature)
             if current < least:
-                least, chain.where, chain.rank = current, walk.state, rank_of(oracle, cost)
+                least, chain.where, chain.rank = current, walk.state, rank_of(oracle, walk.cost)
 
 
 class SplitWalk:
@@ -226,8 +224,8 @@ class SplitWalk:
         self.trial, self.space, self.state = trial, space, list(state)
         self.changes = {} if changes is None else changes  # by layer and configuration
         self._session = trial.problem.whole.session(space.strategy(state, trial.problem.given))
-        self._proposed = self.state
         self.cost = self._session.cost
+        self._proposed = self.state, self.cost
 
     def note(self, cost: Cost, state: Sequence[Configuration]) -> None:
         """Count an evaluation."""
@@ -248,7 +246,7 @@ class SplitWalk:
         if cost is None:
             self.trial.budget.count()
             return None
-        self._proposed = state
+        self._proposed = state, cost
         self.note(cost, state)
         return cost
 
@@ -262,4 +260,4 @@ class SplitWalk:
     def accept(self) -> None:
         """Make the proposal the current state."""
         self._session.accept()
-        self.state = self._proposed
+        self.state, self.cost = self._proposed

@@ -32,9 +32,20 @@ from ...nouns.strategy import Strategy
 from ...nouns.structure import TensorOf, first_made, updates_of
 from ...nouns.taskgraph import Floats
 from ..elimination import Term, minimise
-from ..layers import Degrees, Layer, Layers
 from ..trial import Trial
-from .spread import Boxes, Cut, Spread, first_box, made_boxes, read_boxes, spreads, strategy_of
+from .layers import (
+    Boxes,
+    Cut,
+    Degrees,
+    Layer,
+    Layers,
+    Spread,
+    first_box,
+    made_boxes,
+    read_boxes,
+    spreads,
+    strategy_of,
+)
 
 LAYOUT = ("in", "dt", "strides")
 MOST = 2_000_000  # overlaps that are computed at once
@@ -243,8 +254,8 @@ class _Builder:
         return tuple(seconds)
 
     def _sync(self, i: int, k: int, spread: Spread) -> float:
-        """Of one gradient: over the devices whose parts make partial results of one region, the
-        first such group.
+        """Seconds to add up one gradient over the devices whose parts make partial results of one
+        region, of the first such group.
         """
         semantics = self.dataflow.readings[i].semantics
         if semantics is None:

@@ -83,7 +83,7 @@ class Coarse:
         return {tensor: number[root] for tensor, root in zip(place, roots, strict=True)}
 
     def of_op(self, i: int) -> list[TensorOf]:
-        """The tensors that an op touches and that are cut, those that it reads first."""
+        """The cut tensors that an op touches: first the tensors that it reads."""
         touched = self.dataflow.touched[i]
         read = [t for t in self.dataflow.read[i] if t in touched and t[0] not in self.free]
         made = ((i, k) for k in range(len(self.graph.ops[i].outputs)))
@@ -112,8 +112,8 @@ class Coarse:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """The ops that choose, those that choose together once; leaves and folded ops choose
-        nothing.
+        """The ops that choose an axis, ops that choose together as one unit; leaves and folded ops
+        choose nothing.
         """
         folded, units = set(self.folds), dict[_Alike, list[int]]()
         for i, op in enumerate(self.graph.ops):

@@ -252,8 +252,8 @@ def planned(
 
 
 class Level:
-    """The step under way, opened anew for each: what is left of the ops and tensors on one group,
-    what can be chosen, and what each choice sends.
+    """The step under way, opened anew for each: the ops and tensors as they are on one group, the
+    choices, and the bytes that each sends.
 
     Variables are the tensors, then the choosers: units that choose one axis together (the steps of
     an unrolled op).
@@ -374,7 +374,7 @@ class _Touch:
 
 
 def _touches(coarse: Coarse, unit: Unit) -> list[_Touch]:
-    """What a unit touches: what it reads first."""
+    """The tensors that a unit touches: first the tensors that it reads."""
     reading, touches = unit.reading, list[_Touch]()
     for operand, tensor in unit.inputs:
         shape, strides = reading.stored[operand], reading.strides[operand]

@@ -1,4 +1,4 @@
-"""The learner: REINFORCE over a grouper and a placer."""
+"""HDP (Mirhoseini and others, ICLR 2018): REINFORCE over a grouper and a placer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...ground.errors import InputError
-from ...nouns.graph import Op
-from ...nouns.taskgraph import Floats, Ints
-from ...oracle import Oracle
-from ...search.features import Nodes, features_of
-from ...search.space import mean_ps
-from ...search.trial import Trial
-from ..networks.placer import Memory, Placer, begin
-from ..networks.policy import BARRED, Policy, chosen, entropies, inverse, likeliest
-from .settings import Settings
+from ..ground.errors import InputError
+from ..nouns.graph import Op
+from ..nouns.taskgraph import Floats, Ints
+from ..oracle import Oracle
+from ..search.features import Nodes, features_of
+from ..search.space import mean_ps
+from ..search.trial import Trial
+from .policy import BARRED, Policy, chosen, entropies, inverse, likeliest
+from .rules import FAILING, Reinforce
+from .seq2seq import Memory, Placer, begin
+from .settings import HDPSettings
+from .training import keep, train
 
 # Homes: the group in which each op begins (ours; the paper's grouper begins at random).
 
@@ -168,14 +170,14 @@ class Grouper(nn.Module):
     between them, as in the released code.
 
     They are divided by ``temperature``, and ``homing`` is added for the group where an op begins,
-    ``home`` [V] (all ours; homes.py).
+    ``home`` [V] (all ours).
     """
 
     rows: Tensor
     home: Tensor
     homing: Tensor
 
-    def __init__(self, rows: NDArray[np.float32], groups: int, settings: Settings) -> None:
+    def __init__(self, rows: NDArray[np.float32], groups: int, settings: HDPSettings) -> None:
         super().__init__()
         self.groups, self.temperature = groups, settings.grouper_temperature
         self.inner = nn.Linear(WIDTH, settings.grouping, bias=False)
@@ -219,21 +221,21 @@ class Hierarchical(Policy):
     fixed: Tensor
     barred: Tensor
 
-    def __init__(self, ops: Ops, allowed: NDArray[np.bool_], settings: Settings, seed: int) -> None:
+    def __init__(
+        self, ops: Ops, allowed: NDArray[np.bool_], settings: HDPSettings, seed: int
+    ) -> None:
         most = min(settings.groups, len(ops))
         super().__init__(allowed, len(ops) + most)
         self.ops, self.most, self.kinds = len(ops), most, ops.kinds
         self.together = settings.placements
-        tables = {name: getattr(ops, name) for name in ("where", "kind", "shapes", "instead")}
-        tables |= {"source": ops.source, "target": ops.target}
-        tables["fixed"] = allowed.argmax(axis=1)  # of groups without a choice
-        tables["barred"] = ~allowed[ops.where].any(axis=0)
-        for name, table in tables.items():
-            self.register_buffer(name, torch.from_numpy(table), persistent=False)
+        self.hold(where=ops.where, kind=ops.kind, shapes=ops.shapes, instead=ops.instead)
+        self.hold(source=ops.source, target=ops.target)
+        # The devices of groups without a choice, and those that no op may use.
+        self.hold(fixed=allowed.argmax(axis=1), barred=~allowed[ops.where].any(axis=0))
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
             self.grouper = Grouper(ops.rows, self.most, settings)
             width = 2 * self.most + self.kinds + SHAPES
-            self.placer = Placer(width, self.devices, settings.network)
+            self.placer = Placer(width, self.devices, settings, biases=False, both_ways=True)
         begin(self, settings.forget, torch.Generator().manual_seed(seed))
 
     def settle(self, placement: Ints, differing: float) -> None:
@@ -286,7 +288,7 @@ class Hierarchical(Policy):
         return torch.cat([home, counts.argmax(1)]), moved
 
     def described(self, groupings: Tensor) -> Tensor:
-        """What the placer reads of m groupings [m, V]: rows [m, G, 2 G + K + 25].
+        """The rows [m, G, 2 G + K + 25] by which the placer reads m groupings [m, V].
 
         Of each group the edges to every group and from every group (within it too), how many ops it
         has of each type, and their summed shapes; each row over its maximum + 1. The released code
@@ -307,7 +309,7 @@ class Hierarchical(Policy):
         return rows / (rows.amax(2, keepdim=True) + 1.0)
 
     def _read(self, groupings: Tensor) -> Memory:
-        """What the encoder makes of each of n groupings; of equal ones once."""
+        """The encoder's memory of each of n groupings; equal ones are read once."""
         different, which = groupings.unique(dim=0, return_inverse=True)
         return self.placer.read(self.described(different)).of(which)
 
@@ -345,13 +347,8 @@ def hdp(trial: Trial) -> None:
     ``details`` tell how many groups the likeliest grouping has in the end. Raises SpentError, and
     InputError for settings that do not fit.
     """
-    from ..networks.keeping import keep
-    from ..networks.rules import Reinforce
-    from ..networks.signals import FAILING
-    from ..networks.training import train
-
-    problem, settings = trial.problem, trial.learning.settings
-    assert isinstance(settings, Settings)
+    problem = trial.problem
+    settings: HDPSettings = trial.learning.settings
     if settings.hidden % 2:
         raise InputError(f"settings: hidden must be even (it is halved), got {settings.hidden}")
     ops = ops_of(problem.oracle, features_of(problem.oracle).groups, settings.rows == "scaled")
@@ -366,6 +363,6 @@ def hdp(trial: Trial) -> None:
     first = FAILING if settings.baseline == "failing" else nan
     rule = Reinforce(settings.decay, settings.entropy, settings.failing_updates, first)
     try:
-        train(trial, policy, rule, settings.training)
+        train(trial, policy, rule, settings.clip)
     finally:
         trial.best.details["groups"] = {"most": policy.most, "in_use": policy.groups_in_use()}

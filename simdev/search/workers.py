@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from ...ground.errors import InputError
-from ...ground.jobs import is_serial, require_joblib
-from ..budget import Budget
+from ..ground.errors import InputError
+from ..ground.jobs import is_serial, require_joblib
+from .trial import Budget
 
 KEPT = 4  # tasks that a process keeps
 _tasks = OrderedDict[bytes, Any]()
@@ -89,7 +89,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a call came to, the process that answered, and its CPU seconds."""
+    """The value or error of a call, the process that answered, and its CPU seconds."""
 
     process: tuple[str, int]
     seconds: float = 0.0

@@ -1,8 +1,9 @@
-"""Placer: an LSTM reads a row for each group, another with attention places them, stage by stage.
+"""Networks that place groups one after another: an LSTM reads a row for each group, another with
+attention places them, stage by stage; and the learners whose policy is such a network.
 
-The network of ColocRL (Mirhoseini and others, ICML 2017, section 3.2), which is also the placer of
-HDP (Mirhoseini and others, ICLR 2018). Shapes: m sequences of G rows are read, k placements are
-made of each; D devices, H numbers in a state.
+The network is ColocRL's (Mirhoseini and others, ICML 2017, section 3.2), and also the placer of HDP
+(Mirhoseini and others, ICLR 2018). Shapes: m sequences of G rows are read, k placements are made of
+each; D devices, H numbers in a state.
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .sizes import Network
+from ..nouns.taskgraph import Floats, Ints
+from ..search.features import Nodes, features_of
+from ..search.trial import Trial
+from .policy import BARRED, Policy, inverse, likeliest
+from .rules import ByStage, Reinforce
+from .settings import ColocRLSettings, PlacerSettings, SpotlightSettings
+from .training import keep, train
 
 # How a stage of the decoder looks at what the encoder has read of all groups.
 
@@ -32,7 +41,9 @@ class Dot(nn.Module):
         self._scale = 1.0 / sqrt(hidden)
 
     def keys(self, memory: Tensor) -> Tensor:
-        """What states are compared with [..., G, H], of the encoder's outputs [..., G, H]."""
+        """The keys [..., G, H] with which states are compared, of the encoder's outputs [..., G,
+        H].
+        """
         return memory * self._scale
 
     def forward(self, states: Tensor, keys: Tensor) -> Tensor:
@@ -50,7 +61,9 @@ class Additive(nn.Module):
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def keys(self, memory: Tensor) -> Tensor:
-        """What states are compared with [..., G, H], of the encoder's outputs [..., G, H]."""
+        """The keys [..., G, H] with which states are compared, of the encoder's outputs [..., G,
+        H].
+        """
         keys: Tensor = self.memory(memory)
         return keys
 
@@ -104,7 +117,7 @@ class Lstm(nn.LSTM):
 
     @property
     def gate_biases(self) -> Tensor:
-        """What the gates of the first direction have added [4 H]."""
+        """The biases of the gates of the first direction [4 H]."""
         if self.bias:
             return self.get_parameter("bias_ih_l0") + self.get_parameter("bias_hh_l0")
         return self._shared()
@@ -140,7 +153,7 @@ class Lstm(nn.LSTM):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """What the encoder made of m sequences: its outputs [m, G, H], its last hidden and cell states
+    """The encoder's reading of m sequences: its outputs [m, G, H], its last hidden and cell states
     [m, H].
     """
 
@@ -149,7 +162,7 @@ class Memory:
     cell: Tensor
 
     def of(self, sequences: Tensor) -> Memory:
-        """Those of some sequences, by their numbers; one may come several times."""
+        """The memory of some sequences, by their numbers; one may come several times."""
         return Memory(self.outputs[sequences], self.hidden[sequences], self.cell[sequences])
 
 
@@ -157,23 +170,33 @@ class Placer(nn.Module):
     """The decoder begins with the encoder's last state and has a stage for each row; its input is
     the embedding of the device just chosen, its output a linear function of its state and of what
     attention reads of the encoder's outputs.
+
+    ``biases``: all gates and the output have biases; without, only forget gates have one number
+    together. ``both_ways``: half of the encoder's state reads from the last group to the first.
     """
 
-    def __init__(self, width: int, devices: int, network: Network) -> None:
+    def __init__(
+        self,
+        width: int,
+        devices: int,
+        settings: PlacerSettings,
+        biases: bool = True,
+        both_ways: bool = False,
+    ) -> None:
         super().__init__()
-        hidden, both = network.hidden, network.both_ways
-        self.network, self.devices = network, devices
-        self.encoder = Lstm(width, hidden // 2 if both else hidden, network.biases, both)
+        hidden, aligned = settings.hidden, settings.aligned
+        self.settings, self.devices = settings, devices
+        self.encoder = Lstm(width, hidden // 2 if both_ways else hidden, biases, both_ways)
         # The last embedding: nothing is chosen yet.
-        self.device = nn.Embedding(devices + 1, network.embedding)
-        self.decoder = Lstm(network.embedding, hidden, network.biases)
-        self.attention = ATTENTIONS[network.attention](hidden)
-        self.from_state = nn.Linear(hidden, devices, bias=network.biases)
+        self.device = nn.Embedding(devices + 1, settings.embedding)
+        self.decoder = Lstm(settings.embedding, hidden, biases)
+        self.attention = ATTENTIONS[settings.attention](hidden)
+        self.from_state = nn.Linear(hidden, devices, bias=biases)
         self.from_context = nn.Linear(hidden, devices, bias=False)
-        self.aligned = nn.Parameter(torch.tensor(network.aligned)) if network.aligned else None
+        self.aligned = nn.Parameter(torch.tensor(aligned)) if aligned else None
 
     def read(self, rows: Tensor) -> Memory:
-        """What is remembered of rows [m, G, width]."""
+        """The encoder's memory of rows [m, G, width]."""
         outputs, last = self.encoder(rows.transpose(0, 1))
         hidden, cell = (state.transpose(0, 1).flatten(1) for state in last)
         return Memory(outputs.transpose(0, 1), hidden, cell)
@@ -226,7 +249,7 @@ class Placer(nn.Module):
         return devices.T.reshape(sequences, count, stages)
 
     def _bounded(self, logits: Tensor) -> Tensor:
-        return self.network.bound * torch.tanh(logits / self.network.temperature)
+        return self.settings.bound * torch.tanh(logits / self.settings.temperature)
 
 
 def _begin(memory: Memory, count: int) -> tuple[Tensor, Tensor]:
@@ -246,3 +269,123 @@ def begin(module: nn.Module, forget: float, generator: torch.Generator) -> None:
     for layer in module.modules():
         if isinstance(layer, Lstm):
             layer.begin(forget)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """The rows that the encoder reads, one for each stage (G stages, one for each group).
+
+    ``stages`` [G] are the groups in the order in which they are placed; ``kinds`` [G, K] the shares
+    of their ops, ``rest`` [G, R] all that needs no embedding.
+    """
+
+    stages: Ints
+    kinds: NDArray[np.float32]
+    rest: NDArray[np.float32]
+
+
+def inputs_of(groups: Nodes) -> Inputs:
+    """ColocRL's description of groups (ICML 2017, section 3.2; recalled, not verified): kinds of
+    ops, output shapes, and which other groups are adjacent, as 0 or 1 in the order of the stages.
+
+    Ours: of a group, the mean over its ops' kinds; the logarithms of its summed extents and of its
+    output bytes (graphs may say no shapes), divided by their maxima.
+    """
+    stages = np.argsort(groups.order).astype(np.int64)
+    kinds = groups.kind / np.maximum(groups.kind.sum(axis=1, keepdims=True), 1.0)
+    sizes = np.log1p(np.column_stack([groups.shape, groups.output_bytes]))
+    sizes /= np.maximum(sizes.max(axis=0, initial=0.0), 1.0)
+    adjacent: Floats = np.zeros((len(stages), len(stages)))
+    adjacent[groups.order[groups.source], groups.order[groups.target]] = 1.0
+    rest = np.hstack([sizes[stages], np.maximum(adjacent, adjacent.T)])
+    return Inputs(stages, kinds[stages].astype(np.float32), rest.astype(np.float32))
+
+
+class Seq2Seq(Policy):
+    """The policy of ColocRL (Mirhoseini and others, ICML 2017, section 3.2): a row for each group,
+    the same for all placements.
+    """
+
+    stages: Tensor
+    kinds: Tensor
+    rest: Tensor
+
+    def __init__(
+        self, inputs: Inputs, allowed: NDArray[np.bool_], settings: PlacerSettings, seed: int
+    ) -> None:
+        super().__init__(allowed)
+        self.hold(stages=inputs.stages, kinds=inputs.kinds, rest=inputs.rest)
+        # Layers draw their first weights from the caller's random numbers, which stay as they were.
+        with torch.random.fork_rng(devices=[]):
+            self.kind = nn.Linear(self.kinds.shape[1], settings.embedding, bias=False)
+            width = settings.embedding + self.rest.shape[1]
+            self.placer = Placer(width, self.devices, settings)
+        begin(self, settings.forget, torch.Generator().manual_seed(seed))
+
+    def rows(self) -> Tensor:
+        """The rows that the encoder reads [1, G, width], by stage."""
+        return torch.cat([self.kind(self.kinds), self.rest], 1).unsqueeze(0)
+
+    def forward(self, placements: Tensor) -> Tensor:
+        """Log-probabilities [n, G, D], with the devices before known."""
+        memory = self.placer.read(self.rows())
+        logits = self.placer.logits(memory, placements[None, :, self.stages])[0]
+        by_group = logits[:, self.stages.argsort()]
+        return by_group.masked_fill(~self.allowed, BARRED).log_softmax(-1)
+
+    def _sampled(self, uniforms: Tensor) -> Tensor:
+        by_stage = uniforms[:, self.stages].T.contiguous()
+
+        def choose(stage: int, logits: Tensor) -> Tensor:
+            return inverse(self._masked(stage, logits).softmax(-1), by_stage[stage])
+
+        return self._walk(len(uniforms), choose)
+
+    def _decoded(self) -> Tensor:
+        return self._walk(1, lambda stage, logits: likeliest(self._masked(stage, logits)))[0]
+
+    def _masked(self, stage: int, logits: Tensor) -> Tensor:
+        """Logits [n, D] of a stage, low where its group may not stand."""
+        allowed = self.allowed.index_select(0, self.stages[stage : stage + 1])
+        return logits.masked_fill(~allowed, BARRED)
+
+    def _walk(self, count: int, choose: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Placements [n, G] of a number of walks."""
+        devices = self.placer.walk(self.placer.read(self.rows()), count, choose)[0]
+        return devices[:, self.stages.argsort()]
+
+
+# The learners.
+
+
+def _policy_of(method: str, trial: Trial) -> Seq2Seq:
+    """The policy of a learner, kept by the trial."""
+    problem, settings = trial.problem, trial.learning.settings
+    inputs = inputs_of(features_of(problem.oracle).groups)
+    policy = Seq2Seq(inputs, problem.allowed, settings, trial.budget.seed)
+    keep(method, trial, policy)
+    return policy
+
+
+def colocrl(trial: Trial) -> None:
+    """ColocRL (ICML 2017): a network places the groups after each other and learns from the steps.
+
+    As in the paper its policy can place no other graph. Raises SpentError.
+    """
+    settings: ColocRLSettings = trial.learning.settings
+    rule = Reinforce(settings.decay, settings.entropy, settings.failing_updates)
+    train(trial, _policy_of("colocrl", trial), rule, settings.clip)
+
+
+def spotlight(trial: Trial) -> None:
+    """Spotlight (ICML 2018): a network like ColocRL's, learning by proximal policy optimisation
+    with a ratio for each group.
+
+    A stage places the next group in topological order; what it knows of the groups before is what
+    the decoder's LSTM keeps of their devices. A placement that does not fit counts as slower by its
+    relative excess (ours): the policy learns from every sample, and from how far it is from
+    fitting. Raises SpentError.
+    """
+    settings: SpotlightSettings = trial.learning.settings
+    policy = _policy_of("spotlight", trial)
+    train(trial, policy, ByStage(settings), settings.norm, overflow_fails=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +27,14 @@ class Policy(nn.Module):
 
     def __init__(self, allowed: NDArray[np.bool_], choices: int | None = None) -> None:
         super().__init__()
-        self.register_buffer("allowed", torch.from_numpy(allowed.copy()), persistent=False)
+        self.hold(allowed=allowed.copy())
         self.groups, self.devices = allowed.shape
         self.choices = self.groups if choices is None else choices
+
+    def hold(self, **tables: Any) -> None:
+        """Keep arrays of the graph as tensors beside the weights, with which they are not saved."""
+        for name, table in tables.items():
+            self.register_buffer(name, torch.from_numpy(table), persistent=False)
 
     def forward(self, placements: Tensor) -> Tensor:
         """Log-probabilities [n, G, D] of each stage, given the devices that ``placements`` [n, G]
@@ -73,11 +79,11 @@ class Policy(nn.Module):
 
     @abstractmethod
     def _sampled(self, uniforms: Tensor) -> Tensor:
-        """What ``sample`` promises."""
+        """The samples of ``sample``."""
 
     @abstractmethod
     def _decoded(self) -> Tensor:
-        """What ``decode`` promises, in the precision that the policy has."""
+        """The sample of ``decode``, in the precision that the policy has."""
 
 
 def inverse(chances: Tensor, uniforms: Tensor) -> Tensor:
@@ -103,25 +109,3 @@ def chosen(log_chances: Tensor, placements: Tensor) -> Tensor:
 def entropies(log_chances: Tensor) -> Tensor:
     """The entropy [n, G] of each stage, in nats."""
     return -(log_chances.exp() * log_chances).sum(-1)
-
-
-class Tabular(Policy):
-    """Independent choices: a softmax over logits u [G, D] for each group, all 0 at first."""
-
-    def __init__(self, allowed: NDArray[np.bool_]) -> None:
-        super().__init__(allowed)
-        self.logits = nn.Parameter(torch.zeros(self.groups, self.devices))
-
-    def _masked(self) -> Tensor:
-        return self.logits.masked_fill(~self.allowed, BARRED)
-
-    def forward(self, placements: Tensor) -> Tensor:
-        """Log-probabilities [n, G, D], the same for all n placements."""
-        return self._masked().log_softmax(-1).expand(len(placements), -1, -1)
-
-    def _sampled(self, uniforms: Tensor) -> Tensor:
-        chances = self._masked().softmax(-1).expand(len(uniforms), -1, -1)
-        return inverse(chances, uniforms)
-
-    def _decoded(self) -> Tensor:
-        return likeliest(self._masked())

@@ -1,7 +1,8 @@
-"""The policy: the network on one graph."""
+"""GDP (2019): one network places all nodes of a graph, of any graph on as many devices."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,16 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...ground.errors import InputError
-from ...nouns.structure import unit_of
-from ...nouns.taskgraph import Floats, Ints
-from ...oracle import Oracle
-from ...search.features import Nodes, features_of
-from ...search.instance import Instance
-from ...search.prepare import Grouped
-from ...search.trial import Trial
-from ..networks.policy import BARRED, Policy, entropies, inverse, likeliest
-from .settings import Settings
+from ..ground.errors import InputError
+from ..nouns.structure import unit_of
+from ..nouns.taskgraph import Floats, Ints
+from ..oracle import Oracle
+from ..search.features import Nodes, features_of
+from ..search.instance import Instance
+from ..search.prepare import Grouped
+from ..search.trial import Trial
+from .policy import BARRED, Policy, entropies, inverse, likeliest
+from .rules import Proximal, reference_ps, signal
+from .settings import GDPSettings
+from .training import adam_of, keep, one_thread, train
 
 # What the network reads of a graph: rows that do not know how many others there are.
 
@@ -105,7 +108,7 @@ class Network(nn.Module):
     is no multiple of ``heads``.
     """
 
-    def __init__(self, features: int, devices: int, settings: Settings, seed: int) -> None:
+    def __init__(self, features: int, devices: int, settings: GDPSettings, seed: int) -> None:
         super().__init__()
         width, superposed = settings.width, settings.superposition
         if width % settings.heads:
@@ -243,7 +246,7 @@ class Attention(nn.Module):
         return after
 
     def _attended(self, rows: Tensor, graph: Tensor, segment: int, memory: int) -> Tensor:
-        """What each row reads [n, W]."""
+        """The rows of attention [n, W]."""
         count, width = rows.shape
         segment = min(segment, count)
         segments = -(-count // segment)
@@ -284,9 +287,8 @@ class OnGraph(Policy):
     def __init__(self, network: Network, inputs: Inputs, allowed: NDArray[np.bool_]) -> None:
         super().__init__(allowed)
         self.network = network
-        arrays = (inputs.rows, inputs.source, inputs.target, np.argsort(inputs.nodes))
-        for name, array in zip(("rows", "source", "target", "row_of"), arrays, strict=True):
-            self.register_buffer(name, torch.from_numpy(array), persistent=False)
+        row_of = np.argsort(inputs.nodes)
+        self.hold(rows=inputs.rows, source=inputs.source, target=inputs.target, row_of=row_of)
 
     def logits(self) -> Tensor:
         """By node and device [n, D], BARRED where it may not stand."""
@@ -311,10 +313,92 @@ class OnGraph(Policy):
 
 def on_graph(trial: Trial, network: Network | None = None) -> OnGraph:
     """The policy on a trial's graph: with a network of its own, or with one that it shares."""
-    problem, settings = trial.problem, trial.learning.settings
-    assert isinstance(settings, Settings)
+    problem = trial.problem
+    settings: GDPSettings = trial.learning.settings
     inputs = inputs_of(problem.oracle, settings.harmonics)
     if network is None:
         columns, devices = inputs.rows.shape[1], problem.allowed.shape[1]
         network = Network(columns, devices, settings, trial.budget.seed)
     return OnGraph(network, inputs, problem.allowed)
+
+
+# Batch training: one policy learns from several graphs at once (section 3.3).
+
+
+class Task:
+    """A graph of a training: the policy on it, its unit of time, and its baseline."""
+
+    def __init__(self, trial: Trial, policy: OnGraph) -> None:
+        self.policy, self._trial = policy, trial
+        self._rule, self._reference = Proximal(trial.learning.settings), reference_ps(trial)
+
+    def sampled(self, count: int) -> Callable[[float], Tensor]:
+        """Evaluate placements: the rule's loss of them, by what entropies weigh. Raises
+        SpentError.
+        """
+        trial = self._trial
+        oracle, shape = trial.problem.oracle, (count, self.policy.groups)
+        samples = self.policy.sample(torch.from_numpy(trial.budget.random.random(shape)))
+        costs = [trial.score_once(row) for row in samples.numpy()]
+        signals = [signal(oracle, cost, self._reference) for cost in costs]
+        advantages = torch.from_numpy(self._rule.advantages(np.array(signals))).float()
+        with torch.no_grad():
+            before, _ = self.policy.judge(samples)
+
+        def loss(left: float) -> Tensor:
+            log_chosen, spread = self.policy.judge(samples)
+            return self._rule.loss(log_chosen, before, left * spread, advantages)
+
+        return loss
+
+
+class Together:
+    """A policy under way that learns from several graphs (a GeneralLearner): an update follows the
+    mean of their losses, each with its own baseline.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        settings: GDPSettings = trial.learning.settings
+        self._trial, self._settings, self.graphs = trial, settings, settings.graphs
+        self._policy = on_graph(trial)
+        keep("gdp", trial, self._policy, any_graph=True)
+        self._adam = adam_of(self._policy, settings.rate)
+        self._tasks = dict[Trial, Task]()
+
+    def update(self, trials: Sequence[Trial]) -> None:
+        """Evaluate placements of these graphs, and learn from all of them. Raises SpentError."""
+        settings, left = self._settings, 1.0 - self._trial.budget.share
+        with one_thread():
+            losses = [self._task(trial).sampled(settings.samples) for trial in trials]
+            for _ in range(settings.epochs):
+                self._trial.budget.require_time()
+                self._adam.zero_grad()
+                for loss in losses:  # one graph after another: all at once would take more memory
+                    (loss(left) / len(losses)).backward()
+                nn.utils.clip_grad_norm_(self._policy.parameters(), settings.norm)
+                self._adam.step()
+
+    def _task(self, trial: Trial) -> Task:
+        """The task of a graph; the first time its single devices are evaluated."""
+        if trial not in self._tasks:
+            self._tasks[trial] = Task(trial, on_graph(trial, self._policy.network))
+        return self._tasks[trial]
+
+
+def gdp(trial: Trial) -> None:
+    """GDP (2019): a graph network and attention place all single ops in one pass, learning by
+    proximal policy optimisation.
+
+    Nodes are the groups of the problem's oracle: single ops, but for those that must stand
+    together. Raises SpentError.
+    """
+    settings: GDPSettings = trial.learning.settings
+    policy = on_graph(trial)
+    keep("gdp", trial, policy, any_graph=True)
+    # A placement that cannot be or does not fit fails (recalled: a reward of -10).
+    train(trial, policy, Proximal(settings), settings.norm)
+
+
+def general(trial: Trial) -> Together:
+    """The learner of any number of graphs, of the first of their trials."""
+    return Together(trial)

@@ -1,1 +1,0 @@
-"""Networks of learners, and how they are trained: controllers, attention, REINFORCE, PPO."""

@@ -1,0 +1,270 @@
+"""Rules of learning: what a learner is told of a placement (a signal, without units), and how the
+signals of sampled placements become a loss. A signal is better where it is smaller.
+
+No rule needs PyTorch itself. Shapes: n placements, G stages; ``log_chosen`` [n, G] are the
+log-probabilities (natural) of the devices that were chosen, each given those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan, sqrt
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ground.errors import InputError
+from ..nouns.taskgraph import Floats
+from ..oracle import Cost, Oracle
+from ..search import space
+from ..search.space import alone, energy
+from ..search.trial import Trial, rounds
+from .settings import GDPSettings, SpotlightSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FAILING = 10.0
+"""The signal of a placement that fails: 100 times as long as one device. (ColocRL's successor says
+the root of 100 s, for steps of some seconds; a constant in seconds would mean something else on
+each question.)
+"""
+
+ROUNDING = 1e-12  # relative
+
+
+def reference_ps(trial: Trial) -> float:
+    """The step time to which signals are relative [ps] (``space.reference_ps``), all single devices
+    evaluated. Raises SpentError.
+    """
+    oracle, choices = trial.problem.oracle, trial.problem.choices
+    return float(space.reference_ps(oracle, map(trial.score_once, alone(oracle, choices))))
+
+
+def signal(oracle: Oracle, cost: Cost, reference: float, overflow_fails: bool = True) -> float:
+    """The root of the step over the reference (ColocRL, ICML 2017, section 3.1), at most FAILING.
+
+    What cannot be fails. What does not fit fails too, or counts as slower by the factor 1 + its
+    relative excess.
+    """
+    effective = inf if overflow_fails and not cost.feasible else energy(oracle, cost)
+    return min(sqrt(effective / reference), FAILING)
+
+
+def spread(signals: Floats) -> float:
+    """The standard deviation of signals; 0 where they differ by no more than sums round."""
+    deviation = float(signals.std())
+    return deviation if deviation > ROUNDING * float(np.abs(signals).max(initial=0.0)) else 0.0
+
+
+def in_deviations(better: Floats, signals: Floats) -> Floats:
+    """Advantages of a batch [n] in standard deviations of its signals (ours); 0 where all signals
+    are alike: then there is nothing to divide by, and nothing to tell one from another.
+    """
+    deviation = spread(signals)
+    return better / deviation if deviation else np.zeros(len(signals))
+
+
+def require_finite(numbers: NDArray[Any]) -> None:
+    """Raises InputError where settings lead to numbers that are not finite any more."""
+    if not np.isfinite(numbers).all():
+        raise InputError("settings: too large or too small: what is learned is no finite number")
+
+
+class Rule(Protocol):
+    """A rule as the training loop uses it. ``advantages`` is called once for each batch, and may
+    remember; ``loss`` is called ``epochs`` times for each part of it, perhaps in other processes.
+    """
+
+    epochs: int
+
+    def advantages(self, signals: Floats) -> Floats:
+        """How much better each of n placements is than was to be expected (> 0: better)."""
+
+    def loss(
+        self, log_chosen: Tensor, old_log_chosen: Tensor, entropies: Tensor, advantages: Tensor
+    ) -> Tensor:
+        """The loss, a mean over placements, of log-probabilities of what was chosen [n, S], those
+        when it was sampled, entropies [n, any] in nats, advantages [n].
+        """
+
+
+class Reinforce:
+    """REINFORCE (Williams, 1992) with a moving average of the signals as baseline, as ColocRL has
+    it (ICML 2017, section 3.1; recalled, not verified).
+
+    The gradient is that of the mean over placements of (signal - baseline) x log-probability. After
+    ``failing_updates`` updates only placements that succeed train and move the baseline, which then
+    begins anew (ours: else it would fall from FAILING for dozens of updates, all of which would
+    praise whatever succeeds). ``entropy`` is the weight of the mean entropy of a stage, in units of
+    the root mean square of the advantages, so that it means the same where all placements are
+    nearly as good as where they differ (ours). ``baseline`` is what it begins with; NaN: the mean
+    of the first batch.
+    """
+
+    epochs = 1
+
+    def __init__(
+        self, decay: float, entropy: float, failing_updates: int, baseline: float = nan
+    ) -> None:
+        self._decay, self._entropy, self._failing_updates = decay, entropy, failing_updates
+        self._updates, self._baseline = 0, baseline
+
+    def advantages(self, signals: Floats) -> Floats:
+        """The baseline minus each signal [n]; 0 for failing ones once these train no more."""
+        if self._updates == self._failing_updates:
+            self._baseline = float("nan")
+        trains = (signals < FAILING) | (self._updates < self._failing_updates)
+        self._updates += 1
+        if not trains.any():
+            return np.zeros(len(signals))
+        mean = float(signals[trains].mean())
+        before = mean if np.isnan(self._baseline) else self._baseline
+        self._baseline = self._decay * before + (1.0 - self._decay) * mean
+        return np.where(trains, before - signals, 0.0)
+
+    def loss(
+        self, log_chosen: Tensor, old_log_chosen: Tensor, entropies: Tensor, advantages: Tensor
+    ) -> Tensor:
+        """Minus the advantages x log-probabilities of whole placements, minus the entropies."""
+        gained = (advantages * log_chosen.sum(1)).mean()
+        weight = self._entropy * advantages.square().mean().sqrt()
+        return -gained - weight * entropies.mean()
+
+
+# Proximal policy optimisation by stage: a ratio for each group of a placement, not one for all. The
+# clipped surrogate of Schulman et al. 2017 (arXiv 1707.06347), eq. 7, in the sum over stages of
+# Spotlight (Gao, Chen, Li, ICML 2018).
+
+
+def ratios(log_chosen: Tensor, old_log_chosen: Tensor) -> Tensor:
+    """How much likelier each choice [n, G] has become since it was sampled.
+
+    ``old_log_chosen`` are those of the policy that sampled: they stay as they are in all epochs of
+    a batch, and no gradient runs through them.
+    """
+    return (log_chosen - old_log_chosen.detach()).exp()
+
+
+def surrogate(
+    log_chosen: Tensor, old_log_chosen: Tensor, advantages: Tensor, clip: float
+) -> Tensor:
+    """The objective that an update climbs: the sum over stages of min(r A, clip(r) A), its mean
+    over placements.
+
+    ``advantages`` [n], one for a placement: its reward comes after the last stage. ``clip`` bounds
+    each ratio r to 1 - clip..1 + clip where going further would only gain. The product of the
+    ratios of all stages would leave these bounds after one step.
+    """
+    ratio, advantage = ratios(log_chosen, old_log_chosen), advantages[:, None]
+    clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
+    return (ratio * advantage).minimum(clipped * advantage).sum(1).mean()
+
+
+def divergence(log_chosen: Tensor, old_log_chosen: Tensor) -> Tensor:
+    """An estimate of KL(old || new) from the choices: the mean over placements of the sum over
+    stages of r - 1 - log r.
+
+    Each term is at least 0, and its mean over the old policy's choices is the KL divergence of the
+    stage.
+    """
+    change = log_chosen - old_log_chosen.detach()
+    return (change.exp() - 1.0 - change).sum(1).mean()
+
+
+def loss(
+    log_chosen: Tensor,
+    old_log_chosen: Tensor,
+    entropies: Tensor,
+    advantages: Tensor,
+    clip: float,
+    entropy: float = 0.0,
+    penalty: float = 0.0,
+) -> Tensor:
+    """The loss of proximal policy optimisation: minus the surrogate, minus ``entropy`` times the
+    mean entropy of a stage (``entropies`` [n, G], nats), plus ``penalty`` times the divergence.
+
+    Ours: the entropies' mean, not their sum, so that one weight does for any number of stages: each
+    of many has only a small part in the advantage of its placement.
+    """
+    gain = surrogate(log_chosen, old_log_chosen, advantages, clip)
+    gain = gain + entropy * entropies.mean()
+    return penalty * divergence(log_chosen, old_log_chosen) - gain
+
+
+class Epochs:
+    """The part of a rule that climbs a batch for several epochs; baselines are left to the
+    learners.
+    """
+
+    def __init__(self, settings: GDPSettings | SpotlightSettings) -> None:
+        self._settings, self.epochs = settings, settings.epochs
+        self._weights = settings.clip, settings.entropy, settings.divergence
+
+    def loss(
+        self, log_chosen: Tensor, old_log_chosen: Tensor, entropies: Tensor, advantages: Tensor
+    ) -> Tensor:
+        """The loss of each epoch: the log-probabilities of the batch's own policy stay as they
+        are.
+        """
+        return loss(log_chosen, old_log_chosen, entropies, advantages, *self._weights)
+
+
+class ByStage(Epochs):
+    """Spotlight's rule: proximal policy optimisation over the stages of placements, several epochs
+    a batch.
+
+    The only reward comes after the last stage, and nothing is discounted: all stages have the
+    advantage of their placement, (baseline - signal) / standard deviation of the batch. All numbers
+    are ours.
+    """
+
+    _settings: SpotlightSettings
+    _baseline = nan
+
+    def advantages(self, signals: Floats) -> Floats:
+        """How much better each of n placements is than the baseline [n], which is the moving
+        average of the batches before; of the first batch its mean. Failing ones count too.
+        """
+        mean, decay = float(signals.mean()), self._settings.decay
+        before = mean if np.isnan(self._baseline) else self._baseline
+        self._baseline = decay * before + (1.0 - decay) * mean
+        better = before - signals
+        return in_deviations(better, signals) if self._settings.normalised else better
+
+
+class Proximal(Epochs):
+    """GDP's rule (section 3.4; recalled): proximal policy optimisation with a ratio for each node
+    (ours; of hundreds of factors a product would leave every bound after one step), several epochs
+    a batch.
+
+    The reward is minus the signal (the root of the step over that of the best single device; 10 for
+    what cannot be or does not fit), the baseline the mean of all rewards of the same graph before
+    this batch, or of this batch alone ("batch", ours).
+    """
+
+    _settings: GDPSettings
+    _sum, _count = 0.0, 0
+
+    def advantages(self, signals: Floats) -> Floats:
+        """How much better each of n placements is than the baseline [n]."""
+        earlier = self._settings.baseline == "earlier" and self._count > 0
+        baseline = self._sum / self._count if earlier else float(signals.mean())
+        self._sum, self._count = self._sum + float(signals.sum()), self._count + len(signals)
+        return in_deviations(baseline - signals, signals)
+
+
+def use(trial: Trial, decode: Callable[[], object], sample: Callable[[], object]) -> None:
+    """Use the saved policy with which a trial begins, if any: evaluate its likeliest placement
+    (``decode``), so that no training after it ends with a worse one.
+
+    Without training batches of samples follow, each by a call of ``sample``, until the budget is
+    spent or PATIENCE in a row bring no other placement. Raises SpentError.
+    """
+    if trial.learning.policy is None:
+        return
+    decode()
+    if not trial.learning.train:
+        for _ in rounds(trial):
+            sample()

@@ -1,3 +1,0 @@
-"""Spotlight: Optimizing Device Placement for Training Deep Neural Networks (Gao, Chen, Li, ICML
-2018).
-"""
