@@ -90,6 +90,7 @@ class SyncShape(TypedDict, total=False):
     hold: str
     segment: Bytes
     spread: str
+    every: int | None
 
 
 class PipelineShape(TypedDict, total=False):

@@ -29,7 +29,7 @@ from .retimed import can_be_retimed, hangs_on_op_times, retimed, retimes_to_itse
 from .sharing import refuse_slowing, slows, with_sharing
 from .splitting import Split, rows_of, split, split_gated
 from .stages import staged
-from .steps import LoweredStep, following, iterated, last_ops, most_steps
+from .steps import LoweredStep, following, iterated, last_ops, most_rounds
 from .sync import credited, synchronised
 from .turns import in_turns
 
@@ -218,7 +218,7 @@ __all__ = [
     "lower",
     "lower_prepared",
     "lower_step",
-    "most_steps",
+    "most_rounds",
     "partition",
     "retimed",
     "retimes_to_itself",

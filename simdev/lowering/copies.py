@@ -5,10 +5,11 @@ Steps that follow one another repeat all tasks, microbatches those of the forwar
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -34,56 +35,81 @@ Turns = Callable[[int], Sequence[int]]
 class Copies:
     """The tasks that ``again`` marks, run ``count`` times.
 
-    Rows go run after run, in each in the order of the task graph. What runs once stands in the
-    first run, or, where ``late`` marks it, in the last. Copies are named ``name`` + ``mark`` +
-    number, from the second run on.
+    Rows go run after run, in each in the order of the task graph. A task that runs once stands in
+    the first run, or, where ``late`` marks it, in the last; of rounds of so many runs (``round``)
+    what is late stands in the last run of each. Copies are named ``name`` + ``mark`` + number, from
+    the second run on.
     """
 
     again: Bools
     late: Bools
     count: int
     mark: str
+    round: int | None = None
+
+    def ends_round(self, run: int) -> bool:
+        """Whether what is late stands in this run."""
+        return (run + 1) % (self.round or self.count) == 0
+
+    @property
+    def in_rounds(self) -> Bools:
+        """The tasks that run once in each of several rounds."""
+        return self.late & ((self.round or self.count) < self.count)
+
+    def members(self, run: int) -> Ints:
+        """The tasks of a run, ascending."""
+        return self._members[run == 0, self.ends_round(run)]
 
     @cached_property
-    def _runs(self) -> tuple[Ints, Ints, Ints]:
-        """The tasks of the first run, of one in between, and of the last."""
-        # Alone a run is the first and the last: it holds what is late, too.
-        if self.count == 1:
-            return np.arange(len(self.again)), np.zeros(0, np.int64), np.zeros(0, np.int64)
-        marks = ~self.late, self.again, self.again | self.late
-        first, between, last = map(np.flatnonzero, marks)
-        return first, between, last
+    def _members(self) -> Mapping[tuple[bool, bool], Ints]:
+        """Tasks by whether their run is the first and whether it ends a round."""
+        return {
+            (first, end): np.flatnonzero(
+                self.again | (first & ~self.again & ~self.late) | (end & self.late)
+            )
+            for first in (False, True)
+            for end in (False, True)
+        }
 
     @cached_property
-    def _places(self) -> tuple[Ints, ...]:
-        """By run as in ``_runs`` the place of each task in it."""
-        places = []
-        for rows in self._runs:
-            place = np.zeros(len(self.again), np.int64)
-            place[rows] = np.arange(len(rows))
-            places.append(place)
-        return tuple(places)
+    def _places(self) -> Mapping[tuple[bool, bool], Ints]:
+        """The place of each task in its run, as in ``_members``."""
+        places = {}
+        for key, rows in self._members.items():
+            places[key] = np.zeros(len(self.again), np.int64)
+            places[key][rows] = np.arange(len(rows))
+        return places
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """The row at which each run begins, and how many there are in all."""
+        sizes = (len(self.members(run)) for run in range(self.count))
+        return list(accumulate(sizes, initial=0))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many tasks each run of a round has, where these differ; else nothing."""
+        runs = range(self.round or self.count) if self.late.any() else ()
+        return tuple(len(self.members(run)) for run in runs)
 
     @property
     def total(self) -> int:
         """How many tasks there are in all."""
-        first, between, last = self._runs
-        return len(first) + len(between) * max(self.count - 2, 0) + len(last)
+        return self._begins[-1]
 
     def rows(self, tasks: Ints | slice, run: int) -> Ints:
-        """The rows of these tasks in a run; what runs once has the same in all."""
-        first, between, last = self._places
-        begin_last = self.total - len(self._runs[2])
-        if run == 0:
-            copies = first[tasks]
-        elif run < self.count - 1:
-            copies = len(self._runs[0]) + (run - 1) * len(self._runs[1]) + between[tasks]
-        else:
-            copies = begin_last + last[tasks]
-        if self.count == 1:
-            return copies
-        single = np.where(self.late[tasks], begin_last + last[tasks], first[tasks])
-        return np.where(self.again[tasks], copies, single)
+        """The rows of these tasks in a run; of a task that does not stand there, in the run of that
+        round in which it does.
+        """
+        length = self.round or self.count
+        late = self._rows_in(tasks, run - run % length + length - 1)
+        single = np.where(self.late[tasks], late, self._rows_in(tasks, 0))
+        return np.where(self.again[tasks], self._rows_in(tasks, run), single)
+
+    def _rows_in(self, tasks: Ints | slice, run: int) -> Ints:
+        """The rows in a run of these tasks where they stand there, else any."""
+        places: Ints = self._places[run == 0, self.ends_round(run)][tasks]
+        return self._begins[run] + places
 
     def all_rows(self, task: int) -> list[int]:
         """The rows of a task in every run, each once."""
@@ -91,37 +117,34 @@ class Copies:
         return list(dict.fromkeys(of_run))
 
     def joins(self, pairs: Sequence[tuple[int, int]]) -> Ints:
-        """Edges from each run to the next one, for pairs of tasks of which both run again."""
+        """Edges from each run to the next one, for pairs of tasks that stand in both."""
         table = np.array(pairs, np.int64).reshape(-1, 2)
-        table = table[self.again[table].all(axis=1)]
-        return np.concatenate(
-            [np.zeros((0, 2), np.int64)]
-            + [
-                np.stack((self.rows(table[:, 0], run), self.rows(table[:, 1], run + 1)), axis=1)
-                for run in range(self.count - 1)
-            ]
-        )
+        table = table[self.again[table[:, 1]]]
+        joined = [np.zeros((0, 2), np.int64)]
+        for run in range(self.count - 1):
+            here = self.again[table[:, 0]] | (self.ends_round(run) & self.late[table[:, 0]])
+            before, after = table[here].T
+            joined.append(np.stack((self.rows(before, run), self.rows(after, run + 1)), axis=1))
+        return np.concatenate(joined)
+
+    @cached_property
+    def _task(self) -> Ints:
+        """The task of each row."""
+        return np.concatenate([self.members(run) for run in range(self.count)])
 
     def tiled(self, column: NDArray[Any]) -> NDArray[Any]:
         """A column of the tasks, for those of all runs."""
-        first, between, last = (column[rows] for rows in self._runs)
-        return np.concatenate((first, np.tile(between, max(self.count - 2, 0)), last))
+        return column[self._task]
 
     def tiled_rows(self, lists: Rows) -> Rows:
         """Lists of the tasks that name no tasks, for those of all runs."""
-        return taken(lists, self.tiled(np.arange(len(lists))))
+        return taken(lists, self._task)
 
     def name(self, names: Sequence[str], row: int) -> str:
         """The name of a row; ``names`` are those of the tasks."""
-        first, between, last = self._runs
-        place, begin_last = row - len(first), self.total - len(last)
-        if place < 0:
-            return names[int(first[row])]
-        if row >= begin_last:
-            run, task = self.count - 1, int(last[row - begin_last])
-        else:
-            run, task = place // len(between) + 1, int(between[place % len(between)])
-        return f"{names[task]}{self.mark}{run}" if self.again[task] else names[task]
+        run, task = bisect_right(self._begins, row) - 1, self._task[row]
+        again = self.again[task] or (self.late[task] and self.count != (self.round or self.count))
+        return f"{names[task]}{self.mark}{run}" if run and again else names[task]
 
 
 def taken(lists: Rows, chosen: Ints) -> Rows:
@@ -140,14 +163,14 @@ def copied(
     sequences: Mapping[int, tuple[int, ...]],
     turns: Turns | None = None,
     later: Ints | None = None,
-    steps: int = 1,
+    steps: bool = False,
 ) -> TaskGraph:
     """The task graph with its copies.
 
     ``edges`` are further ones, as pairs of rows of the result, ``sequences`` those of the fixed
     queues. ``turns`` tells the runs in the order in which a task that adds to a gradient runs for
-    them (None: ascending), ``later`` by how much the priority of each task rises from run to run.
-    Raises InputError.
+    them (None: ascending), ``later`` by how much the priority of each task rises from run to run;
+    ``steps`` says that runs are steps. Raises InputError.
     """
     buffers, chains = _buffers(task_graph.buffers, copies, turns)
     edges = np.concatenate((edges, np.array(chains, np.int64).reshape(-1, 2)))
@@ -166,7 +189,8 @@ def copied(
         resources=resources,
         buffers=buffers,
         sharing=sharing,
-        steps=steps,
+        steps=copies.count if steps else 1,
+        round=copies.sizes if steps else (),
     )
 
 
@@ -174,7 +198,8 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints, later: Ints | None) -> Tas
     columns = {name: copies.tiled(getattr(tasks, name)) for name in (*NUMBERS, "flow")}
     if later is not None:
         for run in range(copies.count):
-            columns["priority"][copies.rows(slice(None), run)] += run * later
+            tasks_of_run = copies.members(run)
+            columns["priority"][copies.rows(tasks_of_run, run)] += run * later[tasks_of_run]
     kind = Coded.of(tasks.kind)
     return Tasks(
         # Made when they are read: nobody reads the names of most of millions of tasks.
@@ -192,13 +217,14 @@ def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
     before, after = successors.owners(), successors.ids
     rows = copies.rows(slice(None), 0)
     befores, afters = [edges[:, 0], rows[before]], [edges[:, 1], rows[after]]
+    # Edges between single tasks are the same in every run of a round, and copied with the first.
     moved = copies.again[before] | copies.again[after]
-    # Edges between single tasks are the same in every run, and were copied with the first.
-    before, after = before[moved], after[moved]
+    late = ~moved & copies.late[before] & copies.late[after]
     for run in range(1, copies.count):
         rows = copies.rows(slice(None), run)
-        befores.append(rows[before])
-        afters.append(rows[after])
+        copied = moved | late if copies.ends_round(run) else moved
+        befores.append(rows[before[copied]])
+        afters.append(rows[after[copied]])
     return Rows.of_pairs(np.concatenate(befores), np.concatenate(afters), copies.total)
 
 
@@ -207,38 +233,37 @@ def _buffers(
 ) -> tuple[Buffers, list[tuple[int, int]]]:
     """The buffers, single ones first, and in what order tasks add to those that all runs share.
 
-    A buffer is filled in each run where its filler runs again, and nothing that reads it runs once.
+    A buffer is filled in each run where its filler runs, unless a task that runs once reads it.
     """
     owner, reader, filler = buffers.readers.owners(), buffers.readers.ids, buffers.filler
     refilled = (filler != PERSISTENT) & copies.again[filler]
     kept = np.zeros(len(buffers), np.bool_)
     kept[owner[~copies.again[reader]]] = True
-    passing = np.flatnonzero(refilled & ~kept)
-    lasting = np.flatnonzero(~refilled | kept)
-    place = np.zeros(len(buffers), np.int64)
-    place[lasting], place[passing] = np.arange(len(lasting)), len(lasting) + np.arange(len(passing))
-    step = np.where(refilled & ~kept, len(passing), 0)
-    fillers, owners, readers = [filler[lasting]], list[Ints](), list[Ints]()
+    in_rounds = (filler != PERSISTENT) & copies.in_rounds[filler]
+    # As rows of their own, single ones first.
+    passing = (refilled & ~kept) | in_rounds
+    order = np.concatenate((np.flatnonzero(~passing), np.flatnonzero(passing)))
+    place = np.argsort(order)
+    here = replace(copies, again=(refilled & ~kept)[order], late=in_rounds[order])
+    owners, readers = list[Ints](), list[Ints]()
+    filled = np.full(here.total, PERSISTENT)
     for run in range(copies.count):
-        rows = copies.rows(slice(None), run)
-        fillers.append(rows[filler[passing]])
-        owners.append((place + run * step)[owner])
+        rows, places = copies.rows(slice(None), run), here.rows(place, run)
+        owners.append(places[owner])
         readers.append(rows[reader])
-        if run == 0:
-            fillers[0] = np.where(fillers[0] == PERSISTENT, PERSISTENT, rows[fillers[0]])
-    filled, chains = np.concatenate(fillers), list[tuple[int, int]]()
+        filled[places] = np.where(filler == PERSISTENT, PERSISTENT, rows[filler])
+    chains = list[tuple[int, int]]()
     for row in np.flatnonzero(refilled & kept).tolist():
-        order = _in_turn(copies, int(filler[row]), turns)
+        turn, at = _in_turn(copies, int(filler[row]), turns), int(place[row])
         # Added up in place: the first run makes the buffer, the others read and write it.
-        filled[place[row]] = order[0]
-        chains += pairwise(order)
-        owners.append(np.full(len(order) - 1, place[row]))
-        readers.append(np.array(order[1:], np.int64))
-    # In the order of ``filled``: single ones, then run after run.
-    chosen = np.concatenate((lasting, np.tile(passing, copies.count)))
-    names = [buffers.name[row] for row in (*lasting, *passing)]
-    readers_of = Rows.of_pairs(np.concatenate(owners), np.concatenate(readers), len(chosen))
-    lazy = _names(names, len(lasting), len(chosen), copies.mark)
+        filled[at] = turn[0]
+        chains += pairwise(turn)
+        owners.append(np.full(len(turn) - 1, at))
+        readers.append(np.array(turn[1:], np.int64))
+    chosen = here.tiled(order)
+    names = [buffers.name[row] for row in order]
+    readers_of = Rows.of_pairs(np.concatenate(owners), np.concatenate(readers), here.total)
+    lazy = Lazy(here.total, lambda row: here.name(names, row))
     device, size, kind = (c[chosen] for c in (buffers.device, buffers.bytes, buffers.kind))
     requested = None if buffers.requested is None else buffers.requested[chosen]
     return Buffers(lazy, device, size, kind, filled, readers_of, requested), chains
@@ -248,16 +273,6 @@ def _in_turn(copies: Copies, task: int, turns: Turns | None) -> list[int]:
     """The rows of a task, in the order in which it runs."""
     runs = range(copies.count) if turns is None else turns(task)
     return [int(copies.rows(np.array([task]), run)[0]) for run in runs]
-
-
-def _names(names: Sequence[str], first: int, count: int, mark: str) -> Lazy:
-    """The first names once, then the others in every run, each made when it is read."""
-
-    def name(row: int) -> str:
-        run, at = divmod(row - first, len(names) - first) if row >= first else (0, row - first)
-        return f"{names[first + at]}{mark}{run}" if run else names[first + at]
-
-    return Lazy(count, name)
 
 
 def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tuple[int, ...]]:
@@ -281,7 +296,7 @@ def in_runs(copies: Copies, tasks: Ints, late: Bools) -> tuple[Ints, Ints]:
         here = copies.again[tasks]
         if run == 0:
             here = here | ~late[tasks]
-        if run == copies.count - 1:
+        if copies.ends_round(run):
             here = here | late[tasks]
         rows.append(copies.rows(tasks[here], run))
         places.append(np.flatnonzero(here))

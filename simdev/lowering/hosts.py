@@ -87,19 +87,19 @@ def ends_in_copies(
     return rows
 
 
-def dispatched(task_graph: TaskGraph, dispatches: Dispatches | None, steps: int = 1) -> TaskGraph:
-    """The task graph of so many steps, with what their hosts do behind all other tasks.
+def dispatched(task_graph: TaskGraph, dispatches: Dispatches | None) -> TaskGraph:
+    """The task graph of any number of steps, with what their hosts do behind all other tasks.
 
     Raises InputError where an op blocks a host that replays graphs, and for more than 10 million
     tasks.
     """
     if dispatches is None or not len(dispatches.task):
         return task_graph
-    entries = _Entries.of(dispatches)
+    entries, steps = _Entries.of(dispatches), task_graph.steps
     count = len(task_graph.tasks) + steps * len(entries.task)
     if count > MAX_TASKS:
         raise InputError(f"{steps} steps and their dispatches lower to more than {MAX_TASKS} tasks")
-    return _Writer(task_graph, dispatches, entries, steps).task_graph()
+    return _Writer(task_graph, dispatches, entries).task_graph()
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +186,11 @@ class _Writer:
     graph: TaskGraph
     dispatches: Dispatches
     entries: _Entries
-    steps: int
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return self.graph.steps
 
     @property
     def _each(self) -> int:
@@ -194,9 +198,9 @@ class _Writer:
         return len(self.entries.task)
 
     @property
-    def _rows(self) -> int:
-        """Other tasks a step."""
-        return len(self.graph.tasks) // self.steps
+    def _begins(self) -> Ints:
+        """The row of the first task of each step."""
+        return self.graph.step_begins[:-1]
 
     @cached_property
     def _threads(self) -> list[tuple[str, int, Ints]]:
@@ -270,7 +274,7 @@ class _Writer:
         device = self.graph.devices[self.entries.device[e]]
         if not self.entries.eager[e]:
             return f"dispatch graph@{device}" + (f"~{step}" if step else "")
-        name = self.graph.tasks.name[int(self.entries.task[e]) + step * self._rows]
+        name = self.graph.tasks.name[int(self.entries.task[e] + self._begins[step])]
         in_ranks = int(self.entries.op[e]) in self.dispatches.prepared.rings
         return f"dispatch {name}@{device}" if in_ranks else f"dispatch {name}"
 
@@ -278,8 +282,7 @@ class _Writer:
 
     def _edges(self) -> tuple[Ints, Ints]:
         releases = self.entries.releases
-        steps = np.arange(self.steps)[:, None]
-        tasks = (releases.ids + steps * self._rows).ravel()
+        tasks = (releases.ids + self._begins[:, None]).ravel()
         edges = [(self._in_steps(releases.owners()), tasks)]
         for device, host in self.dispatches.hosts.items():
             entries = np.flatnonzero(self.entries.eager & (self.entries.device == device))
@@ -307,9 +310,8 @@ class _Writer:
     def _blocked(self, entries: Ints) -> tuple[Ints, Ints]:
         """On one thread the next dispatch waits for the end of an op that blocks."""
         number = np.arange(len(entries) * self.steps)
-        task = self.entries.task[entries][number % len(entries)] + (
-            number // len(entries) * self._rows
-        )
+        step, place = np.divmod(number, len(entries))
+        task = self.entries.task[entries][place] + self._begins[step]
         # A collective has several dispatches there: what waits is the next of another op.
         begins = np.flatnonzero(np.append(True, task[1:] != task[:-1]))
         blocks = self.entries.blocks[entries][begins[:-1] % len(entries)]
@@ -323,7 +325,7 @@ class _Writer:
         step, place = np.divmod(before, len(entries))
         ends = taken(self.entries.ends, entries[place])
         owner = ends.owners()
-        return ends.ids + step[owner] * self._rows, after[owner]
+        return ends.ids + self._begins[step[owner]], after[owner]
 
 
 def _kinds(kind: Sequence[str], count: int) -> Sequence[str]:

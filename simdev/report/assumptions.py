@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..costs import MEMORY_PASS, MEMORY_PASS_ERROR, CostMiss
 from ..costs.collectives import shipped_tables
 from ..execution.scenario import Outcome
+from ..ground.units import MAX_BYTES
 from ..lowering.origins import HostOrigins
 from ..nouns.memory import MemoryModel
 from ..nouns.strategy import Sync, settled_cost
@@ -31,7 +32,12 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
             f"an even piece a server from {sync.even_parameters} parameters": sync.even_parameters,
         }
         cut = next((part for part, size in parts.items() if size is not None), "whole gradients")
-        yield f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
+        if sync.every is None:
+            yield f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
+        else:
+            pieces = "all at once" if sync.bucket == MAX_BYTES else f"in {cut}"
+            after = "every step" if sync.every == 1 else f"each round of {sync.every} steps"
+            yield f"Parameters are averaged by {sync.policy} after {after}, {pieces}."
     elif roles & {"sync", "sum"}:
         # The first bucket is smaller, so that the first messages leave early (PyTorch's DDP).
         sizes = f", the first bucket of {FIRST_BUCKET} bytes, further ones of {BUCKET}"

@@ -332,8 +332,7 @@ def analyze(outcome: Outcome, replays: bool = True) -> Report:
     allocator is not replayed, which takes longer than all else: what it reserves is left out.
     """
     trace, large, schedule = outcome.trace, outcome.large, outcome.schedule
-    # Counts are those of the whole trace, in which every step has the same tasks.
-    steady, steps = steady_state(trace), trace.task_graph.steps
+    steady = steady_state(trace)
     window = Window.of(trace, steady)
     symmetry = outcome.symmetry if isinstance(outcome.symmetry, Symmetry) else None
     devices, links, hosts = all_uses(trace, steady, window, symmetry)
@@ -344,8 +343,9 @@ def analyze(outcome: Outcome, replays: bool = True) -> Report:
         step_ps=step_ps,
         devices=devices,
         links=links,
-        transfer_count=int(np.count_nonzero(sent_mask(trace.task_graph))) // steps,
-        transfer_bytes=sent_bytes(trace.task_graph, symmetry) // steps,
+        # Counts are those of the whole trace, in which rounds have the same tasks, mostly steps.
+        transfer_count=window.mean(int(np.count_nonzero(sent_mask(trace.task_graph)))),
+        transfer_bytes=window.mean(sent_bytes(trace.task_graph, symmetry)),
         critical_path=critical_path(trace, window),
         costs=dict(outcome.rungs),
         cost_misses=outcome.misses,

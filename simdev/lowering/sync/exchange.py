@@ -229,7 +229,8 @@ class Exchange:
 
     ``ready`` tells by worker what a parcel waits for beside its gradients; ``buffer_of`` the buffer
     of the base graph that holds a gradient. ``pushed`` collects the pushes, for the credit of their
-    senders.
+    senders. Where parameters are averaged, ``updates`` tells by gate the updates that a parcel
+    waits for, and ``averaged`` collects pairs of these and of the task that averages.
     """
 
     def __init__(
@@ -240,10 +241,12 @@ class Exchange:
         weights: Sequence[Weight],
         ready: Mapping[int, Sequence[int]],
         buffer_of: Mapping[TensorOf, int],
+        updates: Mapping[int, Sequence[int]],
     ) -> None:
         self.columns, self.prepared, self.sync, self.weights = columns, prepared, sync, weights
-        self.ready, self.buffer_of = ready, buffer_of
+        self.ready, self.buffer_of, self.updates = ready, buffer_of, updates
         self.pushed: list[Push] = []
+        self.averaged: list[tuple[int, int]] = []
         self._messages = MessageWriter(columns, prepared, sync)
         self._names = [device.name for device in prepared.cluster.devices]
         self._adders: dict[int, int] = {}  # the queue in which a server adds up
@@ -306,6 +309,9 @@ class Exchange:
     def _wait(self, parcel: Parcel, worker: int, task: int) -> None:
         """Let a task wait for what has to be done on a worker before its share goes."""
         made = [op for (op, _), _ in self._shares(parcel, worker)]
+        if self.sync.every is not None:
+            made = [op for gate in self._gates(parcel, worker) for op in self.updates[gate]]
+            self.averaged += [(op, task) for op in made]
         self.columns.wait(task, [*made, *self.ready.get(worker, ())])
 
     def _gates(self, parcel: Parcel, worker: int) -> list[int]:
@@ -340,6 +346,10 @@ class Exchange:
         for worker in workers:
             gates, name = self._gates(parcel, worker), f"{parcel.name} on {self._names[worker]}"
             self._wait(parcel, worker, row)
+            if self.sync.every is not None:
+                # A flat copy of the parameters is averaged, and read back at once.
+                columns.buffer(name, worker, parcel.size, "activations", row)
+                continue
             columns.release(row, gates)
             self._read(parcel, worker, [row])
             columns.buffer(name, worker, parcel.size, "activations", row, gates)

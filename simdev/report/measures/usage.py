@@ -141,7 +141,7 @@ def _device(
     # Sums are shared out among the steps, not parts: so the rounded parts tile the step.
     a_step = [window.a_step(ps) for ps in (*covered, window.length_ps)]
     busy, exposed, hosted, bubble = (after - before for before, after in pairwise(a_step))
-    ops, utilization = len(run) // window.traced, window.share(covered[1])
+    ops, utilization = window.mean(len(run)), window.share(covered[1])
     return DeviceUse(memory.device, ops, busy, exposed, hosted, bubble, utilization, memory)
 
 
@@ -256,7 +256,7 @@ def _unqueued(trace: Trace) -> Iterator[Carrier]:
 def _link(trace: Trace, window: Window, carrier: Carrier) -> LinkUse:
     carried = int(trace.task_graph.tasks.bytes[carrier.tasks].sum())
     busy = window.covered_ps(carrier.start, trace.finish[carrier.tasks])
-    count, size = len(carrier.tasks) // window.traced, carried // window.traced
+    count, size = window.mean(len(carrier.tasks)), window.mean(carried)
     return LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))
 
 

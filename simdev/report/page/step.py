@@ -203,7 +203,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     if report.steady is not None:
         trace_s, steps = report.trace_ps / PS_PER_SECOND, report.steady.steps
         yield "first step", format_seconds(report.steady.first_ps / PS_PER_SECOND)
-        yield "whole trace", f"{steps} steps in {format_seconds(trace_s)}"
+        rounds = f", in rounds of {report.steady.round}" if report.steady.round > 1 else ""
+        yield "whole trace", f"{steps} steps in {format_seconds(trace_s)}{rounds}"
     working, devices = len(report.working), len(report.devices)
     yield "devices that compute", f"{working * report.copies:,} of {devices * report.copies:,}"
     where = f" on the {devices:,} that stand for all" if report.copies > 1 else ""
