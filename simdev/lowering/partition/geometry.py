@@ -180,20 +180,20 @@ def parts(op: Reading, degrees: tuple[tuple[str, int], ...], even: bool = True) 
     counts = [degree_of[name] for name in cut]
     effects = list(zip(*(effects_of(op.semantics, name) for name in cut), strict=True))
     addends, copies = (
-        list(zip(*(_numbers(counts, each, effect) for each in effects), strict=True))
+        list(zip(*(numbered(counts, [e == effect for e in each]) for each in effects), strict=True))
         or [()] * len(every)
         for effect in ("reduce", "replicate")
     )
     return tuple(_parts(op, every, addends, copies))
 
 
-def _numbers(counts: Sequence[int], effects: Sequence[str], effect: str) -> list[int]:
-    """By part the number among those of an output, row-major over the axes that have this effect
-    on it.
+def numbered(counts: Sequence[int], counted: Sequence[bool]) -> list[int]:
+    """By part its number among those that differ along the axes that are counted, row-major; the
+    parts stand in row-major order of all axes, of which each is cut into so many.
     """
     numbers = [0]
-    for count, of_axis in zip(counts, effects, strict=True):
-        if of_axis == effect:
+    for count, counts_here in zip(counts, counted, strict=True):
+        if counts_here:
             numbers = [number * count + place for number in numbers for place in range(count)]
         else:
             numbers = [number for number in numbers for _ in range(count)]
