@@ -1,17 +1,24 @@
 """Steps that follow one another: simulate them until they repeat, and tell their period.
 
 Execution contract, rule 10: E(k) is the last finish or release of step k. Where every start repeats
-q steps later, up to one shift, the period is (E(k + q) - E(k)) / q. Two equal periods prove
-nothing: what is proved is that the last steps, said again and again, each time as much later, obey
-every rule of the contract. Then they are what follows, for the rules leave no choice. So each task
-has a pace, by how much later it comes q steps later. Where tasks meet (in a queue, on a link) their
-paces are equal, and who is under way or waits when the first task comes that was not simulated is
-the like of who was q steps before. What a task waits for keeps its pace, or comes ever earlier and
-already makes no difference: so a device that waits for nobody may run ever further ahead, as the
-loaders and hosts of endless steps do. The steps take the largest pace.
+q steps later, up to one shift, the period is (E(k + q) - E(k)) / q.
 
-Where steps differ they come in rounds of k (local SGD: the last of k reduces). Rounds are alike, so
-all of this is asked of rounds: q is a multiple of k, and E(k) is counted when the round ends.
+Two equal periods prove nothing. The proof is this: if the last q steps are repeated for ever, each
+time by the same shift later, then every rule of the contract is kept. The rules leave no choice, so
+this repetition is what an engine would do. Three things are compared for it:
+
+- Each task has a pace: how much later it starts than q steps before. Tasks that meet in a queue or
+  on a link have equal paces.
+- When the first task comes that was not simulated, the tasks that run or wait in its places are
+  the ones of q steps before.
+- A predecessor of a task has the pace of the task, or a smaller one, and then its release already
+  makes no difference.
+
+So a device that waits for nobody may run ever further ahead, as loaders and hosts of endless steps
+do. The step time is the largest pace.
+
+Steps that differ come in rounds (local SGD: the last step of a round reduces). Rounds are alike, so
+the comparison is one of rounds, and q is a multiple of a round's length.
 """
 
 from __future__ import annotations
@@ -36,7 +43,7 @@ from ..nouns.trace import Trace
 from .engine import simulate
 
 STEPS = ("once", "repeated")
-"""What a scenario may ask for: one step, or steps that follow one another."""
+"""Values of a scenario's ``steps``: one step, or steps that follow one another."""
 
 COUNTS = (4, 8, 16, 32, 52)
 """How many steps (rounds, where they differ) to simulate, until they repeat; the last leaves 50
@@ -158,7 +165,7 @@ class Steady:
         return ceil(self.period_ps)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``simdev simulate --json`` adds where steps repeat."""
+        """The keys that ``simdev simulate --json`` adds where steps repeat."""
         return {
             "first_step_s": self.first_ps / PS_PER_SECOND,
             "trace_s": self.trace_ps / PS_PER_SECOND,
@@ -171,7 +178,7 @@ class Steady:
         }
 
     def lines(self) -> Iterator[str]:
-        """What a person should know of the step time."""
+        """Sentences on how steps follow one another."""
         times = self.first_ps, self.trace_ps, min(self.later_ps), max(self.later_ps)
         first, whole, least, most = map(_time, times)
         period = "Steps follow one another: this is their period."
@@ -257,6 +264,18 @@ def ready_ps(task_graph: TaskGraph, release: Ints) -> Ints:
     return ready
 
 
+def _times_of(trace: Trace) -> tuple[tuple[Ints, ...], float]:
+    """When each task was ready, started, finished, released others, and left its queues too, in
+    ps; and the part of a shift that may be rounding.
+    """
+    graph, tasks = trace.task_graph, trace.task_graph.tasks
+    release = trace.finish + tasks.lag
+    ready = _in_turn(graph, ready_ps(graph, release), trace.start)
+    free = np.maximum(release, trace.finish + tasks.gap)
+    slack = SLACK if tasks.flow.any() else 0.0
+    return (ready, trace.start, trace.finish, release, free), slack
+
+
 @dataclass(frozen=True, eq=False)
 class _StepTimes:
     """A trace with a row a step and a column a task of the step: when it was ready, started,
@@ -280,14 +299,10 @@ class _StepTimes:
     @classmethod
     def of(cls, trace: Trace) -> _StepTimes:
         """The times of a trace of several steps."""
-        graph, tasks = trace.task_graph, trace.task_graph.tasks
-        release = trace.finish + tasks.lag
-        free = np.maximum(release, trace.finish + tasks.gap)
-        ready = _in_turn(graph, ready_ps(graph, release), trace.start)
-        times = np.arange(len(tasks)), ready, trace.start, trace.finish, release, free
-        number, ready, start, finish, release, free = map(graph.by_round, times)
+        graph, columns, slack = trace.task_graph, *_times_of(trace)
+        number = np.arange(len(graph.tasks))
+        number, ready, start, finish, release, free = map(graph.by_round, (number, *columns))
         ends = release.max(axis=1, initial=0)
-        slack = SLACK if tasks.flow.any() else 0.0
         return cls(graph, number, ready, start, finish, release, free, ends, slack)
 
     def ends_of_steps(self) -> Ints:
@@ -568,14 +583,8 @@ class _RoundTimes:
 
     @classmethod
     def of(cls, trace: Trace, rows: Ints) -> _RoundTimes:
-        graph, tasks = trace.task_graph, trace.task_graph.tasks
-        release = trace.finish + tasks.lag
-        ready = _in_turn(graph, ready_ps(graph, release), trace.start)
-        free = np.maximum(release, trace.finish + tasks.gap)
-        ready, start, finish, release, free = (
-            column[rows] for column in (ready, trace.start, trace.finish, release, free)
-        )
-        slack = SLACK if tasks.flow.any() else 0.0
+        columns, slack = _times_of(trace)
+        ready, start, finish, release, free = (column[rows] for column in columns)
         return cls(ready, start, finish, release, free, start.min(axis=1), slack)
 
     def state(self, number: int) -> tuple[Ints, Ints, Ints]:

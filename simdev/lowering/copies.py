@@ -213,7 +213,9 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints, later: Ints | None) -> Tas
 
 
 def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
-    """Those within a run, and from and to what runs once; ``edges`` are more."""
+    """The successors in all runs: edges within a run, edges from and to tasks that run once, and
+    further ``edges``.
+    """
     before, after = successors.owners(), successors.ids
     rows = copies.rows(slice(None), 0)
     befores, afters = [edges[:, 0], rows[before]], [edges[:, 1], rows[after]]

@@ -2,7 +2,7 @@
 
 Every op on a hosted device gets a dispatch (execution contract, rule 9): a task that holds the
 host's thread and releases the op. Thread and device queues are fixed, both in one order. All of it
-are tasks, edges and fixed queues, so engines need no rule for it. The order stands in
+are tasks, edges and fixed queues, so engines need no rule for it. The order is made in
 lowering/turns.py.
 """
 
@@ -30,13 +30,14 @@ from ..nouns.taskgraph import (
     TaskGraph,
     Tasks,
 )
+from .columns import with_pairs
 from .copies import Bools, Copies, in_runs, taken
 from .prepare import Prepared
 
 
 @dataclass(frozen=True, eq=False)
 class Dispatches:
-    """What the hosts of a step dispatch, in the order in which they do.
+    """The dispatches of a step, in the order in which its hosts do them.
 
     A row for each op on each hosted device (of a collective one for each rank): its ``task``, the
     ``op`` that it runs and the ``device``. ``ends`` are the tasks with which a collective ends that
@@ -50,7 +51,7 @@ class Dispatches:
     ends: Mapping[int, tuple[int, ...]]
 
     def in_copies(self, copies: Copies, late: Bools) -> Dispatches:
-        """Those of all copies, run after run; see ``copies.in_order``."""
+        """The dispatches of all copies, run after run; ``late`` as in ``copies.in_order``."""
         rows, entries = in_runs(copies, self.task, late)
         return replace(
             self,
@@ -133,7 +134,7 @@ class _Entries:
             launch[d] = picoseconds(host.launch)  # type: ignore[arg-type]
         eager, blocks = ~replays[device], prepared.blocks[op]
         _require_eager(prepared, op[blocks & ~eager], device[blocks & ~eager])
-        # A graph is dispatched once a step, where the first of its ops stands.
+        # A graph is dispatched once a step, in the place of the first of its ops.
         first = eager.copy()
         first[_firsts(device, ~eager)] = True
         entry_of = np.full(len(replays), -1)
@@ -255,7 +256,7 @@ class _Writer:
             flow=np.concatenate((tasks.flow, none > 0)),
             resources=_appended(tasks.resources, Rows(np.arange(count + 1), held)),
             links=_appended(tasks.links, _empty(count)),
-            successors=_with_edges(tasks.successors, before, after, len(tasks) + count),
+            successors=with_pairs([tasks.successors], before, after, len(tasks) + count),
             **columns,
         )
 
@@ -334,12 +335,6 @@ def _kinds(kind: Sequence[str], count: int) -> Sequence[str]:
         return (*kind, *[DISPATCH] * count)
     codes = np.append(kind.codes, np.full(count, len(kind.labels), np.uint8))
     return Coded(codes, (*kind.labels, DISPATCH))
-
-
-def _with_edges(successors: Rows, before: Ints, after: Ints, count: int) -> Rows:
-    """The successors of ``count`` tasks, with further ones."""
-    owners = np.concatenate((successors.owners(), before))
-    return Rows.of_pairs(owners, np.concatenate((successors.ids, after)), count)
 
 
 def _appended(lists: Rows, more: Rows) -> Rows:

@@ -136,5 +136,5 @@ def following(
         before = [*ends.get(device, ()), *unnamed.get(device, ())]
         before += readers[i] if roots.issuperset(before) else []
         edges += [(op, i) for op in before if op != i]
-    # Sorted, for roots are a set: ids must not hang on its order.
+    # Sorted, for roots are a set: ids must not depend on its order.
     return sorted(edges)

@@ -31,7 +31,7 @@ COLLECTIVE = "collective"
 # what adding gradients up does beside sending: a server's sums, and the points that wait for one
 SYNC = "sync"
 DISPATCH = "dispatch"  # what a host does before its device runs an op
-THREAD_PREFIX = "thread "  # of the names of the queues in which dispatches stand
+THREAD_PREFIX = "thread "  # of the names of the queues of dispatches
 BUFFER_KINDS = (
     "parameters",
     "gradients",
@@ -253,8 +253,8 @@ class Sharing:
     """Two sides that slow each other: a task of one takes ``slowdown`` times longer while a task of
     the other runs at one of its places.
 
-    ``first`` and ``second`` list for each task the places where it stands on that side (devices,
-    links: any numbers that both sides count alike); tasks behind the last list stand on neither.
+    ``first`` and ``second`` list for each task the places on that side where it runs (devices,
+    links: any numbers that both sides count alike); tasks behind the last list are on neither.
     """
 
     slowdown: Fraction
@@ -264,13 +264,13 @@ class Sharing:
 
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
-    """What an engine executes.
+    """The input of an engine.
 
     ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
 
     With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer
     (engine/slowdown.py). ``steps`` training steps follow one another, the tasks of the first step
-    first; what hosts dispatch stands behind all others, as much for each step. Steps are alike, as
+    first; dispatches of hosts come behind all others, as many for each step. Steps are alike, as
     many tasks each in one order, or come in rounds of steps that differ: ``round`` is then how many
     tasks each step of a round has, of which all steps begin with the same tasks in one order.
     Raises InputError where columns do not fit together or times could overflow.
@@ -358,7 +358,7 @@ class TaskGraph:
     def first_dispatch(self) -> int:
         """The row of the first dispatch; as many as there are tasks where no host dispatches."""
         kind = self.tasks.kind
-        # They stand last, so that most graphs tell with a look at one task.
+        # They come last, so that most graphs tell with a look at one task.
         if not len(kind) or kind[-1] != DISPATCH:
             return len(kind)
         return len(kind) - kind.count(DISPATCH)

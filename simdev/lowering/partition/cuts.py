@@ -171,7 +171,7 @@ def drafts_of(cut: Cut, op: Op, i: int, devices: Sequence[int]) -> list[ShardDra
 
 
 def cells_of(cut: Cut, output: int, drafts: Sequence[ShardDraft]) -> dict[Place, Addends]:
-    """What holds each region of an output."""
+    """The copies that hold each region of an output, by its place in the grid."""
     effects, addends = cut.effects[output], cut.addends(output)
     axes, cells = [dim.axis for dim in cut.makes[output]], dict[Place, Addends]()
     for draft, digits in zip(drafts, product(*map(range, cut.counts)), strict=True):

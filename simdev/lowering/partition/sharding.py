@@ -358,7 +358,7 @@ class Demand:
         return self.parts.get(i) or self.of(i)
 
     def _unread(self, i: int) -> Placed:
-        """What nothing reads lies whole on the first device in use."""
+        """The copy of an op that nothing reads: whole, on the first device in use."""
         return Placed(part(self.problem.readings[i], ()), min(self.used(), default=0))
 
     def used(self) -> Iterable[int]:

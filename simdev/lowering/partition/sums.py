@@ -336,8 +336,8 @@ def stored_grid(writer: ShardWriter, tensor: TensorOf, degrees: Mapping[int, int
 def _stored_part(
     writer: ShardWriter, tensor: TensorOf, made: Grid, region: Region, device: int
 ) -> Copy:
-    """What holds one stored region: its maker where that lies there already, else a part in
-    between, which costs nothing.
+    """The copy of one stored region: its maker where that lies on the device already, else an op
+    that costs nothing and collects the region there.
     """
     if made.addends > 1:
         copy = _adder(writer, tensor, made, range(made.addends), region, device, "stored")

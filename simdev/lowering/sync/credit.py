@@ -5,7 +5,7 @@ Which message an arrival lets go is decided while the step runs: no edge of a ta
 beforehand. The decisions follow from the schedule, and the schedule from the decisions. So both are
 repeated until they agree: from a trace the rule is replayed (when is each message ready, how long
 is it on its way), what waited gets an edge from the message whose arrival let it go, and the graph
-is run again. A decision hangs on earlier ones only, so each round settles the earliest that was
+is run again. A decision depends on earlier ones only, so each round settles the earliest that was
 wrong, and what the rounds agree on is the one schedule that obeys the rule. Any engine runs it, and
 the checker judges it, as it does every task graph. The first guess comes from an engine that knows
 the rule (``engine.credit``) and is right but for ties: one round then confirms it.
@@ -120,11 +120,11 @@ def _pushes(step: LoweredStep, graph: TaskGraph) -> dict[int, list[Push]]:
 def _decisions(
     graph: TaskGraph, trace: Trace, pushes: Mapping[int, Sequence[Push]], sync: Sync
 ) -> Iterator[tuple[int, int]]:
-    """What the rule says to this schedule: (task that arrives, task that it lets go)."""
+    """The decisions of the rule for this schedule: (task that arrives, task that it lets go)."""
     arrival = (trace.finish + graph.tasks.lag).tolist()
     limit, skip = int(sync.credit or 0), sync.credit_rule == "skip"
-    # Until it may go a message waits for its credit alone; from then on its way does not hang on
-    # the credit. So the way is the same in any trace, however wrong its decisions are.
+    # Until it may go a message waits for its credit alone; from then on its way does not depend
+    # on the credit. So the way is the same in any trace, however wrong its decisions are.
     ready, went = _released(graph, trace), _released(trace.task_graph, trace)
     for sent in pushes.values():
         ways = [arrival[push.last] - went[push.first] for push in sent]
@@ -143,8 +143,10 @@ def _released(graph: TaskGraph, trace: Trace) -> list[int]:
 def _replay(
     pushes: Sequence[Push], ready: Sequence[int], ways: Sequence[int], sender: Sender
 ) -> Iterator[tuple[int, int]]:
-    """What a sender lets go: ``ready`` is by task when it is ready but for its credit, ``ways`` by
-    message how long it is on its way once it may go (ps).
+    """The decisions of one sender: (task that arrives, task that it lets go).
+
+    ``ready`` tells by task when it is ready but for its credit, ``ways`` by message how long it
+    travels once it may go, in ps.
     """
     # Arrivals (0) of an instant come before what becomes ready in it (1).
     events = [(ready[push.first], 1, push.first, k) for k, push in enumerate(pushes)]

@@ -1,5 +1,5 @@
-"""What happens to one parcel: an all-reduce of its workers, or push, adding up and answer by its
-server.
+"""The tasks of a parcel: one all-reduce of its workers, or a push by each worker to a server,
+which adds the pushes up and answers.
 """
 
 from __future__ import annotations
@@ -213,7 +213,9 @@ class MessageWriter:
         )
 
     def _segments(self, size: int, pieces: tuple[tuple[Stage, ...], ...]) -> list[int]:
-        """What passes queue after queue is cut, so that it can be in all of them."""
+        """The sizes in bytes of the segments of a message, which is cut where it passes several
+        queues, so that it can be in all of them at once.
+        """
         limit = self._segment
         if max(map(len, pieces)) < 2 or size <= limit:
             return [size]
@@ -278,7 +280,7 @@ class Exchange:
                 self._answer(parcel, workers[(place + step) % count], total)
 
     def finish(self) -> None:
-        """What servers hold throughout: the sums that they serve."""
+        """Add the buffers that servers hold throughout: the sums that they serve."""
         for device, size in sorted(self._served.items()):
             name = f"sums on {self._names[device]}"
             self.columns.buffer(name, device, size, "gradients", PERSISTENT)
@@ -289,7 +291,7 @@ class Exchange:
     def _sent_rank(self, parcel: Parcel) -> int:
         """In a worker's send queue.
 
-        Under a credit the priority decides who gets one; then they stand as they came.
+        Under a credit the priority decides which parcel gets one; behind that they go as they came.
         """
         return ANY if self.sync.credit is not None else self._rank(parcel)
 
@@ -369,7 +371,7 @@ class Exchange:
     def _push(self, parcel: Parcel, worker: int, total: int) -> None:
         """The share of one worker, sent and added up."""
         server, columns, name = parcel.server, self.columns, f"{parcel.name} {self._names[worker]}"
-        # The queue stands where the first parcel of its server does, before the tasks that use it.
+        # The queue is added with the first parcel of its server, before the tasks that use it.
         adder = None if self.sync.aggregation is None else self._adder(server)
         message: Message | None = None
         if worker != server:

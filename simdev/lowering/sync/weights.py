@@ -165,7 +165,7 @@ class _Gates:
         self.made_for: dict[str, str] = {}
         self.sums: list[_Sum] = []
         self._graph, self._cluster, self._taken = graph, cluster, taken
-        # Readers may stand before what they read: every gate is there before any op is written.
+        # Readers may come before what they read: every gate is there before any op is written.
         self._instead: dict[TensorOf, str] = {}
         self._gates_at: defaultdict[int, list[Op]] = defaultdict(list)  # before which op they stand
         for i, ranks in taken.items():
@@ -257,6 +257,7 @@ def _weights(graph: Graph, sums: Sequence[_Sum], averages: bool) -> Iterator[Wei
     needed, never = _first_needed(graph), len(graph.ops)
     gates = [tuple(graph.index[gate] for gate in each.gates) for each in sums]
     made = [tuple(map(graph.resolve, each.gradients)) for each in sums]
+    sizes = dict(_parameter_bytes(graph, [first for first, *_ in gates]) if averages else ())
     # What no forward op reads comes last, what is made last first: as the others, backwards.
     first = [
         min(needed.get(gate, (never, -gradients[0][0])) for gate in places)
@@ -267,19 +268,22 @@ def _weights(graph: Graph, sums: Sequence[_Sum], averages: bool) -> Iterator[Wei
     for k, (name, ranks, _, _) in enumerate(sums):
         tensor = graph.ops[gates[k][0]].outputs[0]
         parameters = prod(tensor.shape) if tensor.shape is not None else -(-tensor.bytes // ELEMENT)
-        size = _parameter_bytes(graph, gates[k][0], tensor) if averages else tensor.bytes
+        size = sizes.get(gates[k][0], tensor.bytes)
         yield Weight(name, size, parameters, ranks, made[k], gates[k], order[k], making[k])
 
 
-def _parameter_bytes(graph: Graph, gate: int, gradient: Tensor) -> int:
-    """The bytes of the parameters that a gradient updates: mixed precision keeps other dtypes."""
+def _parameter_bytes(graph: Graph, gates: Collection[int]) -> Iterator[tuple[int, int]]:
+    """The bytes of the parameters behind each gate, where they have the shape of its gradient:
+    mixed precision keeps them in another dtype.
+    """
     parameters = updated(graph)
-    for update in updates_behind(graph, [gate])[gate]:
-        for leaf in parameters.get(update, ()):
-            for tensor in graph.ops[leaf].outputs:
-                if tensor.shape == gradient.shape:
-                    return tensor.bytes
-    return gradient.bytes
+    for gate, updates in updates_behind(graph, gates).items():
+        leaves = (graph.ops[leaf] for update in updates for leaf in parameters.get(update, ()))
+        shape = graph.ops[gate].outputs[0].shape
+        for tensor in (tensor for leaf in leaves for tensor in leaf.outputs):
+            if tensor.shape == shape:
+                yield gate, tensor.bytes
+                break
 
 
 def _places(keys: Sequence[Any]) -> list[int]:
