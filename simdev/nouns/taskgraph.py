@@ -374,6 +374,12 @@ class TaskGraph:
         sizes = self.round or (self.first_dispatch // self.steps,)
         return np.cumsum((0, *sizes * self.rounds))
 
+    @property
+    def whole_step(self) -> slice:
+        """The rows of a step that has every task: the last one of the first round."""
+        length = self.steps // self.rounds
+        return slice(*self.step_begins[length - 1 : length + 1].tolist())
+
     def by_round(self, column: Ints) -> Ints:
         """A column of the tasks with a row for each round, dispatches behind the other tasks."""
         first = self.first_dispatch

@@ -269,7 +269,7 @@ def _shorter(
 
     def step_ps(engine: str) -> int:
         if lowered is not None:
-            return lowered.step_ps(chosen[: len(lowered.step.task_graph.tasks)], ops, engine)
+            return lowered.step_ps(chosen[trace.task_graph.whole_step], ops, engine)
         tasks = trace.task_graph.tasks
         duration: Ints = np.where(chosen, -(-tasks.duration // subject.factor), tasks.duration)
         changed = replace(trace.task_graph, tasks=replace(tasks, duration=duration))

@@ -252,6 +252,8 @@ def test_names_tell_the_step() -> None:
     ]  # fmt: skip
     assert [begins[2] <= sums[0] < begins[3], begins[5] <= sums[1] < begins[6]] == [True, True]
     assert len(set(graph.tasks.name)) == len(graph.tasks)
+    assert graph.whole_step == slice(begins[2], begins[3])
+    assert graph.whole_step.start + graph.round[2] == graph.whole_step.stop
 
 
 def test_the_mean_of_rounds_that_do_not_repeat_is_one_of_whole_rounds() -> None:
