@@ -314,10 +314,12 @@ def test_a_bare_name_is_a_round_of_four(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_saved_run_keeps_its_rounds(
     scenario_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saved, chart = tmp_path / "run.json", tmp_path / "chart.png"
+    saved, chart, events = (tmp_path / name for name in ("run.json", "chart.png", "events.json"))
     told = ["simulate", str(scenario_file), "--save", str(saved), "--gantt", str(chart)]
-    assert main(told) == 0
+    assert main([*told, "--trace", str(events)]) == 0
     assert chart.stat().st_size > 10_000
+    traced = json.loads(events.read_text())
+    assert "bucket 0~5" in {event["name"] for event in traced["traceEvents"]}
     graph = read_run(saved).task_graph
     assert graph.steps == 6 * graph.rounds
     assert graph.round[:5] == graph.round[:1] * 5
