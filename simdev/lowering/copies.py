@@ -101,10 +101,16 @@ class Copies:
         """The rows of these tasks in a run; of a task that does not stand there, in the run of that
         round in which it does.
         """
-        length = self.round or self.count
+        here, length = self._rows_in(tasks, run), self.round or self.count
+        if self._all_again:
+            return here
         late = self._rows_in(tasks, run - run % length + length - 1)
         single = np.where(self.late[tasks], late, self._rows_in(tasks, 0))
-        return np.where(self.again[tasks], self._rows_in(tasks, run), single)
+        return np.where(self.again[tasks], here, single)
+
+    @cached_property
+    def _all_again(self) -> bool:
+        return bool(self.again.all())
 
     def _rows_in(self, tasks: Ints | slice, run: int) -> Ints:
         """The rows in a run of these tasks where they stand there, else any."""
