@@ -181,13 +181,11 @@ class Steady:
         """Sentences on how steps follow one another."""
         times = self.first_ps, self.trace_ps, min(self.later_ps), max(self.later_ps)
         first, whole, least, most = map(_time, times)
-        period = "Steps follow one another: this is their period."
-        if self.round > 1:
-            period = (
-                "Steps follow one another in rounds: this is the period of a round of "
-                f"{self.round} steps, divided by {self.round}."
-            )
-        yield f"{period} First step {first}, all {self.steps} steps {whole}."
+        period, n = ": this is their period", self.round
+        if n > 1:
+            period = f" in rounds: this is the period of a round of {n} steps, divided by {n}"
+        ends = f"First step {first}, all {self.steps} steps {whole}."
+        yield f"Steps follow one another{period}. {ends}"
         if self.cycle == 1:
             yield "The last steps repeat each other in every task."
         elif self.repeats:
@@ -306,13 +304,10 @@ class _StepTimes:
         return cls(graph, number, ready, start, finish, release, free, ends, slack)
 
     def ends_of_steps(self) -> Ints:
-        """By round and step of it when the step has ended, and all before it in its round, in
-        ps.
-        """
+        """By round and step of it when all steps of the round up to that one have ended, in ps."""
         if not self.graph.round:
             return self.ends[:, None]
-        begins = np.cumsum((0, *self.graph.round[:-1]))
-        count = self.graph.first_dispatch // self.graph.rounds
+        begins, count = np.cumsum((0, *self.graph.round[:-1])), sum(self.graph.round)
         ends = np.maximum.reduceat(self.release[:, :count], begins, axis=1)
         # A host's dispatch may be the last of all: it belongs to some step of its round.
         ends[:, -1] = self.ends
