@@ -1,14 +1,24 @@
 """Steps that follow one another: simulate them until they repeat, and tell their period.
 
 Execution contract, rule 10: E(k) is the last finish or release of step k. Where every start repeats
-q steps later, up to one shift, the period is (E(k + q) - E(k)) / q. Two equal periods prove
-nothing: what is proved is that the last steps, said again and again, each time as much later, obey
-every rule of the contract. Then they are what follows, for the rules leave no choice. So each task
-has a pace, by how much later it comes q steps later. Where tasks meet (in a queue, on a link) their
-paces are equal, and who is under way or waits when the first task comes that was not simulated is
-the like of who was q steps before. What a task waits for keeps its pace, or comes ever earlier and
-already makes no difference: so a device that waits for nobody may run ever further ahead, as the
-loaders and hosts of endless steps do. The steps take the largest pace.
+q steps later, up to one shift, the period is (E(k + q) - E(k)) / q.
+
+Two equal periods prove nothing. The proof is this: if the last q steps are repeated for ever, each
+time by the same shift later, then every rule of the contract is kept. The rules leave no choice, so
+this repetition is what an engine would do. Three things are compared for it:
+
+- Each task has a pace: how much later it starts than q steps before. Tasks that meet in a queue or
+  on a link have equal paces.
+- When the first task comes that was not simulated, the tasks that run or wait in its places are
+  the ones of q steps before.
+- A predecessor of a task has the pace of the task, or a smaller one, and then its release already
+  makes no difference.
+
+So a device that waits for nobody may run ever further ahead, as loaders and hosts of endless steps
+do. The step time is the largest pace.
+
+Steps that differ come in rounds (local SGD: the last step of a round reduces). Rounds are alike, so
+the comparison is one of rounds, and q is a multiple of a round's length.
 """
 
 from __future__ import annotations
@@ -26,17 +36,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ground.units import PS_PER_SECOND, format_seconds
-from ..lowering import LoweredStep, Prepared, credited, iterated, lower_step, most_steps
+from ..lowering import LoweredStep, Prepared, credited, iterated, lower_step, most_rounds
 from ..nouns.strategy import Strategy, Sync
 from ..nouns.taskgraph import Ints, TaskGraph
 from ..nouns.trace import Trace
 from .engine import simulate
 
 STEPS = ("once", "repeated")
-"""What a scenario may ask for: one step, or steps that follow one another."""
+"""Values of a scenario's ``steps``: one step, or steps that follow one another."""
 
 COUNTS = (4, 8, 16, 32, 52)
-"""How many steps to simulate, until they repeat; the last leaves 50 periods."""
+"""How many steps (rounds, where they differ) to simulate, until they repeat; the last leaves 50
+periods.
+"""
 
 # Steps whose hosts get further ahead are followed to so many, or so many tasks: for seconds.
 MOST_AHEAD, WORTH_FOLLOWING = 1664, 200_000
@@ -73,8 +85,8 @@ def simulate_lowered(
         return simulate(iterated(step, 1), engine)
     sync = strategy.sync if isinstance(strategy.sync, Sync) else None
     # Doubling: what repeats early costs little, and of the rest at most half was in vain.
-    for count in _counts(step):
-        graph = iterated(step, count)
+    for rounds in _counts(step):
+        graph = iterated(step, rounds)
         if step.pushes and sync:
             trace = _under_credit(step, graph, sync, engine)
         else:
@@ -86,13 +98,13 @@ def simulate_lowered(
 
 
 def _counts(step: LoweredStep) -> Iterator[int]:
-    """How many steps to simulate, one number after the other, until they repeat."""
-    yield from [count for count in COUNTS if count <= most_steps(step)] or COUNTS[:1]
+    """How many rounds to simulate, one number after the other, until they repeat."""
+    yield from [count for count in COUNTS if count <= most_rounds(step)] or COUNTS[:1]
     if step.dispatches is None:
         return
     # A host that is faster than its device is further ahead with every step, until it may not be.
     each, count = len(step.task_graph.tasks) + len(step.dispatches.task), 2 * COUNTS[-1]
-    while count <= MOST_AHEAD and count * each <= WORTH_FOLLOWING:
+    while (steps := count * step.round) <= MOST_AHEAD and steps * each <= WORTH_FOLLOWING:
         yield count
         count *= 2
 
@@ -120,7 +132,8 @@ class Steady:
     of the next (fewer than ``steps`` - 1: only of steps that none which was not simulated could
     disturb), ``trace_ps`` is the end of all. The state repeats every ``cycle`` steps, which was
     proved by comparing it; then the period is exact, a mean over the cycle. With a ``cycle`` of 0
-    no repetition was seen; the period is the mean over the later half of ``periods_ps``.
+    no repetition was seen; the period is the mean over the later half of ``periods_ps``. Steps that
+    differ come in rounds of ``round`` steps, and ``cycle`` is a multiple of that.
     """
 
     first_ps: int
@@ -128,6 +141,7 @@ class Steady:
     steps: int
     cycle: int
     trace_ps: int
+    round: int = 1
 
     @property
     def repeats(self) -> bool:
@@ -136,8 +150,9 @@ class Steady:
 
     @property
     def later_ps(self) -> tuple[int, ...]:
-        """The periods that count: those of the last cycle, else the later half."""
-        return self.periods_ps[-self.cycle if self.repeats else len(self.periods_ps) // 2 :]
+        """The periods that count: those of the last cycle, else of the later half, in rounds."""
+        rounds = len(self.periods_ps) // self.round
+        return self.periods_ps[-(self.cycle or (rounds - rounds // 2) * self.round) :]
 
     @property
     def period_ps(self) -> Fraction:
@@ -150,25 +165,27 @@ class Steady:
         return ceil(self.period_ps)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``simdev simulate --json`` adds where steps repeat."""
+        """The keys that ``simdev simulate --json`` adds where steps repeat."""
         return {
             "first_step_s": self.first_ps / PS_PER_SECOND,
             "trace_s": self.trace_ps / PS_PER_SECOND,
             "cycle": self.cycle,
             "steps": self.steps,
+            **({"round": self.round} if self.round > 1 else {}),
             "periods_s": [period / PS_PER_SECOND for period in self.periods_ps],
             "period_min_s": min(self.later_ps) / PS_PER_SECOND,
             "period_max_s": max(self.later_ps) / PS_PER_SECOND,
         }
 
     def lines(self) -> Iterator[str]:
-        """What a person should know of the step time."""
+        """Sentences on how steps follow one another."""
         times = self.first_ps, self.trace_ps, min(self.later_ps), max(self.later_ps)
         first, whole, least, most = map(_time, times)
-        yield (
-            "Steps follow one another: this is their period. "
-            f"First step {first}, all {self.steps} steps {whole}."
-        )
+        period, n = ": this is their period", self.round
+        if n > 1:
+            period = f" in rounds: this is the period of a round of {n} steps, divided by {n}"
+        ends = f"First step {first}, all {self.steps} steps {whole}."
+        yield f"Steps follow one another{period}. {ends}"
         if self.cycle == 1:
             yield "The last steps repeat each other in every task."
         elif self.repeats:
@@ -190,11 +207,12 @@ def _time(ps: int) -> str:
 
 
 def steady_state(trace: Trace) -> Steady | None:
-    """How the steps of a trace repeat; None for fewer than three, which have no period.
+    """How the steps of a trace repeat; None for fewer than three (rounds, where steps differ),
+    which have no period.
 
     Remembered for the trace: it is asked for where steps are simulated, and by whoever tells them.
     """
-    if trace.task_graph.steps < 3:
+    if trace.task_graph.rounds < 3:
         return None
     if trace not in _STEADY:
         _STEADY[trace] = _steady(trace)
@@ -205,11 +223,12 @@ _STEADY: WeakKeyDictionary[Trace, Steady] = WeakKeyDictionary()
 
 
 def _steady(trace: Trace) -> Steady:
-    steps = trace.task_graph.steps
-    times = _StepTimes.of(trace)
-    cycle = next((q for q in range(1, (steps - 2) // 2 + 1) if times.repeat(q)), 0)
-    counted = times.ends[: (times.last_undisturbed(cycle) if cycle else steps - 2) + 1]
-    return Steady(int(counted[0]), tuple(np.diff(counted).tolist()), steps, cycle, trace.end_ps)
+    graph, times = trace.task_graph, _StepTimes.of(trace)
+    cycle = next((q for q in range(1, (graph.rounds - 2) // 2 + 1) if times.repeat(q)), 0)
+    last = times.last_undisturbed(cycle) if cycle else times.last
+    counted, length = times.ends_of_steps()[: last + 1].ravel(), graph.steps // graph.rounds
+    periods = tuple(np.diff(counted).tolist())
+    return Steady(int(counted[0]), periods, graph.steps, cycle * length, trace.end_ps, length)
 
 
 def in_step(trace: Trace, steady: Steady | None) -> Trace:
@@ -218,7 +237,7 @@ def in_step(trace: Trace, steady: Steady | None) -> Trace:
     """
     if steady is None or not steady.repeats:
         return trace
-    leads = (times := _StepTimes.of(trace)).leads(steady.cycle)
+    leads = (times := _StepTimes.of(trace)).leads(steady.cycle // steady.round)
     if not leads.any():
         return trace
     later = np.zeros(len(trace.start), np.int64)
@@ -243,10 +262,23 @@ def ready_ps(task_graph: TaskGraph, release: Ints) -> Ints:
     return ready
 
 
+def _times_of(trace: Trace) -> tuple[tuple[Ints, ...], float]:
+    """When each task was ready, started, finished, released others, and left its queues too, in
+    ps; and the part of a shift that may be rounding.
+    """
+    graph, tasks = trace.task_graph, trace.task_graph.tasks
+    release = trace.finish + tasks.lag
+    ready = _in_turn(graph, ready_ps(graph, release), trace.start)
+    free = np.maximum(release, trace.finish + tasks.gap)
+    slack = SLACK if tasks.flow.any() else 0.0
+    return (ready, trace.start, trace.finish, release, free), slack
+
+
 @dataclass(frozen=True, eq=False)
 class _StepTimes:
     """A trace with a row a step and a column a task of the step: when it was ready, started,
-    finished, released others, and left its queues too, in ps.
+    finished, released others, and left its queues too, in ps. Of steps that differ it has a row a
+    round: what is said here of steps is then true of rounds.
 
     ``number`` is by row and column the task. ``ends`` are by step the last release; ``slack`` is
     the part of a shift that may be rounding.
@@ -265,15 +297,22 @@ class _StepTimes:
     @classmethod
     def of(cls, trace: Trace) -> _StepTimes:
         """The times of a trace of several steps."""
-        graph, tasks = trace.task_graph, trace.task_graph.tasks
-        release = trace.finish + tasks.lag
-        free = np.maximum(release, trace.finish + tasks.gap)
-        ready = _in_turn(graph, ready_ps(graph, release), trace.start)
-        times = np.arange(len(tasks)), ready, trace.start, trace.finish, release, free
-        number, ready, start, finish, release, free = map(graph.by_step, times)
+        graph, columns, slack = trace.task_graph, *_times_of(trace)
+        number = np.arange(len(graph.tasks))
+        number, ready, start, finish, release, free = map(graph.by_round, (number, *columns))
         ends = release.max(axis=1, initial=0)
-        slack = SLACK if tasks.flow.any() else 0.0
         return cls(graph, number, ready, start, finish, release, free, ends, slack)
+
+    def ends_of_steps(self) -> Ints:
+        """By round and step of it when all steps of the round up to that one have ended, in ps."""
+        if not self.graph.round:
+            return self.ends[:, None]
+        begins, count = np.cumsum((0, *self.graph.round[:-1])), sum(self.graph.round)
+        ends = np.maximum.reduceat(self.release[:, :count], begins, axis=1)
+        # A host's dispatch may be the last of all: it belongs to some step of its round.
+        ends[:, -1] = self.ends
+        ended: Ints = np.maximum.accumulate(ends, axis=1)
+        return ended
 
     @property
     def last(self) -> int:
@@ -370,7 +409,7 @@ class _StepTimes:
 
         (pace, _), (low, high) = ends(paces[None]), ends(ready[None])
         # Of priorities the later may come before the earlier, and would do so ever more often.
-        ranks = ends(self.graph.by_step(self.graph.tasks.priority)[:2])
+        ranks = ends(self.graph.by_round(self.graph.tasks.priority)[:2])
         ranked = (ranks[0] < ranks[1]).any(axis=0) & (places.policy == "priority")
         in_step = (low >= pace - close) & (high <= pace + close)
         kept = (high - low <= close) & (in_step | ~ranked) | np.isin(places.policy, ("", "fixed"))
@@ -414,7 +453,7 @@ class _StepTimes:
         last, shift = self.last, self.shift(cycle)
         # A host that is far ahead disturbs nothing: its dispatches hold no queue but its thread.
         works = (self.start + self.leads(cycle))[
-            last + 2 - cycle, : self.graph.first_dispatch // self.graph.steps
+            last + 2 - cycle, : self.graph.first_dispatch // self.graph.rounds
         ].min(initial=self.ends[-1])
         whole = self.ends[cycle : last + 1] <= works + shift
         later = self.ends[cycle : last + 1] - self.ends[: last + 1 - cycle]
@@ -464,21 +503,29 @@ class _Places:
 
 
 def _dispatched(graph: TaskGraph) -> tuple[Ints, Ints]:
-    """Pairs (task, device) of what dispatches ops of the first step one by one and of these ops."""
+    """Pairs (task, device) of what dispatches ops of the first step (or round) one by one and of
+    these ops.
+    """
     tasks, first = graph.tasks, graph.first_dispatch
-    rows = range(first, first + (len(tasks) - first) // graph.steps)
-    devices = tasks.source[first : rows.stop]
+    rows = range(first, first + (len(tasks) - first) // graph.rounds)
+    devices, steps = tasks.source[first : rows.stop], graph.steps // graph.rounds
     sent = [
         row
         for row, device, count in zip(rows, devices, np.bincount(devices)[devices], strict=True)
         # A whole graph, the one dispatch of its device, waits for its thread alone. Of others no
         # name is asked for: each is made when it is read.
-        if count > 1 or tasks.name[row] != f"dispatch graph@{graph.devices[device]}"
+        if count > steps or not _replays(tasks.name[row], graph.devices[device], steps > 1)
     ]
     ops = [tasks.successors[row] for row in sent]
     devices = tasks.source[sent]
     of_ops = np.repeat(devices, [len(row) for row in ops])
     return np.array([*sent, *chain(*ops)], np.int64), np.concatenate((devices, of_ops))
+
+
+def _replays(name: str, device: str, several: bool) -> bool:
+    """Whether a dispatch is that of a device's whole graph, in one of several steps of a round."""
+    graph = f"dispatch graph@{device}"
+    return name == graph or (several and name.rpartition("~")[0] == graph)
 
 
 def _in_turn(graph: TaskGraph, ready: Ints, start: Ints) -> Ints:
@@ -531,14 +578,8 @@ class _RoundTimes:
 
     @classmethod
     def of(cls, trace: Trace, rows: Ints) -> _RoundTimes:
-        graph, tasks = trace.task_graph, trace.task_graph.tasks
-        release = trace.finish + tasks.lag
-        ready = _in_turn(graph, ready_ps(graph, release), trace.start)
-        free = np.maximum(release, trace.finish + tasks.gap)
-        ready, start, finish, release, free = (
-            column[rows] for column in (ready, trace.start, trace.finish, release, free)
-        )
-        slack = SLACK if tasks.flow.any() else 0.0
+        columns, slack = _times_of(trace)
+        ready, start, finish, release, free = (column[rows] for column in columns)
         return cls(ready, start, finish, release, free, start.min(axis=1), slack)
 
     def state(self, number: int) -> tuple[Ints, Ints, Ints]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..files import ScenarioFiles
 
 OPTIONS = ("engine", "memory", "symmetry", "steps", "limit", "samples", "price")
-"""Fields of a scenario that stand under ``options`` in its file."""
+"""Fields of a scenario that are under ``options`` in its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,9 @@ class Scenario:
 
 
 class Splitting(NamedTuple):
-    """What says what splitting ops costs: the task graph of one step (or microbatch), the kinds of
-    the ops that were split, what each shard was made from, and the time of ops unsplit in ps; where
-    some shards stand for others, the symmetry.
+    """The figures that tell how much splitting ops costs: the task graph of one step (or
+    microbatch), the kinds of the ops that were split, the origin of each shard, and the time of
+    unsplit ops in ps; where some shards represent others, the symmetry.
     """
 
     task_graph: TaskGraph
@@ -167,7 +167,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a report is made of: a trace, with where its op times come from.
+    """The input of a report: a trace, with the sources of its op times.
 
     A trace alone is an outcome too: ``Outcome(trace)``. ``rungs`` is the share of the op time by
     the rung of the cost ladder that gave it, ``misses`` what had to be estimated (the longest
@@ -253,8 +253,8 @@ def of_every_device(scenario: Scenario) -> Scenario:
 
 
 def prepare(scenario: Scenario) -> Prepared:
-    """What lowering needs whatever the strategy: scenarios that differ in nothing else can share
-    it.
+    """The part of lowering that no strategy changes: scenarios that differ in nothing else can
+    share it.
 
     Raises InputError for a large model, of whose lowering the strategy decides everything.
     """

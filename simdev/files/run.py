@@ -6,7 +6,8 @@ Tables are objects of columns of one length; a task, resource, buffer or device 
 reading does not believe them, it hands them to the checker. Faults that the checker is there to
 find (a span too short, a claim too low) are no errors here; values without sense (a row that is not
 there, a negative duration) are. A run of several ``steps`` that follow one another claims when the
-last of them ends, ``trace_ps``, in place of ``step_time_ps``.
+last of them ends, ``trace_ps``, in place of ``step_time_ps``; ``round`` is there where these steps
+differ, the number of tasks of each step of a round.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ class _RunShape(TypedDict):
     engine: str
     step_time_ps: NotRequired[int]
     steps: NotRequired[int]
+    round: NotRequired[list[int]]
     trace_ps: NotRequired[int]
     feasible: NotRequired[bool]
     devices: _DevicesShape
@@ -270,6 +272,7 @@ def _trace(run: dict[str, Any]) -> Trace:
         tuple(run["links"]["name"]),
         np.array([float(rate) for rate in run["links"]["bandwidth"]], np.float64),
         steps=run.get("steps", 1),
+        round=tuple(run.get("round", ())),
     )
     start, finish = np.empty((2, len(spans["id"])), np.int64)
     start[spans["id"]], finish[spans["id"]] = spans["start_ps"], spans["finish_ps"]
@@ -300,6 +303,7 @@ def write_run(trace: Trace, path: PathLike) -> None:
         "version": VERSION,
         "engine": trace.engine,
         **({"step_time_ps": end} if steps == 1 else {"steps": steps, "trace_ps": end}),
+        **({"round": list(task_graph.round)} if task_graph.round else {}),
         "feasible": trace.feasible,
         "devices": {"name": list(task_graph.devices), "capacity_bytes": capacities},
         "links": {"name": list(task_graph.links), "bandwidth": task_graph.bandwidth.tolist()},

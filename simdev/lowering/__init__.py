@@ -26,7 +26,7 @@ from .prepare import Prepared
 from .sharing import refuse_slowing, slows, with_sharing
 from .splitting import Split, rows_of, split, split_gated
 from .stages import accumulated, once_a_step, staged
-from .steps import LoweredStep, following, iterated, last_ops, most_steps
+from .steps import LoweredStep, following, iterated, last_ops, most_rounds
 from .sync import credited, synchronised
 from .transfer import capacities
 from .turns import in_turns
@@ -216,7 +216,7 @@ __all__ = [
     "lower",
     "lower_prepared",
     "lower_step",
-    "most_steps",
+    "most_rounds",
     "partition",
     "retimed",
     "retimes_to_itself",

@@ -211,7 +211,7 @@ def _stacked(base: Sequence[Rows], lists: Sequence[Sequence[int]]) -> Rows:
 
 
 def with_pairs(
-    base: Sequence[Rows], rows: Sequence[int], entries: Sequence[int], count: int
+    base: Sequence[Rows], rows: Sequence[int] | Ints, entries: Sequence[int] | Ints, count: int
 ) -> Rows:
     """``count`` lists: those of the base with further entries, told by row and entry."""
     return Rows.of_pairs(

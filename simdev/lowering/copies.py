@@ -35,38 +35,74 @@ class Copies:
     """The tasks that ``again`` marks, run ``count`` times.
 
     Rows go run after run, in each in the order of the task graph. A task that runs once does so in
-    the first run, or, where ``late`` marks it, in the last. Copies are named ``name`` + ``mark`` +
-    number, from the second run on.
+    the first run, or, where ``late`` marks it, in the last; of rounds of so many runs (``round``),
+    in the last run of each. Copies are named ``name`` + ``mark`` + number, from the second run on.
     """
 
     again: Bools
     late: Bools
     count: int
     mark: str
+    round: int | None = None
+
+    @property
+    def length(self) -> int:
+        """The number of runs in a round."""
+        return self.round or self.count
+
+    @cached_property
+    def ends(self) -> Bools:
+        """By run whether it ends a round."""
+        ends: Bools = np.arange(1, self.count + 1) % self.length == 0
+        return ends
+
+    @cached_property
+    def there(self) -> Bools:
+        """By run and task whether the task runs there."""
+        return _there(self.again, self.late, self.ends)
+
+    @property
+    def in_rounds(self) -> Bools:
+        """The tasks that run once in each of several rounds."""
+        return self.late & (self.length < self.count)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many tasks each run of a round has, where these differ; else nothing."""
+        if not self.late.any():
+            return ()
+        return tuple(np.count_nonzero(self.there[: self.length], axis=1).tolist())
 
     @cached_property
     def by_run(self) -> Ints:
-        """By run and task its row; a task that runs once has one row for all runs."""
-        there = _there(self.again, self.late, self.count)
-        rows = (np.cumsum(there) - 1).reshape(there.shape)
-        once = np.flatnonzero(~self.again)
-        rows[:, once] = rows[there[:, once].argmax(axis=0), once]
+        """By run and task its row; of a task that does not run there, the row of the run of that
+        round in which it does.
+        """
+        rows = (np.cumsum(self.there) - 1).reshape(self.there.shape)
+        late, runs = np.flatnonzero(~self.again & self.late), np.arange(self.count)
+        first = np.flatnonzero(~self.again & ~self.late)
+        rows[:, late] = rows[runs - runs % self.length + self.length - 1][:, late]
+        rows[:, first] = rows[0, first]
         return rows
 
     @cached_property
     def _origin(self) -> tuple[Ints, Ints]:
         """By row its run and its task."""
-        run, task = np.nonzero(_there(self.again, self.late, self.count))
+        run, task = np.nonzero(self.there)
         return run, task
 
     @property
     def total(self) -> int:
         """How many tasks there are in all."""
-        once = int(np.count_nonzero(~self.again))
-        return once + (len(self.again) - once) * self.count
+        again, late = (int(np.count_nonzero(mark)) for mark in (self.again, self._once_late))
+        return again * (self.count - 1) + late * (self.count // self.length - 1) + len(self.again)
+
+    @property
+    def _once_late(self) -> Bools:
+        return self.late & ~self.again
 
     def rows(self, tasks: Ints | slice, run: int) -> Ints:
-        """The rows of these tasks in a run; a task that runs once has one row for all runs."""
+        """The rows of these tasks in a run, as ``by_run`` has them."""
         rows: Ints = self.by_run[run, tasks]
         return rows
 
@@ -75,11 +111,13 @@ class Copies:
         return list(dict.fromkeys(self.by_run[:, task].tolist()))
 
     def joins(self, pairs: Sequence[tuple[int, int]]) -> Ints:
-        """Edges from each run to the next one, for pairs of tasks of which both run again."""
+        """Edges from each run to the next one, for pairs of tasks that run in both."""
         table = np.array(pairs, np.int64).reshape(-1, 2)
-        before, after = table[self.again[table].all(axis=1)].T
+        before, after = table[self.again[table[:, 1]]].T
         joined = np.stack((self.by_run[:-1, before], self.by_run[1:, after]), axis=-1)
-        return joined.reshape(-1, 2)
+        both = self.there[:-1, before] & (self.again | self.late)[before]
+        edges: Ints = joined[both]
+        return edges
 
     def tiled(self, column: NDArray[Any]) -> NDArray[Any]:
         """A column of the tasks, for those of all runs."""
@@ -93,16 +131,17 @@ class Copies:
     def name(self, names: Sequence[str], row: int) -> str:
         """The name of a row; ``names`` are those of the tasks."""
         run, task = (int(column[row]) for column in self._origin)
-        return f"{names[task]}{self.mark}{run}" if run and self.again[task] else names[task]
+        again = self.again[task] or self.in_rounds[task]
+        return f"{names[task]}{self.mark}{run}" if run and again else names[task]
 
 
-def _there(again: Bools, late: Bools, count: int) -> Bools:
-    """By run and task whether it is there: one that runs once in the first run, or in the last
-    where it is late.
+def _there(again: Bools, late: Bools, ends: Bools) -> Bools:
+    """By run and task whether it is there: a task that runs once in the first run, or, where it is
+    late, in the runs that end a round.
     """
-    there = np.tile(again, (count, 1))
+    there = np.tile(again, (len(ends), 1))
     there[0] |= ~late
-    there[-1] |= late
+    there[ends] |= late
     return there
 
 
@@ -122,14 +161,14 @@ def copied(
     sequences: Mapping[int, tuple[int, ...]],
     turns: Turns | None = None,
     later: Ints | None = None,
-    steps: int = 1,
+    steps: bool = False,
 ) -> TaskGraph:
     """The task graph with its copies.
 
     ``edges`` are further ones, as pairs of rows of the result, ``sequences`` those of the fixed
-    queues. ``turns`` gives the order of the runs in which a task adds to a gradient (None:
-    ascending), ``later`` by how much the priority of each task rises from run to run. Raises
-    InputError.
+    queues. ``turns`` tells the runs in the order in which a task that adds to a gradient runs for
+    them (None: ascending), ``later`` by how much the priority of each task rises from run to run;
+    ``steps`` says that runs are steps. Raises InputError.
     """
     buffers, chains = _buffers(task_graph.buffers, copies, turns)
     edges = np.concatenate((edges, np.array(chains, np.int64).reshape(-1, 2)))
@@ -148,7 +187,8 @@ def copied(
         resources=resources,
         buffers=buffers,
         sharing=sharing,
-        steps=steps,
+        steps=copies.count if steps else 1,
+        round=copies.sizes if steps else (),
     )
 
 
@@ -156,7 +196,8 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints, later: Ints | None) -> Tas
     columns = {name: copies.tiled(getattr(tasks, name)) for name in (*NUMBERS, "flow")}
     if later is not None:
         for run in range(copies.count):
-            columns["priority"][copies.rows(slice(None), run)] += run * later
+            here = np.flatnonzero(copies.there[run])
+            columns["priority"][copies.rows(here, run)] += run * later[here]
     kind = Coded.of(tasks.kind)
     return Tasks(
         # Made when they are read: nobody reads the names of most of millions of tasks.
@@ -170,57 +211,59 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints, later: Ints | None) -> Tas
 
 
 def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
-    """The successors within a run, and from and to tasks that run once; ``edges`` are more."""
+    """The successors in all runs: edges within a run, edges from and to tasks that run once, and
+    further ``edges``.
+    """
     before, after = successors.owners(), successors.ids
     rows = copies.rows(slice(None), 0)
     befores, afters = [edges[:, 0], rows[before]], [edges[:, 1], rows[after]]
+    # Edges between single tasks are the same in every run of a round, and copied with the first.
     moved = copies.again[before] | copies.again[after]
-    # Edges between single tasks are the same in every run, and were copied with the first.
-    before, after = before[moved], after[moved]
+    late = ~moved & copies.late[before] & copies.late[after]
     for run in range(1, copies.count):
         rows = copies.rows(slice(None), run)
-        befores.append(rows[before])
-        afters.append(rows[after])
+        copied = moved | late if copies.ends[run] else moved
+        befores.append(rows[before[copied]])
+        afters.append(rows[after[copied]])
     return Rows.of_pairs(np.concatenate(befores), np.concatenate(afters), copies.total)
 
 
 def _buffers(
     buffers: Buffers, copies: Copies, turns: Turns | None
 ) -> tuple[Buffers, list[tuple[int, int]]]:
-    """The buffers, single ones first, and the order in which tasks add to shared ones.
+    """The buffers, single ones first, and in what order tasks add to those that all runs share.
 
-    A buffer is filled in each run where its filler runs again, and nothing that reads it runs once.
+    A buffer is filled in each run where its filler runs, unless a task that runs once reads it.
     """
     owner, reader, filler = buffers.readers.owners(), buffers.readers.ids, buffers.filler
     refilled = (filler != PERSISTENT) & copies.again[filler]
     kept = np.zeros(len(buffers), np.bool_)
     kept[owner[~copies.again[reader]]] = True
-    passing = np.flatnonzero(refilled & ~kept)
-    lasting = np.flatnonzero(~refilled | kept)
-    place = np.zeros(len(buffers), np.int64)
-    place[lasting], place[passing] = np.arange(len(lasting)), len(lasting) + np.arange(len(passing))
-    step = np.where(refilled & ~kept, len(passing), 0)
-    fillers, owners, readers = [filler[lasting]], list[Ints](), list[Ints]()
+    in_rounds = (filler != PERSISTENT) & copies.in_rounds[filler]
+    # As rows of their own, single ones first.
+    passing = (refilled & ~kept) | in_rounds
+    order = np.concatenate((np.flatnonzero(~passing), np.flatnonzero(passing)))
+    place = np.argsort(order)
+    here = replace(copies, again=(refilled & ~kept)[order], late=in_rounds[order])
+    owners, readers = list[Ints](), list[Ints]()
+    filled = np.full(here.total, PERSISTENT)
     for run in range(copies.count):
-        rows = copies.rows(slice(None), run)
-        fillers.append(rows[filler[passing]])
-        owners.append((place + run * step)[owner])
+        rows, places = copies.rows(slice(None), run), here.rows(place, run)
+        owners.append(places[owner])
         readers.append(rows[reader])
-        if run == 0:
-            fillers[0] = np.where(fillers[0] == PERSISTENT, PERSISTENT, rows[fillers[0]])
-    filled, chains = np.concatenate(fillers), list[tuple[int, int]]()
+        filled[places] = np.where(filler == PERSISTENT, PERSISTENT, rows[filler])
+    chains = list[tuple[int, int]]()
     for row in np.flatnonzero(refilled & kept).tolist():
-        order = _in_turn(copies, int(filler[row]), turns)
+        turn, at = _in_turn(copies, int(filler[row]), turns), int(place[row])
         # Added up in place: the first run makes the buffer, the others read and write it.
-        filled[place[row]] = order[0]
-        chains += pairwise(order)
-        owners.append(np.full(len(order) - 1, place[row]))
-        readers.append(np.array(order[1:], np.int64))
-    # In the order of ``filled``: single ones, then run after run.
-    chosen = np.concatenate((lasting, np.tile(passing, copies.count)))
-    names = [buffers.name[row] for row in (*lasting, *passing)]
-    readers_of = Rows.of_pairs(np.concatenate(owners), np.concatenate(readers), len(chosen))
-    lazy = _names(names, len(lasting), len(chosen), copies.mark)
+        filled[at] = turn[0]
+        chains += pairwise(turn)
+        owners.append(np.full(len(turn) - 1, at))
+        readers.append(np.array(turn[1:], np.int64))
+    chosen = here.tiled(order)
+    names = [buffers.name[row] for row in order]
+    readers_of = Rows.of_pairs(np.concatenate(owners), np.concatenate(readers), here.total)
+    lazy = Lazy(here.total, lambda row: here.name(names, row))
     device, size, kind = (c[chosen] for c in (buffers.device, buffers.bytes, buffers.kind))
     requested = None if buffers.requested is None else buffers.requested[chosen]
     return Buffers(lazy, device, size, kind, filled, readers_of, requested), chains
@@ -232,20 +275,10 @@ def _in_turn(copies: Copies, task: int, turns: Turns | None) -> list[int]:
     return [int(copies.rows(np.array([task]), run)[0]) for run in runs]
 
 
-def _names(names: Sequence[str], first: int, count: int, mark: str) -> Lazy:
-    """The first names once, then the others in every run, each made when it is read."""
-
-    def name(row: int) -> str:
-        run, at = divmod(row - first, len(names) - first) if row >= first else (0, row - first)
-        return f"{names[first + at]}{mark}{run}" if run else names[first + at]
-
-    return Lazy(count, name)
-
-
 def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tuple[int, ...]]:
     """The fixed sequences of the queues, one run after the other.
 
-    A task that runs once is in the last run where ``late`` marks it, else in the first.
+    A task that runs once is in the last run of a round where ``late`` marks it, else in the first.
     """
     return {
         queue: tuple(in_runs(copies, np.array(resource.sequence, np.int64), late)[0].tolist())
@@ -258,6 +291,6 @@ def in_runs(copies: Copies, tasks: Ints, late: Bools) -> tuple[Ints, Ints]:
     """The rows of a sequence of tasks, one run after the other (see ``in_order``), and the place in
     ``tasks`` of each.
     """
-    run, places = np.nonzero(_there(copies.again[tasks], late[tasks], copies.count))
+    run, places = np.nonzero(_there(copies.again[tasks], late[tasks], copies.ends))
     rows: Ints = copies.by_run[run, tasks[places]]
     return rows, places

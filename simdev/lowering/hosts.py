@@ -2,7 +2,7 @@
 
 Every op on a hosted device gets a dispatch (execution contract, rule 9): a task that holds the
 host's thread and releases the op. Thread and device queues are fixed, both in one order. All of it
-are tasks, edges and fixed queues, so engines need no rule for it. The order stands in
+are tasks, edges and fixed queues, so engines need no rule for it. The order is made in
 lowering/turns.py.
 """
 
@@ -30,13 +30,14 @@ from ..nouns.taskgraph import (
     TaskGraph,
     Tasks,
 )
+from .columns import with_pairs
 from .copies import Bools, Copies, in_runs, taken
 from .prepare import Prepared
 
 
 @dataclass(frozen=True, eq=False)
 class Dispatches:
-    """What the hosts of a step dispatch, in the order in which they do.
+    """The dispatches of a step, in the order in which its hosts do them.
 
     A row for each op on each hosted device (of a collective one for each rank): its ``task``, the
     ``op`` that it runs and the ``device``. ``ends`` are the tasks with which a collective ends that
@@ -50,7 +51,7 @@ class Dispatches:
     ends: Mapping[int, tuple[int, ...]]
 
     def in_copies(self, copies: Copies, late: Bools) -> Dispatches:
-        """Those of all copies, run after run; see ``copies.in_order``."""
+        """The dispatches of all copies, run after run; ``late`` as in ``copies.in_order``."""
         rows, entries = in_runs(copies, self.task, late)
         return replace(
             self,
@@ -87,19 +88,19 @@ def ends_in_copies(
     return rows
 
 
-def dispatched(task_graph: TaskGraph, dispatches: Dispatches | None, steps: int = 1) -> TaskGraph:
-    """The task graph of so many steps, with what their hosts do behind all other tasks.
+def dispatched(task_graph: TaskGraph, dispatches: Dispatches | None) -> TaskGraph:
+    """The task graph of any number of steps, with what their hosts do behind all other tasks.
 
     Raises InputError where an op blocks a host that replays graphs, and for more than 10 million
     tasks.
     """
     if dispatches is None or not len(dispatches.task):
         return task_graph
-    entries = _Entries.of(dispatches)
+    entries, steps = _Entries.of(dispatches), task_graph.steps
     count = len(task_graph.tasks) + steps * len(entries.task)
     if count > MAX_TASKS:
         raise InputError(f"{steps} steps and their dispatches lower to more than {MAX_TASKS} tasks")
-    return _Writer(task_graph, dispatches, entries, steps).task_graph()
+    return _Writer(task_graph, dispatches, entries).task_graph()
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +134,7 @@ class _Entries:
             launch[d] = picoseconds(host.launch)  # type: ignore[arg-type]
         eager, blocks = ~replays[device], prepared.blocks[op]
         _require_eager(prepared, op[blocks & ~eager], device[blocks & ~eager])
-        # A graph is dispatched once a step, where the first of its ops stands.
+        # A graph is dispatched once a step, in the place of the first of its ops.
         first = eager.copy()
         first[_firsts(device, ~eager)] = True
         entry_of = np.full(len(replays), -1)
@@ -186,7 +187,11 @@ class _Writer:
     graph: TaskGraph
     dispatches: Dispatches
     entries: _Entries
-    steps: int
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return self.graph.steps
 
     @property
     def _each(self) -> int:
@@ -194,9 +199,9 @@ class _Writer:
         return len(self.entries.task)
 
     @property
-    def _rows(self) -> int:
-        """Other tasks a step."""
-        return len(self.graph.tasks) // self.steps
+    def _begins(self) -> Ints:
+        """The row of the first task of each step."""
+        return self.graph.step_begins[:-1]
 
     @cached_property
     def _threads(self) -> list[tuple[str, int, Ints]]:
@@ -251,7 +256,7 @@ class _Writer:
             flow=np.concatenate((tasks.flow, none > 0)),
             resources=_appended(tasks.resources, Rows(np.arange(count + 1), held)),
             links=_appended(tasks.links, _empty(count)),
-            successors=_with_edges(tasks.successors, before, after, len(tasks) + count),
+            successors=with_pairs([tasks.successors], before, after, len(tasks) + count),
             **columns,
         )
 
@@ -270,7 +275,7 @@ class _Writer:
         device = self.graph.devices[self.entries.device[e]]
         if not self.entries.eager[e]:
             return f"dispatch graph@{device}" + (f"~{step}" if step else "")
-        name = self.graph.tasks.name[int(self.entries.task[e]) + step * self._rows]
+        name = self.graph.tasks.name[int(self.entries.task[e] + self._begins[step])]
         in_ranks = int(self.entries.op[e]) in self.dispatches.prepared.rings
         return f"dispatch {name}@{device}" if in_ranks else f"dispatch {name}"
 
@@ -278,8 +283,7 @@ class _Writer:
 
     def _edges(self) -> tuple[Ints, Ints]:
         releases = self.entries.releases
-        steps = np.arange(self.steps)[:, None]
-        tasks = (releases.ids + steps * self._rows).ravel()
+        tasks = (releases.ids + self._begins[:, None]).ravel()
         edges = [(self._in_steps(releases.owners()), tasks)]
         for device, host in self.dispatches.hosts.items():
             entries = np.flatnonzero(self.entries.eager & (self.entries.device == device))
@@ -307,9 +311,8 @@ class _Writer:
     def _blocked(self, entries: Ints) -> tuple[Ints, Ints]:
         """On one thread the next dispatch waits for the end of an op that blocks."""
         number = np.arange(len(entries) * self.steps)
-        task = self.entries.task[entries][number % len(entries)] + (
-            number // len(entries) * self._rows
-        )
+        step, place = np.divmod(number, len(entries))
+        task = self.entries.task[entries][place] + self._begins[step]
         # A collective has several dispatches there: what waits is the next of another op.
         begins = np.flatnonzero(np.append(True, task[1:] != task[:-1]))
         blocks = self.entries.blocks[entries][begins[:-1] % len(entries)]
@@ -323,7 +326,7 @@ class _Writer:
         step, place = np.divmod(before, len(entries))
         ends = taken(self.entries.ends, entries[place])
         owner = ends.owners()
-        return ends.ids + step[owner] * self._rows, after[owner]
+        return ends.ids + self._begins[step[owner]], after[owner]
 
 
 def _kinds(kind: Sequence[str], count: int) -> Sequence[str]:
@@ -332,12 +335,6 @@ def _kinds(kind: Sequence[str], count: int) -> Sequence[str]:
         return (*kind, *[DISPATCH] * count)
     codes = np.append(kind.codes, np.full(count, len(kind.labels), np.uint8))
     return Coded(codes, (*kind.labels, DISPATCH))
-
-
-def _with_edges(successors: Rows, before: Ints, after: Ints, count: int) -> Rows:
-    """The successors of ``count`` tasks, with further ones."""
-    owners = np.concatenate((successors.owners(), before))
-    return Rows.of_pairs(owners, np.concatenate((successors.ids, after)), count)
 
 
 def _appended(lists: Rows, more: Rows) -> Rows:

@@ -41,6 +41,8 @@ class LoweredStep:
     the priority of each task rises from step to step (None: none does), so that what belongs to an
     earlier step can go first. ``pushes`` are the messages that a credit counts, where there is one.
     ``synchronised`` counts the gradients that a policy synchronises (None: there is no policy).
+    Of a ``round`` of several steps only the last has the last ``once_a_round`` tasks, and releases
+    with them; the others do without.
     ``microbatch`` is the task graph of one microbatch with all that is done once a step, where a
     step holds several. ``stages`` is the stage of each op of the graph in a pipeline (else empty).
     ``dispatches`` are those of the step's hosts, which no task graph here holds yet (see
@@ -55,30 +57,36 @@ class LoweredStep:
     microbatch: TaskGraph | None = None
     stages: tuple[int, ...] = ()
     dispatches: Dispatches | None = None
+    round: int = 1
+    once_a_round: int = 0
 
 
-def most_steps(step: LoweredStep) -> int:
-    """How many steps may follow one another at most (MAX_TASKS)."""
-    return MAX_TASKS // max(len(step.task_graph.tasks), 1)
+def most_rounds(step: LoweredStep) -> int:
+    """How many rounds may follow one another at most (MAX_TASKS)."""
+    return MAX_TASKS // max(len(step.task_graph.tasks) * step.round, 1)
 
 
-def iterated(step: LoweredStep, count: int) -> TaskGraph:
-    """``count`` steps, one after another, and behind them what their hosts dispatch.
+def iterated(step: LoweredStep, rounds: int) -> TaskGraph:
+    """So many rounds, one after another, and behind them what their hosts dispatch; a round is one
+    step where the step says nothing else.
 
-    Task r of step k is row k * len(step) + r and is named ``name~k`` from the second step on;
-    ``op`` stays the row of the first. Raises InputError for more than 10 million tasks.
+    Task r of step k is row k * len(step) + r where steps are alike (else see
+    ``TaskGraph.step_begins``) and is named ``name~k`` from the second step on; ``op`` stays the row
+    of the first. Raises InputError for more than 10 million tasks.
     """
+    graph, count = step.task_graph, rounds * step.round
     if count == 1:
-        return dispatched(step.task_graph, step.dispatches)
-    if count > most_steps(step):
+        return dispatched(graph, step.dispatches)
+    if rounds > most_rounds(step):
         raise InputError(f"{count} steps lower to more than {MAX_TASKS} tasks")
-    # All tasks run again: a step shares no task with the next one.
-    never = np.zeros(len(step.task_graph.tasks), np.bool_)
-    copies = Copies(~never, never, count, "~")
-    sequences = in_order(step.task_graph, copies, never)
+    # A step shares no task with the next one.
+    local = len(graph.tasks) - (step.once_a_round if step.round > 1 else 0)
+    again = np.arange(len(graph.tasks)) < local
+    copies = Copies(again, ~again, count, "~", step.round)
+    sequences = in_order(graph, copies, ~again)
     edges = copies.joins(step.across)
-    steps = copied(step.task_graph, copies, edges, sequences, later=step.later, steps=count)
-    return dispatched(steps, step.dispatches, count)
+    steps = copied(graph, copies, edges, sequences, later=step.later, steps=True)
+    return dispatched(steps, step.dispatches)
 
 
 def last_ops(graph: Graph, task_graph: TaskGraph, placement: Sequence[int]) -> dict[int, list[int]]:
@@ -128,5 +136,5 @@ def following(
         before = [*ends.get(device, ()), *unnamed.get(device, ())]
         before += readers[i] if roots.issuperset(before) else []
         edges += [(op, i) for op in before if op != i]
-    # Sorted, for roots are a set: ids must not hang on its order.
+    # Sorted, for roots are a set: ids must not depend on its order.
     return sorted(edges)

@@ -97,7 +97,10 @@ def scale_of(graph: Graph, cluster: Cluster, strategy: Strategy, repeats: bool =
     """
     pipeline, ops, devices = strategy.pipeline, len(graph.ops), len(cluster.workers)
     times = strategy.accumulate if pipeline is None else pipeline.microbatches
-    times *= STEPS if repeats or isinstance(strategy.sync, Sync) else 1
+    if isinstance(strategy.sync, Sync):
+        times *= STEPS * (strategy.sync.every or 1)
+    elif repeats:
+        times *= STEPS
     edges = sum(len(reads) for reads in graph.reads)
     if not strategy.splits:
         spread = len(set(strategy.placement.values())) > 1 or pipeline is not None

@@ -31,7 +31,7 @@ COLLECTIVE = "collective"
 # what adding gradients up does beside sending: a server's sums, and the points that wait for one
 SYNC = "sync"
 DISPATCH = "dispatch"  # what a host does before its device runs an op
-THREAD_PREFIX = "thread "  # of the names of the queues in which dispatches stand
+THREAD_PREFIX = "thread "  # of the names of the queues of dispatches
 BUFFER_KINDS = (
     "parameters",
     "gradients",
@@ -253,8 +253,8 @@ class Sharing:
     """Two sides that slow each other: a task of one takes ``slowdown`` times longer while a task of
     the other runs at one of its places.
 
-    ``first`` and ``second`` list for each task the places where it stands on that side (devices,
-    links: any numbers that both sides count alike); tasks behind the last list stand on neither.
+    ``first`` and ``second`` list for each task the places on that side where it runs (devices,
+    links: any numbers that both sides count alike); tasks behind the last list are on neither.
     """
 
     slowdown: Fraction
@@ -264,14 +264,16 @@ class Sharing:
 
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
-    """What an engine executes.
+    """The input of an engine.
 
     ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
 
     With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer
-    (engine/slowdown.py). ``steps`` training steps follow one another: as many tasks each, in one
-    order, those of the first step first; what hosts dispatch stands behind all others, in the same
-    way. Raises InputError where columns do not fit together or times could overflow.
+    (engine/slowdown.py). ``steps`` training steps follow one another, the tasks of the first step
+    first; dispatches of hosts come behind all others, as many for each step. Steps are alike, as
+    many tasks each in one order, or come in rounds of steps that differ: ``round`` is then how many
+    tasks each step of a round has, of which all steps begin with the same tasks in one order.
+    Raises InputError where columns do not fit together or times could overflow.
     """
 
     tasks: Tasks
@@ -283,6 +285,7 @@ class TaskGraph:
     bandwidth: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     sharing: tuple[Sharing, ...] = ()
     steps: int = 1
+    round: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -327,7 +330,14 @@ class TaskGraph:
 
     def _order_problems(self) -> Iterable[str]:
         count = len(self.tasks)
-        if self.steps < 1 or count % self.steps:
+        if self.round and (self.steps < 1 or self.steps % len(self.round)):
+            yield f"round: {self.steps} steps are no rounds of {len(self.round)} steps"
+        elif self.round and self.rounds * sum(self.round) != self.first_dispatch:
+            yield (
+                f"round: {self.first_dispatch} tasks are no {self.rounds} rounds of "
+                f"{sum(self.round)} tasks each"
+            )
+        elif self.steps < 1 or (count - (self.first_dispatch if self.round else 0)) % self.steps:
             yield f"steps: {count} tasks are no {self.steps} steps of as many tasks each"
         for resource in self.resources:
             if resource.policy == "fixed" and len(set(resource.sequence)) != len(resource.sequence):
@@ -348,15 +358,32 @@ class TaskGraph:
     def first_dispatch(self) -> int:
         """The row of the first dispatch; as many as there are tasks where no host dispatches."""
         kind = self.tasks.kind
-        # They stand last, so that most graphs tell with a look at one task.
+        # They come last, so that most graphs tell with a look at one task.
         if not len(kind) or kind[-1] != DISPATCH:
             return len(kind)
         return len(kind) - kind.count(DISPATCH)
 
-    def by_step(self, column: Ints) -> Ints:
-        """A column of the tasks with a row for each step, dispatches behind the other tasks."""
+    @property
+    def rounds(self) -> int:
+        """How many rounds the steps are; of steps that are alike each is a round."""
+        return self.steps // max(len(self.round), 1)
+
+    @cached_property
+    def step_begins(self) -> Ints:
+        """The row at which each step begins, and the row behind the last; dispatches aside."""
+        sizes = self.round or (self.first_dispatch // self.steps,)
+        return np.cumsum((0, *sizes * self.rounds))
+
+    @property
+    def whole_step(self) -> slice:
+        """The rows of a step that has every task: the last one of the first round."""
+        length = self.steps // self.rounds
+        return slice(*self.step_begins[length - 1 : length + 1].tolist())
+
+    def by_round(self, column: Ints) -> Ints:
+        """A column of the tasks with a row for each round, dispatches behind the other tasks."""
         first = self.first_dispatch
-        parts = column[:first].reshape(self.steps, -1), column[first:].reshape(self.steps, -1)
+        parts = column[:first].reshape(self.rounds, -1), column[first:].reshape(self.rounds, -1)
         return np.concatenate(parts, axis=1) if parts[1].size else parts[0]
 
     @cached_property

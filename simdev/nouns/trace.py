@@ -1,4 +1,4 @@
-"""What happened: the start and finish of every task, and the memory of every device over time.
+"""A trace: the start and finish of every task, and the memory of every device over time.
 
 Memory follows from the spans alone (it never changes timing), so it is computed here, once, for
 every engine. Frees at an instant come before allocations at it, and a buffer of no lifetime counts
@@ -20,7 +20,7 @@ from .taskgraph import BUFFER_KINDS, PERSISTENT, Ints, TaskGraph
 if TYPE_CHECKING:
     import pandas as pd
 
-# stands for the task where what is held throughout is too much
+# in place of a task, where the persistent buffers alone are too much
 PERSISTENT_BUFFERS = "the persistent buffers"
 
 
@@ -145,7 +145,7 @@ class Trace:
         return DeviceMemory(name, limit, time, level, peak, peak_ps, at_peak, largest, overflow)
 
     def _live(self, rows: Ints, now: int) -> Ints:
-        """Those of the buffers that are live at ``now`` ps."""
+        """The rows of the buffers that are live at ``now`` ps."""
         begin, end = self.lifetimes
         return rows[(np.maximum(begin[rows], 0) <= now) & (now < end[rows])]
 

@@ -132,7 +132,9 @@ def _arrows(
             rows_of[task].append(number)
     successors, moves = task_graph.tasks.successors, transfer_mask(task_graph)
     before, after = successors.owners(), successors.ids
-    touching = moves[before] | moves[after]
+    # A parameter that waits for its average holds no queue, and so has no row.
+    drawn = np.array([bool(numbers) for numbers in rows_of], np.bool_)
+    touching = (moves[before] | moves[after]) & drawn[before] & drawn[after]
     held = [task for task in np.flatnonzero(moves).tolist() if len(rows_of[task]) > 1]
     arrows = zip(before[touching].tolist() + held, after[touching].tolist() + held, strict=True)
     for number, (leaving, entering) in enumerate(arrows):

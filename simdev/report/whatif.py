@@ -272,7 +272,7 @@ def _shorter(
 
     def step_ps(engine: str) -> int:
         if lowered is not None:
-            return lowered.step_ps(chosen[: len(lowered.step.task_graph.tasks)], ops, engine)
+            return lowered.step_ps(chosen[trace.task_graph.whole_step], ops, engine)
         return step_time_ps(simulate(faster(trace.task_graph, chosen, subject.factor), engine))
 
     return _Case(kind, name, subject.busy_ps(trace.start[chosen], trace.finish[chosen]), step_ps)

@@ -28,7 +28,7 @@ from simdev.nouns.strategy import PRESETS, Collectives, Strategy, Sync, sync_pol
 from simdev.report import run
 
 NAMES = ["gpu:0", "gpu:1"]
-SERVERS = [name for name in PRESETS if name not in ("bulk-synchronous", "bucketed")]
+SERVERS = [name for name, preset in PRESETS.items() if preset.get("transport") != "all-reduce"]
 
 
 def staged(queues: str, chunk: int | None) -> Cluster:

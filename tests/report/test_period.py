@@ -87,8 +87,8 @@ def by_brute_force(
     step = lower_step(prepared, scenario.strategy, True)
     trace = simulate(iterated(step, steps), "compiled")
     graph, counted = trace.task_graph, slice(steps // 4, steps // 2)
-    start = graph.by_step(trace.start)[counted]
-    ends = graph.by_step(trace.finish + graph.tasks.lag).max(axis=1)[counted]
+    start = graph.by_round(trace.start)[counted]
+    ends = graph.by_round(trace.finish + graph.tasks.lag).max(axis=1)[counted]
     slack = 4e-9 * float(ends[-1]) if graph.tasks.flow.any() else 0.0
     for cycle in range(1, most + 1):
         of_tasks, of_steps = start[cycle:] - start[:-cycle], ends[cycle:] - ends[:-cycle]
@@ -235,7 +235,7 @@ def told_of_one_step(report: Report) -> None:
     if window.length_ps:
         assert [*begins, window.end_ps] == [window.begin_ps, *ends]
     graph, steps = report.trace.task_graph, report.trace.task_graph.steps
-    one = graph.by_step(np.arange(len(graph.tasks)))[0]
+    one = graph.by_round(np.arange(len(graph.tasks)))[0]
     one = one[computing_mask(graph)[one]]
     for index, device in enumerate(report.devices):
         here = one[graph.tasks.source[one] == index]

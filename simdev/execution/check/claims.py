@@ -21,7 +21,7 @@ Timeline = Sequence[tuple[int, int]]  # (ps, bytes from then on)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a result is said to show; None where nothing is said.
+    """The figures that a result claims; None where it claims nothing.
 
     ``trace_ps`` is the last finish or release in ps; ``peaks`` bytes by device; ``levels`` the (ps,
     bytes) at which memory changes by device; ``overflows`` the first (ps, task, bytes over the

@@ -159,7 +159,7 @@ class _Judge:
         return 0 if cost is None else picoseconds(cost.seconds)
 
     def faults(self) -> Iterator[Violation]:
-        """What is out of order, too early or too late; every dispatch is there."""
+        """Dispatches and ops out of order, too early or too late, where no dispatch is missing."""
         yield from self._begin_after_dispatch()
         threads: dict[tuple[str, int], list[_Dispatch]] = defaultdict(list)
         for dispatch in self.dispatches:

@@ -166,8 +166,8 @@ def _two_levels(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _shares(part: int, ranks: int) -> set[int]:
-    """What a part becomes that rings share evenly, each share rounded up; only few ranks have
-    several rings.
+    """The sizes to which a part grows when rings share it evenly, each share rounded up; only few
+    ranks have several rings.
     """
     return {
         rings * -(-part // rings)

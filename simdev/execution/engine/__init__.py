@@ -31,8 +31,8 @@ MOST_ROUNDS = 200
 def slowed(task_graph: TaskGraph, simulate: Callable[[TaskGraph], Trace]) -> Trace:
     """The trace with the slowed durations; ``simulate`` executes a task graph.
 
-    Raises InputError under fair links, whose rates hang on the flows alone, and where the step does
-    not settle.
+    Raises InputError under fair links, whose rates depend on the flows alone, and where the step
+    does not settle.
     """
     tasks = task_graph.tasks
     if tasks.flow.any():
@@ -73,7 +73,7 @@ def _overlap(trace: Trace, pair: Sharing) -> Ints:
 
 
 def _by_places(rows: Rows) -> dict[bytes, Ints]:
-    """The tasks of a side by the places where they stand; those that stand nowhere are left out."""
+    """The tasks of a side by their places; tasks without a place are left out."""
     tasks: dict[bytes, list[int]] = {}
     for task in np.unique(rows.owners()).tolist():
         tasks.setdefault(rows[task].tobytes(), []).append(task)

@@ -51,7 +51,7 @@ class Program(NamedTuple):
 
 
 class EngineState(NamedTuple):
-    """What changes while it runs; ``cell`` holds the scalars."""
+    """The state of an execution; ``cell`` holds the scalars."""
 
     cell: Ints
     start: Ints
@@ -359,7 +359,7 @@ def _settle(p: Program, s: EngineState, now: int) -> None:
 
 @jitable
 def _apply(p: Program, s: EngineState, code: int, now: int) -> None:
-    """What was due: a finish, a release, the end of a gap, or a flow that enters its links."""
+    """Apply an event: a finish, a release, the end of a gap, or a flow that enters its links."""
     task, event = code >> 2, code & 3
     if event == FINISH:
         _finish(p, s, task, now)

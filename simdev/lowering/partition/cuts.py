@@ -7,13 +7,11 @@ shard by shard, of any op.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import TypeVar
 
 from ...nouns.graph import Op
 from ...nouns.semantics import (
@@ -21,18 +19,16 @@ from ...nouns.semantics import (
     ByExtents,
     Interval,
     Region,
-    Semantics,
     along,
     effects_of,
     parts_of,
 )
 from ...nouns.semantics.description import same_attributes
 from ...nouns.semantics.regions import NONE
-from .geometry import Kernel, Part, Reading, the_kernel
+from .geometry import Part, Reading, numbered, part
 from .layout import Addends, Copy, Place, ShardDraft
 
 _CACHED = 65_536
-V = TypeVar("V")
 
 
 # Compared by identity, so that it serves as a key.
@@ -81,7 +77,11 @@ def cut_of(op: Reading, degrees: tuple[tuple[str, int], ...]) -> Cut | None:
         return None
     effects = tuple(zip(*(effects_of(semantics, name) for name in cut), strict=True))
     same, places = _sorts(list(cut.values()), (*reads, *makes))
-    runs = tuple(_run(op, semantics, cut, place, reads, makes) for place in places)
+    boxes = (
+        tuple((name, parts[at]) for (name, parts), at in zip(cut.items(), place, strict=True))
+        for place in places
+    )
+    runs = tuple(part(op, box) for box in boxes)
     counts = tuple(map(len, cut.values()))
     return Cut(tuple(cut), counts, tuple(cut.values()), reads, makes, effects, runs, same)
 
@@ -137,37 +137,6 @@ def _sorts(
     return same, [places[same.index(sort)] for sort in range(len(first))]
 
 
-def _run(
-    op: Reading,
-    semantics: Semantics,
-    cut: Mapping[str, Sequence[Interval]],
-    place: tuple[int, ...],
-    reads: Sequence[Sequence[Along]],
-    makes: Sequence[Sequence[Along]],
-) -> Part:
-    """The shard at a place."""
-    box = {name: parts[at] for (name, parts), at in zip(cut.items(), place, strict=True)}
-    inputs, outputs = (
-        tuple([tuple([_at(dim, dim.extents, place) for dim in dims]) for dims in tensors])
-        for tensors in (reads, makes)
-    )
-    needs, made = (
-        tuple([tuple([_at(dim, dim.intervals, place) for dim in dims]) for dims in tensors])
-        for tensors in (reads, makes)
-    )
-    points = prod([stop - start for start, stop in box.values()])
-    total = prod([axis.size for axis in semantics.axes if axis.name in box])
-    attrs, operands = semantics.description.local(semantics.attrs, box), tuple(range(len(inputs)))
-    runs = Kernel(attrs, operands, inputs)
-    kernel = the_kernel(op, runs, (tuple(box), points, (True,) * len(made), outputs))
-    zeros = (0,) * len(made)
-    return Part(tuple(box.items()), kernel, needs, made, zeros, zeros, Fraction(points, total))
-
-
-def _at(dim: Along, column: Sequence[V], place: Sequence[int]) -> V:
-    return column[0 if dim.axis == NONE else place[dim.axis]]
-
-
 def regions_read(cut: Cut, operand: int) -> tuple[tuple[Region, ...], tuple[int, ...]]:
     """The regions of an operand that shards read, and by shard which of these it is."""
     return _regions(cut.counts, cut.reads[operand])
@@ -179,12 +148,7 @@ def _regions(
 ) -> tuple[tuple[Region, ...], tuple[int, ...]]:
     """The regions of a tensor, and by shard which of these it is."""
     axes = sorted({dim.axis for dim in dims} - {NONE})
-    numbers = [0]
-    for axis, count in enumerate(counts):
-        if axis in axes:
-            numbers = [number * count + at for number in numbers for at in range(count)]
-        else:
-            numbers = [number for number in numbers for _ in range(count)]
+    numbers = numbered(counts, [axis in axes for axis in range(len(counts))])
     regions = []
     for point in product(*(range(counts[axis]) for axis in axes)):
         at = dict(zip(axes, point, strict=True))
@@ -207,7 +171,7 @@ def drafts_of(cut: Cut, op: Op, i: int, devices: Sequence[int]) -> list[ShardDra
 
 
 def cells_of(cut: Cut, output: int, drafts: Sequence[ShardDraft]) -> dict[Place, Addends]:
-    """What holds each region of an output."""
+    """The copies that hold each region of an output, by its place in the grid."""
     effects, addends = cut.effects[output], cut.addends(output)
     axes, cells = [dim.axis for dim in cut.makes[output]], dict[Place, Addends]()
     for draft, digits in zip(drafts, product(*map(range, cut.counts)), strict=True):

@@ -27,7 +27,8 @@ _LAYOUT = ("in", "dt", "strides")
 def emitted(sharding: Sharding, costs: CostModel) -> list[ShardDraft]:
     """The drafts in program order, each with its inputs and fields.
 
-    What lowering adds stands before its first reader. Raises InputError with every problem at once.
+    Ops that lowering adds come before their first reader. Raises InputError with every problem at
+    once.
     """
     problems: list[str] = []
     for i in range(len(sharding.graph.ops)):
@@ -47,7 +48,7 @@ def emitted(sharding: Sharding, costs: CostModel) -> list[ShardDraft]:
 
 
 def _connect(sharding: Sharding, i: int, draft: ShardDraft, placed: Placed) -> None:
-    """What a part reads and waits for."""
+    """Write the inputs and control inputs of a part."""
     for operand in range(len(sharding.problem.read[i])):
         draft.inputs += sharding.read(i, operand, placed)
     graph = sharding.graph
@@ -58,7 +59,7 @@ def _connect(sharding: Sharding, i: int, draft: ShardDraft, placed: Placed) -> N
 
 
 class Shares:
-    """What the parts of one op have of its attributes, time and memory."""
+    """The shares of one op's attributes, time and memory that its parts get."""
 
     def __init__(self, sharding: Sharding, i: int, costs: CostModel) -> None:
         self.sharding, self.i, self.costs, self.op = sharding, i, costs, sharding.graph.ops[i]

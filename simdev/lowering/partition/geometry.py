@@ -1,5 +1,5 @@
-"""What the shards of an op read and make, whatever the devices: cached by what the op computes and
-how it is split.
+"""The regions that shards of an op read and make, whatever the devices: cached by what the op
+computes and how it is split.
 
 Regions are those of the stored tensors, so that views folded between a tensor and its reader are
 seen through.
@@ -50,8 +50,8 @@ _CACHED = 65_536
 # Compared by identity: parts of one op that run the same share one object.
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """What a shard runs, wherever its box lies: attributes, and which operands of the op it gets in
-    which shapes.
+    """The program of a shard, wherever its box lies: attributes, and the operands of the op that it
+    gets, with their shapes.
     """
 
     attrs: Mapping[str, Any]
@@ -180,20 +180,20 @@ def parts(op: Reading, degrees: tuple[tuple[str, int], ...], even: bool = True) 
     counts = [degree_of[name] for name in cut]
     effects = list(zip(*(effects_of(op.semantics, name) for name in cut), strict=True))
     addends, copies = (
-        list(zip(*(_numbers(counts, each, effect) for each in effects), strict=True))
+        list(zip(*(numbered(counts, [e == effect for e in each]) for each in effects), strict=True))
         or [()] * len(every)
         for effect in ("reduce", "replicate")
     )
     return tuple(_parts(op, every, addends, copies))
 
 
-def _numbers(counts: Sequence[int], effects: Sequence[str], effect: str) -> list[int]:
-    """By part the number among those of an output, row-major over the axes that have this effect
-    on it.
+def numbered(counts: Sequence[int], counted: Sequence[bool]) -> list[int]:
+    """A number for each part, row-major over the axes that are counted: parts that differ along
+    other axes alone share one. Axis k is cut into ``counts[k]``; parts come in row-major order.
     """
     numbers = [0]
-    for count, of_axis in zip(counts, effects, strict=True):
-        if of_axis == effect:
+    for count, counts_here in zip(counts, counted, strict=True):
+        if counts_here:
             numbers = [number * count + place for number in numbers for place in range(count)]
         else:
             numbers = [number for number in numbers for _ in range(count)]
@@ -251,14 +251,14 @@ def the_kernel(op: Reading, runs: Kernel, beside: tuple[Any, ...]) -> Kernel:
 
 @lru_cache(_CACHED)
 def _kernels(op: Reading) -> dict[object, Kernel]:
-    """What shards of an op run, as far as that was asked for."""
+    """The kernels of an op that were asked for, by what tells them apart."""
     return {}
 
 
 def _stored_columns(
     op: Reading, needs: Sequence[tuple[Region | None, ...]]
 ) -> Sequence[tuple[Region | None, ...]]:
-    """What each shard needs of the tensors as they are stored."""
+    """The regions of the stored tensors that each shard needs."""
     assert op.semantics is not None
     if all(map(op.as_stored, range(len(op.stored)))):
         return needs

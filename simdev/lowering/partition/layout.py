@@ -22,7 +22,7 @@ from ...nouns.structure import TensorOf
 from .geometry import Box
 
 Place = tuple[int, ...]
-"""Where a region stands in the grid, along each dimension."""
+"""The place of a region in the grid, along each dimension."""
 
 
 def part_of(tensor: Tensor, region: Region) -> Tensor:
@@ -134,7 +134,7 @@ class Grid:
         return (cell or next(iter(self.cells.values())))[0][0].device
 
     def region(self, place: Place) -> Region:
-        """The region that stands at a place."""
+        """The region at a place."""
         return tuple(intervals[at] for intervals, at in zip(self.dims, place, strict=True))
 
     def overlapping(self, region: Region) -> Iterator[tuple[Region, Addends]]:

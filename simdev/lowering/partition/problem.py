@@ -2,7 +2,7 @@
 which follow.
 
 Leaves, and what is computed from them alone, follow nothing: they are there where they are read
-(demand.py).
+(``sharding.Demand``).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ docs/reference/sync.md tells the policies.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,14 +18,14 @@ from ...nouns.graph import Graph
 from ...nouns.strategy import Sync
 from ...nouns.structure import TensorOf, updated
 from ...nouns.taskgraph import SYNC, Rows, TaskGraph
-from ..columns import Columns
+from ..columns import NONE, Columns
 from ..prepare import Prepared
 from ..steps import LoweredStep, following, last_ops
 from .credit import credited
 from .exchange import FIRST, Exchange
 from .parcels import parcels, require_few, rounds
 from .tictac import priorities, timing_aware_order, timing_independent_order
-from .weights import Weight, server_devices
+from .weights import Weight, server_devices, updates_behind
 
 __all__ = [
     "FIRST",
@@ -52,10 +53,13 @@ def synchronised(
     _require_possible(prepared, placement, weights)
     gates = {gate for weight in weights for gate in weight.gates}
     base = _free_leaves(_by_priority(task_graph), graph, gates)
+    if sync.every is not None:
+        base = _with_local_gradients(base, prepared, weights, buffer_of)
     ends = last_ops(graph, base, placement)
     columns = Columns(prepared.memory, base.resources, base)
-    ready = {} if sync.overlap else _barriers(columns, prepared, weights, ends)
-    exchange = Exchange(columns, prepared, sync, weights, ready, buffer_of)
+    updates = updates_behind(graph, gates) if sync.every is not None else {}
+    ready = {} if sync.overlap else _barriers(columns, prepared, weights, ends, updates)
+    exchange = Exchange(columns, prepared, sync, weights, ready, buffer_of, updates)
     # Before anything is written: slices of one parameter would make millions of tasks.
     require_few(weights, sync, prepared.fabric.holds_several)
     ranks = priorities(prepared, weights, sync, placement)
@@ -68,19 +72,54 @@ def synchronised(
     added = np.arange(len(whole.tasks)) >= len(base.tasks)
     later = np.where(added & (whole.tasks.priority >= FIRST), len(weights), 0)
     pushes = tuple(exchange.pushed) if sync.credit else ()
-    across = tuple(following(graph, base, placement, ends, gates))
-    return LoweredStep(whole, across, later, pushes, len(weights))
+    across = following(graph, base, placement, ends, gates)
+    if sync.every is None:
+        return LoweredStep(whole, tuple(across), later, pushes, len(weights))
+    averages: defaultdict[int, list[int]] = defaultdict(list)
+    for update, average in exchange.averaged:
+        averages[update].append(average)
+    # What a step releases with its updates, the last of a round releases with their averages, too.
+    across += [(average, after) for op, after in across for average in averages[op]]
+    return LoweredStep(
+        whole, tuple(dict.fromkeys(across)), later, synchronised=len(weights),
+        round=sync.every, once_a_round=int(np.count_nonzero(added)),
+    )  # fmt: skip
+
+
+def _with_local_gradients(
+    base: TaskGraph,
+    prepared: Prepared,
+    weights: Sequence[Weight],
+    buffer_of: Mapping[TensorOf, int],
+) -> TaskGraph:
+    """The task graph in which each gate waits for the gradient that its own worker makes."""
+    columns = Columns(prepared.memory, base.resources, base)
+    for weight in weights:
+        for gradient, gate in zip(weight.gradients, weight.gates, strict=True):
+            columns.release(gradient[0], [gate])
+            columns.read(buffer_of.get(gradient, NONE), [gate])
+    return columns.on_base()
 
 
 def _barriers(
-    columns: Columns, prepared: Prepared, weights: Sequence[Weight], ends: Mapping[int, list[int]]
+    columns: Columns,
+    prepared: Prepared,
+    weights: Sequence[Weight],
+    ends: Mapping[int, list[int]],
+    updates: Mapping[int, Sequence[int]],
 ) -> dict[int, list[int]]:
-    """By worker the point at which it has nothing left to compute but updates."""
+    """By worker the point at which it has nothing left to compute but updates, or, where their
+    parameters are averaged, nothing at all; ``updates`` are then those behind each gate.
+    """
+    before = {rank: ends.get(rank, []) for weight in weights for rank in weight.ranks}
+    for weight in weights if updates else ():
+        for worker, gate in zip(weight.ranks, weight.gates, strict=True):
+            before[worker] = [*before[worker], *updates[gate]]
     ready: dict[int, list[int]] = {}
-    for worker in dict.fromkeys(rank for weight in weights for rank in weight.ranks):
-        name = f"backward of {prepared.cluster.devices[worker].name}"
+    for worker, ops in before.items():
+        name = f"{'step' if updates else 'backward'} of {prepared.cluster.devices[worker].name}"
         barrier = columns.task(name, SYNC, (worker, worker))
-        columns.wait(barrier, ends.get(worker, []))
+        columns.wait(barrier, ops)
         ready[worker] = [barrier]
     return ready
 

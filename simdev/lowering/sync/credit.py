@@ -5,7 +5,7 @@ Which message an arrival lets go is decided while the step runs: no edge of a ta
 beforehand. The decisions follow from the schedule, and the schedule from the decisions. So both are
 repeated until they agree: from a trace the rule is replayed (when is each message ready, how long
 is it on its way), what waited gets an edge from the message whose arrival let it go, and the graph
-is run again. A decision hangs on earlier ones only, so each round settles the earliest that was
+is run again. A decision depends on earlier ones only, so each round settles the earliest that was
 wrong, and what the rounds agree on is the one schedule that obeys the rule. Any engine runs it, and
 the checker judges it, as it does every task graph. The first guess comes from an engine that knows
 the rule (``engine.credit``) and is right but for ties: one round then confirms it.
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,14 +29,40 @@ from ..steps import LoweredStep, Push
 MOST_ROUNDS = 200
 
 
-class _Waiting(NamedTuple):
-    """A message of the replay: when it is ready but for its credit, and how long it is on its way
-    once it may go (ps).
+class Sender:
+    """The rule of credit: of the messages of a sender that are ready, the first by priority goes
+    while it may; what arrives gives its bytes back.
+
+    ``wait``: it may while any credit is left, and may overdraw it. ``skip``: where it fits, the
+    next one where not; what never fits goes when nothing else is under way.
     """
 
-    push: Push
-    ready: int
-    way: int
+    def __init__(self, limit: int, skip: bool) -> None:
+        self.credit, self.skip, self.under_way = limit, skip, 0
+        # (priority, ready since, first task, bytes)
+        self._waiting: list[tuple[int, int, int, int]] = []
+
+    def ready(self, rank: int, now: int, task: int, size: int) -> None:
+        """A message is ready but for its credit."""
+        heappush(self._waiting, (rank, now, task, size))
+
+    def arrived(self, size: int) -> None:
+        """A message has arrived."""
+        self.credit, self.under_way = self.credit + size, self.under_way - 1
+
+    def admitted(self) -> Iterator[tuple[int, int]]:
+        """The messages that go now: first task, and since when it was ready."""
+        passed = []
+        while self._waiting and (self.skip or self.credit > 0):
+            entry = heappop(self._waiting)
+            _, since, task, size = entry
+            if self.skip and size > self.credit and self.under_way:
+                passed.append(entry)
+                continue
+            self.credit, self.under_way = self.credit - size, self.under_way + 1
+            yield task, since
+        for entry in passed:
+            heappush(self._waiting, entry)
 
 
 Edges = frozenset[tuple[int, int]]
@@ -95,17 +120,15 @@ def _pushes(step: LoweredStep, graph: TaskGraph) -> dict[int, list[Push]]:
 def _decisions(
     graph: TaskGraph, trace: Trace, pushes: Mapping[int, Sequence[Push]], sync: Sync
 ) -> Iterator[tuple[int, int]]:
-    """What the rule says to this schedule: (task that arrives, task that it lets go)."""
+    """The decisions of the rule for this schedule: (task that arrives, task that it lets go)."""
     arrival = (trace.finish + graph.tasks.lag).tolist()
-    # Until it may go a message waits for its credit alone; from then on its way does not hang on
-    # the credit. So the way is the same in any trace, however wrong its decisions are.
+    limit, skip = int(sync.credit or 0), sync.credit_rule == "skip"
+    # Until it may go a message waits for its credit alone; from then on its way does not depend
+    # on the credit. So the way is the same in any trace, however wrong its decisions are.
     ready, went = _released(graph, trace), _released(trace.task_graph, trace)
     for sent in pushes.values():
-        waiting = [
-            _Waiting(push, ready[push.first], arrival[push.last] - went[push.first])
-            for push in sent
-        ]
-        yield from _replay(waiting, int(sync.credit or 0), sync.credit_rule == "skip")
+        ways = [arrival[push.last] - went[push.first] for push in sent]
+        yield from _replay(sent, ready, ways, Sender(limit, skip))
 
 
 def _released(graph: TaskGraph, trace: Trace) -> list[int]:
@@ -117,37 +140,29 @@ def _released(graph: TaskGraph, trace: Trace) -> list[int]:
     return latest.tolist()
 
 
-def _replay(messages: Sequence[_Waiting], limit: int, skip: bool) -> Iterator[tuple[int, int]]:
-    """The rule: what arrives gives its bytes back, then of those ready the first by priority goes
-    while it may.
+def _replay(
+    pushes: Sequence[Push], ready: Sequence[int], ways: Sequence[int], sender: Sender
+) -> Iterator[tuple[int, int]]:
+    """The decisions of one sender: (task that arrives, task that it lets go).
 
-    ``wait``: it may while any credit is left, and may overdraw it. ``skip``: where it fits, the
-    next one where not; what never fits goes when nothing else is under way.
+    ``ready`` tells by task when it is ready but for its credit, ``ways`` by message how long it
+    travels once it may go, in ps.
     """
     # Arrivals (0) of an instant come before what becomes ready in it (1).
-    events = [(message.ready, 1, message.push.first, k) for k, message in enumerate(messages)]
+    events = [(ready[push.first], 1, push.first, k) for k, push in enumerate(pushes)]
     heapify(events)
-    waiting: list[tuple[int, int, int, int]] = []
-    credit, under_way, last = limit, 0, -1
+    number, last = {push.first: k for k, push in enumerate(pushes)}, -1
     while events:
         now = events[0][0]
         while events and events[0][0] == now:
-            _, ready, row, k = heappop(events)
-            push = messages[k].push
-            if ready:
-                heappush(waiting, (push.rank, now, row, k))
+            _, is_ready, row, k = heappop(events)
+            if is_ready:
+                sender.ready(pushes[k].rank, now, row, pushes[k].size)
             else:
-                credit, under_way, last = credit + push.size, under_way - 1, push.last
-        passed = []
-        while waiting and (skip or credit > 0):
-            entry = heappop(waiting)
-            push, ready_at, way = messages[entry[3]]
-            if skip and push.size > credit and under_way:
-                passed.append(entry)
-                continue
-            credit, under_way = credit - push.size, under_way + 1
-            if now > ready_at:
-                yield last, push.first
-            heappush(events, (now + way, 0, push.first, entry[3]))
-        for entry in passed:
-            heappush(waiting, entry)
+                sender.arrived(pushes[k].size)
+                last = pushes[k].last
+        for first, since in sender.admitted():
+            if now > since:
+                yield last, first
+            k = number[first]
+            heappush(events, (now + ways[k], 0, first, k))

@@ -1,5 +1,5 @@
-"""What happens to one parcel: an all-reduce of its workers, or push, adding up and answer by its
-server.
+"""The tasks of a parcel: one all-reduce of its workers, or a push by each worker to a server,
+which adds the pushes up and answers.
 """
 
 from __future__ import annotations
@@ -213,7 +213,9 @@ class MessageWriter:
         )
 
     def _segments(self, size: int, pieces: tuple[tuple[Stage, ...], ...]) -> list[int]:
-        """What passes queue after queue is cut, so that it can be in all of them."""
+        """The sizes in bytes of the segments of a message, which is cut where it passes several
+        queues, so that it can be in all of them at once.
+        """
         limit = self._segment
         if max(map(len, pieces)) < 2 or size <= limit:
             return [size]
@@ -229,7 +231,8 @@ class Exchange:
 
     ``ready`` tells by worker what a parcel waits for beside its gradients; ``buffer_of`` the buffer
     of the base graph that holds a gradient. ``pushed`` collects the pushes, for the credit of their
-    senders.
+    senders. Where parameters are averaged, ``updates`` tells by gate the updates that a parcel
+    waits for, and ``averaged`` collects pairs of these and of the task that averages.
     """
 
     def __init__(
@@ -240,10 +243,12 @@ class Exchange:
         weights: Sequence[Weight],
         ready: Mapping[int, Sequence[int]],
         buffer_of: Mapping[TensorOf, int],
+        updates: Mapping[int, Sequence[int]],
     ) -> None:
         self.columns, self.prepared, self.sync, self.weights = columns, prepared, sync, weights
-        self.ready, self.buffer_of = ready, buffer_of
+        self.ready, self.buffer_of, self.updates = ready, buffer_of, updates
         self.pushed: list[Push] = []
+        self.averaged: list[tuple[int, int]] = []
         self._messages = MessageWriter(columns, prepared, sync)
         self._names = [device.name for device in prepared.cluster.devices]
         self._adders: dict[int, int] = {}  # the queue in which a server adds up
@@ -275,7 +280,7 @@ class Exchange:
                 self._answer(parcel, workers[(place + step) % count], total)
 
     def finish(self) -> None:
-        """What servers hold throughout: the sums that they serve."""
+        """Add the buffers that servers hold throughout: the sums that they serve."""
         for device, size in sorted(self._served.items()):
             name = f"sums on {self._names[device]}"
             self.columns.buffer(name, device, size, "gradients", PERSISTENT)
@@ -286,7 +291,7 @@ class Exchange:
     def _sent_rank(self, parcel: Parcel) -> int:
         """In a worker's send queue.
 
-        Under a credit the priority decides who gets one; then they stand as they came.
+        Under a credit the priority decides which parcel gets one; behind that they go as they came.
         """
         return ANY if self.sync.credit is not None else self._rank(parcel)
 
@@ -306,6 +311,9 @@ class Exchange:
     def _wait(self, parcel: Parcel, worker: int, task: int) -> None:
         """Let a task wait for what has to be done on a worker before its share goes."""
         made = [op for (op, _), _ in self._shares(parcel, worker)]
+        if self.sync.every is not None:
+            made = [op for gate in self._gates(parcel, worker) for op in self.updates[gate]]
+            self.averaged += [(op, task) for op in made]
         self.columns.wait(task, [*made, *self.ready.get(worker, ())])
 
     def _gates(self, parcel: Parcel, worker: int) -> list[int]:
@@ -340,6 +348,10 @@ class Exchange:
         for worker in workers:
             gates, name = self._gates(parcel, worker), f"{parcel.name} on {self._names[worker]}"
             self._wait(parcel, worker, row)
+            if self.sync.every is not None:
+                # A flat copy of the parameters is averaged, and read back at once.
+                columns.buffer(name, worker, parcel.size, "activations", row)
+                continue
             columns.release(row, gates)
             self._read(parcel, worker, [row])
             columns.buffer(name, worker, parcel.size, "activations", row, gates)
@@ -359,7 +371,7 @@ class Exchange:
     def _push(self, parcel: Parcel, worker: int, total: int) -> None:
         """The share of one worker, sent and added up."""
         server, columns, name = parcel.server, self.columns, f"{parcel.name} {self._names[worker]}"
-        # The queue stands where the first parcel of its server does, before the tasks that use it.
+        # The queue is added with the first parcel of its server, before the tasks that use it.
         adder = None if self.sync.aggregation is None else self._adder(server)
         message: Message | None = None
         if worker != server:

@@ -16,8 +16,8 @@ HASH = 9973  # MXNet's: key k whole on server 9973 k mod servers (src/kvstore/kv
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What is sent at once: ``size`` bytes of the gradients ``parts`` (rows of the weights), all of
-    the same workers.
+    """A message of a policy: ``size`` bytes of the gradients ``parts`` (rows of the weights), which
+    are all made by the same workers.
 
     ``server`` is the device that adds it up (-1: an all-reduce does), ``rank`` its place in the
     order of priority.
@@ -124,7 +124,7 @@ def _buckets(
 
 
 def rounds(parcels: Sequence[Parcel]) -> Iterator[list[Parcel]]:
-    """The parcels in groups of one weight, in each of which a server stands once."""
+    """Groups of parcels of one weight, with no server twice in a group."""
     group: list[Parcel] = []
     for parcel in parcels:
         servers = {other.server for other in group}

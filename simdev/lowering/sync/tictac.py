@@ -114,7 +114,7 @@ def timing_aware_order(waits: NDArray[np.bool_], compute: Ints, receive: Ints) -
 
 
 def _better(receive_1: int, receive_2: int, receive: Ints, unlocked: Ints, least: Ints) -> bool:
-    """Whether one receive goes before another one, which stands before it."""
+    """Whether a receive goes before another one that comes first by position."""
     first = min(unlocked[receive_2], receive[receive_1])
     second = min(unlocked[receive_1], receive[receive_2])
     return bool((first, least[receive_1]) < (second, least[receive_2]))

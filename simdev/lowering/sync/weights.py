@@ -10,7 +10,7 @@ policy decides (messages.py).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from ...ground.errors import InputError
 from ...nouns.cluster import Cluster
 from ...nouns.graph import Graph, Op, Tensor
 from ...nouns.strategy import Order, Origin, Strategy, Sync, resolve_placement
-from ...nouns.structure import TensorOf, updated
+from ...nouns.structure import TensorOf, readers_of, updated
 from ..collective import ALL_REDUCE, collective_problems, is_collective
 
 ELEMENT = 4  # bytes of a parameter of unknown shape: float32, as in the papers' models
@@ -28,7 +28,7 @@ ELEMENT = 4  # bytes of a parameter of unknown shape: float32, as in the papers'
 @dataclass(frozen=True, slots=True)
 class Weight:
     """A gradient to synchronise: by worker (``ranks``, device indices) who makes it, and the gate
-    that waits for it.
+    that waits for it. ``size`` is in bytes, those of the parameters where these are averaged.
 
     ``gradients`` are (op, output), ``gates`` ops, all positions in the gated graph. ``order`` is
     its place in the order in which the forward reads the parameters, ``made`` in that in which
@@ -73,7 +73,8 @@ def gated(
     opened = Graph(graph.name, tuple(gates.ops))
     order = _order(strategy.order, gates.made_for, kept)
     strategy = replace(strategy, placement=placement | gates.placement, order=order)
-    return Gated(opened, strategy, origin_of, tuple(_weights(opened, gates.sums)))
+    averages = sync.every is not None
+    return Gated(opened, strategy, origin_of, tuple(_weights(opened, gates.sums, averages)))
 
 
 def server_devices(sync: Sync, cluster: Cluster) -> tuple[int, ...] | None:
@@ -164,7 +165,7 @@ class _Gates:
         self.made_for: dict[str, str] = {}
         self.sums: list[_Sum] = []
         self._graph, self._cluster, self._taken = graph, cluster, taken
-        # Readers may stand before what they read: every gate is there before any op is written.
+        # Readers may come before what they read: every gate is there before any op is written.
         self._instead: dict[TensorOf, str] = {}
         self._gates_at: defaultdict[int, list[Op]] = defaultdict(list)  # before which op they stand
         for i, ranks in taken.items():
@@ -235,10 +236,28 @@ def _order(order: Order, made_for: Mapping[str, str], kept: set[str]) -> Order:
     return replace(order, priority=priority)
 
 
-def _weights(graph: Graph, sums: Sequence[_Sum]) -> Iterator[Weight]:
+def updates_behind(graph: Graph, gates: Collection[int]) -> dict[int, list[int]]:
+    """By gate the updates after which the parameters of its gradient are there: those that read it
+    with a parameter, else all behind it.
+    """
+    readers, parameters = readers_of(graph), updated(graph)
+    behind: dict[int, list[int]] = {}
+    for gate in gates:
+        near = [op for op in readers[gate] if parameters.get(op)]
+        waiting, reached = ([] if near else [gate]), dict.fromkeys(near)
+        while waiting:
+            further = [op for op in readers[waiting.pop()] if op not in reached]
+            waiting += further
+            reached |= dict.fromkeys(further)
+        behind[gate] = list(reached)
+    return behind
+
+
+def _weights(graph: Graph, sums: Sequence[_Sum], averages: bool) -> Iterator[Weight]:
     needed, never = _first_needed(graph), len(graph.ops)
     gates = [tuple(graph.index[gate] for gate in each.gates) for each in sums]
     made = [tuple(map(graph.resolve, each.gradients)) for each in sums]
+    sizes = dict(_parameter_bytes(graph, [first for first, *_ in gates]) if averages else ())
     # What no forward op reads comes last, what is made last first: as the others, backwards.
     first = [
         min(needed.get(gate, (never, -gradients[0][0])) for gate in places)
@@ -249,7 +268,22 @@ def _weights(graph: Graph, sums: Sequence[_Sum]) -> Iterator[Weight]:
     for k, (name, ranks, _, _) in enumerate(sums):
         tensor = graph.ops[gates[k][0]].outputs[0]
         parameters = prod(tensor.shape) if tensor.shape is not None else -(-tensor.bytes // ELEMENT)
-        yield Weight(name, tensor.bytes, parameters, ranks, made[k], gates[k], order[k], making[k])
+        size = sizes.get(gates[k][0], tensor.bytes)
+        yield Weight(name, size, parameters, ranks, made[k], gates[k], order[k], making[k])
+
+
+def _parameter_bytes(graph: Graph, gates: Collection[int]) -> Iterator[tuple[int, int]]:
+    """The bytes of the parameters behind each gate, where they have the shape of its gradient:
+    mixed precision keeps them in another dtype.
+    """
+    parameters = updated(graph)
+    for gate, updates in updates_behind(graph, gates).items():
+        leaves = (graph.ops[leaf] for update in updates for leaf in parameters.get(update, ()))
+        shape = graph.ops[gate].outputs[0].shape
+        for tensor in (tensor for leaf in leaves for tensor in leaf.outputs):
+            if tensor.shape == shape:
+                yield gate, tensor.bytes
+                break
 
 
 def _places(keys: Sequence[Any]) -> list[int]:

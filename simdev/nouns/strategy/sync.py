@@ -7,7 +7,7 @@ them, so the step time is a period (docs/reference/sync.md).
 
 The policies of the literature are settings of this one mechanism (``PRESETS``): P3 (Jayarajan et
 al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., OSDI 2020), TicTac
-(Hashemi et al., MLSys 2019), buckets (Li et al., VLDB 2020).
+(Hashemi et al., MLSys 2019), buckets (Li et al., VLDB 2020), local SGD (Stich, ICLR 2019).
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ...ground.errors import InputError, refuse
-from ...ground.units import MAX_BYTES, Bandwidth, Bytes, Seconds, unlisted, unread
+from ...ground.units import (
+    MAX_BYTES,
+    Bandwidth,
+    Bytes,
+    Seconds,
+    is_count,
+    unlisted,
+    unread,
+    written,
+)
 
 CHOICES: Mapping[str, Collection[str]] = {
     "transport": ("all-reduce", "server"),
@@ -29,6 +38,8 @@ CHOICES: Mapping[str, Collection[str]] = {
     "spread": ("first", "hashed"),
 }
 SERVERS = ("sharded", "star")
+MOST_LOCAL_STEPS = 10_000
+"""The most steps of a round: beyond this a round has more tasks than are simulated."""
 # Ways to cut or gather gradients: a policy has one of them, or none.
 _CUTS = ("slice_parameters", "even_parameters", "bucket")
 
@@ -58,6 +69,10 @@ class Sync:
       the sum is sent as soon as it is there (``broadcast``), or announced and asked for (``pull``).
     - ``overlap``: a parcel goes when its gradients are made, else after the whole backward of its
       worker.
+    - ``every``: local SGD: workers update their own parameters from their own gradients, and in
+      every so many-th step a parcel holds updated parameters, which the all-reduce averages before
+      the next step reads them; none: gradients go in every step. ``overlap`` then says whether it
+      goes when its parameters are updated, or after all updates of its worker.
     - ``message``: seconds that each message costs in the queue that sends it. ``hold``: a message
       holds the queues of its route ``in-turn``, or all ``together`` as other transfers do.
       ``segment``: bytes, the grain in which a message passes several queues.
@@ -82,6 +97,7 @@ class Sync:
     hold: str = "in-turn"
     segment: Bytes = 200_000
     spread: str = "first"
+    every: int | None = None
 
     def __post_init__(self) -> None:
         problems = list(unread(self))
@@ -100,6 +116,8 @@ class Sync:
                     f"{name}: must be > 0{', at most 2^60' if value > 0 else ''}, got "
                     f"{str(value)[:40]}"
                 )
+        if self.every is not None:
+            yield from self._every_problems(self.every)
         cuts = [name for name in _CUTS if getattr(self, name) is not None]
         if len(cuts) > 1:
             yield f"{cuts[1]}: goes without {cuts[0]}: gradients are cut or gathered in one way"
@@ -107,6 +125,15 @@ class Sync:
         if not isinstance(overlap, bool):
             yield f"overlap: must be true or false, got {overlap!r}"
         yield from self._server_problems()
+
+    def _every_problems(self, every: int) -> Iterator[str]:
+        if not (is_count(every) and 0 < every <= MOST_LOCAL_STEPS):
+            most = f"{MOST_LOCAL_STEPS:,}"
+            yield f"every: must be a whole number of steps from 1 to {most}, got {written(every)}"
+        if self.transport != "all-reduce":
+            yield 'every: goes with the transport "all-reduce", which averages parameters'
+        if self.priority in ("tic", "tac"):
+            yield f'every: goes without the priority "{self.priority}", an order of gradients'
 
     def _server_problems(self) -> Iterator[str]:
         if isinstance(self.servers, str) and self.servers not in SERVERS:
@@ -178,6 +205,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "tic": {"priority": "tic", "server_order": "priority"},
     "tac": {"priority": "tac", "server_order": "priority"},
+    # PyTorch's average_parameters sends all parameters as one flat tensor.
+    "local-sgd": {"transport": "all-reduce", "overlap": False, "bucket": MAX_BYTES, "every": 4},
 }
 """The settings behind a policy's name; the other fields keep the defaults of Sync.
 
@@ -197,6 +226,8 @@ POLICY_MEANINGS: Mapping[str, str] = {
     "``servers`` (Jiang et al., OSDI 2020).",
     "tic": "Whole gradients in TicTac's timing-independent order (Hashemi et al., MLSys 2019).",
     "tac": "Whole gradients in TicTac's timing-aware order.",
+    "local-sgd": "Steps of each worker alone; after every fourth (``every``) an all-reduce "
+    "averages all parameters at once, as PyTorch's PeriodicModelAverager (Stich, ICLR 2019).",
 }
 """A sentence on each policy."""
 

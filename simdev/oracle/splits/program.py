@@ -13,11 +13,10 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from ...lowering.partition.cuts import cells_of, cut_of, regions_read
-from ...lowering.partition.demand import Demand
 from ...lowering.partition.geometry import Part, made_part, part
 from ...lowering.partition.layout import Addends, Cells, Grid, Local, Place
 from ...lowering.partition.problem import Placed, SplitProblem, configured_parts
-from ...lowering.partition.sharding import Sharding
+from ...lowering.partition.sharding import Demand, Sharding
 from ...lowering.partition.sums import summed
 from ...nouns.semantics import Along, statistics_of
 from ...nouns.strategy import NOWHERE, Resolved

@@ -209,8 +209,8 @@ def ranks_of(trace: Trace) -> Ints:
     It is the place within its step: what an earlier step still has to send goes before it in any
     case.
     """
-    tasks, steps = trace.task_graph.tasks, trace.task_graph.steps
-    step = trace.task_graph.first_dispatch // steps
+    tasks, rounds = trace.task_graph.tasks, trace.task_graph.rounds
+    step = trace.task_graph.first_dispatch // rounds
     sends = [row for row in range(step) if tasks.kind[row] in (TRANSFER, SYNC)]
     first = tasks.priority[:step].tolist()
     # Further segments and further queues have priorities of their own: the message's is that of
@@ -225,8 +225,8 @@ def ranks_of(trace: Trace) -> Ints:
     for row in sends:
         name = tasks.name[row]
         ranks[row] = named.get(name, named.get(name.rpartition(" ")[0], -1))
-    none = np.full(len(tasks) - step * steps, -1, np.int64)  # hosts send nothing
-    return np.concatenate((np.tile(ranks, steps), none))
+    none = np.full(len(tasks) - step * rounds, -1, np.int64)  # hosts send nothing
+    return np.concatenate((np.tile(ranks, rounds), none))
 
 
 def plot_gains(

@@ -401,8 +401,8 @@ class _Step:
         tasks, buffers = trace.task_graph.tasks, trace.task_graph.buffers
         updates = trace.task_graph.of_kind(UPDATE)
         sent = trace.task_graph.of_kind(DISPATCH)
-        # Of a trace of several steps the first will do; dispatches stand behind all steps.
-        rows = rows[buffers.filler[rows] < int((~sent).sum()) // trace.task_graph.steps]
+        # Of a trace of several steps the first (or first round) will do.
+        rows = rows[buffers.filler[rows] < int((~sent).sum()) // trace.task_graph.rounds]
         filler, kind = buffers.filler[rows], buffers.kind[rows]
         held = filler == PERSISTENT
         leaf = ~held & _given(trace.task_graph, sent)[filler]

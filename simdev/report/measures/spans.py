@@ -56,6 +56,12 @@ class Window:
         """The part of a time in the window that belongs to one step, in ps, rounded up."""
         return -(-ps // self.steps)
 
+    def mean(self, count: int) -> int:
+        """The part of a count of the whole trace that belongs to one step, rounded up where steps
+        differ.
+        """
+        return -(-count // self.traced)
+
     def share(self, ps: int) -> float:
         """The share of the window that a time in it is, 0 of a window of no length."""
         return ps / self.length_ps if self.length_ps else 0.0

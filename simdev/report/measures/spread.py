@@ -14,7 +14,7 @@ import numpy as np
 
 from ...costs.collectives import shipped_tables
 from ...execution.scenario import Outcome, Stage
-from ...ground.units import PS_PER_SECOND
+from ...ground.units import MAX_BYTES, PS_PER_SECOND
 from ...lowering.symmetry import Expanded, Symmetry
 from ...nouns.semantics import traits_of
 from ...nouns.strategy import Origin, Sync, settled_cost
@@ -319,7 +319,12 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
             f"an even piece a server from {sync.even_parameters} parameters": sync.even_parameters,
         }
         cut = next((part for part, size in parts.items() if size is not None), "whole gradients")
-        yield f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
+        if sync.every is None:
+            yield f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
+        else:
+            pieces = "all at once" if sync.bucket == MAX_BYTES else f"in {cut}"
+            after = "every step" if sync.every == 1 else f"each round of {sync.every} steps"
+            yield f"Parameters are averaged by {sync.policy} after {after}, {pieces}."
     elif roles & {"sync", "sum"}:
         # The first bucket is smaller, so that the first messages leave early (PyTorch's DDP).
         sizes = f", the first bucket of {FIRST_BUCKET} bytes, further ones of {BUCKET}"

@@ -111,7 +111,8 @@ class Repeated(Section):
         """The time of the first step and of all."""
         first, whole = (ps / PS_PER_SECOND for ps in (self.steady.first_ps, self.steady.trace_ps))
         yield "first step", format_seconds(first)
-        yield "whole trace", f"{self.steady.steps} steps in {format_seconds(whole)}"
+        rounds = f", in rounds of {self.steady.round}" if self.steady.round > 1 else ""
+        yield "whole trace", f"{self.steady.steps} steps in {format_seconds(whole)}{rounds}"
 
     def entries(self) -> dict[str, Any]:
         """The times of all steps."""

@@ -143,7 +143,7 @@ def _device(
     # Sums are shared out among the steps, not parts: so the rounded parts tile the step.
     a_step = [window.a_step(ps) for ps in (*covered, window.length_ps)]
     busy, exposed, hosted, bubble = (after - before for before, after in pairwise(a_step))
-    ops, utilization = len(run) // window.traced, window.share(covered[1])
+    ops, utilization = window.mean(len(run)), window.share(covered[1])
     return DeviceUse(memory.device, ops, busy, exposed, hosted, bubble, utilization, memory)
 
 
@@ -258,7 +258,7 @@ def _unqueued(trace: Trace) -> Iterator[Carrier]:
 def _link(trace: Trace, window: Window, carrier: Carrier) -> LinkUse:
     carried = int(trace.task_graph.tasks.bytes[carrier.tasks].sum())
     busy = window.covered_ps(carrier.start, trace.finish[carrier.tasks])
-    count, size = len(carrier.tasks) // window.traced, carried // window.traced
+    count, size = window.mean(len(carrier.tasks)), window.mean(carried)
     return LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))
 
 
@@ -484,9 +484,9 @@ class Links(Section):
         if step.alike is not None:
             uses = every_link(uses, step.alike)
         graph = step.trace.task_graph
-        # Counts are those of the whole trace, in which every step has the same tasks.
-        count = int(np.count_nonzero(sent_mask(graph))) // graph.steps
-        size = sent_bytes(graph, step.alike) // graph.steps
+        # Counts are those of the whole trace, in which rounds have the same tasks, mostly steps.
+        count = step.window.mean(int(np.count_nonzero(sent_mask(graph))))
+        size = step.window.mean(sent_bytes(graph, step.alike))
         return cls(uses, count, size, step.copies, len(step[Devices].uses))
 
     def facts(self) -> Iterator[tuple[str, str]]:

@@ -171,14 +171,17 @@ def _by_kind(report: Report) -> Mapping[str, int]:
     lengths = ((trace.finish - trace.start) * counts)[rows].tolist()
     for kind, moving, length in zip(trace.task_graph.tasks.kind[rows], moves, lengths, strict=True):
         times["transfer" if moving and kind != "collective" else kind] += length
-    return times
+    steps = trace.task_graph.steps // trace.task_graph.rounds
+    return {kind: -(-ps // steps) for kind, ps in times.items()}
 
 
 def _a_step(report: Report) -> slice:
-    """The rows of the tasks of one step: where steps repeat, of the last that is counted."""
+    """The rows of the tasks of one step (a round, where steps differ): where steps repeat, of the
+    last that is counted.
+    """
     graph, steady = report.trace.task_graph, report.steady
-    each = graph.first_dispatch // graph.steps
-    counted = 0 if steady is None else len(steady.periods_ps)
+    each = graph.first_dispatch // graph.rounds
+    counted = 0 if steady is None else len(steady.periods_ps) // steady.round
     return slice(counted * each, (counted + 1) * each)
 
 
