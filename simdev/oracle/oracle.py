@@ -32,8 +32,7 @@ from ..nouns.taskgraph import Ints
 from ..nouns.trace import Trace
 from .columns import Placement, column_of, is_column, key_of
 from .cost import Cost, Members, Starts, check_limit, cost_of, limit_ps_of, limits_of
-from .placements import PlacementSession
-from .splits import SplitSession
+from .session import PlacementSession, SplitSession
 
 if TYPE_CHECKING:
     from .placements.evaluator import PlacementEvaluator

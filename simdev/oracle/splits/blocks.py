@@ -27,7 +27,7 @@ from ...nouns.memory import with_training_state
 from ...nouns.semantics import Region, extents
 from ...nouns.structure import hands_out_parameters
 from ...nouns.taskgraph import Ints
-from .arena import (
+from .columns import (
     BASES,
     COLLECTIVE,
     COMPUTE,
@@ -36,15 +36,15 @@ from .arena import (
     LOCAL,
     MOST_BASES,
     MOST_PARTS,
+    MOST_PS,
     OF_SUMS,
     ROW,
     WHAT,
     Arena,
+    NotCoveredError,
 )
-from .columns import MOST_PS, NotCoveredError
-from .program import SplitProgram
+from .program import SplitOp, SplitProgram, Sums
 from .regular import RegularBlocks
-from .states import SplitOp, Sums
 
 # Sums of partial results that differ from known ones in their devices alone: copies of these with
 # the devices in place.
@@ -195,7 +195,7 @@ class Blocks:
 
     def op(self, program: SplitProgram, split: SplitOp) -> tuple[int, int]:
         """Where geometry and devices of a split op are; the latter as devices, then what each takes
-        (column by column), by part, and last whether devices ascend.
+        (column by column), by part.
         """
         if split.words is None:
             if len(split.devices) >= MOST_PARTS:
@@ -209,7 +209,6 @@ class Blocks:
                     known[kind] = self._takes(graph, kind)
                 takes.append(known[kind])
             columns = [*devices, *chain.from_iterable(zip(*takes, strict=True))]
-            columns.append(int(devices == sorted(devices)))
             split.words = self._geometry(program, split), self.arena.put(columns)
         return split.words
 

@@ -15,8 +15,7 @@ from ...ground.jit import bare, jit
 from ...lowering.partition.cuts import Cut
 from ...nouns.semantics import Interval
 from ...nouns.taskgraph import Ints
-from .arena import GRID, Arena
-from .columns import NONE
+from .columns import GRID, NONE, Arena
 
 # What the parts of an op that is cut axis by axis read and make, written by place along the axes.
 # Parts are numbered in row-major order of the axes; blocks.py writes all others part by part, in
