@@ -116,9 +116,8 @@ def most_of_dispatches(prepared: Prepared, threads: Threads) -> tuple[int, int]:
     return most, int((lengths == 0).any(axis=1).sum()) + captured.count(0)
 
 
-# Cells of Hosts: how many dispatches there are, whether some of them waits for a task, and how many
-# tasks were taken up.
-ENTRIES, WAITS, DONE, CELLS = range(4)
+# Cells of Hosts: how many dispatches there are, and whether some of them waits for a task.
+ENTRIES, WAITS, CELLS = range(3)
 # How a device runs its tasks: as they become ready, as they are numbered, in the order of hosts.
 AS_READY, AS_NUMBERED, BY_PLACE = range(3)
 
@@ -178,7 +177,7 @@ def hosts_for(
 @jitable
 def clear_hosts(h: Hosts, waits: bool) -> None:
     """No dispatch is known yet; ``waits`` tells whether dispatches wait for tasks."""
-    h.cell[ENTRIES], h.cell[WAITS], h.cell[DONE] = 0, waits, 0
+    h.cell[ENTRIES], h.cell[WAITS] = 0, waits
     for thread in range(h.threads):
         h.clock[thread], h.coming[thread], h.latest[thread] = 0, NOBODY, NOBODY
     for device in range(h.devices):
@@ -199,43 +198,41 @@ def stand_behind(w: Heap, h: Hosts, task: int, device: int) -> None:
 def put_dispatch(
     w: Heap,
     h: Hosts,
+    entry: int,
     task: int,
     device: int,
     length: int,
     launches: int,
     stops: int,
     waits: bool,
-) -> None:
+) -> int:
     """A task has a dispatch of ``length`` ps on a device, behind all others of its thread; it
-    blocks the thread where ``stops`` tells so.
+    blocks the thread where ``stops`` tells so. Returns the number of the next entry.
 
     The end of the dispatch is known at once unless dispatches wait for tasks.
     """
     thread = h.thread[device]
     if thread == NOBODY:
-        return
+        return entry
     if waits:
         w.when[task] = 0
-    if h.captured[device] != NOBODY:
+    captured = h.captured[device]
+    if captured != NOBODY:
         if h.whole[device] != NOBODY:  # the whole step is dispatched with its first task
             w.when[task] = max(w.when[task], h.whole[device])
-            return
-        length, launches, h.whole[device] = h.captured[device], 0, 0
-    entry = h.cell[ENTRIES]
-    h.cell[ENTRIES] = entry + 1
+            return entry
+        length, launches, h.whole[device] = captured, 0, 0
     if not waits:
         clock = after(w, h.clock[thread], length)
-        h.clock[thread], h.launched[device] = clock, h.launched[device] + launches
+        h.clock[thread] = clock
+        h.launched[device] += launches
         w.when[task] = max(w.when[task], clock)
-        if h.whole[device] != NOBODY:
+        if captured != NOBODY:
             h.whole[device] = clock
-        return
-    h.task[entry], h.length[entry], h.launches[entry], h.stops[entry] = (
-        task,
-        length,
-        launches,
-        stops,
-    )
+        return entry + 1
+    h.task[entry], h.length[entry], h.launches[entry] = task, length, launches
+    if h.blocking:
+        h.stops[entry] = stops
     h.gate[entry], h.following[entry] = gate_of(h, entry, device), NOBODY
     w.missing[task] += 1
     if h.latest[thread] == NOBODY:
@@ -243,6 +240,7 @@ def put_dispatch(
     else:
         h.following[h.latest[thread]] = entry
     h.latest[thread] = entry
+    return entry + 1
 
 
 @jitable
@@ -291,8 +289,9 @@ def dispatch(w: Heap, h: Hosts, begin: int, end: int) -> None:
     for thread in range(begin, end):
         entry, latest = h.coming[thread], h.latest[thread]
         while entry != NOBODY:
-            blocker = h.task[latest] if latest != NOBODY and h.stops[latest] else NOBODY
-            gated, blocked = end_of(w, h, h.gate[entry]), end_of(w, h, blocker)
+            blocks = h.blocking and latest != NOBODY and h.stops[latest]
+            gated = end_of(w, h, h.gate[entry])
+            blocked = end_of(w, h, h.task[latest] if blocks else NOBODY)
             if gated == NOBODY or blocked == NOBODY:
                 break
             clock = after(w, max(h.clock[thread], gated, blocked), h.length[entry])
@@ -315,7 +314,6 @@ def go_on(w: Heap, h: Hosts, task: int, device: int, finish: int) -> None:
     """A task was taken up (``device`` NOBODY: a collective, which any thread may wait for): the one
     behind it waits no longer for it, and dispatches may be known.
     """
-    h.cell[DONE] += 1
     if h.behind[task] != NOBODY:
         release(w, h.behind[task], finish)
     if h.cell[WAITS]:

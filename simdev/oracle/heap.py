@@ -1,4 +1,4 @@
-"""What both kernels of the oracle share: instants, the heap of events, queues and transfers.
+"""The common ground of the oracle's two kernels: instants, the heap of events, queues, transfers.
 
 An instant is one integer for the pair (time, round) of the execution contract: ``first + (ps <<
 bits | round)``, and below ``first`` a round of time 0, where all leaves of a graph lie. A key is an

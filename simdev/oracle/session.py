@@ -25,7 +25,7 @@ P = TypeVar("P")
 
 
 class Session(Generic[P]):
-    """What sessions share: ``cost`` is that of what is current, P what makes up a proposal."""
+    """A search at some point, whose cost is ``cost``, with at most one proposal, of type P."""
 
     cost: Cost
     _proposed: P | None = None
@@ -107,8 +107,8 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
         often long before all is simulated, where ``cost.seconds`` would exceed ``limit``. Several
         units may be moved together, where they stand on one device.
 
-        An op in a colocation group takes its group along. What exceeds the limit cannot be
-        accepted. Raises InputError for what is not there, or cannot be.
+        An op in a colocation group takes its group along. A move that exceeds the limit
+        cannot be accepted. Raises InputError for what is not there, or cannot be.
         """
         if limit is not None:
             check_limit(limit)
@@ -141,10 +141,20 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
         return step_ps
 
     def _members_of(self, units: Units) -> Ints:
-        """The ops of units, each once. Raises InputError where they stand on several devices."""
+        """The ops of units, each once. Raises InputError where they are on several devices."""
         if isinstance(units, (str, int, np.integer)):
             return self._members[self._row(units)]
-        rows = self._rows_of(units)
+        if isinstance(units, np.ndarray):
+            if units.ndim != 1 or units.dtype.kind not in "iu":
+                raise InputError(
+                    f"session: units must be one row of whole numbers, got {units.dtype} of shape "
+                    f"{units.shape}"
+                )
+            rows = list(dict.fromkeys(units.tolist()))
+            for extreme in {min(rows, default=0), max(rows, default=0)}:  # the others lie between
+                self._row(extreme)
+        else:
+            rows = list(dict.fromkeys(map(self._row, units)))
         if not rows:
             raise InputError("session: no op or group is proposed")
         if len(rows) == 1:
@@ -154,20 +164,6 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
         if (self._placement[members] != self._placement[members[0]]).any():
             raise InputError("session: only what stands on one device can be moved together")
         return members
-
-    def _rows_of(self, units: Ints | Sequence[str | int]) -> list[int]:
-        """The rows of units, each once."""
-        if not isinstance(units, np.ndarray):
-            return list(dict.fromkeys(map(self._row, units)))
-        if units.ndim != 1 or units.dtype.kind not in "iu":
-            raise InputError(
-                f"session: units must be one row of whole numbers, got {units.dtype} of shape "
-                f"{units.shape}"
-            )
-        rows = list(dict.fromkeys(units.tolist()))
-        for extreme in {min(rows, default=0), max(rows, default=0)}:  # the others lie between
-            self._row(extreme)
-        return rows
 
     def _in_full(self, members: Ints, device: int, limit: float | None) -> Cost | None:
         before = int(self._placement[members[0]])
@@ -253,7 +249,7 @@ class SplitSession(Session[tuple[Changes, Cost]]):
         start: Callable[[Strategy], SplitStrategy | None],
         simulate: Callable[[Strategy, float | None], Cost],
     ) -> None:
-        self._nouns = graph, cluster, costs = prepared.graph, prepared.cluster, prepared.costs
+        graph, cluster, costs = prepared.graph, prepared.cluster, prepared.costs
         self._prepared, self._start, self._simulate = prepared, start, simulate
         self._strategy = without_short(graph, cluster, strategy, costs)
         self._limited = bool(limits_of(cluster))
@@ -290,9 +286,8 @@ class SplitSession(Session[tuple[Changes, Cost]]):
         Each has a configuration of its own then, so that a change of one op leaves the others as
         they are: what a move means in FlexFlow. The cost is unchanged. Raises InputError.
         """
-        graph, cluster, costs = self._nouns
-        pinned: Sequence[str] = phases or ("forward",)
-        strategy = written_out(graph, cluster, self.strategy, costs, pinned)
+        graph, cluster, costs = self._prepared.graph, self._prepared.cluster, self._prepared.costs
+        strategy = written_out(graph, cluster, self.strategy, costs, phases or ("forward",))
         return SplitSession(self._prepared, strategy, self._start, self._simulate)
 
     @overload
@@ -318,7 +313,7 @@ class SplitSession(Session[tuple[Changes, Cost]]):
         what it reads). None, often long before all is simulated, where ``cost.seconds`` would
         exceed ``limit``; that cannot be accepted.
 
-        What an op had before, in ``partition`` or ``placement`` under its own name, is replaced.
+        It replaces what an op had before, in ``partition`` or ``placement`` under its own name.
         Raises InputError.
         """
         check_limit(limit)

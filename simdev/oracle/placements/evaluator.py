@@ -111,8 +111,8 @@ NO = 0  # in place of a table that an evaluation does without
 
 
 class _Room:
-    """What the evaluations of one thread write to, and the tables that kernels are handed of it: a
-    problem, work and hosts, then totals, bounds and a record (or NO).
+    """Room for the evaluations of one thread, and the tables that kernels are handed: a problem,
+    work and hosts, then totals, bounds and a record (or NO).
     """
 
     def __init__(self, evaluator: PlacementEvaluator) -> None:

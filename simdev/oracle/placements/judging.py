@@ -1,12 +1,12 @@
-"""What is known of a step while it is simulated: whether it must exceed a limit, and whether it is
+"""Bounds of a step while it is simulated: whether it must exceed a limit of time, and whether it is
 sure to fit.
 
 A step ends no earlier than an op that starts now plus the longest path behind it (its tail), nor,
 where work is left that has not started on a device, than when the device is free again plus that
 work. An evaluation with a limit stops where either exceeds it.
 
-A device runs its ops one by one, so it never holds more than what persists there, all tensors that
-are made or received there, and the most that one of its ops needs while it runs. Where these totals
+A device runs its ops one by one, so it never holds more than persistent bytes, all tensors made or
+received there, and the most that one of its ops needs while it runs. Where these totals
 are within the capacity of every device, the placement fits, and no buffer has to be looked at.
 """
 
@@ -31,7 +31,7 @@ ALL = -1
 
 
 class Bounds(NamedTuple):
-    """What bounds the time of one evaluation from below."""
+    """Lower bounds of the time of one evaluation."""
 
     cell: Ints
     tail: Ints  # by op: ps that it and the longest path behind it take at least; 0: not known
@@ -157,7 +157,7 @@ def always_fits(problem: PlacementProblem, totals: Totals) -> bool:
 
 @jitable
 def begin_totals(p: PlacementProblem, m: Totals, placement: Ints) -> None:
-    """What devices hold for the ops that stand there."""
+    """Each device holds what its own ops keep, before it has received anything."""
     for at in range(BANKS * p.devices):
         m.total[at], m.most[at] = 0, 0
     for op in range(p.ops):

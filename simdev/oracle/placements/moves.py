@@ -1,6 +1,6 @@
 """Exact re-simulation of a placement in which a few ops have moved.
 
-The base run leaves snapshots of its state (snapshots.py), evenly spaced in ops taken up. A run of a
+The base run leaves snapshots of its state evenly spaced in ops taken up. A run of a
 move restarts at the last one before anything that it can change. At every later one it is compared
 with the base: where the moved ops are done, the same ops are taken and pending, and every instant
 that still matters differs by one and the same shift, the rest of the run is the base's rest,
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ground.jit import Table, bare, jit, jitable, opener
-from ...nouns.taskgraph import Ints
+from ...nouns.taskgraph import Ints, Rows
 from ..cost import TOO_LONG, WORSE
 from ..heap import CELLS as KEPT
 from ..heap import FAULT, LAST, LATE, NOBODY, SIZE, TAKEN, now, ps_of, send, take
@@ -88,47 +88,48 @@ def base_for(problem: PlacementProblem) -> Base:
 
 
 def reads_of(problem: PlacementProblem) -> tuple[Ints, Ints, Ints]:
-    """What each op reads, as CSR: producers and tensors."""
-    readers = np.diff(problem.consumer_ptr)
-    tensor = np.repeat(np.arange(problem.tensors, dtype=np.int64), readers)
+    """The reads of each op, as CSR: producers and tensors."""
+    tensor = Rows(problem.consumer_ptr, problem.consumer).owners()
     producer = np.repeat(np.arange(problem.ops, dtype=np.int64), np.diff(problem.tensor_ptr))
-    order = np.argsort(problem.consumer, kind="stable")
-    ends = np.cumsum(problem.waits, dtype=np.int64)
-    tensors = tensor[order]
-    return np.concatenate(([0], ends)).astype(np.int64), producer[tensors], tensors
+    reads = Rows.of_pairs(problem.consumer, tensor, problem.ops)
+    return reads.ptr, producer[reads.ids], reads.ids
 
 
 @jitable
-def copy(count: int, source: Ints, begin: int, target: Ints, at: int) -> None:
-    """Copy some of a column (kernels take no slices, see jit.py)."""
+def copy(count: int, column: Ints, kept: Ints, at: int, saving: bool) -> None:
+    """Copy the beginning of a column to a snapshot that begins at ``at``, or back (kernels take no
+    slices, see jit.py).
+    """
     for i in range(count):
-        target[at + i] = source[begin + i]
+        if saving:
+            kept[at + i] = column[i]
+        else:
+            column[i] = kept[at + i]
+
+
+@jitable
+def copy_all(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int, saving: bool) -> None:
+    """Write the state to a snapshot, or read it."""
+    copy(KEPT, w.cell, b.cell, row * CELLS, saving)
+    copy(p.ops, w.missing, b.missing, row * p.ops, saving)
+    copy(p.ops, w.when, b.when, row * p.ops, saving)
+    copy(p.queues, w.free, b.free, row * p.queues, saving)
+    copy(p.devices, w.line_end, b.line_end, row * p.devices, saving)
+    copy(p.devices, least.rest, b.rest, row * p.devices, saving)
+    copy(w.cell[SIZE], w.heap, b.heap, row * (p.ops + p.devices + 2), saving)
 
 
 @jitable
 def save(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int) -> None:
     """Write the state to a snapshot."""
-    copy(p.ops, w.missing, 0, b.missing, row * p.ops)
-    copy(p.ops, w.when, 0, b.when, row * p.ops)
-    copy(p.queues, w.free, 0, b.free, row * p.queues)
-    copy(p.devices, w.line_end, 0, b.line_end, row * p.devices)
-    copy(p.devices, least.rest, 0, b.rest, row * p.devices)
-    copy(w.cell[SIZE], w.heap, 0, b.heap, row * (p.ops + p.devices + 2))
-    at = row * CELLS
-    copy(KEPT, w.cell, 0, b.cell, at)
-    b.cell[at + NOW], b.cell[at + NEXT] = now(w), 0
+    copy_all(p, w, least, b, row, True)
+    b.cell[row * CELLS + NOW], b.cell[row * CELLS + NEXT] = now(w), 0
 
 
 @jitable
 def restore(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int) -> int:
     """Read the state of a snapshot; returns the last finish before it."""
-    copy(p.ops, b.missing, row * p.ops, w.missing, 0)
-    copy(p.ops, b.when, row * p.ops, w.when, 0)
-    copy(p.queues, b.free, row * p.queues, w.free, 0)
-    copy(p.devices, b.line_end, row * p.devices, w.line_end, 0)
-    copy(p.devices, b.rest, row * p.devices, least.rest, 0)
-    copy(KEPT, b.cell, row * CELLS, w.cell, 0)
-    copy(w.cell[SIZE], b.heap, row * (p.ops + p.devices + 2), w.heap, 0)
+    copy_all(p, w, least, b, row, False)
     last = 0
     for k in range(row):
         last = max(last, b.cell[k * CELLS + NEXT])

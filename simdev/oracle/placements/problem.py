@@ -58,7 +58,7 @@ class PlacementProblem(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one evaluation writes; made once for each thread. The first columns are a heap's."""
+    """Room that one evaluation writes to, made once for each thread; up to ``free`` a heap's."""
 
     id_bits: int
     horizon: int
@@ -247,7 +247,7 @@ def record_for(problem: PlacementProblem) -> Record:
 
 
 class Sizes(NamedTuple):
-    """What ops and tensors weigh on a device, in bytes.
+    """Bytes of ops and tensors on a device.
 
     A tensor and its views are one group, whose buffer is written down at its last tensor that is
     read.

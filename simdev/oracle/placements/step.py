@@ -260,29 +260,32 @@ def clear(p: PlacementProblem, w: Work) -> None:
 
 
 @jitable
-def dispatch_all(p: PlacementProblem, w: Work, h: Hosts, placement: Ints, waits: bool) -> None:
-    """The dispatches of all ops, in program order."""
+def line_up(p: PlacementProblem, w: Work, h: Hosts, placement: Ints, waits: bool) -> None:
+    """Every op has its dispatch, in program order, and waits for the op before it where its device
+    runs them in order (once: ``waits`` is the second time).
+    """
     clear_hosts(h, waits)
+    entry = 0
     for op in range(p.ops):
         device = placement[op]
-        at, blocks = op * p.devices + device, h.blocks[op]
-        put_dispatch(w, h, op, device, p.dispatch[at], p.launches[at], blocks, waits)
+        if not waits:
+            h.behind[op] = NOBODY
+            if h.in_order[device]:
+                stand_behind(w, h, op, device)
+        if h.threads:
+            at, blocks = op * p.devices + device, h.blocks[op]
+            length, launches = p.dispatch[at], p.launches[at]
+            entry = put_dispatch(w, h, entry, op, device, length, launches, blocks, waits)
+    for device in range(p.devices):
+        w.line_end[device] = NOBODY
 
 
 @jitable
 def begin(p: PlacementProblem, w: Work, h: Hosts, placement: Ints) -> None:
-    """Every op waits for its dispatch, and for the op before it where its device runs them in
-    order; threads begin.
-    """
-    for op in range(p.ops):
-        h.behind[op] = NOBODY
-        if h.in_order[placement[op]]:
-            stand_behind(w, h, op, placement[op])
-    for device in range(p.devices):
-        w.line_end[device] = NOBODY
-    dispatch_all(p, w, h, placement, False)
+    """Ops wait for their dispatches, and threads begin."""
+    line_up(p, w, h, placement, False)
     if may_wait(h):
-        dispatch_all(p, w, h, placement, True)
+        line_up(p, w, h, placement, True)
         begin_dispatches(w, h)
         return
     for k in range(p.root_count):  # an op that waits for its dispatch alone

@@ -1,5 +1,5 @@
-"""What the kernels of split ops read and write: the columns of a strategy, and the arena that holds
-the blocks of its ops (blocks.py writes them).
+"""The columns that the kernels of split ops read and write, and the arena that holds the blocks of
+ops and sums (blocks.py writes them).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MOST_PS = 1 << 42
 """No single task takes longer (4.4 s); so a million tasks stay within 53 days."""
 FIRST, LATEST = 1 << 16, 1 << 61
 """Rounds of time 0, in which all leaves lie; and an instant after which a run is given up."""
-# Cells of Work beside the heap's: rows, transfers, roots, and the ps beyond which nobody wants to
-# know more.
-ROWS, SENT, ROOTS, LIMIT, WORK_CELLS = range(HEAP_CELLS, HEAP_CELLS + 5)
+# Cells of Work beside the heap's: rows, transfers, roots, the ps beyond which nobody wants to know
+# more, and rows that were taken up.
+ROWS, SENT, ROOTS, LIMIT, DONE, WORK_CELLS = range(HEAP_CELLS, HEAP_CELLS + 6)
 FULL, LONG, WORSE = FAR + 1, FAR + 2, FAR + 3
 """Faults beside FAR: no room; a step or a graph too long; a step that exceeds the limit."""
 # How a part reads an operand: its values; the statistics of its own part, where they are partial
@@ -60,7 +60,7 @@ class Arena:
     def __init__(self, size: int = 1 << 16) -> None:
         self.data, self.used = np.zeros(size, np.int64), 1
 
-    def put(self, words: Sequence[int]) -> int:
+    def put(self, words: Sequence[int] | Ints) -> int:
         """Append integers; returns where they begin."""
         begin = self.room(len(words))
         self.data[begin : self.used] = words
@@ -82,7 +82,7 @@ class NotCoveredError(Exception):
 
 
 class Columns(NamedTuple):
-    """A strategy as blocks (blocks.py) and fans (pieces.py).
+    """A strategy as blocks (blocks.py) and fans (fan.py).
 
     A slot is an op, or ``ops`` + a tensor: the sums of it. A reference to a part is ``slot <<
     PART_BITS | part``. The groups of an op are its readers in program order.
@@ -113,7 +113,7 @@ class Columns(NamedTuple):
 
 
 class FanWork(NamedTuple):
-    """What pieces.py writes while it collects who asks for what of one op.
+    """Room in which pieces.py and fan.py collect who asks for what of one op.
 
     A source is a part of the op or one of its sums, an ask one piece of it for one reader, a view
     an output of a source that holds another region than the source has made.
@@ -151,8 +151,8 @@ class FanWork(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one evaluation writes, by row (a task that computes or a collective), by slot, by
-    queue. The first columns are a heap's.
+    """Room that one evaluation writes to, by row (a task that computes or a collective), by slot,
+    by queue; up to ``free`` a heap's.
     """
 
     id_bits: int
@@ -190,7 +190,7 @@ class Record(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What transfers and devices of a cluster take, whatever is split; times in ps.
+    """Times in ps of transfers and devices of a cluster, whatever is split.
 
     A byte takes ``whole`` ps and ``rest`` of ``parts`` more, by class of bandwidth.
     """

@@ -17,7 +17,7 @@ from ...lowering.partition.problem import SplitProblem
 from ...nouns.graph import Graph
 from ...nouns.semantics import statistics_of
 from ...nouns.strategy import Collectives, Order, Resolved, Strategy
-from ...nouns.taskgraph import Ints
+from ...nouns.taskgraph import Ints, Rows
 from ..cluster import ENTRIES, Hosts, hosts_for, open_hosts, threads_of
 from ..cost import EXCEEDING, WORSE, Cost, limits_of
 from ..heap import FAULT
@@ -60,9 +60,9 @@ from .columns import (
     work_for,
 )
 from .columns import WORSE as EXCEEDS
+from .fan import fans
 from .hosts import device_of
 from .pieces import FULL as NO_ROOM
-from .pieces import fans
 from .program import SplitProgram, take_back
 from .run import MORE, NEVER, add_loads, row_of, run
 
@@ -256,36 +256,33 @@ class SplitStrategy:
 
     def _read(self, graph: Graph) -> None:
         """Columns of what reads what."""
-        groups: list[list[tuple[int, list[tuple[int, int]]]]] = [[] for _ in graph.ops]
+        ops = len(graph.ops)
+        groups: list[dict[int, list[tuple[int, int]]]] = [{} for _ in graph.ops]
         for reader, tensors in enumerate(self.problem.read):
             for operand, (producer, output) in enumerate(tensors):
-                if not groups[producer] or groups[producer][-1][0] != reader:
-                    groups[producer].append((reader, []))
-                groups[producer][-1][1].append((operand, output))
-        self._readers = [[reader for reader, _ in group] for group in groups]
+                groups[producer].setdefault(reader, []).append((operand, output))
+        self._readers = list(map(list, groups))
         self._producers = [
             list(dict.fromkeys(producer for producer, _ in read)) for read in self.problem.read
         ]
         self._tensor_ptr = list(accumulate((len(op.outputs) for op in graph.ops), initial=0))
-        flat = [(op, *group) for op, those in enumerate(groups) for group in those]
-        entries = [(op, reader, *entry) for op, reader, those in flat for entry in those]
-        feeds: list[list[tuple[int, int]]] = [[] for _ in graph.ops]
-        for group, (op, reader, _) in enumerate(flat):
-            feeds[reader].append((op, group))
-        self._slots = np.zeros((OF_SLOT, len(graph.ops) + self._tensor_ptr[-1]), np.int64)
+        flat = [(op, *group) for op, those in enumerate(groups) for group in those.items()]
+        entries = [(reader, *entry) for _, reader, those in flat for entry in those]
+        feeds = Rows.of_pairs(_ints(reader for _, reader, _ in flat), _ints(range(len(flat))), ops)
+        self._slots = np.zeros((OF_SLOT, ops + self._tensor_ptr[-1]), np.int64)
         self._block, self._devices, self._count, *_ = self._slots
-        self._given = np.zeros(len(graph.ops), np.int64)
+        self._given = np.zeros(ops, np.int64)
         columns: tuple[Iterable[int], ...] = (
             self._tensor_ptr,
             accumulate(map(len, groups), initial=0),
             (reader for _, reader, _ in flat),
             accumulate((len(those) for *_, those in flat), initial=0),
-            (operand for _, _, operand, _ in entries),
+            (operand for _, operand, _ in entries),
             (output for *_, output in entries),
-            (self._how(reader, operand) for _, reader, operand, _ in entries),
-            accumulate(map(len, feeds), initial=0),
-            (op for feed in feeds for op, _ in feed),
-            (group for feed in feeds for _, group in feed),
+            (self._how(reader, operand) for reader, operand, _ in entries),
+            feeds.ptr,
+            (flat[group][0] for group in feeds.ids),
+            feeds.ids,
         )
         self._fixed = list(map(_ints, columns))
 

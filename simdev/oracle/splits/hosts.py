@@ -11,7 +11,6 @@ from ...ground.jit import jitable
 from ..cluster import (
     AS_NUMBERED,
     BY_PLACE,
-    DONE,
     ENTRIES,
     WAITS,
     Hosts,
@@ -26,6 +25,7 @@ from .columns import (
     BASES,
     COLLECTIVE,
     DEVICES,
+    DONE,
     FULL,
     LONG,
     NONE,
@@ -98,7 +98,7 @@ def dispatch_all(t: Columns, w: Work, h: Hosts, waits: bool) -> None:
     """The dispatches of all rows, in the order of hosts. Sums never block: they are none of the
     graph's ops.
     """
-    arena = t.arena
+    arena, entry = t.arena, 0
     clear_hosts(h, waits)
     for turn in range(w.cell[ROWS]):
         row = w.turn[turn]
@@ -115,13 +115,15 @@ def dispatch_all(t: Columns, w: Work, h: Hosts, waits: bool) -> None:
             count, length, launches = arena[at - 1], at + 1, at + 2
         for k in range(0, 3 * count, 3):
             device, ps = arena[at + k], arena[length + k]
-            put_dispatch(w, h, row, device, ps, arena[launches + k], stops, waits)
+            many = arena[launches + k]
+            entry = put_dispatch(w, h, entry, row, device, ps, many, stops, waits)
+    h.cell[ENTRIES] = entry
 
 
 @jitable
 def begin(t: Columns, w: Work, h: Hosts) -> None:
-    """What is known before any row was taken up: every row waits for its dispatches, and in order
-    for the one before it on its device.
+    """Before any row is taken up, every row waits for its dispatches, and in order for the one
+    before it on its device.
     """
     clear_hosts(h, False)
     for row in range(w.cell[ROWS]):
@@ -155,8 +157,8 @@ def fault_of(h: Hosts) -> int:
 
 @jitable
 def sort_roots(w: Work) -> None:
-    """Of the rows that read nothing those that wait for a dispatch alone go on the heap; those that
-    wait for nothing stay roots.
+    """A row that reads nothing goes on the heap if it waits for its dispatch alone, and stays a
+    root if it waits for nothing.
     """
     roots, w.cell[ROOTS] = w.cell[ROOTS], 0
     for k in range(roots):
@@ -169,7 +171,7 @@ def sort_roots(w: Work) -> None:
 
 
 @jitable
-def check_end(w: Work, h: Hosts) -> None:
+def check_end(w: Work) -> None:
     """An order that contradicts what rows read leaves some of them waiting."""
-    if h.cell[DONE] < w.cell[ROWS] and w.cell[FAULT] == 0:
+    if w.cell[DONE] < w.cell[ROWS] and w.cell[FAULT] == 0:
         w.cell[FAULT] = LONG

@@ -1,15 +1,15 @@
 """The program of a strategy that changes: who runs what, redone only where a change reaches.
 
 The rules are those of ``lowering.partition``, run op by op over a ``Sharding`` whose tables log
-their changes; what the rules give is remembered, so that an op split as it was before costs a look
-into a dictionary.
+their changes. Their answers are remembered, so that an op split as before costs a look into a
+dictionary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
@@ -61,7 +61,7 @@ def take_back(log: Log) -> None:
     log.clear()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class SplitOp:
     """The parts of one op on their devices, with how its outputs lie: made once, however often they
     come back.
@@ -81,15 +81,12 @@ class SplitOp:
     layouts: list[Grid | Local] | None = None
     partial: frozenset[int] = frozenset()
     words: tuple[int, int] | None = None
-    _placed: list[Placed] | None = None
     _drafts: list[ShardDraft] | None = None
 
-    @property
+    @cached_property
     def placed(self) -> list[Placed]:
         """The parts."""
-        if self._placed is None:
-            self._placed = self.parts()
-        return self._placed
+        return self.parts()
 
     def drafts(self, sharding: Sharding) -> list[ShardDraft]:
         """The drafts of the parts."""
@@ -102,7 +99,7 @@ class SplitOp:
         return self._drafts
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Sums:
     """How the values of a tensor that lies in partial results are made, cut along a dimension; by
     ``make``, where somebody asks for it.
@@ -115,14 +112,11 @@ class Sums:
     cut: int | None
     make: Callable[[], Grid]
     words: tuple[int, int] | None = None
-    _grid: Grid | None = None
 
-    @property
+    @cached_property
     def grid(self) -> Grid:
         """How the values lie."""
-        if self._grid is None:
-            self._grid = self.make()
-        return self._grid
+        return self.make()
 
 
 # What is there on demand under a strategy that changes: copies remembered by the parts of those
@@ -189,8 +183,10 @@ class Copies(Demand):
 class SplitProgram:
     """The parts of every op of a strategy, and what they become where some configurations change.
 
-    ``ops`` by op and ``sums`` by tensor are what stands now; ``log`` takes changes back; ``before``
-    holds what was replaced since it was last cleared. Raises NotCoveredError, InputError.
+    ``ops`` by op and ``sums`` by tensor are the current ones; ``log`` takes changes back;
+    ``before`` holds what was replaced since it was last cleared.
+
+    Raises NotCoveredError, InputError.
     """
 
     def __init__(self, problem: SplitProblem) -> None:
@@ -265,9 +261,7 @@ class SplitProgram:
         return self._known[key]
 
     def _free(self, i: int) -> SplitOp | None:
-        """The parts of an op that is placed, or follows: known by how lie what it reads and the
-        sums of that.
-        """
+        """The parts of an op that is placed, or follows: remembered by the ops that it reads."""
         problem = self.problem
         if problem.placed[i] != NOWHERE:
             whole = Placed(part(problem.readings[i], ()), problem.placed[i])
@@ -320,8 +314,8 @@ class SplitProgram:
             self.sharding.layouts[i, k] = layout
 
     def _grid(self, op: SplitOp, k: int) -> Grid:
-        """How an output of an op lies; of one that is cut axis by axis what holds which region
-        where a rule asks for it.
+        """How an output of an op lies; of an op that is cut axis by axis its cells are made only
+        where a rule asks for them.
         """
         sharding, cut = self.sharding, op.cut
         semantics = self.problem.readings[op.op].semantics

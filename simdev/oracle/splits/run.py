@@ -1,15 +1,15 @@
 """The recurrence of the execution contract over blocks and fans: no task graph is built.
 
-As for placements (step.py there), one heap holds the rows that are ready and those whose transfers
-are due. Rows (tasks that compute, and collectives) are numbered in the order in which
+Like for placements (step.py there), one heap holds rows that are ready and rows whose transfers are
+due. Rows (tasks that compute, and collectives) are numbered in the order in which
 ``lowering.partition`` writes them, so that ties are decided alike. Devices serve rows as they
 become ready, or (hosts.py) in a fixed order. Few bits of an instant are left for rounds: where they
 do not do, the run ends with a fault, and is tried with more.
 
-A run with a limit ends where it is sure to exceed that: what starts on a queue now, plus all else
-that the queue still has to hold, ends no later than the step. How much that is in all changes with
-the fans of a few ops, so it is kept from one evaluation to the next; to know paths as well takes a
-third of a run, and they tell no more (measured).
+A run with a limit ends where it is sure to exceed it: the step lasts at least from now until a
+queue has held all tasks that it still has before it, one after the other. The load of each queue
+changes with the fans of a few ops, so it is kept from one evaluation to the next; to know paths as
+well takes a third of a run, and they tell no more (measured).
 
 Everywhere ``t`` is the strategy, ``q`` the rules of the cluster and ``w`` the work of an
 evaluation; a record ``r`` and hosts ``h`` are None where an evaluation does without.
@@ -37,6 +37,7 @@ from ..heap import (
 )
 from ..heap import send as book
 from .columns import (
+    DONE,
     FULL,
     LATEST,
     LENGTH,
@@ -100,7 +101,7 @@ def sending_ps(q: Rules, route: int, size: int) -> int:
 
 @jitable
 def add_load(t: Columns, q: Rules, loads: Ints, slot: int, part: int, sign: int) -> None:
-    """What a row and its transfers hold their queues for."""
+    """Add to ``loads`` for how many ps a row and its transfers hold their queues."""
     fans, device, length = t.fans, device_of(t, slot, part), sign * length_of(t, slot, part)
     if device != NONE:
         loads[device] += length
@@ -156,7 +157,7 @@ def begin_bounds(q: Rules, w: Work, most: int) -> None:
 
 @jitable
 def take_off(w: Work, queue: int, length: int) -> int:
-    """What a queue has left, before something of it begins."""
+    """The load that a queue has left; ``length`` ps of it begin now."""
     left = w.left[queue]
     w.left[queue] = left - length
     return left
@@ -164,7 +165,7 @@ def take_off(w: Work, queue: int, length: int) -> int:
 
 @jitable
 def check(w: Work, start: int, left: int) -> None:
-    """What has so much left starts something at an instant."""
+    """A queue with so many ps left goes on at an instant: set a fault beyond the limit."""
     if ps_of(w, start) + left > w.cell[LIMIT] and w.cell[FAULT] == 0:
         w.cell[FAULT] = WORSE
 
@@ -256,7 +257,7 @@ def count_rows(t: Columns) -> int:
 def clear(t: Columns, q: Rules, w: Work) -> None:
     """Nothing has happened yet. Roots do not go through the heap."""
     heap.clear(w)
-    w.cell[SENT] = 0
+    w.cell[SENT], w.cell[DONE] = 0, 0
     for queue in range(q.queues):
         w.free[queue] = 0
     for device in range(q.devices):
@@ -327,6 +328,7 @@ def happen(
     if r is not None:
         r.start[row], r.finish[row] = ps_of(w, start), ps_of(w, finish)
     if h is not None:
+        w.cell[DONE] += 1
         go_on(w, h, row, device, finish)
     fan = t.fan[slot] + part
     for e in range(fans[fan], fans[fan + 1]):
@@ -354,7 +356,7 @@ def send(t: Columns, q: Rules, w: Work, r: Record | None, row: int) -> None:
 
 @jitable
 def begin_all(t: Columns, q: Rules, w: Work, h: Hosts | None) -> None:
-    """What is known before anything has happened."""
+    """Rows, hosts and bounds, before anything has happened."""
     clear(t, q, w)
     entries = 0
     if h is not None:
@@ -399,7 +401,7 @@ def run(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> int
     tasks = cell[ROWS] + cell[SENT]
     if h is not None:
         tasks += h.cell[ENTRIES]
-        check_end(w, h)
+        check_end(w)
     # More tasks, each of up to MOST_PS, could exceed 53 days: lowering says whether they do.
     if tasks >= MOST_TASKS:
         cell[FAULT] = LONG
