@@ -220,14 +220,31 @@ def serve(h: Heap, device: int, now: int, length: int, gap: int) -> tuple[int, i
 
 
 @jitable
-def send(h: Heap, q: Any, route: int, length: int, now: int) -> tuple[int, int, int]:
-    """A transfer of ``length`` ps, ready ``now``, goes over a route: start, finish and release."""
-    start = now
+def take_off(left: Ints | None, queue: int, length: int) -> int:
+    """The ps that a queue has left (0: nobody counts them), before ``length`` of them begin."""
+    if left is None:
+        return 0
+    before = left[queue]
+    left[queue] = before - length
+    return before
+
+
+@jitable
+def send(
+    h: Heap, q: Any, left: Ints | None, route: int, length: int, now: int
+) -> tuple[int, int, int, int]:
+    """A transfer of ``length`` ps, ready ``now``, goes over a route: start, finish and release, and
+    the most load that one of its queues has ``left``.
+    """
+    start, most = now, 0
     if q.holding == PAIRS:
         first, second = q.pair[2 * route], q.pair[2 * route + 1]
         start = max(start, h.free[first], h.free[second])
         finish = after(h, start, length)
         h.free[first] = h.free[second] = later(h, finish, q.route_gap[route])
+        most = take_off(left, first, length)
+        if left is not None and first != second:
+            most = max(most, take_off(left, second, length))
     elif q.holding == NOTHING:
         finish = after(h, start, length)
     else:
@@ -238,7 +255,8 @@ def send(h: Heap, q: Any, route: int, length: int, now: int) -> tuple[int, int, 
         free = later(h, finish, q.route_gap[route])
         for e in range(begin, end):
             h.free[q.queue[e]] = free
-    return start, finish, later(h, finish, q.route_lag[route])
+            most = max(most, take_off(left, q.queue[e], length))
+    return start, finish, later(h, finish, q.route_lag[route]), most
 
 
 # Tasks that wait.

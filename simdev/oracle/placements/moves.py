@@ -197,7 +197,7 @@ def wait(
         else:
             route = source * p.devices + device
             length = lasting(p, b.tensor[e], route)
-            ready = max(ready, send(w, p, route, length, b.finish[producer])[2])
+            ready = max(ready, send(w, p, None, route, length, b.finish[producer])[2])
     missing[at + op], when[at + op] = waits, ready
 
 

@@ -134,7 +134,7 @@ def send_for(
     """A transfer to a device for the one read ``e``."""
     arrive(m, tensor, device)
     route = source * p.devices + device
-    start, finish, arrival = send(w, p, route, lasting(p, tensor, route), now)
+    start, finish, arrival, _ = send(w, p, None, route, lasting(p, tensor, route), now)
     if r is not None:
         r.sent[e], r.received[e] = ps_of(w, start), ps_of(w, finish)
     release(w, p.consumer[e], arrival)
@@ -160,7 +160,8 @@ def send_shared(
         device = w.targets[k]
         if p.mode != MULTICAST:
             route = source * p.devices + device
-            start, finish, arrival = send(w, p, route, lasting(p, tensor, route), now)
+            length = lasting(p, tensor, route)
+            start, finish, arrival, _ = send(w, p, None, route, length, now)
         w.arrival[device] = arrival
         arrive(m, tensor, device)
         if r is not None:

@@ -55,7 +55,7 @@ class _Template(NamedTuple):
     """A block of sums, its rows first, in which each row begins at an offset from the first one."""
 
     words: Ints
-    count: int
+    sums: int
     places: Ints  # where devices stand in ``words``
     ranks: Ints  # which of the devices of the op's parts each is, in the order of their first parts
 
@@ -82,7 +82,7 @@ class MovedSums:
         known = None if key is None else self._known.get(key)
         if known is None:
             return None
-        words, count = known.words.copy(), known.count
+        words, count = known.words.copy(), known.sums
         words[known.places] = np.array(list(dict.fromkeys(devices)), np.int64)[known.ranks]
         words[-count:] += self.arena.used
         return self.arena.put(words) + len(words) - count - ROW, count

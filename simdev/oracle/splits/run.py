@@ -33,6 +33,7 @@ from ..heap import (
     release,
     serve,
     take,
+    take_off,
     wait_to_send,
 )
 from ..heap import send as book
@@ -156,14 +157,6 @@ def begin_bounds(q: Rules, w: Work, most: int) -> None:
 
 
 @jitable
-def take_off(w: Work, queue: int, length: int) -> int:
-    """The load that a queue has left; ``length`` ps of it begin now."""
-    left = w.left[queue]
-    w.left[queue] = left - length
-    return left
-
-
-@jitable
 def check(w: Work, start: int, left: int) -> None:
     """A queue with so many ps left goes on at an instant: set a fault beyond the limit."""
     if ps_of(w, start) + left > w.cell[LIMIT] and w.cell[FAULT] == 0:
@@ -280,13 +273,11 @@ def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int
         if size > q.most_bytes or q.route_class[route] < 0:
             cell[FAULT] = LONG
             return
-        length, left = sending_ps(q, route, size), 0
-        start, finish, arrival = book(w, q, route, length, now)
+        length = sending_ps(q, route, size)
+        start, finish, arrival, left = book(w, q, w.left, route, length, now)
         if start >= LATEST:
             cell[FAULT] = LONG
             return
-        for e in range(q.queue_ptr[route], q.queue_ptr[route + 1]):
-            left = max(left, take_off(w, q.queue[e], length))
         check(w, start, left)
         for k in range(at + 4, at + 4 + count):
             release(w, row_of(t, w, fans[k]), arrival)
@@ -314,7 +305,7 @@ def happen(
     length = length_of(t, slot, part)
     if device != NONE:
         start, finish = serve(w, device, now, length, q.device_gap[device])
-        check(w, start, take_off(w, device, length))
+        check(w, start, take_off(w.left, device, length))
     else:
         queues = arena[arena[t.block[slot] + ROW + part] + QUEUES]
         for e in range(queues + 1, queues + 1 + arena[queues]):
@@ -322,7 +313,7 @@ def happen(
         finish, left = after(w, start, length), 0
         for e in range(queues + 1, queues + 1 + arena[queues]):
             w.free[arena[e]] = finish
-            left = max(left, take_off(w, arena[e], length))
+            left = max(left, take_off(w.left, arena[e], length))
         check(w, start, left)
     w.missing[row] = TAKEN
     if r is not None:
