@@ -162,14 +162,14 @@ class RegularBlocks:
         dims, effects, addends = cut.makes[output], cut.effects[output], cut.addends(output)
 
         def words() -> list[int]:
-            told, stride_of = list[int](), dict[int, int]()
+            shape, stride_of = list[int](), dict[int, int]()
             stride = places = prod([len(dim.intervals) for dim in dims])
             for dim in dims:
                 stride //= len(dim.intervals)
                 stride_of[dim.axis] = stride
-                told += (len(dim.intervals), *self._column(dim.intervals), stride)
+                shape += (len(dim.intervals), *self._column(dim.intervals), stride)
             cells = self._cells(cut, output, places, stride_of)
-            return [GRID, len(dims), *units, cells, addends, *told]
+            return [GRID, len(dims), *units, cells, addends, *shape]
 
         return self._once(("layout", cut.counts, dims, effects, output, units), words)
 
