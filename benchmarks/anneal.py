@@ -27,7 +27,7 @@ from simdev.nouns.graph import Graph
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Oracle
-from simdev.oracle.placements import PlacementSession
+from simdev.oracle.session import PlacementSession
 
 MARKS = {"half-duplex": 98.6, "parallel": 80.9}  # ms that hand-written C++ annealing reached
 BLOCK = 64  # moves drawn at a time, under one temperature

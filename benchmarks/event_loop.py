@@ -45,9 +45,8 @@ from simdev.nouns.graph import Graph, Op
 from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Oracle
 from simdev.oracle.cost import limits_of
-from simdev.oracle.placements.problem import PlacementProblem, placement_problem
-from simdev.oracle.placements.sizes import sizes_of
-from simdev.oracle.placements.totals import Totals, totals_for
+from simdev.oracle.placements.judging import Totals, totals_for
+from simdev.oracle.placements.problem import PlacementProblem, placement_problem, sizes_of
 
 SOURCE = Path(__file__).with_name("event_loop.cpp")
 COMPILERS = ("c++", "g++", "clang++")

@@ -30,7 +30,7 @@ from simdev.execution.scenario import load_scenario
 from simdev.lowering import Prepared
 from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Oracle
-from simdev.oracle.placements import PlacementSession
+from simdev.oracle.session import PlacementSession
 
 NOTE = "CPU time of single calls, median of 3; ratios: whole evaluation over move"
 

@@ -48,11 +48,9 @@ from simdev.nouns.cluster import QUEUES
 from simdev.nouns.taskgraph import Ints, TaskGraph
 from simdev.oracle import Oracle
 from simdev.oracle.cost import limits_of
-from simdev.oracle.placements import PlacementSession
-from simdev.oracle.placements.bounds import bounds_for
-from simdev.oracle.placements.problem import placement_problem, record_for, work_for
-from simdev.oracle.placements.sizes import sizes_of
-from simdev.oracle.placements.totals import totals_for
+from simdev.oracle.placements.judging import bounds_for, totals_for
+from simdev.oracle.placements.problem import placement_problem, record_for, sizes_of, work_for
+from simdev.oracle.session import PlacementSession
 
 DEVICES = 8  # of the layered graphs that grow
 COUNTS = (4, 8, 64)  # devices of the layered graph in each queue mode

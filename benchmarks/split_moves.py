@@ -39,7 +39,7 @@ from simdev.files.device import read_device
 from simdev.nouns.graph import Graph
 from simdev.nouns.semantics import traits_of
 from simdev.oracle import Cost, Oracle
-from simdev.oracle.splits import SplitSession
+from simdev.oracle.session import SplitSession
 from simdev.search.soap.flexflow import TEMPERATURE
 
 MOVES, PASSES, SYNC = 200, 5, "parameter-server"

@@ -48,7 +48,7 @@ from simdev.nouns.semantics import op_semantics, traits_of
 from simdev.nouns.strategy import Configuration, Order, Strategy
 from simdev.nouns.structure import op_splits, weights_of
 from simdev.oracle import Oracle
-from simdev.oracle.splits import SplitSession
+from simdev.oracle.session import SplitSession
 
 BATCH, GPUS, CLUSTER, KIND = 64, (4, 16, 64), "flexflow-k80", "k80"
 MODELS = {

@@ -152,7 +152,9 @@ def _fields(shape: type[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def opener(shape: type[T]) -> Callable[[Ints], T]:
-    """For kernels: the function that opens the words of a ``Table`` as its named tuple."""
+    """For kernels: the function that opens the words of a ``Table`` as its named tuple; an integer
+    in their place opens as None, so that one kernel is compiled with and without that table.
+    """
     kinds = list(_fields(shape).values())
     opened: Any = types.NamedTuple(kinds, shape)
 
@@ -167,6 +169,8 @@ def opener(shape: type[T]) -> Callable[[Ints], T]:
 
     @intrinsic
     def open_table(typing: Any, words: Any) -> Any:
+        if isinstance(words, types.Integer):
+            return types.none(words), lambda context, *_: context.get_dummy_value()
         return opened(words), generate
 
     return cast(Callable[[Ints], T], open_table)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from ..execution.scenario import Scenario, graph_of
 from ..nouns.strategy import default_sync
-from .columns import Placement
 from .cost import Cost, Starts, cost_of
-from .oracle import Oracle
+from .oracle import Oracle, Placement
 
 # The oracle of a scenario.
 

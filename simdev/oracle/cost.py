@@ -1,7 +1,10 @@
-"""Cost, the oracle's answer."""
+"""Cost, the oracle's answer; which answers an oracle remembers, and what giving them took."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -163,3 +166,70 @@ def cost_of(trace: Trace, limit: float | None = None) -> Cost:
         return EXCEEDING
     peaks = tuple(memory.peak for memory in trace.memory)
     return Cost(step_ps / 1e12, trace.feasible, trace.memory_excess, step_ps, peaks)
+
+
+class Answers(OrderedDict[bytes, Cost]):
+    """The costs asked for last, ``most`` of them; ``known`` and ``keep`` may be called from several
+    threads.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self._lock = most, threading.Lock()
+
+    def known(self, key: bytes) -> Cost | None:
+        """The answer, if it is remembered; it is used."""
+        with self._lock:
+            cost = self.get(key)
+            if cost is not None:
+                self.move_to_end(key)
+            return cost
+
+    def keep(self, key: bytes, cost: Cost) -> None:
+        """Remember an answer, and forget the one that was used longest ago where there are too
+        many.
+        """
+        if not self.most:
+            return
+        with self._lock:
+            self[key] = cost
+            while len(self) > self.most:
+                self.popitem(last=False)
+
+
+# Of the evaluations after the first so many, one in so many is clocked, and stands for all of
+# these: reading the clock twice may take as long as a small step.
+CLOCKED, UNCLOCKED = 16, -1.0
+
+
+class Meter:
+    """Counts evaluations, and estimates their CPU seconds; from several threads at once."""
+
+    def __init__(self, evaluations: int = 0, cpu_seconds: float = 0.0) -> None:
+        self.cpu_seconds = cpu_seconds
+        # Evaluations that were not among several, and the others: batches are always clocked.
+        self._alone, self._others = 0, evaluations
+        self._lock = threading.Lock()
+
+    @property
+    def evaluations(self) -> int:
+        """How many were counted."""
+        return self._alone + self._others
+
+    def begin(self) -> float:
+        """A mark to hand to ``end`` after the evaluation that begins now."""
+        clocked = self._alone < CLOCKED or self._alone % CLOCKED == 0
+        return time.thread_time() if clocked else UNCLOCKED
+
+    def end(self, begun: float) -> None:
+        """Count an evaluation."""
+        seconds = 0.0 if begun == UNCLOCKED else time.thread_time() - begun
+        with self._lock:
+            self.cpu_seconds += seconds if self._alone < CLOCKED else seconds * CLOCKED
+            self._alone += 1
+
+    def end_several(self, begun: float, count: int) -> None:
+        """Count evaluations that began together at a thread's time."""
+        with self._lock:
+            self.cpu_seconds += time.thread_time() - begun
+            self._others += count

@@ -1,15 +1,16 @@
-"""The heap of the oracle's kernels: instants, the keys that order them, and what waits for them.
+"""The common ground of the oracle's two kernels: instants, the heap of events, queues, transfers.
 
-An instant is ``ps << bits | round``, the pair (instant, round) of the execution contract as one
-integer. A key is an instant, counted from an epoch, with an entry in its low ``id_bits``: a task
-that is ready, or (``tasks`` + its number) a task whose transfers are due. Every kernel has a named
-tuple of its own with the columns of ``Heap`` among others; numba compiles these functions into
-each of them.
+An instant is one integer for the pair (time, round) of the execution contract: ``first + (ps <<
+bits | round)``, and below ``first`` a round of time 0, where all leaves of a graph lie. A key is an
+instant, counted from an epoch, with an entry in its low ``id_bits``: a task that is ready, or
+(``tasks`` + its number) a task whose transfers are due. A *task* is an op of a placement, or a part
+or sum of a split op. Every kernel has a named tuple of its own with the columns of ``Heap`` among
+others; numba compiles these functions into each of them.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..ground.jit import jitable
 from ..nouns.taskgraph import Ints
@@ -18,8 +19,9 @@ LATE, NOBODY = 2**63 - 1, -1
 KEY_BITS = 62
 # Cells of a heap: its size, the key beside it, the instant from which keys count, the key taken
 # last, and whether instants were too far apart for keys. A kernel may have more cells.
-SIZE, BESIDE, EPOCH, KEY, FAULT = range(5)
+SIZE, BESIDE, EPOCH, KEY, FAULT, CELLS = range(6)
 FAR = 1  # the fault
+NOTHING, PAIRS, SEVERAL = range(3)  # queues that every transfer holds: none; one or two; others
 # In ``missing``: the task has its start; it is the last of a line; LAST - 1 - task: that task is
 # behind it in the line.
 TAKEN, LAST = -1, -2
@@ -49,6 +51,14 @@ class Heap(Keys, Protocol):
         """How far apart instants may be that wait together: what fits a key beside an entry."""
 
     @property
+    def bits(self) -> int:
+        """Bits of an instant for its round."""
+
+    @property
+    def first(self) -> int:
+        """The first instant after the rounds of time 0; a multiple of ``1 << bits``."""
+
+    @property
     def missing(self) -> Ints:
         """By task: waits that it still has, or where it stands by now (TAKEN, LAST)."""
 
@@ -59,6 +69,10 @@ class Heap(Keys, Protocol):
     @property
     def line_end(self) -> Ints:
         """By device: the last task whose transfers are due, or NOBODY."""
+
+    @property
+    def free(self) -> Ints:
+        """By queue: the instant from which it is free."""
 
 
 def horizon_of(id_bits: int) -> int:
@@ -169,17 +183,83 @@ def now(h: Heap) -> int:
 
 
 @jitable
-def after(instant: int, length: int, inverse: int) -> int:
-    """The instant ``length`` later: the first round of another one, or the next round where no time
-    passes. ``length`` is in units of instants (ps << bits of rounds); ``inverse`` masks these out.
+def after(h: Heap, instant: int, length: int) -> int:
+    """The instant ``length`` ps later: the first round of another time, or the next round of this
+    one. FAULT is set where rounds do not fit their bits.
     """
-    return (instant & inverse) + length if length > 0 else instant + 1
+    if length > 0:
+        return (max(instant, h.first) >> h.bits << h.bits) + (length << h.bits)
+    following = instant + 1
+    if following >= h.first and following & ((1 << h.bits) - 1) == 0:
+        h.cell[FAULT] = FAR
+    return following
 
 
 @jitable
-def later(instant: int, length: int, inverse: int) -> int:
-    """The instant a lag or gap later: unchanged where there is none."""
-    return (instant & inverse) + length if length > 0 else instant
+def later(h: Heap, instant: int, length: int) -> int:
+    """The instant a lag or gap of ``length`` ps later: unchanged where there is none."""
+    return after(h, instant, length) if length > 0 else instant
+
+
+@jitable
+def ps_of(h: Heap, instant: int) -> int:
+    """The time of an instant in ps."""
+    return max(instant - h.first, 0) >> h.bits
+
+
+@jitable
+def serve(h: Heap, device: int, now: int, length: int, gap: int) -> tuple[int, int]:
+    """A task of ``length`` ps that is ready ``now`` holds its device: its start and its finish."""
+    start = max(now, h.free[device])
+    finish = after(h, start, length)
+    h.free[device] = later(h, finish, gap) if length > 0 else finish
+    return start, finish
+
+
+# What a transfer holds. ``q`` has the columns of ``cluster.Routes`` among others.
+
+
+@jitable
+def take_off(left: Ints | None, queue: int, length: int) -> int:
+    """The ps that a queue has left (0: nobody counts them), before ``length`` of them begin."""
+    if left is None:
+        return 0
+    before = left[queue]
+    left[queue] = before - length
+    return before
+
+
+@jitable
+def send(
+    h: Heap, q: Any, left: Ints | None, route: int, length: int, now: int
+) -> tuple[int, int, int, int]:
+    """A transfer of ``length`` ps, ready ``now``, goes over a route: start, finish and release, and
+    the most load that one of its queues has ``left``.
+    """
+    start, most = now, 0
+    if q.holding == PAIRS:
+        first, second = q.pair[2 * route], q.pair[2 * route + 1]
+        start = max(start, h.free[first], h.free[second])
+        finish = after(h, start, length)
+        h.free[first] = h.free[second] = later(h, finish, q.route_gap[route])
+        most = take_off(left, first, length)
+        if left is not None and first != second:
+            most = max(most, take_off(left, second, length))
+    elif q.holding == NOTHING:
+        finish = after(h, start, length)
+    else:
+        begin, end = q.queue_ptr[route], q.queue_ptr[route + 1]
+        for e in range(begin, end):
+            start = max(start, h.free[q.queue[e]])
+        finish = after(h, start, length)
+        free = later(h, finish, q.route_gap[route])
+        for e in range(begin, end):
+            h.free[q.queue[e]] = free
+            most = max(most, take_off(left, q.queue[e], length))
+    return start, finish, later(h, finish, q.route_lag[route]), most
+
+
+# Tasks that wait.
 
 
 @jitable

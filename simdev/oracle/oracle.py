@@ -1,12 +1,15 @@
-"""Oracle: strategy in, Cost out."""
+"""The oracle: a strategy in, its Cost out.
+
+A placement goes as a column of device indices to the kernels of ``placements``; a strategy whose
+replicas run alike is scored by a few of them, another that splits ops by the kernels of ``splits``.
+All else is lowered and simulated.
+"""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -15,6 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..costs import CostModel
 from ..execution.period import STEPS, follow_one_another, simulate_strategy
@@ -26,100 +30,32 @@ from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
 from ..nouns.scale import LIMIT, parse_limit, scale_of
-from ..nouns.strategy import SHORT_FORMS, Collectives, Order, Strategy, Sync
+from ..nouns.strategy import SHORT_FORMS, Collectives, Order, Strategy, Sync, resolve_placement
 from ..nouns.structure import unit_of, units
 from ..nouns.taskgraph import Ints
 from ..nouns.trace import Trace
-from .columns import Placement, column_of, is_column, key_of
-from .cost import Cost, Members, Starts, check_limit, cost_of, limit_ps_of, limits_of
-from .placements import PlacementSession
-from .splits import SplitSession
+from .cost import (
+    Answers,
+    Cost,
+    Members,
+    Meter,
+    Starts,
+    check_limit,
+    cost_of,
+    limit_ps_of,
+    limits_of,
+)
+from .session import PlacementSession, SplitSession
 
 if TYPE_CHECKING:
     from .placements.evaluator import PlacementEvaluator
     from .splits.evaluator import SplitEvaluator, SplitStrategy
 
-# The answers that an oracle remembers.
+INT64 = np.dtype(np.int64)
+Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]
 
-
-class Answers(OrderedDict[bytes, Cost]):
-    """The costs asked for last, ``most`` of them; ``known`` and ``keep`` may be called from several
-    threads.
-    """
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most, self._lock = most, threading.Lock()
-
-    def known(self, key: bytes) -> Cost | None:
-        """The answer, if it is remembered; it is used."""
-        with self._lock:
-            cost = self.get(key)
-            if cost is not None:
-                self.move_to_end(key)
-            return cost
-
-    def keep(self, key: bytes, cost: Cost) -> None:
-        """Remember an answer, and forget the one that was used longest ago where there are too
-        many.
-        """
-        with self._lock:
-            self[key] = cost
-            while len(self) > self.most:
-                self.popitem(last=False)
-
-
-# Meter: how much an oracle was asked for.
-
-# Of the evaluations after the first so many, one in so many is clocked, and stands for all of
-# these: reading the clock twice may take as long as a small step.
-CLOCKED, UNCLOCKED = 16, -1.0
-
-
-class Meter:
-    """Counts evaluations, and estimates their CPU seconds; from several threads at once."""
-
-    def __init__(self, evaluations: int = 0, cpu_seconds: float = 0.0) -> None:
-        self.cpu_seconds = cpu_seconds
-        # Evaluations that were not among several, and the others: batches are always clocked.
-        self._alone, self._others = 0, evaluations
-        self._lock = threading.Lock()
-
-    @property
-    def evaluations(self) -> int:
-        """How many were counted."""
-        return self._alone + self._others
-
-    def begin(self) -> float:
-        """What ``end`` is handed after the evaluation that begins now."""
-        clocked = self._alone < CLOCKED or self._alone % CLOCKED == 0
-        return time.thread_time() if clocked else UNCLOCKED
-
-    def end(self, begun: float) -> None:
-        """Count an evaluation."""
-        if begun == UNCLOCKED:
-            with self._lock:
-                self._alone += 1
-            return
-        seconds = time.thread_time() - begun
-        with self._lock:
-            self.cpu_seconds += seconds if self._alone < CLOCKED else seconds * CLOCKED
-            self._alone += 1
-
-    def begin_several(self) -> float:
-        """What ``end_several`` is handed after the evaluations that begin now."""
-        return time.thread_time()
-
-    def end_several(self, begun: float, count: int) -> None:
-        """Count evaluations."""
-        seconds = time.thread_time() - begun
-        with self._lock:
-            self.cpu_seconds += seconds
-            self._others += count
-
-
-# Strategies whose replicas run alike, scored by those that stand for all; those that are too
-# large otherwise are refused.
+# Strategies whose replicas run alike, scored by a few replicas; others that are too large are
+# refused.
 
 SHARDS = 200_000
 """Fewer parts take seconds, whatever the strategy."""
@@ -128,8 +64,8 @@ SHARDS = 200_000
 class Replicated:
     """Costs of strategies with many replicas; the last one is remembered.
 
-    What cannot be told by a few replicas, and by a guess takes longer than ``longest`` (seconds, a
-    text with a unit, or "none"), is refused.
+    A strategy that a few replicas do not tell, and that by a guess takes longer than ``longest``
+    (seconds, a text with a unit, or "none"), is refused.
     """
 
     def __init__(self, prepared: Prepared, steps: str, symmetry: bool, longest: Number) -> None:
@@ -165,6 +101,11 @@ class Replicated:
             scale_of(graph, cluster, strategy, self.steps == "repeated").require(self._longest)
 
 
+def _key(column: Ints, order: Order) -> bytes:
+    """The key of a placement in the cache."""
+    return order.policy.encode() + column.tobytes()
+
+
 CACHE_BYTES = 2**28  # the most that answers remembered take
 
 
@@ -173,7 +114,7 @@ class Oracle:
 
     A strategy is a Strategy, the name of a short form, a placement by name, or device indices: one
     an op, or one a group (see ``groups``). ``order``, ``sync``, ``collectives`` and ``accumulate``
-    are those of what is given without a Strategy (``under``); ``cache`` is how many answers are
+    hold for all but a Strategy, which has its own (``under``); ``cache`` is how many answers are
     remembered (fewer where these would take more than CACHE_BYTES); ``memory`` how memory is
     counted; ``steps``: "once", or "repeated": steps follow one another, and their period is the
     step time; ``symmetry``: of many replicas that run alike some stand for all; ``longest``: what
@@ -303,16 +244,47 @@ class Oracle:
         """A strategy (no short form) on the compiled path of splits; None where that has none, as
         for one that splits nothing.
         """
-        covered = strategy.splits and self._runs_once(strategy) and self._splits is not None
-        return self._splits.start(strategy) if covered and self._splits is not None else None
+        splits = self._splits if strategy.splits and self._runs_once(strategy) else None
+        return None if splits is None else splits.start(strategy)
 
     def placement(self, placement: Placement) -> Ints:
-        """Device indices by op: a row of int64 as it is. Raises InputError for wrong lengths, and
-        by name for devices that are not there and groups that are split.
+        """Device indices by op, of a placement by name, by op or by group. Raises InputError for
+        wrong lengths, and by name for devices that are not there and groups that are split.
         """
-        if is_column(placement, len(self.graph.ops)):  # what searches hand in
+        if self._is_column(placement):  # what searches hand in
             return placement
-        return column_of(self.graph, self.cluster, self._group_of, placement)
+        if isinstance(placement, Mapping):
+            return self._named_column(placement)
+        try:
+            column = np.asarray(placement)
+        except ValueError:  # rows of different lengths
+            raise InputError("placement: must be one row of whole numbers") from None
+        if column.ndim != 1 or (column.size and column.dtype.kind not in "iu"):
+            raise InputError(
+                f"placement: must be one row of whole numbers, got {column.dtype} of shape "
+                f"{column.shape}"
+            )
+        ops, groups = len(self.graph.ops), len(self.groups)
+        if len(column) not in (ops, groups):
+            raise InputError(f"placement: must have {ops} devices (ops) or {groups} (groups)")
+        # the one kind of array that kernels are compiled for
+        column = np.require(column, np.int64, ("C", "A", "W"))
+        return column if len(column) == ops else column[self._group_of]
+
+    def _is_column(self, placement: Strategy | Placement | str) -> TypeGuard[Ints]:
+        """Whether kernels can read it as it is."""
+        return (
+            type(placement) is np.ndarray
+            and placement.dtype is INT64  # equal types are read as well, but not as they are
+            and placement.shape == (len(self.graph.ops),)
+            and placement.flags.carray
+        )
+
+    def _named_column(self, placement: Mapping[str, str]) -> Ints:
+        for name, device in placement.items():
+            if not isinstance(name, str) or not isinstance(device, str):
+                raise InputError(f"placement[{name!r}]: must map a name to a name, got {device!r}")
+        return np.array(resolve_placement(self.graph, self.cluster, placement), np.int64)
 
     @overload
     def __call__(self, strategy: Strategy | Placement | str, limit: None = None) -> Cost: ...
@@ -361,7 +333,7 @@ class Oracle:
         answer = None if compiled is None else compiled.cost_with_starts(column)
         cost, op_ps = answer or self._traced_starts(self.strategy(column))
         if self._plain:
-            self._cache.keep(key_of(column, order), cost)
+            self._cache.keep(_key(column, order), cost)
         self._meter.end(begun)
         return Starts(cost, op_ps, self._members.least(op_ps))
 
@@ -393,13 +365,11 @@ class Oracle:
         """The cost of device indices by op, under fifo, program or the oracle's own order: the
         cache knows no other. None: it was seen to exceed the limit.
         """
-        if self._cache_size == 0:
-            return self._answer(column, order, limit)
-        key = key_of(column, order)
-        cost = self._cache.known(key)
+        key = _key(column, order) if self._cache.most else b""
+        cost = self._cache.known(key) if key else None
         if cost is None:
             cost = self._answer(column, order, limit)
-            if cost is not None:
+            if key and cost is not None:
                 self._cache.keep(key, cost)
         return cost
 
@@ -478,24 +448,22 @@ class Oracle:
         columns = [row for row in strategies if self._is_column(row)]
         if compiled is None or len(columns) < len(strategies):
             return list(map(self, strategies))
-        begun, order = self._meter.begin_several(), self.order
-        keys = [key_of(column, order) if self._cache_size else b"" for column in columns]
-        known = [self._cache.known(key) for key in keys]
-        new = compiled.costs([c for c, cost in zip(columns, known, strict=True) if cost is None])
-        answers, costs = iter(new), list[Cost]()
-        for key, column, cost in zip(keys, columns, known, strict=True):
-            if cost is None:
-                cost = next(answers) or self._by_lowering(column, order)
-                if self._cache_size:
-                    self._cache.keep(key, cost)
-            costs.append(cost)
+        begun, order = time.thread_time(), self.order
+        known: list[Cost | None] = [None] * len(columns)
+        if self._cache.most:
+            keys = [_key(column, order) for column in columns]
+            known = list(map(self._cache.known, keys))
+        new = [column for column, cost in zip(columns, known, strict=True) if cost is None]
+        answers = (
+            cost or self._by_lowering(column, order)
+            for column, cost in zip(new, compiled.costs(new), strict=True)
+        )
+        costs = [next(answers) if cost is None else cost for cost in known]
+        if self._cache.most:
+            for key, cost in zip(keys, costs, strict=True):
+                self._cache.keep(key, cost)
         self._meter.end_several(begun, len(columns))
         return costs
-
-    def _is_column(self, strategy: Strategy | Placement | str) -> TypeGuard[Ints]:
-        return not isinstance(strategy, (str, Strategy)) and is_column(
-            strategy, len(self.graph.ops)
-        )
 
     @overload
     def session(self, start: Strategy | str) -> SplitSession: ...

@@ -16,7 +16,7 @@ from benchmarks import common, event_loop
 from simdev.lowering import Prepared
 from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Cost, Oracle
-from simdev.oracle.placements.totals import BANKS, PROVEN
+from simdev.oracle.placements.judging import BANKS, PROVEN
 
 OPS = 200
 

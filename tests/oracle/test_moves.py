@@ -37,7 +37,7 @@ def test_moves_along_a_walk_equal_whole_evaluations(
 ):
     """Also where so many are accepted that whole evaluations would be preferred."""
     for share in ("FEW", "SEVERAL"):
-        monkeypatch.setattr(f"simdev.oracle.placements.session.{share}", 2.0)
+        monkeypatch.setattr(f"simdev.oracle.session.{share}", 2.0)
     prepared = common.layered(120, 4, queues, seed=5)
     cluster = replace(prepared.cluster, transfer=transfer)
     oracle = Oracle(with_weights(prepared.graph, grouped), cluster, cache=0)

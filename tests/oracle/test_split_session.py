@@ -21,7 +21,7 @@ from simdev.nouns.models import build
 from simdev.nouns.semantics.registry import LEAF_ROLES as LEAVES
 from simdev.nouns.strategy import Collectives, Configuration, Order, Strategy
 from simdev.oracle import Cost, cost_of
-from simdev.oracle.splits import SplitSession
+from simdev.oracle.session import SplitSession
 from simdev.oracle.splits.evaluator import SplitEvaluator
 from split_graphs import cluster, convolutions, leaf, linears, tensor
 from strategies import Tape, drawn

@@ -21,7 +21,7 @@ from ...files.scenario import named_files
 from ...ground.errors import InputError
 from ...nouns.strategy import SHORT_FORMS
 from ...oracle import Oracle, oracle_of
-from ...oracle.placements import PlacementSession
+from ...oracle.session import PlacementSession
 from .errors import RequestError
 
 CACHE_ENTRIES, CACHE_BYTES, ANSWER_BYTES = 10_000, 16 * 2**20, 1000

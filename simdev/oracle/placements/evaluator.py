@@ -5,43 +5,33 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from ...ground.jit import Table, bare, jit, jitable
 from ...lowering import Prepared, slows
 from ...nouns.taskgraph import Ints
+from ..cluster import Hosts, Threads, hosts_for, threads_of
 from ..cost import TOO_LONG, WORSE, Cost, limits_of
 from ..peaks import NONE, Events, add_peaks, buffer, clear, events_for, open_events
-from ..threads import Threads, threads_of
-from .bounds import bounds_for, fill_tails, limit_instant
-from .hosts import Hosts, hosts_for
+from .judging import NEVER, PROVEN, always_fits, bounds_for, fill_tails, limit_of, totals_for
 from .moves import Moves
 from .problem import (
     PER_CONSUMER,
     PlacementProblem,
     Record,
+    Sizes,
     in_file_order,
-    placement_problem,
-    record_for,
-    work_for,
-)
-from .sizes import Sizes, open_sizes, sizes_of
-from .step import (
-    judged,
-    judged_each,
-    judged_hosted,
-    limited,
-    limited_hosted,
     open_problem,
     open_record,
-    recorded,
-    recorded_hosted,
-    step,
-    step_hosted,
+    open_sizes,
+    placement_problem,
+    record_for,
+    sizes_of,
+    work_for,
 )
-from .totals import PROVEN, always_fits, totals_for
+from .step import evaluate, evaluate_each
 
 # Exact peaks of memory of a placement: the buffers that lowering would make, from a record.
 
@@ -116,19 +106,20 @@ BYTE = 256  # devices that a byte tells apart
 # Evaluations that note when everything happened, after one whose peaks were looked at: a record
 # makes an evaluation a tenth longer, but peaks without one take another evaluation.
 SOON = 8
-
-
 AT_ONCE = 16  # placements in one call of a kernel
+NO = 0  # in place of a table that an evaluation does without
 
 
 class _Room:
-    """What the evaluations of one thread write to, and what kernels are handed of it."""
+    """Room for the evaluations of one thread, and the tables that kernels are handed: a problem,
+    work and hosts, then totals, bounds and a record (or NO).
+    """
 
     def __init__(self, evaluator: PlacementEvaluator) -> None:
         problem, sizes = evaluator.problem.columns, evaluator.sizes.columns
         devices, tensors = problem.devices, problem.tensors
         buffers = problem.ops + tensors + len(problem.consumer)
-        work, self.record = Table.of(work_for(problem)), Table.of(record_for(problem))
+        self.work, self.record = Table.of(work_for(problem)), Table.of(record_for(problem))
         self.bounds, self.tails_known = Table.of(bounds_for(problem)), False
         self.totals = Table.of(totals_for(problem, sizes, evaluator.limits))
         self.events = Table.of(events_for(buffers, devices, devices, tensors))
@@ -136,12 +127,14 @@ class _Room:
         # How many evaluations from now on are to be recorded, and of which one the record is.
         self.soon = 0
         self.latest: Ints | None = None
-        self._tables = work, evaluator.hosts()  # words do not keep their columns alive
-        hosts = [table.words for table in self._tables[1:] if table is not None]
-        self.step = evaluator.problem.words, work.words, *hosts
-        self.judged = *self.step, self.totals.words
-        self.limited = *self.judged, self.bounds.words
-        self.recorded = *self.judged, self.record.words
+        self.hosts = evaluator.hosts()  # words do not keep their columns alive
+        hosts = NO if self.hosts is None else self.hosts.words
+        begin = evaluator.problem.words, self.work.words, hosts
+        self.judged = *begin, self.totals.words
+        self.step = *begin, NO, NO, NO
+        self.fitted = *self.judged, NO, NO
+        self.limited = *self.judged, self.bounds.words, NO
+        self.recorded = *self.judged, NO, self.record.words
 
 
 class _Rooms(threading.local):
@@ -156,7 +149,7 @@ class PlacementEvaluator:
 
     Every answer may be None, where lowering has to answer: the step is too long for the kernels, or
     the placement cannot be, and lowering tells why. ``in_full`` is the cost of a placement by
-    lowering.
+    lowering, ``threads`` those of hosts or of program order (``program``).
     """
 
     def __init__(
@@ -169,13 +162,9 @@ class PlacementEvaluator:
     ) -> None:
         self.graph, self.limits = prepared.graph, limits_of(prepared.cluster)
         self.problem, self.sizes = Table.of(problem), Table.of(sizes_of(prepared))
-        hosted, self._in_full = threads is not None, in_full
-        self._step: Callable[..., int] = step_hosted if hosted else step
-        self._judged: Callable[..., int] = judged_hosted if hosted else judged
-        self._judged_each: Callable[..., int] = judged_each
-        self._limited: Callable[..., int] = limited_hosted if hosted else limited
-        self._recorded: Callable[..., int] = recorded_hosted if hosted else recorded
-        self._hosts = partial(hosts_for, prepared, threads, problem, program) if threads else None
+        self._in_full, self._evaluate = in_full, cast(Callable[..., int], evaluate)
+        size = problem.ops, problem.ops  # an op has one dispatch
+        self._hosts = partial(hosts_for, prepared, threads, program, *size) if threads else None
         self._rooms = _Rooms(self)
         self._always_fits = always_fits(problem, self._rooms.room.totals.columns)
         self._kept: Any = np.dtype(np.uint8 if problem.devices <= BYTE else np.int64)
@@ -186,7 +175,7 @@ class PlacementEvaluator:
 
     def step_ps(self, placement: Ints) -> int | None:
         """The step time in ps."""
-        step_ps = self._step(*self._rooms.room.step, placement)
+        step_ps = self._evaluate(*self._rooms.room.step, placement, NEVER)
         return step_ps if step_ps >= 0 else None
 
     def cost(self, placement: Ints, limit_ps: int | None = None) -> Cost | Literal["worse"] | None:
@@ -209,14 +198,12 @@ class PlacementEvaluator:
 
     def costs(self, placements: list[Ints]) -> list[Cost | None]:
         """``cost`` of each, in few calls of a kernel: threads beside this one need not wait."""
-        if self._hosts is not None:
-            return [self._whole(placement) for placement in placements]
         room, costs = self._rooms.room, list[Cost | None]()
         for at in range(0, len(placements), AT_ONCE):
             rows = np.stack(placements[at : at + AT_ONCE])
             row, steps, proven = np.empty((3, max(rows.shape)), np.int64)
             steps, proven = steps[: len(rows)], proven[: len(rows)]
-            self._judged_each(*room.judged, rows.reshape(-1), row, steps, proven)
+            evaluate_each(*room.judged, rows.reshape(-1), row, steps, proven)  # type: ignore[arg-type]
             kept = rows.astype(self._kept)
             answers = zip(placements[at:], steps.tolist(), proven.tolist(), kept, strict=False)
             for placement, step_ps, fits, of_row in answers:
@@ -224,13 +211,10 @@ class PlacementEvaluator:
                     peaks_of = partial(self._peaks, of_row.copy(), step_ps)
                     costs.append(Cost.fitting(step_ps, peaks_of))
                 else:
-                    costs.append(self._whole(placement))
+                    cost = self.cost(placement)
+                    assert cost != "worse"  # than no limit
+                    costs.append(cost)
         return costs
-
-    def _whole(self, placement: Ints) -> Cost | None:
-        cost = self.cost(placement)
-        assert cost != "worse"  # than no limit
-        return cost
 
     def _run(self, room: _Room, placement: Ints, limit_ps: int | None) -> int:
         """The step time in ps, or what went wrong: with a record (of nobody as yet) where one may
@@ -238,23 +222,21 @@ class PlacementEvaluator:
         """
         if room.soon > 0:
             room.soon, room.latest = room.soon - 1, None
-            return self._recorded(*room.recorded, placement)
+            return self._evaluate(*room.recorded, placement, NEVER)
         if limit_ps is None:
-            if self._always_fits:
-                return self._step(*room.step, placement)
-            return self._judged(*room.judged, placement)
+            tables = room.step if self._always_fits else room.fitted
+            return self._evaluate(*tables, placement, NEVER)
         if not room.tails_known:
             fill_tails(self.problem.columns, self.graph, room.bounds.columns.tail)
             room.tails_known = True
-        limit = limit_instant(self.problem.columns, limit_ps)
-        return self._limited(*room.limited, placement, limit)
+        return self._evaluate(*room.limited, placement, limit_of(limit_ps))
 
     def _peaks(self, kept: Ints, step_ps: int) -> tuple[int, ...]:
         """The peaks of a placement that takes ``step_ps``, as ``cost`` kept it."""
         room, placement = self._rooms.room, kept.astype(np.int64)
         room.soon = SOON
         if room.latest is not kept:
-            self._recorded(*room.recorded, placement)
+            self._evaluate(*room.recorded, placement, NEVER)
             room.latest = kept
         words = self.problem.words, self.sizes.words, room.record.words, room.events.words
         if fill_peaks(*words, placement, room.peaks, step_ps) < 0:
@@ -274,7 +256,7 @@ class PlacementEvaluator:
         """Start and finish of every op in ps."""
         room = self._rooms.room
         room.latest = None
-        if self._recorded(*room.recorded, placement) < 0:
+        if self._evaluate(*room.recorded, placement, NEVER) < 0:
             return None
         return room.record.columns.start.copy(), room.record.columns.finish.copy()
 
@@ -282,9 +264,7 @@ class PlacementEvaluator:
         """Room and kernels for moves from one placement to the next, not for several threads; None
         where ops run in program order: what moves shifts all that comes after it there.
         """
-        if self.problem.columns.program:
-            return None
-        return Moves(self.problem)
+        return Moves(self.problem) if self._hosts is None else None
 
 
 def evaluator_of(
@@ -295,11 +275,11 @@ def evaluator_of(
     """
     if slows(prepared.cluster):
         return None
-    program, threads = policy == "program", threads_of(prepared)
-    in_order = program or threads is not None
-    if policy not in ("fifo", "program") or (in_order and not in_file_order(prepared)):
+    program = policy == "program"
+    threads = threads_of(prepared, program)
+    if policy not in ("fifo", "program") or (threads is not None and not in_file_order(prepared)):
         return None
-    problem = placement_problem(prepared, program, threads)
+    problem = placement_problem(prepared, threads)
     if problem is None:
         return None
     return PlacementEvaluator(prepared, problem, in_full, threads, program)

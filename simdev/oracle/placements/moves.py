@@ -1,6 +1,6 @@
 """Exact re-simulation of a placement in which a few ops have moved.
 
-The base run leaves snapshots of its state (snapshots.py), evenly spaced in ops taken up. A run of a
+The base run leaves snapshots of its state evenly spaced in ops taken up. A run of a
 move restarts at the last one before anything that it can change. At every later one it is compared
 with the base: where the moved ops are done, the same ops are taken and pending, and every instant
 that still matters differs by one and the same shift, the rest of the run is the base's rest,
@@ -16,10 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ground.jit import Table, bare, jit, jitable, opener
-from ...nouns.taskgraph import Ints
+from ...nouns.taskgraph import Ints, Rows
 from ..cost import TOO_LONG, WORSE
-from ..heap import FAULT, LAST, LATE, NOBODY, SIZE, TAKEN, now, take
-from .bounds import (
+from ..heap import CELLS as KEPT
+from ..heap import FAULT, LAST, LATE, NOBODY, SIZE, TAKEN, now, ps_of, send, take
+from .judging import (
     ALL,
     LEAST,
     LIMIT,
@@ -29,13 +30,13 @@ from .bounds import (
     begin_bounds,
     bounds_for,
     is_exceeded,
-    limit_instant,
+    lasting,
+    limit_of,
     open_bounds,
     tail_of,
 )
-from .problem import MULTICAST, PlacementProblem, Work, work_for
-from .sending import send
-from .step import clear, happen, is_valid, open_problem, open_work
+from .problem import MULTICAST, PlacementProblem, Work, open_problem, open_work, work_for
+from .step import clear, happen, is_valid
 
 # Snapshots of a base run, from which moves are simulated.
 # A move first matters when a moved op would be taken up, here or there, or when one of its
@@ -48,7 +49,7 @@ SNAPSHOTS = 24
 SAVED, FIRST, TAKEN_UP = range(3)
 # Cells of a snapshot: those of Work, then the instant of the key in hand, and the last finish until
 # the next snapshot and from here on.
-NOW, NEXT, REST, CELLS = range(FAULT + 1, FAULT + 5)
+NOW, NEXT, REST, CELLS = range(KEPT, KEPT + 4)
 
 
 class Base(NamedTuple):
@@ -87,47 +88,48 @@ def base_for(problem: PlacementProblem) -> Base:
 
 
 def reads_of(problem: PlacementProblem) -> tuple[Ints, Ints, Ints]:
-    """What each op reads, as CSR: producers and tensors."""
-    readers = np.diff(problem.consumer_ptr)
-    tensor = np.repeat(np.arange(problem.tensors, dtype=np.int64), readers)
+    """The reads of each op, as CSR: producers and tensors."""
+    tensor = Rows(problem.consumer_ptr, problem.consumer).owners()
     producer = np.repeat(np.arange(problem.ops, dtype=np.int64), np.diff(problem.tensor_ptr))
-    order = np.argsort(problem.consumer, kind="stable")
-    ends = np.cumsum(problem.waits, dtype=np.int64)
-    tensors = tensor[order]
-    return np.concatenate(([0], ends)).astype(np.int64), producer[tensors], tensors
+    reads = Rows.of_pairs(problem.consumer, tensor, problem.ops)
+    return reads.ptr, producer[reads.ids], reads.ids
 
 
 @jitable
-def copy(count: int, source: Ints, begin: int, target: Ints, at: int) -> None:
-    """Copy some of a column (kernels take no slices, see jit.py)."""
+def copy(count: int, column: Ints, kept: Ints, at: int, saving: bool) -> None:
+    """Copy the beginning of a column to a snapshot that begins at ``at``, or back (kernels take no
+    slices, see jit.py).
+    """
     for i in range(count):
-        target[at + i] = source[begin + i]
+        if saving:
+            kept[at + i] = column[i]
+        else:
+            column[i] = kept[at + i]
+
+
+@jitable
+def copy_all(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int, saving: bool) -> None:
+    """Write the state to a snapshot, or read it."""
+    copy(KEPT, w.cell, b.cell, row * CELLS, saving)
+    copy(p.ops, w.missing, b.missing, row * p.ops, saving)
+    copy(p.ops, w.when, b.when, row * p.ops, saving)
+    copy(p.queues, w.free, b.free, row * p.queues, saving)
+    copy(p.devices, w.line_end, b.line_end, row * p.devices, saving)
+    copy(p.devices, least.rest, b.rest, row * p.devices, saving)
+    copy(w.cell[SIZE], w.heap, b.heap, row * (p.ops + p.devices + 2), saving)
 
 
 @jitable
 def save(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int) -> None:
     """Write the state to a snapshot."""
-    copy(p.ops, w.missing, 0, b.missing, row * p.ops)
-    copy(p.ops, w.when, 0, b.when, row * p.ops)
-    copy(p.queues, w.free, 0, b.free, row * p.queues)
-    copy(p.devices, w.line_end, 0, b.line_end, row * p.devices)
-    copy(p.devices, least.rest, 0, b.rest, row * p.devices)
-    copy(w.cell[SIZE], w.heap, 0, b.heap, row * (p.ops + p.devices + 2))
-    at = row * CELLS
-    copy(FAULT + 1, w.cell, 0, b.cell, at)
-    b.cell[at + NOW], b.cell[at + NEXT] = now(w), 0
+    copy_all(p, w, least, b, row, True)
+    b.cell[row * CELLS + NOW], b.cell[row * CELLS + NEXT] = now(w), 0
 
 
 @jitable
 def restore(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int) -> int:
     """Read the state of a snapshot; returns the last finish before it."""
-    copy(p.ops, b.missing, row * p.ops, w.missing, 0)
-    copy(p.ops, b.when, row * p.ops, w.when, 0)
-    copy(p.queues, b.free, row * p.queues, w.free, 0)
-    copy(p.devices, b.line_end, row * p.devices, w.line_end, 0)
-    copy(p.devices, b.rest, row * p.devices, least.rest, 0)
-    copy(FAULT + 1, b.cell, row * CELLS, w.cell, 0)
-    copy(w.cell[SIZE], b.heap, row * (p.ops + p.devices + 2), w.heap, 0)
+    copy_all(p, w, least, b, row, False)
     last = 0
     for k in range(row):
         last = max(last, b.cell[k * CELLS + NEXT])
@@ -148,7 +150,7 @@ def same_rest(p: PlacementProblem, w: Work, b: Base, row: int, moved: Ints) -> b
     """Whether the moved ops are done, and the state is that of the snapshot, shifted in time."""
     instant, before = now(w), b.cell[row * CELLS + NOW]
     shift = instant - before
-    if shift & ((1 << p.round_bits) - 1):
+    if shift & ((1 << w.bits) - 1):
         return False
     if not are_done(w, moved):
         return False
@@ -194,7 +196,8 @@ def wait(
             waits += 1
         else:
             route = source * p.devices + device
-            ready = max(ready, send(p, w, b.tensor[e], route, b.finish[producer])[2])
+            length = lasting(p, b.tensor[e], route)
+            ready = max(ready, send(w, p, None, route, length, b.finish[producer])[2])
     missing[at + op], when[at + op] = waits, ready
 
 
@@ -353,7 +356,7 @@ def record_base(
     for k in range(b.rows[SAVED] - 1, -1, -1):
         rest = max(rest, b.cell[k * CELLS + NEXT])
         b.cell[k * CELLS + REST] = rest
-    return TOO_LONG if w.cell[FAULT] else rest >> p.round_bits
+    return TOO_LONG if w.cell[FAULT] else ps_of(w, rest)
 
 
 @jitable
@@ -376,7 +379,8 @@ def last_finish(
     move_rest(p, least.rest, 0, moved, before, placement[moved[0]])
     for device in range(p.devices):
         if least.rest[device]:  # else nothing waits for the gap after the last op
-            least.cell[LEAST] = max(least.cell[LEAST], w.free[device] + least.rest[device])
+            least_ps = ps_of(w, w.free[device]) + least.rest[device]
+            least.cell[LEAST] = max(least.cell[LEAST], least_ps)
     while not is_exceeded(least):
         entry, finish = advance(p, w, least, placement, taken)
         if entry == NOBODY:
@@ -407,8 +411,8 @@ def replay(
     limit: int,
 ) -> int:
     """The step time in ps of the base placement with the ops ``members`` on another device
-    (``devices`` is restored); TOO_LONG where lowering has to answer, WORSE where it reaches the
-    instant ``limit`` (see ``limit_instant``), unless it is the base's but for a shift.
+    (``devices`` is restored); TOO_LONG where lowering has to answer, WORSE where it exceeds
+    ``limit`` ps, unless it is the base's but for a shift.
 
     ``rows[FIRST]`` of the base is left at the snapshot from which it was simulated.
     """
@@ -427,7 +431,7 @@ def replay(
         placement[members[k]] = before
     if w.cell[FAULT]:
         return TOO_LONG
-    return last if last == WORSE else last >> p.round_bits
+    return last if last == WORSE else ps_of(w, last)
 
 
 class Moves:
@@ -446,8 +450,7 @@ class Moves:
         """The step time in ps of the base placement with these ops on another device; WORSE, or the
         time, where it is longer than ``limit_ps``.
         """
-        limit = limit_instant(self.problem.columns, limit_ps)
-        step_ps = replay(*self._words, placement, members, device, limit)
+        step_ps = replay(*self._words, placement, members, device, limit_of(limit_ps))
         return None if step_ps == TOO_LONG else step_ps
 
     def rebase(self, placement: Ints, members: Ints | None = None, before: int = 0) -> int | None:

@@ -1,9 +1,5 @@
 """A graph on a cluster as the columns that the kernels of placements read: prepared once, asked for
-many placements.
-
-Instants are written as one integer, ``ps << round_bits | round``: the pairs (instant, round) of the
-execution contract, in their order. Durations are shifted likewise, so that adding one is an
-addition.
+many placements. A route is ``source * devices + destination``, a read an op that reads a tensor.
 """
 
 from __future__ import annotations
@@ -12,90 +8,90 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...ground.jit import opener
 from ...ground.units import transmission_ps
 from ...lowering import Prepared
 from ...nouns.cluster import Cluster
+from ...nouns.structure import hands_out_parameters
 from ...nouns.taskgraph import Ints
-from ..heap import FAULT, KEY_BITS, horizon_of
-from ..routing import Segments, rates_of, route_columns, segments_of
-from ..threads import Threads, most_of_dispatches
+from ..cluster import Segments, Threads, most_of_dispatches, rates_of, routes_of, segments_of
+from ..heap import CELLS, KEY_BITS, horizon_of
 
-ONCE, PER_CONSUMER, MULTICAST = 0, 1, 2
-NOTHING, PAIRS, SEVERAL = range(3)  # queues that every transfer holds: none; one or two; others
-MODES = {"once-per-device": ONCE, "per-consumer": PER_CONSUMER, "multicast": MULTICAST}
+ONCE, PER_CONSUMER, MULTICAST = range(3)
+TRANSFERS = ("once-per-device", "per-consumer", "multicast")
+NONE = -1
 
 
 class PlacementProblem(NamedTuple):
-    """Columns by op, by tensor that is read, by route (``source * devices + destination``) and by
-    device.
-    """
+    """Columns by op, by tensor that is read, by route and by device; times in ps."""
 
     ops: int
     tensors: int  # that are read
     root_count: int
     devices: int
     queues: int
-    mode: int
-    round_bits: int
+    mode: int  # of transfers: ONCE, PER_CONSUMER or MULTICAST
+    round_bits: int  # bits of an instant for its round
     duration: Ints  # by op and device, -1 where no cost is known, or a host refuses it
     device_gap: Ints
-    waits: Ints  # reads of each op: what it waits for
-    tensor_ptr: Ints  # tensors of each op that are read
-    read_ptr: Ints  # reads of all these together
-    consumer_ptr: Ints  # ops that read each tensor
+    waits: Ints  # by op: how many reads it waits for
+    tensor_ptr: Ints  # by op: its first tensor that is read
+    read_ptr: Ints  # by op: the first read of its tensors
+    consumer_ptr: Ints  # CSR: the ops that read each tensor
     consumer: Ints
-    sending: Ints  # by tensor and class of bandwidth
+    sending: Ints  # by tensor and class of bandwidth: how long a transfer sends
     classes: int
-    route_class: Ints  # class of bandwidth; -1 where no route in one piece joins the devices
+    route_class: Ints  # the columns of cluster.Routes
     route_held: Ints
     route_lag: Ints
     route_gap: Ints
-    queue_ptr: Ints  # queues that a transfer over each route holds
+    queue_ptr: Ints
     queue: Ints
-    holding: int  # NOTHING, PAIRS or SEVERAL
-    pair: Ints  # by route, for PAIRS: its two queues, or its one twice
+    holding: int
+    pair: Ints
     roots: Ints  # ops that wait for nothing
-    leader: Ints  # first op of each op's colocation group, itself without one
-    all_routes: int
+    leader: Ints  # by op: the first op of its colocation group, itself without one
+    all_routes: int  # whether a route joins any two devices that run ops
     anywhere: int  # whether every op may stand on every device, whatever others do
-    program: int  # whether devices (those with a host at least) run their ops in file order
+    dispatch: Ints  # by op and device: how long its dispatch takes (without hosts: none)
+    launches: Ints  # by op and device
 
 
 class Work(NamedTuple):
-    """What one evaluation writes; made once for each thread. The first columns are a heap's."""
+    """Room that one evaluation writes to, made once for each thread; up to ``free`` a heap's."""
 
     id_bits: int
     horizon: int
+    bits: int
+    first: int
     cell: Ints
     heap: Ints
     missing: Ints
     when: Ints
     line_end: Ints
-    free: Ints  # by queue: when it is free again
+    free: Ints
     arrival: Ints  # by device: when the tensor in hand is there
     targets: Ints  # devices to which the tensor in hand goes
-    behind: Ints  # in program order, the next op on the same device
 
 
 class Record(NamedTuple):
-    """When everything happened, in ps.
+    """When everything happened, in ps."""
 
-    By op, by read (an op that reads a tensor from another device), by device.
-    """
-
-    start: Ints
+    start: Ints  # by op
     finish: Ints
-    sent: Ints
+    sent: Ints  # by read from another device: start and finish of its transfer
     received: Ints
-    sent_to: Ints
+    sent_to: Ints  # by device: of the tensor in hand
     received_by: Ints
 
 
+open_problem, open_work, open_record = opener(PlacementProblem), opener(Work), opener(Record)
+
+
 def placement_problem(
-    prepared: Prepared, program: bool = False, threads: Threads | None = None
+    prepared: Prepared, threads: Threads | None = None
 ) -> PlacementProblem | None:
-    """The columns, for ops served as they become ready or in ``program`` order; ``threads`` are
-    those of the cluster's hosts.
+    """The columns; ``threads`` are those of the cluster's hosts.
 
     None where the kernels cannot answer: a memory model whose buffers live until consumers
     elsewhere have finished; collectives, which hold several devices; shared queues; routes in
@@ -108,44 +104,44 @@ def placement_problem(
     bits = _round_bits(prepared, segments, threads)
     if bits < 0 or _most_bytes(prepared).bit_length() > KEY_BITS:
         return None
-    rates, routes = rates_of(segments), route_columns(segments, bits)
+    rates, routes = rates_of(segments), routes_of(segments)
     sending = [[transmission_ps(size, rate) for rate in rates] for size in reads.bytes.tolist()]
     waits = np.array([len(pairs) for pairs in graph.reads], np.int64)
     roots = np.flatnonzero(waits == 0)
-    duration, leader = _durations(prepared, bits, threads), _leaders(prepared)
+    duration, leader = _durations(prepared, threads), _leaders(prepared)
     first = np.searchsorted(reads.producer, np.arange(len(graph.ops) + 1)).astype(np.int64)
-    all_routes = _all_joined(cluster, routes[0])
+    all_routes = _all_joined(cluster, routes.route_class)
+    hosted = (prepared.host_ps, prepared.launches) if threads is not None else (roots[:0],) * 2
     columns = (
         len(waits),
         len(reads.bytes),
         len(roots),
         devices,
-        int(routes[-1].max(initial=devices - 1)) + 1,
-        MODES[cluster.transfer],
+        int(routes.queue.max(initial=devices - 1)) + 1,
+        TRANSFERS.index(cluster.transfer),
         bits,
         duration.reshape(-1),
-        prepared.gap_ps << bits,
+        prepared.gap_ps,
         waits,
         first,
         reads.consumers.ptr[first],
         reads.consumers.ptr,
         reads.consumers.ids,
-        (np.array(sending, np.int64) << bits).reshape(-1),
+        np.array(sending, np.int64).reshape(-1),
         len(rates),
         *routes,
-        *_held_queues(segments),
         roots,
         leader,
         int(all_routes),
         int(all_routes and _is_free(duration, leader)),
-        int(program or threads is not None),
+        *(column.reshape(-1) for column in hosted),
     )
     return PlacementProblem._make(columns)
 
 
-def _durations(prepared: Prepared, bits: int, threads: Threads | None) -> Ints:
-    """By op and device, -1 where it cannot run."""
-    duration = np.where(prepared.duration < 0, -1, prepared.duration << bits)
+def _durations(prepared: Prepared, threads: Threads | None) -> Ints:
+    """Ps by op and device, -1 where it cannot run."""
+    duration = np.maximum(prepared.duration, -1)
     if threads is not None:  # lowering refuses an op that blocks where its step is captured
         duration[np.ix_(prepared.blocks, threads.captured >= 0)] = -1
     return duration
@@ -156,18 +152,6 @@ def _is_covered(prepared: Prepared) -> bool:
     if prepared.memory.model != "full" or prepared.rings or prepared.fabric.shares_rates:
         return False
     return not any(device.staging for device in prepared.cluster.devices)
-
-
-def _held_queues(segments: Segments) -> tuple[int, Ints]:
-    """How many queues transfers hold, and those of each route where they are one or two."""
-    held = [tuple(segment.resources) if segment is not None else None for segment in segments]
-    sizes = {len(queues) for queues in held if queues is not None}
-    if sizes <= {0}:
-        return NOTHING, np.zeros(0, np.int64)
-    if not sizes <= {1, 2}:
-        return SEVERAL, np.zeros(0, np.int64)
-    pairs = [(0, 0) if queues is None else (queues[0], queues[-1]) for queues in held]
-    return PAIRS, np.array(pairs, np.int64).reshape(-1)
 
 
 def _all_joined(cluster: Cluster, route_class: Ints) -> bool:
@@ -250,9 +234,9 @@ def work_for(problem: PlacementProblem) -> Work:
     ops, devices, id_bits = problem.ops, problem.devices, (2 * problem.ops).bit_length()
     # On the heap an op stands at most once, ready or next in its device's line; drop_top looks at
     # one key beyond the last.
-    room = (FAULT + 1, ops + devices + 2, ops, ops, devices, problem.queues, devices, devices + 1)
-    columns = (np.empty(size, np.int64) for size in (*room, ops if problem.program else 0))
-    return Work(id_bits, horizon_of(id_bits), *columns)
+    sizes = (CELLS, ops + devices + 2, ops, ops, devices, problem.queues, devices, devices + 1)
+    columns = (np.empty(size, np.int64) for size in sizes)
+    return Work(id_bits, horizon_of(id_bits), problem.round_bits, 0, *columns)
 
 
 def record_for(problem: PlacementProblem) -> Record:
@@ -260,3 +244,60 @@ def record_for(problem: PlacementProblem) -> Record:
     ops, reads, devices = problem.ops, len(problem.consumer), problem.devices
     sizes = (ops, ops, reads, reads, devices, devices)
     return Record(*(np.empty(size, np.int64) for size in sizes))
+
+
+class Sizes(NamedTuple):
+    """Bytes of ops and tensors on a device.
+
+    A tensor and its views are one group, whose buffer is written down at its last tensor that is
+    read.
+    """
+
+    persistent: Ints  # by op: throughout
+    running: Ints  # by op: while it runs
+    held: Ints  # by tensor: at its producer
+    group: Ints  # by tensor: its number of a group; NONE: a tensor without views
+    sent: Ints  # by tensor: a copy of it
+    holder: Ints  # by tensor: the op that lets it go when no reader does (NONE: its last reader)
+    reserved: Ints  # by device: whatever runs there
+
+
+open_sizes = opener(Sizes)
+
+
+def sizes_of(prepared: Prepared) -> Sizes:
+    """The sizes of a prepared graph."""
+    ops, reads, rounded = prepared.graph.ops, prepared.reads, prepared.memory.rounded
+    pairs = list(zip(reads.producer.tolist(), reads.output.tolist(), strict=True))
+    # A view is its tensor's buffer; a control input (output -1) is a buffer of no bytes.
+    bases = [
+        (p, k) if k < 0 or (view := ops[p].outputs[k].view_of) is None else (p, view)
+        for p, k in pairs
+    ]
+    last = {base: row for row, base in enumerate(bases)}
+    viewed = dict.fromkeys(base for base, pair in zip(bases, pairs, strict=True) if base != pair)
+    rows = {base: row for row, base in enumerate(viewed)}
+    shared = [hands_out_parameters(op) for op in ops]
+    # What nobody reads is freed when its op finishes: it counts as what the op needs to run.
+    running = [
+        rounded(op.workspace_bytes)
+        + sum(
+            rounded(tensor.bytes)
+            for k, tensor in enumerate(op.outputs)
+            if not shared[i] and tensor.view_of is None and (i, k) not in last
+        )
+        for i, op in enumerate(ops)
+    ]
+    held = np.zeros(len(bases), np.int64)
+    for (p, k), row in last.items():
+        held[row] = rounded(ops[p].outputs[k].bytes) if k >= 0 and not shared[p] else 0
+    columns = (
+        [sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes))) for op in ops],
+        running,
+        held,
+        [rows.get(base, NONE) for base in bases],
+        list(map(rounded, reads.bytes.tolist())),
+        [prepared.holders.get(pair, NONE) for pair in pairs],
+        list(map(sum, prepared.reserves)),
+    )
+    return Sizes(*(np.array(column, np.int64) for column in columns))

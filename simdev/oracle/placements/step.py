@@ -3,27 +3,210 @@ built.
 
 start = max(ready, when its queues are free), applied in the order of ready numbers. An op comes up
 when it is ready, its transfers when it finishes (they are ready together, numbered by producer,
-then output, then destination); one heap ordered by (instant and round, op) holds both. Entries
-``op`` are ready ops, entries ``ops + op`` finished producers: the two never share a queue, so their
-mutual order is free. Under program order an op also waits for the one before it on its device: then
+then output, then destination); one heap ordered by (instant, op) holds both. Entries ``op`` are
+ready ops, entries ``ops + op`` finished producers: the two never share a queue, so their mutual
+order is free. Under program order an op also waits for the one before it on its device: then
 nothing is left for its queue to decide. So it is on a device with a host, whose thread dispatches
-in program order (hosts.py).
+in program order (cluster.py).
+
+Everywhere ``p`` is the problem and ``w`` the work of an evaluation; a record ``r``, hosts ``h``,
+bounds and totals ``m`` are None where an evaluation does without.
 """
 
 from __future__ import annotations
 
-from ...ground.jit import bare, jit, jitable, opener
+from ...ground.jit import bare, jit, jitable, lowest
+from ...lowering.transfer import destinations
 from ...nouns.taskgraph import Ints
 from .. import heap
+from ..cluster import (
+    Hosts,
+    begin_dispatches,
+    clear_hosts,
+    go_on,
+    may_wait,
+    open_hosts,
+    put_dispatch,
+    stand_behind,
+)
 from ..cost import FAULT, TOO_LONG, WORSE
-from ..heap import LATE, NOBODY, TAKEN, after, later, next_to_send, release, take, wait_to_send
-from .bounds import NEVER, Bounds, begin_bounds, is_exceeded, open_bounds, start_op
-from .hosts import WAITS, Hosts, begin, dispatch, open_hosts
-from .problem import PlacementProblem, Record, Work
-from .sending import send_all
-from .totals import PROVEN, Totals, begin_totals, end_totals, open_totals
+from ..heap import (
+    LATE,
+    NOBODY,
+    TAKEN,
+    after,
+    later,
+    next_to_send,
+    ps_of,
+    push,
+    release,
+    send,
+    serve,
+    take,
+    wait_to_send,
+)
+from .judging import (
+    NEVER,
+    PROVEN,
+    Bounds,
+    Totals,
+    arrive,
+    begin_bounds,
+    begin_totals,
+    bound,
+    end_totals,
+    is_exceeded,
+    lasting,
+    open_bounds,
+    open_totals,
+)
+from .problem import (
+    MULTICAST,
+    PER_CONSUMER,
+    PlacementProblem,
+    Record,
+    Work,
+    open_problem,
+    open_record,
+    open_work,
+)
 
-open_problem, open_work, open_record = opener(PlacementProblem), opener(Work), opener(Record)
+jitable(destinations)
+BITS = 62  # devices that an integer has a bit for
+
+
+# What a finished producer sends, in the order of the execution contract: by tensor, then by
+# destination.
+
+
+@jitable
+def few_destinations(
+    consumers: Ints, begin: int, end: int, placement: Ints, source: int, targets: Ints
+) -> int:
+    """``destinations`` where every device has a bit: nothing is sorted, so no branch is a guess."""
+    devices, count = 0, 0
+    for e in range(begin, end):
+        devices |= 1 << placement[consumers[e]]
+    devices &= ~(1 << source)
+    while devices:
+        targets[count] = lowest(devices)
+        devices &= devices - 1
+        count += 1
+    return count
+
+
+@jitable
+def multicast(
+    p: PlacementProblem, w: Work, tensor: int, source: int, now: int, count: int
+) -> tuple[int, int, int]:
+    """One transfer to the first ``count`` targets: every queue, the smallest bandwidth, the largest
+    latency and gap.
+    """
+    start, sending, held, lag, gap = now, 0, 0, 0, 0
+    for k in range(count):
+        route = source * p.devices + w.targets[k]
+        for e in range(p.queue_ptr[route], p.queue_ptr[route + 1]):
+            start = max(start, w.free[p.queue[e]])
+        sending = max(sending, p.sending[tensor * p.classes + p.route_class[route]])
+        held = max(held, p.route_held[route])
+        lag, gap = max(lag, p.route_lag[route]), max(gap, p.route_gap[route])
+    finish = after(w, start, sending + held)
+    free = later(w, finish, gap)
+    for k in range(count):
+        route = source * p.devices + w.targets[k]
+        for e in range(p.queue_ptr[route], p.queue_ptr[route + 1]):
+            w.free[p.queue[e]] = free
+    return start, finish, later(w, finish, lag)
+
+
+@jitable
+def send_for(
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    m: Totals | None,
+    e: int,
+    tensor: int,
+    source: int,
+    device: int,
+    now: int,
+) -> None:
+    """A transfer to a device for the one read ``e``."""
+    arrive(m, tensor, device)
+    route = source * p.devices + device
+    start, finish, arrival, _ = send(w, p, None, route, lasting(p, tensor, route), now)
+    if r is not None:
+        r.sent[e], r.received[e] = ps_of(w, start), ps_of(w, finish)
+    release(w, p.consumer[e], arrival)
+
+
+@jitable
+def send_shared(
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    m: Totals | None,
+    placement: Ints,
+    tensor: int,
+    source: int,
+    now: int,
+    count: int,
+) -> None:
+    """A transfer to each of ``count`` targets, or one to all, that serves all reads there."""
+    start, finish, arrival = 0, 0, 0
+    if p.mode == MULTICAST:
+        start, finish, arrival = multicast(p, w, tensor, source, now, count)
+    for k in range(count):
+        device = w.targets[k]
+        if p.mode != MULTICAST:
+            route = source * p.devices + device
+            length = lasting(p, tensor, route)
+            start, finish, arrival, _ = send(w, p, None, route, length, now)
+        w.arrival[device] = arrival
+        arrive(m, tensor, device)
+        if r is not None:
+            r.sent_to[device], r.received_by[device] = ps_of(w, start), ps_of(w, finish)
+    for e in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):
+        device = placement[p.consumer[e]]
+        if device != source:
+            if r is not None:
+                r.sent[e], r.received[e] = r.sent_to[device], r.received_by[device]
+            release(w, p.consumer[e], w.arrival[device])
+
+
+@jitable
+def send_all(
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    m: Totals | None,
+    placement: Ints,
+    op: int,
+    now: int,
+) -> None:
+    """The transfers of an op that has finished."""
+    source = placement[op]
+    for tensor in range(p.tensor_ptr[op], p.tensor_ptr[op + 1]):
+        begin, end = p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]
+        if end == begin + 1:  # most tensors have one reader, and every mode is the same for it
+            device = placement[p.consumer[begin]]
+            if device != source:
+                send_for(p, w, r, m, begin, tensor, source, device, now)
+            continue
+        if p.devices <= BITS:
+            count = few_destinations(p.consumer, begin, end, placement, source, w.targets)
+        else:
+            count = destinations(p.consumer, begin, end, placement, source, w.targets)
+        if count and p.mode != PER_CONSUMER:
+            send_shared(p, w, r, m, placement, tensor, source, now, count)
+            continue
+        for k in range(count):
+            for e in range(begin, end):
+                if placement[p.consumer[e]] == w.targets[k]:
+                    send_for(p, w, r, m, e, tensor, source, w.targets[k], now)
+
+
+# Everything that happens.
 
 
 @jitable
@@ -42,27 +225,21 @@ def compute(
     Its consumers on the device need no transfer.
     """
     device = placement[op]
-    inverse = ~((1 << p.round_bits) - 1)
-    start, length = max(now, w.free[device]), p.duration[op * p.devices + device]
-    finish = after(start, length, inverse)
-    w.free[device] = later(finish, p.device_gap[device], inverse) if length > 0 else finish
+    length = p.duration[op * p.devices + device]
+    start, finish = serve(w, device, now, length, p.device_gap[device])
     w.missing[op] = TAKEN
     if bounds is not None:
-        start_op(bounds, op, device, start, length, finish)
+        bound(w, bounds, op, device, start, finish, length)
     if r is not None:
-        r.start[op], r.finish[op] = start >> p.round_bits, finish >> p.round_bits
+        r.start[op], r.finish[op] = ps_of(w, start), ps_of(w, finish)
     away = False
     for e in range(p.read_ptr[op], p.read_ptr[op + 1]):
         if placement[p.consumer[e]] == device:
             release(w, p.consumer[e], finish)
         else:
             away = True
-    if p.program and w.behind[op] != NOBODY:
-        release(w, w.behind[op], finish)
-    if h is not None and h.cell[WAITS]:
-        h.finish[op] = finish
-        if h.thread[device] != NOBODY:
-            dispatch(p, w, h, placement, h.thread[device])
+    if h is not None:
+        go_on(w, h, op, device, finish)
     # Readers here are released at once, all others when the transfers are booked: in their order,
     # where they wait for each other.
     if away and p.queues > p.devices:
@@ -84,17 +261,38 @@ def clear(p: PlacementProblem, w: Work) -> None:
 
 
 @jitable
-def line_up(p: PlacementProblem, w: Work, placement: Ints) -> None:
-    """Under program order every op waits for the one before it on its device."""
+def line_up(p: PlacementProblem, w: Work, h: Hosts, placement: Ints, waits: bool) -> None:
+    """Every op has its dispatch, in program order, and waits for the op before it where its device
+    runs them in order (once: ``waits`` is the second time).
+    """
+    clear_hosts(h, waits)
+    entry = 0
     for op in range(p.ops):
         device = placement[op]
-        before = w.line_end[device]
-        w.behind[op], w.line_end[device] = NOBODY, op
-        if before != NOBODY:
-            w.behind[before] = op
-            w.missing[op] += 1
+        if not waits:
+            h.behind[op] = NOBODY
+            if h.in_order[device]:
+                stand_behind(w, h, op, device)
+        if h.threads:
+            at, blocks = op * p.devices + device, h.blocks[op]
+            length, launches = p.dispatch[at], p.launches[at]
+            entry = put_dispatch(w, h, entry, op, device, length, launches, blocks, waits)
     for device in range(p.devices):
         w.line_end[device] = NOBODY
+
+
+@jitable
+def begin(p: PlacementProblem, w: Work, h: Hosts, placement: Ints) -> None:
+    """Ops wait for their dispatches, and threads begin."""
+    line_up(p, w, h, placement, False)
+    if may_wait(h):
+        line_up(p, w, h, placement, True)
+        begin_dispatches(w, h)
+        return
+    for k in range(p.root_count):  # an op that waits for its dispatch alone
+        root = p.roots[k]
+        if w.missing[root] == 0 and w.when[root] > 0:
+            push(w, w.when[root], root)
 
 
 @jitable
@@ -132,7 +330,7 @@ def run(
     m: Totals | None,
     placement: Ints,
 ) -> int:
-    """The step time in ps of a placement (device by op; valid); with a record, also when everything
+    """The step time in ps of a valid placement (device by op); with a record, also when everything
     happened.
 
     An op finishes after every release that it waits for, so the last finish of an op is the step
@@ -143,8 +341,6 @@ def run(
     clear(p, w)
     if h is not None:
         begin(p, w, h, placement)
-    elif p.program:
-        line_up(p, w, placement)
     roots = 0
     while True:
         if roots < p.root_count:  # ready in the first round, taken up in the order of their ids
@@ -155,7 +351,7 @@ def run(
         else:
             key = take(w)
         if key == LATE:
-            return TOO_LONG if w.cell[heap.FAULT] else last >> p.round_bits
+            return TOO_LONG if w.cell[heap.FAULT] else ps_of(w, last)
         last = max(last, happen(p, w, r, h, bounds, m, placement, key))
         if bounds is not None and is_exceeded(bounds):
             return TOO_LONG if w.cell[heap.FAULT] else WORSE
@@ -187,113 +383,74 @@ def is_valid(p: PlacementProblem, placement: Ints) -> bool:
 
 
 @jitable
-def run_valid(p: PlacementProblem, w: Work, h: Hosts | None, placement: Ints) -> int:
-    """The step time in ps of a placement, or FAULT or TOO_LONG."""
-    return run(p, w, None, h, None, None, placement) if is_valid(p, placement) else FAULT
-
-
-@jitable
-def run_judged(
+def run_valid(
     p: PlacementProblem,
     w: Work,
     r: Record | None,
     h: Hosts | None,
     bounds: Bounds | None,
-    m: Totals,
+    m: Totals | None,
     placement: Ints,
     limit: int,
 ) -> int:
-    """``run_valid``, with bounds up to the instant ``limit`` (see ``limit_instant``), or WORSE;
+    """``run``, or FAULT for a placement that cannot be; with bounds up to ``limit`` ps, or WORSE;
     ``m`` tells whether totals prove that it fits.
     """
     if not is_valid(p, placement):
         return FAULT
     if bounds is not None:
         begin_bounds(p, bounds, placement, limit)
-    begin_totals(p, m, placement)
+    if m is not None:
+        begin_totals(p, m, placement)
     step_ps = run(p, w, r, h, bounds, m, placement)
-    end_totals(p, m)
+    if m is not None:
+        end_totals(p, m)
     return step_ps
 
 
-# For a record, hosts, bounds or totals that may be None, numba would look at types in every call:
-# each has kernels of its own, compiled where they are needed.
-
-
 @jit
-def step(problem: Ints, work: Ints, devices: Ints) -> int:
-    """``run_valid`` without hosts."""
-    return run_valid(open_problem(problem), open_work(work), None, bare(devices))
-
-
-@jit
-def step_hosted(problem: Ints, work: Ints, hosts: Ints, devices: Ints) -> int:
-    """``run_valid`` with hosts."""
-    return run_valid(open_problem(problem), open_work(work), open_hosts(hosts), bare(devices))
-
-
-@jit
-def judged(problem: Ints, work: Ints, totals: Ints, devices: Ints) -> int:
-    """``run_judged`` without a record, hosts or bounds."""
-    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
-    return run_judged(p, w, None, None, None, m, bare(devices), NEVER)
-
-
-@jit
-def judged_hosted(problem: Ints, work: Ints, hosts: Ints, totals: Ints, devices: Ints) -> int:
-    """``run_judged`` with hosts, without a record or bounds."""
-    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
-    return run_judged(p, w, None, open_hosts(hosts), None, m, bare(devices), NEVER)
-
-
-@jit
-def judged_each(
-    problem: Ints, work: Ints, totals: Ints, devices: Ints, row: Ints, steps: Ints, proven: Ints
+def evaluate(
+    problem: Ints,
+    work: Ints,
+    hosts: Ints,
+    totals: Ints,
+    bounds: Ints,
+    record: Ints,
+    devices: Ints,
+    limit: int,
 ) -> int:
-    """``judged`` of several placements one after another (``devices``: row by row), each copied to
-    ``row``; writes what it returns, and whether totals prove that it fits.
+    """``run_valid``; 0 in place of a table that is not there, so that nothing is spent on it."""
+    return run_valid(
+        open_problem(problem),
+        open_work(work),
+        open_record(record),
+        open_hosts(hosts),
+        open_bounds(bounds),
+        open_totals(totals),
+        bare(devices),
+        limit,
+    )
+
+
+@jit
+def evaluate_each(
+    problem: Ints,
+    work: Ints,
+    hosts: Ints,
+    totals: Ints,
+    devices: Ints,
+    row: Ints,
+    steps: Ints,
+    proven: Ints,
+) -> int:
+    """The step times of several placements one after another (``devices``: row by row), each copied
+    to ``row``, and whether totals prove that it fits; returns how many there are.
     """
-    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
+    p, w, m, h = open_problem(problem), open_work(work), open_totals(totals), open_hosts(hosts)
     placements, placement = bare(devices), bare(row)
     for k in range(len(steps)):
         for op in range(p.ops):
             placement[op] = placements[k * p.ops + op]
-        steps[k] = run_judged(p, w, None, None, None, m, placement, NEVER)
+        steps[k] = run_valid(p, w, None, h, None, m, placement, NEVER)
         proven[k] = m.cell[PROVEN]
     return len(steps)
-
-
-@jit
-def limited(
-    problem: Ints, work: Ints, totals: Ints, bounds: Ints, devices: Ints, limit: int
-) -> int:
-    """``run_judged`` with bounds, without a record or hosts."""
-    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
-    return run_judged(p, w, None, None, open_bounds(bounds), m, bare(devices), limit)
-
-
-@jit
-def limited_hosted(
-    problem: Ints, work: Ints, hosts: Ints, totals: Ints, bounds: Ints, devices: Ints, limit: int
-) -> int:
-    """``run_judged`` with hosts and bounds, without a record."""
-    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
-    least, h = open_bounds(bounds), open_hosts(hosts)
-    return run_judged(p, w, None, h, least, m, bare(devices), limit)
-
-
-@jit
-def recorded(problem: Ints, work: Ints, totals: Ints, record: Ints, devices: Ints) -> int:
-    """``run_judged`` with a record, without hosts or bounds."""
-    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
-    return run_judged(p, w, open_record(record), None, None, m, bare(devices), NEVER)
-
-
-@jit
-def recorded_hosted(
-    problem: Ints, work: Ints, hosts: Ints, totals: Ints, record: Ints, devices: Ints
-) -> int:
-    """``run_judged`` with a record and hosts, without bounds."""
-    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
-    r, h = open_record(record), open_hosts(hosts)
-    return run_judged(p, w, r, h, None, m, bare(devices), NEVER)

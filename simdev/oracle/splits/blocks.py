@@ -1,4 +1,4 @@
-"""What the kernels know of split ops and sums: flat blocks of integers, written once for each.
+"""Split ops and sums as flat blocks of integers, which kernels read; each is written once.
 
 A block is known by its offset in one arena. Ops that compute the same (of one class) share their
 geometry, costs and sizes.
@@ -7,8 +7,8 @@ geometry, costs and sizes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,10 +24,10 @@ from ...lowering.partition.layout import Copy, Grid, Local, Piece, ShardDraft, p
 from ...lowering.partition.problem import Placed
 from ...nouns.graph import Graph, Op, Tensor
 from ...nouns.memory import with_training_state
-from ...nouns.semantics import Region, extents
+from ...nouns.semantics import Interval, Region, extents
 from ...nouns.structure import hands_out_parameters
 from ...nouns.taskgraph import Ints
-from .arena import (
+from .columns import (
     BASES,
     COLLECTIVE,
     COMPUTE,
@@ -36,30 +36,28 @@ from .arena import (
     LOCAL,
     MOST_BASES,
     MOST_PARTS,
+    MOST_PS,
+    NONE,
     OF_SUMS,
     ROW,
+    SUM_GRID,
     WHAT,
     Arena,
+    NotCoveredError,
 )
-from .columns import MOST_PS, NotCoveredError
-from .program import SplitProgram
-from .regular import RegularBlocks
-from .states import SplitOp, Sums
+from .program import SplitOp, SplitProgram, Sums
 
 # Sums of partial results that differ from known ones in their devices alone: copies of these with
 # the devices in place.
 
 
-class _Rows(NamedTuple):
-    """The words of all rows, where each begins, at which of them devices stand, and which of the
-    devices of the op's parts each is, in the order of their first parts; and the grid.
-    """
+class _Template(NamedTuple):
+    """A block of sums, its rows first, in which each row begins at an offset from the first one."""
 
-    grid: int
     words: Ints
-    begins: Ints
-    places: Ints
-    ranks: Ints
+    sums: int
+    places: Ints  # where devices stand in ``words``
+    ranks: Ints  # which of the devices of the op's parts each is, in the order of their first parts
 
 
 def ranks_of(devices: Sequence[int]) -> tuple[int, ...]:
@@ -75,31 +73,27 @@ class MovedSums:
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
-        self._known: dict[Any, _Rows | None] = {}
+        self._known: dict[Any, _Template | None] = {}
 
     def words(self, key: Any, devices: Sequence[int]) -> tuple[int, int] | None:
         """Where sums like known ones are written for these devices, and how many there are; None
         where none are known.
         """
-        rows = None if key is None else self._known.get(key)
-        if rows is None:
+        known = None if key is None else self._known.get(key)
+        if known is None:
             return None
-        words, count = rows.words.copy(), len(rows.begins)
-        words[rows.places] = np.array(list(dict.fromkeys(devices)), np.int64)[rows.ranks]
-        begin = self.arena.room(len(words) + ROW + count)
-        after, data = begin + len(words), self.arena.data
-        data[begin:after] = words
-        data[after], data[after + 1] = count, rows.grid
-        data[after + ROW : after + ROW + count] = rows.begins + begin
-        return after, count
+        words, count = known.words.copy(), known.sums
+        words[known.places] = np.array(list(dict.fromkeys(devices)), np.int64)[known.ranks]
+        words[-count:] += self.arena.used
+        return self.arena.put(words) + len(words) - count - ROW, count
 
     def keep(self, key: Any, where: tuple[int, int], devices: Sequence[int]) -> None:
         """Remember sums that were written for these devices."""
         if key is not None and key not in self._known:
-            self._known[key] = self._rows(*where, devices)
+            self._known[key] = self._template(*where, devices)
 
-    def _rows(self, block: int, count: int, devices: Sequence[int]) -> _Rows | None:
-        """None where some hold queues of a ring: these hang on the devices themselves."""
+    def _template(self, block: int, count: int, devices: Sequence[int]) -> _Template | None:
+        """None where some hold queues of a ring: these follow from the devices themselves."""
         data, words, begins, places = self.arena.data, list[int](), list[int](), list[int]()
         for row in data[block + ROW : block + ROW + count].tolist():
             if data[row + WHAT] != COMPUTE:
@@ -110,8 +104,113 @@ class MovedSums:
             words += data[row : row + size].tolist()
         rank_of = {device: rank for rank, device in enumerate(dict.fromkeys(devices))}
         ranks = [rank_of[words[place]] for place in places]
-        columns = (np.array(column, np.int64) for column in (words, begins, places, ranks))
-        return _Rows(int(data[block + 1]), *columns)
+        words += (count, int(data[block + SUM_GRID]), *begins)
+        return _Template(_ints(words), count, _ints(places), _ints(ranks))
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, np.int64)
+
+
+class RegularBlocks:
+    """Writes the needs and layouts of ops that are cut axis by axis, once for all that are cut
+    alike. Parts are numbered in row-major order of the axes.
+
+    ``boxes`` numbers the boxes of parts over all ops.
+    """
+
+    def __init__(self, arena: Arena, boxes: dict[Any, int]) -> None:
+        self.arena, self._boxes = arena, boxes
+        self._written: dict[Any, int] = {}
+
+    def _once(self, key: Any, write: Callable[[], Sequence[int] | Ints]) -> int:
+        """Where words are that are written once."""
+        if key not in self._written:
+            self._written[key] = self.arena.put(write())
+        return self._written[key]
+
+    def addends(self, cut: Cut) -> int:
+        """Which partial results parts go on with: none."""
+        parts = len(cut.same)
+        return self._once(("addends", parts), lambda: [NONE] * parts)
+
+    def boxes(self, cut: Cut) -> int:
+        """The numbers of the boxes of parts."""
+
+        def words() -> list[int]:
+            every = (tuple(zip(cut.names, box, strict=True)) for box in product(*cut.intervals))
+            number = self._boxes.setdefault
+            return [number(box, len(self._boxes)) for box in every]
+
+        return self._once(("boxes", cut.names, cut.intervals), words)
+
+    def needs(self, cut: Cut, operand: int) -> int:
+        """The regions of an operand that parts read, as ``Blocks`` writes them."""
+        counts, dims = cut.counts, cut.reads[operand]
+
+        def words() -> Ints:
+            rows = np.ones((len(cut.same), 1 + 2 * len(dims)), np.int64)
+            for d, dim in enumerate(dims):
+                along = _along(counts, dim.axis) if dim.axis != NONE else 0
+                rows[:, 1 + 2 * d : 3 + 2 * d] = np.array(dim.intervals, np.int64)[along]
+            return np.concatenate(([len(dims)], rows.ravel()))
+
+        return self._once(("needs", counts, dims), words)
+
+    def layout(self, cut: Cut, output: int, units: tuple[int, int, int]) -> int:
+        """How an output lies; ``units``: bytes of an element, bytes and elements."""
+        dims, effects, addends = cut.makes[output], cut.effects[output], cut.addends(output)
+
+        def words() -> list[int]:
+            shape, stride_of = list[int](), dict[int, int]()
+            stride = places = prod([len(dim.intervals) for dim in dims])
+            for dim in dims:
+                stride //= len(dim.intervals)
+                stride_of[dim.axis] = stride
+                shape += (len(dim.intervals), *self._column(dim.intervals), stride)
+            cells = self._cells(cut, output, places, stride_of)
+            return [GRID, len(dims), *units, cells, addends, *shape]
+
+        return self._once(("layout", cut.counts, dims, effects, output, units), words)
+
+    def _cells(self, cut: Cut, output: int, places: int, stride_of: Mapping[int, int]) -> int:
+        """Write what holds each place of an output; where the cells are.
+
+        A place has a row of copies (a part and a base each) for each partial result, then its cell:
+        how many partial results there are, and where the row of each is.
+        """
+        # By part its place, partial result and copy, from its places along the axes.
+        place, addend, copy = np.zeros((3, len(cut.same)), np.int64)
+        for axis, count in enumerate(cut.counts):
+            along = _along(cut.counts, axis)
+            if cut.effects[output][axis] != "replicate" and axis in stride_of:
+                place += along * stride_of[axis]
+                continue
+            number = copy if cut.effects[output][axis] == "replicate" else addend
+            number *= count
+            number += along
+        part, addends = np.arange(len(place)), cut.addends(output)
+        row = 1 + 2 * (len(part) // (places * addends))
+        words = np.full((places, addends * row + 1 + addends), addends, np.int64)
+        words[:, : addends * row : row] = row // 2
+        words[place, addend * row + 1 + 2 * copy] = part
+        words[place, addend * row + 2 + 2 * copy] = output
+        first = self.arena.used + np.arange(places)[:, None] * words.shape[1]
+        words[:, addends * row + 1 :] = first + np.arange(addends) * row
+        self.arena.put(words.ravel())
+        return self.arena.put(first[:, 0] + addends * row)
+
+    def _column(self, intervals: tuple[Interval, ...]) -> tuple[int, int]:
+        """Where starts and stops of intervals are."""
+        words = [*(start for start, _ in intervals), *(stop for _, stop in intervals)]
+        begin = self._once(("column", intervals), lambda: words)
+        return begin, begin + len(intervals)
+
+
+def _along(counts: Sequence[int], axis: int) -> Ints:
+    """By part its place along an axis, of which there are ``counts``."""
+    after, before = prod(counts[axis + 1 :]), prod(counts[:axis])
+    return np.tile(np.repeat(np.arange(counts[axis], dtype=np.int64), after), before)
 
 
 LIMIT = 1 << 62
@@ -155,8 +254,8 @@ class Blocks:
     def _part(
         self, program: SplitProgram, split: SplitOp, part: Part
     ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
-        """One part as the op of a graph, with its training state, and what it takes by device kind
-        (see ``_takes``), as far as that was needed: once for all parts that run the same.
+        """One part as the op of a graph, with its training state, and by device kind the answers of
+        ``_takes`` so far: once for all parts that run the same.
         """
         i, runs = split.op, part.kernel or part
         key = self._class(program, i), id(runs), split.divided
@@ -195,7 +294,7 @@ class Blocks:
 
     def op(self, program: SplitProgram, split: SplitOp) -> tuple[int, int]:
         """Where geometry and devices of a split op are; the latter as devices, then what each takes
-        (column by column), by part, and last whether devices ascend.
+        (column by column), by part.
         """
         if split.words is None:
             if len(split.devices) >= MOST_PARTS:
@@ -209,7 +308,6 @@ class Blocks:
                     known[kind] = self._takes(graph, kind)
                 takes.append(known[kind])
             columns = [*devices, *chain.from_iterable(zip(*takes, strict=True))]
-            columns.append(int(devices == sorted(devices)))
             split.words = self._geometry(program, split), self.arena.put(columns)
         return split.words
 
@@ -332,8 +430,8 @@ class Blocks:
         return sums.words
 
     def _alike(self, program: SplitProgram, sums: Sums) -> Any:
-        """What sums have in common that differ in their devices alone; None where each is for
-        itself.
+        """A key that is equal for sums that differ in their devices alone; None where none are so
+        alike.
         """
         made, problem = sums.made, program.problem
         kinds = {self.device_kinds[device] for device in made.devices}
@@ -397,7 +495,7 @@ class Blocks:
         return self.arena.put([*words, *head]) + len(words)
 
     def _sum_takes(self, draft: ShardDraft, inputs: Sequence[Piece], tensor: Tensor) -> SumTakes:
-        """What a sum takes, and where it is: the same for all of one size on one device."""
+        """Time and place of a sum: equal for all of one size on one device."""
         put, rounded = self.arena.put, self.prepared.memory.rounded
         sizes = put([rounded(made.bytes) for made in draft.tensors])
         shaped = draft.fields["attrs"].get("in") is not None and not self.prepared.cluster.hosted

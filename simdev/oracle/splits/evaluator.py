@@ -11,46 +11,172 @@ from typing import Any
 import numpy as np
 
 from ...ground.errors import InputError
-from ...ground.jit import Table
+from ...ground.jit import Table, bare, jit, jitable
 from ...lowering import Prepared
 from ...lowering.partition.problem import SplitProblem
 from ...nouns.graph import Graph
 from ...nouns.semantics import statistics_of
 from ...nouns.strategy import Collectives, Order, Resolved, Strategy
-from ...nouns.taskgraph import Ints
+from ...nouns.taskgraph import Ints, Rows
+from ..cluster import ENTRIES, Hosts, hosts_for, open_hosts, threads_of
 from ..cost import EXCEEDING, WORSE, Cost, limits_of
-from ..peaks import Events, events_for
-from ..threads import threads_of
-from .arena import MOST_BASES
+from ..heap import FAULT
+from ..peaks import BUFFERS, Events, add_peaks, buffer, clear, events_for, open_events
 from .blocks import Blocks
-from .bounds import MORE, NEVER, add_loads
-from .buffers import cost, cost_in_order
 from .columns import (
     ANY_PART,
-    BITS,
+    BASES,
+    DEVICES,
+    FULL,
     LIMIT,
+    LONG,
+    MOST_BASES,
     MOST_PS,
+    PART_BITS,
+    PART_MASK,
+    REF_BITS,
+    REF_MASK,
+    ROW,
     ROWS,
     SENT,
     SHAPE,
+    SIZES,
     STATISTICS,
+    STRIDE,
+    SUM_SIZES,
     VALUES,
     Columns,
     NotCoveredError,
     Record,
+    Rules,
+    Work,
     fan_work_for,
+    open_columns,
+    open_record,
+    open_rules,
+    open_work,
     record_for,
     rules_of,
     work_for,
 )
+from .columns import WORSE as EXCEEDS
 from .fan import fans
-from .hosts import Hosts, dispatches_of, hosts_for
-from .instants import FULL, LONG
-from .instants import WORSE as EXCEEDS
+from .hosts import device_of
 from .pieces import FULL as NO_ROOM
-from .program import SplitProgram
-from .run import step, step_in_order
-from .states import take_back
+from .program import SplitProgram, take_back
+from .run import MORE, NEVER, add_loads, row_of, run
+
+# Exact peaks of memory of a strategy: the buffers that ``lowering.build`` makes, from a record.
+
+
+@jitable
+def add(v: Events, most: int, device: int, size: int, begin: int, end: int) -> None:
+    """One buffer."""
+    # Counted even where there is no room: the caller sees that, makes room and tries again.
+    n = v.cell[BUFFERS]
+    v.cell[BUFFERS] = n + 1
+    if n < most:
+        buffer(v, n, device, size, begin, end)
+
+
+@jitable
+def read_until(
+    t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, bases: int
+) -> None:
+    """Until when each output of a row is read, to ``v.end``; and the copies of what is sent."""
+    fans = t.fans
+    ref = w.of[row]
+    slot, part = ref >> PART_BITS, ref & PART_MASK
+    for base in range(bases):
+        v.end[base] = r.finish[row]
+    fan = t.fan[slot] + part
+    for e in range(fans[fan], fans[fan + 1]):
+        base, reader = fans[e] >> REF_BITS, row_of(t, w, fans[e] & REF_MASK)
+        v.end[base] = max(v.end[base], r.finish[reader])
+    fan += t.parts[slot] + 1
+    at, end, sent = fans[fan], fans[fan + 1], r.first_sent[row]
+    while at < end:
+        base, count, until = fans[at + 2], fans[at + 3], 0
+        v.end[base] = max(v.end[base], r.received[sent])
+        for k in range(at + 4, at + 4 + count):
+            until = max(until, r.finish[row_of(t, w, fans[k])])
+        # A received copy is an allocation of its own, rounded as the allocator rounds.
+        size = -(-fans[at + 1] // q.unit) * q.unit
+        add(v, most, fans[at] % t.devices, size, r.sent[sent], until)
+        at, sent = at + 4 + count, sent + 1
+
+
+@jitable
+def row_buffers(
+    t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, peak: Ints
+) -> None:
+    """The buffers of one row."""
+    arena = t.arena
+    slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
+    start, finish = r.start[row], r.finish[row]
+    if slot < t.ops:
+        block, device = t.block[slot], device_of(t, slot, part)
+        bases = arena[block + STRIDE] - 2
+        sizes = arena[block + SIZES] + part * (bases + 2)
+        peak[device] += arena[sizes]
+        add(v, most, device, arena[sizes + 1], start, finish)
+        read_until(t, w, r, v, q, most, row, bases)
+        for base in range(bases):
+            add(v, most, device, arena[sizes + 2 + base], start, v.end[base])
+        return
+    where = arena[t.block[slot] + ROW + part]
+    bases, sizes = arena[where + BASES], arena[where + SUM_SIZES]
+    read_until(t, w, r, v, q, most, row, bases)
+    for base in range(bases):
+        device = arena[where + DEVICES + base]
+        add(v, most, device, arena[sizes + base], start, v.end[base])
+
+
+@jitable
+def peaks_of(
+    t: Columns,
+    q: Rules,
+    w: Work,
+    r: Record | None,
+    v: Events,
+    most: int,
+    step_ps: int,
+    peak: Ints,
+) -> int:
+    """Raise ``peak``, the bytes reserved on every device, to its peak, where there is a record;
+    returns the step time in ps, or minus a fault. There is room for ``most`` buffers.
+    """
+    if r is None or step_ps < 0:
+        return step_ps
+    if not clear(v, q.devices, step_ps):
+        return -LONG
+    for row in range(w.cell[ROWS]):
+        row_buffers(t, w, r, v, q, most, row, peak)
+    if v.cell[BUFFERS] > most:
+        w.cell[FAULT] = FULL
+        return -FULL
+    add_peaks(v, q.devices, peak)
+    return step_ps
+
+
+@jit
+def evaluate(
+    columns: Ints,
+    rules: Ints,
+    work: Ints,
+    hosts: Ints,
+    record: Ints,
+    events: Ints,
+    most: int,
+    peaks: Ints,
+) -> int:
+    """The step time in ps, or minus a fault; see ``peaks_of``. 0 in place of hosts, or of a record
+    and events, where there are none.
+    """
+    t, q, w, r = open_columns(columns), open_rules(rules), open_work(work), open_record(record)
+    step_ps = run(t, q, w, r, open_hosts(hosts))
+    return peaks_of(t, q, w, r, open_events(events), most, step_ps, bare(peaks))
+
 
 # Which strategies and questions the compiled path of splits knows.
 
@@ -96,6 +222,7 @@ WASTE = 8
 """Fans that are not used any more are dropped when all take so many times the room of those that
 are.
 """
+NO: Any = 0  # in place of a table that an evaluation does without
 OF_SLOT = 6  # columns by slot: block, state, count, fan, wait, first
 
 
@@ -129,36 +256,33 @@ class SplitStrategy:
 
     def _read(self, graph: Graph) -> None:
         """Columns of what reads what."""
-        groups: list[list[tuple[int, list[tuple[int, int]]]]] = [[] for _ in graph.ops]
+        ops = len(graph.ops)
+        groups: list[dict[int, list[tuple[int, int]]]] = [{} for _ in graph.ops]
         for reader, tensors in enumerate(self.problem.read):
             for operand, (producer, output) in enumerate(tensors):
-                if not groups[producer] or groups[producer][-1][0] != reader:
-                    groups[producer].append((reader, []))
-                groups[producer][-1][1].append((operand, output))
-        self._readers = [[reader for reader, _ in group] for group in groups]
+                groups[producer].setdefault(reader, []).append((operand, output))
+        self._readers = list(map(list, groups))
         self._producers = [
             list(dict.fromkeys(producer for producer, _ in read)) for read in self.problem.read
         ]
         self._tensor_ptr = list(accumulate((len(op.outputs) for op in graph.ops), initial=0))
-        flat = [(op, *group) for op, those in enumerate(groups) for group in those]
-        entries = [(op, reader, *entry) for op, reader, those in flat for entry in those]
-        feeds: list[list[tuple[int, int]]] = [[] for _ in graph.ops]
-        for group, (op, reader, _) in enumerate(flat):
-            feeds[reader].append((op, group))
-        self._slots = np.zeros((OF_SLOT, len(graph.ops) + self._tensor_ptr[-1]), np.int64)
+        flat = [(op, *group) for op, those in enumerate(groups) for group in those.items()]
+        entries = [(reader, *entry) for _, reader, those in flat for entry in those]
+        feeds = Rows.of_pairs(_ints(reader for _, reader, _ in flat), _ints(range(len(flat))), ops)
+        self._slots = np.zeros((OF_SLOT, ops + self._tensor_ptr[-1]), np.int64)
         self._block, self._devices, self._count, *_ = self._slots
-        self._given = np.zeros(len(graph.ops), np.int64)
+        self._given = np.zeros(ops, np.int64)
         columns: tuple[Iterable[int], ...] = (
             self._tensor_ptr,
             accumulate(map(len, groups), initial=0),
             (reader for _, reader, _ in flat),
             accumulate((len(those) for *_, those in flat), initial=0),
-            (operand for _, _, operand, _ in entries),
+            (operand for _, operand, _ in entries),
             (output for *_, output in entries),
-            (self._how(reader, operand) for _, reader, operand, _ in entries),
-            accumulate(map(len, feeds), initial=0),
-            (op for feed in feeds for op, _ in feed),
-            (group for feed in feeds for _, group in feed),
+            (self._how(reader, operand) for reader, operand, _ in entries),
+            feeds.ptr,
+            (flat[group][0] for group in feeds.ids),
+            feeds.ids,
         )
         self._fixed = list(map(_ints, columns))
 
@@ -188,10 +312,16 @@ class SplitStrategy:
 
     def _make_work(self, most: int) -> None:
         ops, slots = len(self.prepared.graph.ops), self._slots.shape[1]
-        self._work = Table.of(work_for(most, ops, slots, self._rules.columns, self._loads))
+        work = work_for(most, ops, slots, self._rules.columns, self._loads)
+        self._works = {bits: Table.of(work._replace(bits=bits)) for bits in ROUNDS}
         if self._threads is not None:
             program = self.strategy.order.policy == "program"
-            self._hosts = Table.of(hosts_for(self.prepared, self._threads, program, most))
+            hosts = hosts_for(self.prepared, self._threads, program, most, 4 * most)
+            self._hosts = Table.of(hosts)
+
+    @property
+    def _work(self) -> Work:
+        return self._works[self._rounds].columns
 
     # Blocks and fans
 
@@ -340,50 +470,44 @@ class SplitStrategy:
         """The step time in ps, WORSE where it is sure to exceed a limit; None where lowering has to
         answer.
         """
-        return self._until_it_fits(self._step, limit_ps)
-
-    def _step(self) -> int:
-        return step(*self._words) if self._hosts is None else step_in_order(*self._words)
-
-    @property
-    def _words(self) -> Any:
-        hosts = () if self._hosts is None else (self._hosts.words,)
-        return self._columns.words, self._rules.words, self._work.words, *hosts
+        return self._until_it_fits(lambda: (NO, NO, 0), limit_ps)
 
     def cost(self, limit_ps: int | None = None) -> Cost | None:
         """Step time and memory, EXCEEDING where it is sure to exceed a limit; None where lowering
         has to answer.
         """
-        step_ps = self._until_it_fits(self._cost, limit_ps)
+        step_ps = self._until_it_fits(self._room, limit_ps)
         if step_ps == WORSE:
             return EXCEEDING
         return None if step_ps is None else Cost.of(step_ps, self._peaks.tolist(), self._limits)
 
-    def _cost(self) -> int:
-        most, devices = self._work.columns.most_rows, len(self._reserved)
+    def _room(self) -> tuple[Ints, Ints, int]:
+        """Room for a record and for so many buffers."""
+        most = self._work.most_rows
         if self._memory is None or self._memory[0] < most:
-            events = Table.of(events_for(8 * most, devices, MOST_BASES, 0))
+            events = Table.of(events_for(8 * most, len(self._reserved), MOST_BASES, 0))
             self._memory = most, Table.of(record_for(most)), events
-        most, record, events = self._memory
+        _, record, events = self._memory
         self._peaks[:] = self._reserved
-        evaluate: Callable[..., int] = cost if self._hosts is None else cost_in_order
-        return evaluate(*self._words, record.words, events.words, 8 * most, self._peaks)
+        return record.words, events.words, 8 * most
 
-    def _until_it_fits(self, evaluate: Callable[[], int], limit_ps: int | None) -> int | None:
+    def _until_it_fits(
+        self, room: Callable[[], tuple[Any, Any, int]], limit: int | None
+    ) -> int | None:
         """The step time in ps, with as much room and as few bits for rounds as it takes; or WORSE,
         or None.
         """
-        limit = NEVER if limit_ps is None else min(limit_ps, NEVER)
-        for rounds in dict.fromkeys((self._rounds, *ROUNDS)):
-            while True:
-                cell = self._work.columns.cell
-                cell[BITS], cell[LIMIT] = rounds, limit
-                step_ps = evaluate()
-                if step_ps != -FULL:
-                    break
-                self._make_work(2 * self._work.columns.most_rows)
+        for bits in dict.fromkeys((self._rounds, *ROUNDS)):
+            step_ps = -FULL
+            while step_ps == -FULL:
+                self._work.cell[LIMIT] = NEVER if limit is None else min(limit, NEVER)
+                tables = self._columns.words, self._rules.words, self._works[bits].words
+                hosts = NO if self._hosts is None else self._hosts.words
+                step_ps = evaluate(*tables, hosts, *room(), self._peaks)
+                if step_ps == -FULL:
+                    self._make_work(2 * self._work.most_rows)
             if step_ps >= 0 or step_ps == -EXCEEDS:
-                self._rounds = rounds
+                self._rounds = bits
                 return step_ps if step_ps >= 0 else WORSE
             if step_ps == -LONG:
                 break
@@ -392,9 +516,9 @@ class SplitStrategy:
     @property
     def tasks(self) -> int:
         """How many tasks the last evaluation had."""
-        cell = self._work.columns.cell
-        dispatches = 0 if self._hosts is None else dispatches_of(self._hosts.columns)
-        return int(cell[ROWS] + cell[SENT]) + dispatches
+        cell = self._work.cell
+        dispatches = 0 if self._hosts is None else self._hosts.columns.cell[ENTRIES]
+        return int(cell[ROWS] + cell[SENT] + dispatches)
 
 
 class SplitEvaluator:

@@ -3,7 +3,8 @@ waits for.
 
 A fan holds, for some sources (parts of an op, or sums of a tensor), where the readers of each begin
 and where its transfers do; then these: a reader is ``base << REF_BITS | reference``, a transfer its
-route, bytes, base, how many it serves and their references.
+route, bytes, base, how many readers it serves and their references. A base is the number of an
+output among those of its source.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def fan_out(t: Columns, w: FanWork, op: int, most: int) -> None:
 
 @jitable
 def count_waits(t: Columns, w: FanWork, op: int) -> None:
-    """What the parts of an op wait for, over all that it reads."""
+    """Write for how many pieces each part of an op waits, over all that it reads."""
     at, parts = w.cell[END], t.parts[op]
     t.wait[op], w.cell[END] = at, at + parts
     for part in range(parts):

@@ -1,4 +1,4 @@
-"""What the readers of one op ask of its parts: pieces, views, and the sums of its partial results.
+"""The asks of the readers of one op: pieces of its parts, views, and sums of its partial results.
 
 The order of everything is that of ``lowering.partition``: readers in program order, their parts,
 operands, and the grid's places; a sum is written when it is first read.
@@ -6,10 +6,14 @@ operands, and the grid's places; a sum is written when it is first read.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ...ground.jit import jitable
-from .arena import (
+from ...nouns.taskgraph import Ints
+from .columns import (
     ADDENDS,
     ADDENDS_OF,
+    ANY_PART,
     BOXES,
     BYTES,
     CELLS,
@@ -22,22 +26,50 @@ from .arena import (
     LAYOUTS,
     LOCAL,
     NEEDS,
+    NONE,
     OF_SUMS,
+    PART_BITS,
     RANK,
     ROW,
+    SHAPE,
+    STATISTICS,
     SUM_GRID,
     UNIT,
     WHAT,
+    Columns,
+    FanWork,
 )
-from .columns import ANY_PART, NONE, PART_BITS, SHAPE, STATISTICS, Columns, FanWork
 
 # Regions of tensors in the layouts that blocks.py writes: the places of a grid that they touch.
 
 
+class Output(NamedTuple):
+    """One output of the op in hand."""
+
+    op: int
+    sums: int  # the slot of its sums
+    first: int  # the first of these among the sources
+    number: int
+    layout: int  # where the arena holds its layout
+    rank: int
+
+
+class Reading(NamedTuple):
+    """A part that reads an output."""
+
+    op: int
+    ref: int  # its reference
+    place: int  # part << PART_BITS | operand
+    to: int  # its device
+    need: int  # where the arena holds the region that it reads
+
+
 @jitable
-def layout_of(t: Columns, op: int, output: int) -> int:
-    """Where the layout of an output begins."""
-    return t.arena[t.arena[t.block[op] + LAYOUTS] + output]
+def output_of(t: Columns, w: FanWork, op: int, number: int) -> Output:
+    """An output of the op in hand."""
+    layout = t.arena[t.arena[t.block[op] + LAYOUTS] + number]
+    sums = t.ops + t.tensor_ptr[op] + number
+    return Output(op, sums, w.source_ptr[number], number, layout, t.arena[layout + RANK])
 
 
 @jitable
@@ -101,7 +133,7 @@ def next_place(w: FanWork, rank: int) -> bool:
 
 @jitable
 def cut(t: Columns, w: FanWork, layout: int, need: int) -> bool:
-    """Take the piece of a region at the place in hand; whether it is all that stands there."""
+    """Take the piece of a region at the place in hand; whether it is all that is there."""
     arena = t.arena
     is_all = True
     for d in range(arena[layout + RANK]):
@@ -115,7 +147,7 @@ def cut(t: Columns, w: FanWork, layout: int, need: int) -> bool:
 
 @jitable
 def cell_at(t: Columns, w: FanWork, layout: int) -> int:
-    """What holds the place in hand, or NONE."""
+    """Where the arena holds the cell of the place in hand, or NONE."""
     cell = t.arena[layout + CELLS]
     for d in range(t.arena[layout + RANK]):
         cell += w.at[d] * t.arena[layout + DIMS + 4 * d + 3]
@@ -157,10 +189,8 @@ def view_of(w: FanWork, source: int, base: int, rank: int) -> int:
             if d == 2 * rank:
                 return w.view_number[v]
         v = w.view_next[v]
-    v, at = w.cell[VIEWS], w.cell[REGIONS]
-    w.cell[VIEWS], w.cell[REGIONS] = v + 1, at + 2 * rank
-    for d in range(2 * rank):
-        w.region[at + d] = w.piece[d]
+    v, at = w.cell[VIEWS], keep_piece(w, rank)
+    w.cell[VIEWS] = v + 1
     number = VIEW + w.source_views[source]
     w.source_views[source] += 1
     w.view_base[v], w.view_number[v], w.view_region[v] = base, number, at
@@ -169,20 +199,58 @@ def view_of(w: FanWork, source: int, base: int, rank: int) -> int:
 
 
 @jitable
+def keep_piece(w: FanWork, rank: int) -> int:
+    """Write the piece in hand to ``region``; where it is."""
+    at = w.cell[REGIONS]
+    w.cell[REGIONS] = at + 2 * rank
+    for d in range(2 * rank):
+        w.region[at + d] = w.piece[d]
+    return at
+
+
+@jitable
+def take_piece(w: FanWork, rank: int, words: Ints, at: int) -> None:
+    """Let the region at this place of ``words`` be the piece in hand."""
+    for d in range(2 * rank):
+        w.piece[d] = words[at + d]
+
+
+@jitable
+def sum_row(t: Columns, x: Output, row: int) -> int:
+    """Where the arena holds one of the sums of a tensor."""
+    return t.arena[t.block[x.sums] + ROW + row]
+
+
+@jitable
+def lies_on(t: Columns, x: Output, copy: int) -> int:
+    """The device of a copy, of which the arena holds row and base."""
+    row, base = t.arena[copy], t.arena[copy + 1]
+    if row >= OF_SUMS:
+        return t.arena[sum_row(t, x, row - OF_SUMS) + DEVICES + base]
+    return t.arena[t.devices_of[x.op] + row]
+
+
+@jitable
+def source_of(t: Columns, x: Output, copy: int) -> int:
+    """The source that makes a copy."""
+    row = t.arena[copy]
+    return x.first + row - OF_SUMS if row >= OF_SUMS else row
+
+
+@jitable
 def hand(
     t: Columns,
     w: FanWork,
-    layout: int,
+    x: Output,
     source: int,
     base: int,
     is_base: bool,
-    rank: int,
     here: int,
     to: int,
     ref: int,
 ) -> None:
-    """One piece, held by a source on device ``here``, for a reader on device ``to`` (HERE: wherever
-    it lies).
+    """A source on device ``here`` hands the piece in hand to a reader on device ``to`` (HERE:
+    wherever it lies); ``is_base``: it is all of the base.
     """
     e = w.cell[ASKS]
     if e >= w.most_asks:
@@ -190,235 +258,149 @@ def hand(
         return
     w.cell[ASKS] = e + 1
     volume = 1
-    for d in range(rank):
+    for d in range(x.rank):
         volume *= w.piece[2 * d + 1] - w.piece[2 * d]
     w.ask_source[e], w.ask_base[e], w.ask_ref[e] = source, base, ref
-    w.ask_out[e] = base if is_base else view_of(w, source, base, rank)
-    w.ask_bytes[e] = size_of(t, layout, volume)
+    w.ask_out[e] = base if is_base else view_of(w, source, base, x.rank)
+    w.ask_bytes[e] = size_of(t, x.layout, volume)
     w.ask_to[e] = HERE if to in (HERE, here) else here * t.devices + to
 
 
 @jitable
-def sum_row(t: Columns, op: int, output: int, row: int) -> int:
-    """Where one of the sums of a tensor is told."""
-    return t.arena[t.block[t.ops + t.tensor_ptr[op] + output] + ROW + row]
-
-
-@jitable
-def lies_on(t: Columns, op: int, output: int, row: int, base: int) -> int:
-    """The device of a copy."""
-    if row >= OF_SUMS:
-        return t.arena[sum_row(t, op, output, row - OF_SUMS) + DEVICES + base]
-    return t.arena[t.devices_of[op] + row]
-
-
-@jitable
-def begin_sum(
-    t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int
-) -> None:
+def begin_sum(t: Columns, w: FanWork, x: Output, row: int, a: Reading) -> None:
     """A sum asks for what it reads, and is written before the part that first reads it."""
-    arena = t.arena
-    layout = layout_of(t, op, output)
-    where, slot = sum_row(t, op, output, row), t.ops + t.tensor_ptr[op] + output
-    inputs, summed = arena[where + INPUTS], w.source_ptr[output] + row
-    count, rank = arena[inputs], arena[inputs + 1]
+    arena, where, summed = t.arena, sum_row(t, x, row), x.first + row
+    inputs = arena[where + INPUTS]
     to = HERE if arena[where + WHAT] == COLLECTIVE else arena[where + DEVICES]
-    for n in range(count):
-        at = inputs + 2 + n * (3 + 2 * rank)
-        source, base = arena[at], arena[at + 1]
-        here = lies_on(t, op, output, source, base)
-        if source >= OF_SUMS:
-            source += w.source_ptr[output] - OF_SUMS
-            if w.source_written[source] == 0:
-                w.cell[FAULT] = UNKNOWN
-        for d in range(2 * rank):
-            w.piece[d] = arena[at + 3 + d]
+    for n in range(arena[inputs]):
+        at = inputs + 2 + n * (3 + 2 * arena[inputs + 1])
+        source = source_of(t, x, at)
+        if arena[at] >= OF_SUMS and w.source_written[source] == 0:
+            w.cell[FAULT] = UNKNOWN
+        take_piece(w, x.rank, arena, at + 3)
         w.source_waits[summed] += 1
-        hand(
-            t,
-            w,
-            layout,
-            source,
-            base,
-            arena[at + 2] != 0,
-            rank,
-            here,
-            to,
-            slot << PART_BITS | row,
-        )
+        is_base, ref = arena[at + 2] != 0, x.sums << PART_BITS | row
+        hand(t, w, x, source, arena[at + 1], is_base, lies_on(t, x, at), to, ref)
     n = 4 * w.cell[BEGUN]
     w.cell[BEGUN] += 1
     w.source_written[summed] = 1
-    w.begun[n], w.begun[n + 1], w.begun[n + 2], w.begun[n + 3] = output, row, reader, place
+    w.begun[n], w.begun[n + 1], w.begun[n + 2], w.begun[n + 3] = x.number, row, a.op, a.place
 
 
 @jitable
-def need_sum(
-    t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int
-) -> None:
-    """Write a sum that is not written yet, and before it those that it reads."""
-    first = w.source_ptr[output]
-    if w.source_written[first + row]:
+def need_sum(t: Columns, w: FanWork, x: Output, row: int, a: Reading) -> None:
+    """Write a sum and before it the sums that it reads, unless it is written already; the piece in
+    hand does not change.
+    """
+    if w.source_written[x.first + row]:
         return
-    inputs = t.arena[sum_row(t, op, output, row) + INPUTS]
-    count, stride, last = t.arena[inputs], 3 + 2 * t.arena[inputs + 1], NONE
-    for n in range(count + 1):  # those that it reads, then itself: one call, since it is inlined
+    kept = keep_piece(w, x.rank)
+    inputs = t.arena[sum_row(t, x, row) + INPUTS]
+    count, stride = t.arena[inputs], 3 + 2 * t.arena[inputs + 1]
+    for n in range(count + 1):  # its inputs, then itself: one call, since it is inlined
         other = row
         if n < count:
             other = t.arena[inputs + 2 + n * stride] - OF_SUMS
-            if other < 0 or w.source_written[first + other]:
+            if other < 0 or w.source_written[x.first + other]:
                 continue
-        last = other
-        begin_sum(t, w, op, output, last, reader, place)
+        begin_sum(t, w, x, other, a)
+    take_piece(w, x.rank, w.region, kept)
 
 
 @jitable
-def nearest(t: Columns, op: int, output: int, copies: int, to: int) -> int:
-    """Where the copy on a device is told, or the first one."""
-    for c in range(t.arena[copies]):
-        at = copies + 1 + 2 * c
-        if lies_on(t, op, output, t.arena[at], t.arena[at + 1]) == to:
+def nearest(t: Columns, x: Output, copies: int, to: int) -> int:
+    """Where the arena holds the copy on a device, or else the first one."""
+    for at in range(copies + 1, copies + 1 + 2 * t.arena[copies], 2):
+        if lies_on(t, x, at) == to:
             return at
     return copies + 1
 
 
 @jitable
-def need_of(
-    t: Columns, w: FanWork, op: int, output: int, row: int, rank: int, reader: int, place: int
-) -> None:
-    """A reader needs a sum; the piece in hand stays what it is."""
-    # The piece is kept beside the regions of views: the sum's own asks overwrite it.
-    at = w.cell[REGIONS]
-    w.cell[REGIONS] += 2 * rank
-    for d in range(2 * rank):
-        w.region[at + d] = w.piece[d]
-    need_sum(t, w, op, output, row, reader, place)
-    for d in range(2 * rank):
-        w.piece[d] = w.region[at + d]
-
-
-@jitable
-def read_grid(
-    t: Columns,
-    w: FanWork,
-    op: int,
-    output: int,
-    addend: int,
-    need: int,
-    to: int,
-    reader: int,
-    place: int,
-    part: int,
-) -> int:
+def read_grid(t: Columns, w: FanWork, x: Output, addend: int, a: Reading) -> int:
     """A part reads a region from the grid in which a tensor, or (addend -1) its values, lie; how
     many pieces.
     """
-    arena = t.arena
-    units = layout_of(t, op, output)
-    layout = units
+    arena, layout = t.arena, x.layout
     if addend < 0:
-        layout, addend = arena[t.block[t.ops + t.tensor_ptr[op] + output] + SUM_GRID], 0
-    rank, pieces, more = arena[layout + RANK], 0, touch(t, w, layout, need)
+        layout, addend = arena[t.block[x.sums] + SUM_GRID], 0
+    pieces, more = 0, touch(t, w, layout, a.need)
     while more:
         cell = cell_at(t, w, layout)
         if cell != NONE:
             if addend >= arena[cell]:
                 w.cell[FAULT] = UNKNOWN
                 return 0
-            is_base = cut(t, w, layout, need)
-            at = nearest(t, op, output, arena[cell + 1 + addend], to)
-            source, base = arena[at], arena[at + 1]
-            here = lies_on(t, op, output, source, base)
-            if source >= OF_SUMS:
-                need_of(t, w, op, output, source - OF_SUMS, rank, reader, place)
-                source += w.source_ptr[output] - OF_SUMS
-            hand(t, w, units, source, base, is_base, rank, here, to, reader << PART_BITS | part)
+            is_base = cut(t, w, layout, a.need)
+            at = nearest(t, x, arena[cell + 1 + addend], a.to)
+            if arena[at] >= OF_SUMS:
+                need_sum(t, w, x, arena[at] - OF_SUMS, a)
+            source, here = source_of(t, x, at), lies_on(t, x, at)
+            hand(t, w, x, source, arena[at + 1], is_base, here, a.to, a.ref)
             pieces += 1
-        more = next_place(w, rank)
+        more = next_place(w, x.rank)
     return pieces
 
 
 @jitable
-def read_shape(
-    t: Columns,
-    w: FanWork,
-    op: int,
-    output: int,
-    any_part: bool,
-    need: int,
-    to: int,
-    ref: int,
-) -> int:
+def read_shape(t: Columns, w: FanWork, x: Output, any_part: bool, a: Reading) -> int:
     """A part looks at the shape of a region, in any of the partial results; how many pieces.
 
     ``any_part``: one piece will do, on its device if there is one, else the first.
     """
-    arena = t.arena
-    layout = layout_of(t, op, output)
-    rank, pieces = arena[layout + RANK], 0
+    arena, pieces = t.arena, 0
     for here_only in range(1 if any_part else 0, -1, -1):
-        more = pieces == 0 and touch(t, w, layout, need)
+        more = pieces == 0 and touch(t, w, x.layout, a.need)
         while more:
-            cell = cell_at(t, w, layout)
+            cell = cell_at(t, w, x.layout)
             if cell != NONE:
-                at = nearest(t, op, output, arena[cell + 1], to)
+                at = nearest(t, x, arena[cell + 1], a.to)
                 for addend in range(1, arena[cell]):
-                    other = nearest(t, op, output, arena[cell + 1 + addend], to)
-                    if (
-                        lies_on(t, op, output, arena[at], arena[at + 1]) != to
-                        and lies_on(t, op, output, arena[other], arena[other + 1]) == to
-                    ):
+                    other = nearest(t, x, arena[cell + 1 + addend], a.to)
+                    if lies_on(t, x, at) != a.to and lies_on(t, x, other) == a.to:
                         at = other
-                here = lies_on(t, op, output, arena[at], arena[at + 1])
-                if (not any_part or pieces == 0) and (not here_only or here == to):
-                    is_base = cut(t, w, layout, need)
-                    hand(t, w, layout, arena[at], arena[at + 1], is_base, rank, here, to, ref)
+                here = lies_on(t, x, at)
+                if (not any_part or pieces == 0) and (not here_only or here == a.to):
+                    is_base = cut(t, w, x.layout, a.need)
+                    hand(t, w, x, arena[at], arena[at + 1], is_base, here, a.to, a.ref)
                     pieces += 1
-            more = next_place(w, rank)
+            more = next_place(w, x.rank)
     return pieces
 
 
 @jitable
-def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
-    """Which partial result of a statistic is that of a part with this box on this device, or
-    NONE.
+def own_addend(t: Columns, x: Output, box: int, device: int) -> int:
+    """The partial result of a statistic made by the part with this box on this device, or by
+    another part there; NONE where there is none.
     """
-    arena = t.arena
-    layout = layout_of(t, op, output)
-    cells, places, best = arena[layout + CELLS], 1, NONE
-    for d in range(arena[layout + RANK]):
-        places *= arena[layout + DIMS + 4 * d]
-    boxes, differs = arena[t.block[op] + BOXES], True
+    arena, places, best, differs = t.arena, 1, NONE, True
+    for d in range(x.rank):
+        places *= arena[x.layout + DIMS + 4 * d]
+    cells, boxes = arena[x.layout + CELLS], arena[t.block[x.op] + BOXES]
     for place in range(places):
         cell = arena[cells + place]
-        if cell != NONE:
-            for addend in range(arena[cell]):
-                row = arena[arena[cell + 1 + addend] + 1]
-                if arena[t.devices_of[op] + row] == device:
-                    other = arena[boxes + row] != box
-                    if (
-                        best == NONE
-                        or (differs and not other)
-                        or (differs == other and addend < best)
-                    ):
-                        best, differs = addend, other
+        if cell == NONE:
+            continue
+        for addend in range(arena[cell]):
+            row = arena[arena[cell + 1 + addend] + 1]
+            if arena[t.devices_of[x.op] + row] == device:
+                other = arena[boxes + row] != box
+                if best == NONE or (differs and not other) or (differs == other and addend < best):
+                    best, differs = addend, other
     return best
 
 
 @jitable
-def read_local(
-    t: Columns, w: FanWork, op: int, output: int, any_part: bool, need: int, to: int, ref: int
-) -> None:
+def read_local(t: Columns, w: FanWork, x: Output, any_part: bool, a: Reading) -> None:
     """A part reads a region of what is there on demand: of the first copy on its device that holds
     it. ``any_part``: what the first copy there holds, or the first of all.
     """
-    arena = t.arena
-    layout, devices = layout_of(t, op, output), t.devices_of[op]
-    rank, regions, count = arena[layout + RANK], arena[layout + CELLS], t.parts[op]
-    row, source = w.on_device[to], NONE
-    while row != NONE and row < count and arena[devices + row] == to:
-        region = regions + row * (1 + 2 * rank)
-        if arena[region] >= 0 and (any_part or is_inside(t, need, region + 1, rank)):
+    arena, devices, count = t.arena, t.devices_of[x.op], t.parts[x.op]
+    regions, stride = arena[x.layout + CELLS], 1 + 2 * x.rank
+    row, source = w.on_device[a.to], NONE
+    while row != NONE and row < count and arena[devices + row] == a.to:
+        region = regions + row * stride
+        if arena[region] >= 0 and (any_part or is_inside(t, a.need, region + 1, x.rank)):
             source = row
             break
         row += 1
@@ -427,11 +409,9 @@ def read_local(
     if source == NONE:
         w.cell[FAULT] = UNKNOWN
         return
-    held = regions + source * (1 + 2 * rank)
-    for d in range(2 * rank):
-        w.piece[d] = arena[(held + 1 if any_part else need) + d]
-    here = arena[devices + source]
-    hand(t, w, layout, source, arena[held], True, rank, here, to, ref)
+    held = regions + source * stride
+    take_piece(w, x.rank, arena, held + 1 if any_part else a.need)
+    hand(t, w, x, source, arena[held], True, arena[devices + source], a.to, a.ref)
 
 
 @jitable
@@ -463,29 +443,28 @@ def clear(t: Columns, w: FanWork, op: int) -> int:
 def read_one(t: Columns, w: FanWork, op: int, entry: int, reader: int, part: int) -> int:
     """A part of a reader reads one operand; how many pieces."""
     arena = t.arena
-    operand, output, block = t.entry_operand[entry], t.entry_output[entry], t.block[reader]
-    need, to = arena[arena[block + NEEDS] + operand], arena[t.devices_of[reader] + part]
-    rank = arena[need]
-    need += 1 + part * (1 + 2 * rank)
+    operand, how, block = t.entry_operand[entry], t.entry_how[entry], t.block[reader]
+    rank = arena[arena[arena[block + NEEDS] + operand]]
+    need = arena[arena[block + NEEDS] + operand] + 1 + part * (1 + 2 * rank)
     if arena[need] == 0:
         return 0
-    layout, how, ref = layout_of(t, op, output), t.entry_how[entry], reader << PART_BITS | part
-    if arena[layout + KIND] == LOCAL:
-        read_local(t, w, op, output, how == ANY_PART, need + 1, to, ref)
+    x, to = output_of(t, w, op, t.entry_output[entry]), arena[t.devices_of[reader] + part]
+    ref, place = reader << PART_BITS | part, part << PART_BITS | operand
+    a = Reading(reader, ref, place, to, need + 1)
+    if arena[x.layout + KIND] == LOCAL:
+        read_local(t, w, x, how == ANY_PART, a)
         return 1
     if how in (SHAPE, ANY_PART):
-        return read_shape(t, w, op, output, how == ANY_PART, need + 1, to, ref)
+        return read_shape(t, w, x, how == ANY_PART, a)
     addend = 0
-    if arena[layout + ADDENDS_OF] > 1:
+    if arena[x.layout + ADDENDS_OF] > 1:
         addend = arena[arena[block + ADDENDS] + part]
         if addend < 0 and how == STATISTICS:
-            addend = own_addend(t, op, output, arena[arena[block + BOXES] + part], to)
-        if addend < 0 and t.block[t.ops + t.tensor_ptr[op] + output] == 0:
+            addend = own_addend(t, x, arena[arena[block + BOXES] + part], to)
+        if addend < 0 and t.block[x.sums] == 0:
             w.cell[FAULT] = UNKNOWN
             return 0
-    return read_grid(
-        t, w, op, output, addend, need + 1, to, reader, part << PART_BITS | operand, part
-    )
+    return read_grid(t, w, x, addend, a)
 
 
 @jitable

@@ -1,20 +1,21 @@
 """The program of a strategy that changes: who runs what, redone only where a change reaches.
 
 The rules are those of ``lowering.partition``, run op by op over a ``Sharding`` whose tables log
-their changes; what the rules give is remembered, so that an op split as it was before costs a look
-into a dictionary.
+their changes. Their answers are remembered, so that an op split as before costs a look into a
+dictionary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, TypeVar
 
-from ...lowering.partition.cuts import cells_of, cut_of, regions_read
+from ...lowering.partition.cuts import Cut, cells_of, cut_of, drafts_of, regions_read
 from ...lowering.partition.geometry import Part, made_part, part
-from ...lowering.partition.layout import Addends, Cells, Grid, Local, Place
+from ...lowering.partition.layout import Addends, Cells, Grid, Local, Place, ShardDraft
 from ...lowering.partition.problem import Placed, SplitProblem, configured_parts
 from ...lowering.partition.sharding import Demand, Sharding
 from ...lowering.partition.sums import summed
@@ -22,7 +23,100 @@ from ...nouns.semantics import Along, statistics_of
 from ...nouns.strategy import NOWHERE, Resolved
 from ...nouns.structure import TensorOf
 from .columns import NotCoveredError
-from .states import Log, Logged, SplitOp, Sums
+
+K = TypeVar("K")
+V = TypeVar("V")
+Log = list[tuple[dict[Any, Any], Any, Any]]
+_ABSENT = object()
+
+
+class Logged(dict[K, V]):
+    """A dict whose changes can be taken back: ``log`` holds what stood there before."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self.log = log
+
+    def __setitem__(self, key: K, value: V) -> None:
+        before = self.get(key, _ABSENT)
+        if before is not value:
+            self.log.append((self, key, before))
+            super().__setitem__(key, value)
+
+    def forget(self, key: K) -> None:
+        """Drop an entry, where there is one."""
+        if key in self:
+            self.log.append((self, key, self[key]))
+            super().__delitem__(key)
+
+
+def take_back(log: Log) -> None:
+    """Undo all changes of a log, the last one first."""
+    for table, key, before in reversed(log):
+        if before is _ABSENT:
+            dict.pop(table, key, None)
+        else:
+            dict.__setitem__(table, key, before)
+    log.clear()
+
+
+@dataclass(eq=False)
+class SplitOp:
+    """The parts of one op on their devices, with how its outputs lie: made once, however often they
+    come back.
+
+    Where ``cut`` tells all parts axis by axis, they and their drafts are made where a rule asks for
+    them: few do. ``addend`` is which partial result the first part goes on with, ``partial`` are
+    the outputs in partial results, ``words`` is where the columns hold its geometry and its devices
+    (blocks.py).
+    """
+
+    op: int
+    divided: str | None
+    devices: Sequence[int]
+    parts: Callable[[], list[Placed]]
+    cut: Cut | None = None
+    addend: int | None = None
+    layouts: list[Grid | Local] | None = None
+    partial: frozenset[int] = frozenset()
+    words: tuple[int, int] | None = None
+    _drafts: list[ShardDraft] | None = None
+
+    @cached_property
+    def placed(self) -> list[Placed]:
+        """The parts."""
+        return self.parts()
+
+    def drafts(self, sharding: Sharding) -> list[ShardDraft]:
+        """The drafts of the parts."""
+        if self._drafts is None:
+            self._drafts = (
+                sharding.drafts_of(self.op, self.placed)
+                if self.cut is None
+                else drafts_of(self.cut, sharding.graph.ops[self.op], self.op, self.devices)
+            )
+        return self._drafts
+
+
+@dataclass(eq=False)
+class Sums:
+    """How the values of a tensor that lies in partial results are made, cut along a dimension; by
+    ``make``, where somebody asks for it.
+
+    ``words``: see ``SplitOp``; and how many sums there may be.
+    """
+
+    made: SplitOp
+    output: int
+    cut: int | None
+    make: Callable[[], Grid]
+    words: tuple[int, int] | None = None
+
+    @cached_property
+    def grid(self) -> Grid:
+        """How the values lie."""
+        return self.make()
+
 
 # What is there on demand under a strategy that changes: copies remembered by the parts of those
 # who read them.
@@ -88,8 +182,10 @@ class Copies(Demand):
 class SplitProgram:
     """The parts of every op of a strategy, and what they become where some configurations change.
 
-    ``ops`` by op and ``sums`` by tensor are what stands now; ``log`` takes changes back; ``before``
-    holds what was replaced since it was last cleared. Raises NotCoveredError, InputError.
+    ``ops`` by op and ``sums`` by tensor are the current ones; ``log`` takes changes back;
+    ``before`` holds what was replaced since it was last cleared.
+
+    Raises NotCoveredError, InputError.
     """
 
     def __init__(self, problem: SplitProblem) -> None:
@@ -164,9 +260,7 @@ class SplitProgram:
         return self._known[key]
 
     def _free(self, i: int) -> SplitOp | None:
-        """The parts of an op that is placed, or follows: known by how lie what it reads and the
-        sums of that.
-        """
+        """The parts of an op that is placed, or follows: remembered by the ops that it reads."""
         problem = self.problem
         if problem.placed[i] != NOWHERE:
             whole = Placed(part(problem.readings[i], ()), problem.placed[i])
@@ -219,8 +313,8 @@ class SplitProgram:
             self.sharding.layouts[i, k] = layout
 
     def _grid(self, op: SplitOp, k: int) -> Grid:
-        """How an output of an op lies; of one that is cut axis by axis what holds which region
-        where a rule asks for it.
+        """How an output of an op lies; of an op that is cut axis by axis its cells are made only
+        where a rule asks for them.
         """
         sharding, cut = self.sharding, op.cut
         semantics = self.problem.readings[op.op].semantics

@@ -1,231 +1,169 @@
 """The recurrence of the execution contract over blocks and fans: no task graph is built.
 
-As for placements (step.py there), one heap holds the rows that are ready and those whose transfers
-are due. Rows (tasks that compute, and collectives) are numbered in the order in which
-``lowering.partition`` writes them, so that ties are decided alike.
+Like for placements (step.py there), one heap holds rows that are ready and rows whose transfers are
+due. Rows (tasks that compute, and collectives) are numbered in the order in which
+``lowering.partition`` writes them, so that ties are decided alike. Devices serve rows as they
+become ready, or (hosts.py) in a fixed order. Few bits of an instant are left for rounds: where they
+do not do, the run ends with a fault, and is tried with more.
 
-Devices serve rows as they become ready, or (hosts.py) in a fixed order.
+A run with a limit ends where it is sure to exceed it: the step lasts at least from now until a
+queue has held all tasks that it still has before it, one after the other. The load of each queue
+changes with the fans of a few ops, so it is kept from one evaluation to the next; to know paths as
+well takes a third of a run, and they tell no more (measured).
+
+Everywhere ``t`` is the strategy, ``q`` the rules of the cluster and ``w`` the work of an
+evaluation; a record ``r`` and hosts ``h`` are None where an evaluation does without.
 """
 
 from __future__ import annotations
 
-from ...ground.jit import jit, jitable
+from ...ground.jit import bare, jit, jitable
 from ...nouns.taskgraph import Ints
 from .. import heap
-from ..heap import FAULT, LAST, LATE, TAKEN, next_to_send, push, release, take, wait_to_send
-from .arena import BASES, DEVICES, QUEUES, ROW
-from .bounds import NEVER, begin_bounds, check, take_off
+from ..cluster import ENTRIES, Hosts, go_on
+from ..heap import (
+    FAULT,
+    LAST,
+    LATE,
+    TAKEN,
+    after,
+    next_to_send,
+    ps_of,
+    push,
+    release,
+    serve,
+    take,
+    take_off,
+    wait_to_send,
+)
+from ..heap import send as book
 from .columns import (
+    DONE,
+    FULL,
+    LATEST,
+    LENGTH,
     LIMIT,
+    LONG,
     NONE,
     PART_BITS,
     PART_MASK,
+    QUEUES,
     REF_MASK,
     ROOTS,
+    ROW,
     ROWS,
     SENT,
+    WORSE,
     Columns,
     Record,
     Rules,
     Work,
     open_columns,
     open_rules,
-    open_work,
 )
-from .hosts import DONE, ENTRIES, WAITS, Hosts, line_up, line_up_as_numbered, open_hosts, place_rows
-from .instants import FULL, LATEST, LONG, after, later, ps_of
-from .rows import device_of, length_of, row_of, sending_ps
+from .hosts import begin, check_end, device_of
 
-# Dispatches of pieces and sums that wait for ops: a recurrence along each host thread.
-
-
-@jitable
-def may_wait(devices: int, h: Hosts) -> bool:
-    """Whether a dispatch may have to wait for an op, after all launches were counted."""
-    if h.blocking:
-        return True
-    for device in range(devices):
-        if h.launched[device] > h.ahead[device]:
-            return True
-    return False
-
-
-@jitable
-def gate_of(h: Hosts, entry: int, device: int) -> int:
-    """The row of the latest dispatch before this one on its device such that the launches of that
-    through this one exceed ``ahead``; NONE where there is none.
-    """
-    newest, oldest, passed = h.newest[device], h.oldest[device], h.passed[device]
-    h.launched[device] += h.launches[entry]
-    h.newest[device], h.beside[entry] = entry, NONE
-    if newest == NONE:
-        h.oldest[device] = entry
-        return NONE
-    h.beside[newest] = entry
-    most = h.launched[device] - h.ahead[device]
-    while h.beside[oldest] != entry:
-        beyond = passed + h.launches[oldest]
-        if beyond >= most:
-            break
-        oldest, passed = h.beside[oldest], beyond
-    h.oldest[device], h.passed[device] = oldest, passed
-    return h.row[oldest] if passed < most else NONE
-
-
-@jitable
-def line_up_dispatches(t: Columns, w: Work, h: Hosts, devices: int) -> None:
-    """The dispatches of each thread, and the rows for which they wait."""
-    arena = t.arena
-    for thread in range(h.threads):
-        h.clock[thread], h.coming[thread], h.latest[thread] = 0, NONE, NONE
-    for device in range(devices):
-        h.launched[device], h.passed[device] = 0, 0
-        h.newest[device], h.oldest[device] = NONE, NONE
-    h.cell[ENTRIES] = 0
-    for slot in range(t.ops):
-        place_rows(t, w, h, slot)
-    for turn in range(w.cell[ROWS]):
-        row = h.turn[turn]
-        slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
-        if slot < t.ops:
-            at, count = t.devices_of[slot] + part, t.parts[slot]
-            add(w, h, row, arena[at], arena[at + 2 * count], arena[at + 3 * count])
-            continue
-        where = arena[t.block[slot] + ROW + part]
-        at = where + DEVICES + arena[where + BASES]
-        for k in range(at + 1, at + 1 + 3 * arena[at], 3):
-            add(w, h, row, arena[k], arena[k + 1], arena[k + 2])
-    for thread in range(h.threads):
-        h.latest[thread] = NONE
-
-
-@jitable
-def add(w: Work, h: Hosts, row: int, device: int, length: int, launches: int) -> None:
-    """One dispatch more: behind the latest one of its thread."""
-    thread = h.thread[device]
-    if thread == NONE:
-        return
-    entry = h.cell[ENTRIES]
-    h.cell[ENTRIES] = entry + 1
-    h.row[entry], h.length[entry], h.launches[entry] = row, length, launches
-    h.gate[entry], h.following[entry] = gate_of(h, entry, device), NONE
-    w.when[row] = 0
-    w.missing[row] += 1
-    if h.latest[thread] == NONE:
-        h.coming[thread] = entry
-    else:
-        h.following[h.latest[thread]] = entry
-    h.latest[thread] = entry
-
-
-@jitable
-def end_of(w: Work, h: Hosts, row: int) -> int:
-    """When a row finishes (0: nobody waits for it); NONE as long as that is not known."""
-    if row == NONE:
-        return 0
-    return h.finish[row] if w.missing[row] <= TAKEN else NONE
-
-
-@jitable
-def dispatch(t: Columns, w: Work, h: Hosts, thread: int) -> None:
-    """The dispatches of a thread, as far as the rows for which they wait were taken up."""
-    entry = h.coming[thread]
-    while entry != NONE:
-        blocker = h.latest[thread]
-        # Sums never block: they are none of the graph's ops.
-        if blocker != NONE:
-            slot = w.of[blocker] >> PART_BITS
-            if slot >= t.ops or not h.blocks[slot]:
-                blocker = NONE
-        gated, blocked = end_of(w, h, h.gate[entry]), end_of(w, h, blocker)
-        if gated == NONE or blocked == NONE:
-            break
-        clock = after(w, max(h.clock[thread], gated, blocked), h.length[entry])
-        h.clock[thread], h.latest[thread] = clock, h.row[entry]
-        release(w, h.row[entry], clock)
-        entry = h.following[entry]
-    h.coming[thread] = entry
-
-
-@jitable
-def dispatch_on(t: Columns, w: Work, h: Hosts, row: int, device: int, finish: int) -> None:
-    """A row was taken up: those who wait for its end may be dispatched (``device`` NONE: a
-    collective, on any thread).
-    """
-    h.finish[row] = finish
-    for thread in range(h.threads):
-        if device == NONE or thread == h.thread[device]:
-            dispatch(t, w, h, thread)
-
-
-@jitable
-def sort_roots(w: Work, h: Hosts) -> None:
-    """Of the rows that read nothing those that wait for a dispatch alone go on the heap; those that
-    wait for nothing stay roots.
-    """
-    roots, w.cell[ROOTS] = w.cell[ROOTS], 0
-    for k in range(roots):
-        row = w.roots[k]
-        if w.missing[row] == 0 and w.when[row] > 0:
-            push(w, w.when[row], row)
-        elif w.missing[row] == 0:
-            w.roots[w.cell[ROOTS]] = row
-            w.cell[ROOTS] += 1
-
-
-@jitable
-def fault_of(h: Hosts, devices: int) -> int:
-    """Why dispatches that wait cannot be told here; 0 where they can."""
-    for device in range(devices):
-        if h.whole[device] != NONE:  # beside a captured step: rare enough for lowering
-            return LONG
-    return FULL if h.cell[ENTRIES] > h.most else 0
-
-
-@jitable
-def begin(t: Columns, w: Work, h: Hosts, devices: int) -> None:
-    """What is known before any row was taken up."""
-    cell = h.cell
-    cell[WAITS], cell[ENTRIES], cell[DONE] = 0, 0, 0
-    for thread in range(h.threads):
-        h.clock[thread] = 0
-    for device in range(devices):
-        h.launched[device], h.whole[device] = 0, NONE
-    if h.mixed:
-        line_up_as_numbered(t, w, h)
-    if h.threads:
-        line_up(t, w, h)
-    for device in range(devices):
-        w.line_end[device] = NONE
-    if h.threads and may_wait(devices, h):
-        w.cell[FAULT] = fault_of(h, devices)
-        if w.cell[FAULT] == 0:
-            cell[WAITS] = 1
-            line_up_dispatches(t, w, h, devices)
-    sort_roots(w, h)
-    if cell[WAITS]:
-        for thread in range(h.threads):
-            dispatch(t, w, h, thread)
-
-
-@jitable
-def go_on(t: Columns, w: Work, h: Hosts, row: int, device: int, finish: int) -> None:
-    """A row was taken up: the one behind it waits no longer for it, and dispatches may be known."""
-    h.cell[DONE] += 1
-    if device != NONE and h.behind[row] != NONE:
-        release(w, h.behind[row], finish)
-    if h.cell[WAITS]:
-        dispatch_on(t, w, h, row, device, finish)
-
-
-@jitable
-def check_end(w: Work, h: Hosts) -> None:
-    """An order that contradicts what rows read leaves some of them waiting."""
-    if h.cell[DONE] < w.cell[ROWS] and w.cell[FAULT] == 0:
-        w.cell[FAULT] = LONG
-
-
+NEVER = 1 << 62
+"""A limit in ps that no step exceeds."""
 MOST_TASKS = 1 << 20
+# Words of ``loads`` behind the ps by queue: how many transfers there are, and how many that cannot
+# be.
+SENT_ALL, STUCK, MORE = range(3)
+
+
+@jitable
+def row_of(t: Columns, w: Work, ref: int) -> int:
+    """The row of a part."""
+    slot, part = ref >> PART_BITS, ref & PART_MASK
+    mapped = w.map[slot]
+    return w.base[slot] + part if mapped == NONE else w.rows[mapped + part]
+
+
+@jitable
+def length_of(t: Columns, slot: int, part: int) -> int:
+    """The ps that a part or a sum takes."""
+    if slot < t.ops:
+        return t.arena[t.devices_of[slot] + t.parts[slot] + part]
+    return t.arena[t.arena[t.block[slot] + ROW + part] + LENGTH]
+
+
+@jitable
+def sending_ps(q: Rules, route: int, size: int) -> int:
+    """How long a transfer of so many bytes takes over a route, its held latency included."""
+    rate = q.route_class[route]
+    ps = size * q.whole[rate] + q.route_held[route]
+    if q.rest[rate]:
+        ps += (size * q.rest[rate] + q.parts[rate] - 1) // q.parts[rate]
+    return ps
+
+
+# Limits
+
+
+@jitable
+def add_load(t: Columns, q: Rules, loads: Ints, slot: int, part: int, sign: int) -> None:
+    """Add to ``loads`` for how many ps a row and its transfers hold their queues."""
+    fans, device, length = t.fans, device_of(t, slot, part), sign * length_of(t, slot, part)
+    if device != NONE:
+        loads[device] += length
+    else:
+        queues = t.arena[t.arena[t.block[slot] + ROW + part] + QUEUES]
+        for e in range(queues + 1, queues + 1 + t.arena[queues]):
+            loads[t.arena[e]] += length
+    fan = t.fan[slot] + t.parts[slot] + 1 + part
+    at, end = fans[fan], fans[fan + 1]
+    while at < end:
+        route, size, count = fans[at], fans[at + 1], fans[at + 3]
+        loads[q.queues + SENT_ALL] += sign
+        if size > q.most_bytes or q.route_class[route] < 0:
+            loads[q.queues + STUCK] += sign
+        else:
+            length = sign * sending_ps(q, route, size)
+            for e in range(q.queue_ptr[route], q.queue_ptr[route + 1]):
+                loads[q.queue[e]] += length
+        at += 4 + count
+
+
+@jit
+def add_loads(columns: Ints, rules: Ints, loads: Ints, ops: Ints, sign: int) -> None:
+    """Add (or, with a negative sign, take off) the ps for which the parts and sums of some ops, and
+    their transfers, hold each queue.
+    """
+    t, q, loads = open_columns(columns), open_rules(rules), bare(loads)
+    for n in range(len(ops)):
+        op = ops[n]
+        for part in range(t.parts[op]):
+            add_load(t, q, loads, op, part, sign)
+        for slot in range(t.ops + t.tensor_ptr[op], t.ops + t.tensor_ptr[op + 1]):
+            if t.parts[slot] > 0:
+                begun = t.first[slot]
+                for at in range(begun + 1, begun + 1 + 3 * t.fans[begun], 3):
+                    add_load(t, q, loads, slot, t.fans[at], sign)
+
+
+@jitable
+def begin_bounds(q: Rules, w: Work, most: int) -> None:
+    """Nothing has started. There is no limit where a run may have ``most`` tasks, or cannot be: it
+    has to say so itself.
+    """
+    longest = 0
+    for queue in range(q.queues):
+        w.left[queue] = w.loads[queue]
+        longest = max(longest, w.loads[queue])
+    if w.loads[q.queues + STUCK] or w.loads[q.queues + SENT_ALL] >= most:
+        w.cell[LIMIT] = NEVER
+    elif longest > w.cell[LIMIT]:
+        w.cell[FAULT] = WORSE
+
+
+@jitable
+def check(w: Work, start: int, left: int) -> None:
+    """A queue with so many ps left goes on at an instant: set a fault beyond the limit."""
+    if ps_of(w, start) + left > w.cell[LIMIT] and w.cell[FAULT] == 0:
+        w.cell[FAULT] = WORSE
+
+
+# Rows
 
 
 @jitable
@@ -312,7 +250,7 @@ def count_rows(t: Columns) -> int:
 def clear(t: Columns, q: Rules, w: Work) -> None:
     """Nothing has happened yet. Roots do not go through the heap."""
     heap.clear(w)
-    w.cell[SENT] = 0
+    w.cell[SENT], w.cell[DONE] = 0, 0
     for queue in range(q.queues):
         w.free[queue] = 0
     for device in range(q.devices):
@@ -332,20 +270,15 @@ def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int
         r.first_sent[row] = cell[SENT]
     while at < end:
         route, size, count = fans[at], fans[at + 1], fans[at + 3]
-        start, begin, stop = now, q.queue_ptr[route], q.queue_ptr[route + 1]
-        for e in range(begin, stop):
-            start = max(start, w.free[q.queue[e]])
-        if size > q.most_bytes or q.route_class[route] < 0 or start >= LATEST:
+        if size > q.most_bytes or q.route_class[route] < 0:
             cell[FAULT] = LONG
             return
-        length, left = sending_ps(q, route, size), 0
-        finish = after(w, start, length)
-        free = later(w, finish, q.route_gap[route])
-        for e in range(begin, stop):
-            w.free[q.queue[e]] = free
-            left = max(left, take_off(w, q.queue[e], length))
+        length = sending_ps(q, route, size)
+        start, finish, arrival, left = book(w, q, w.left, route, length, now)
+        if start >= LATEST:
+            cell[FAULT] = LONG
+            return
         check(w, start, left)
-        arrival = later(w, finish, q.route_lag[route])
         for k in range(at + 4, at + 4 + count):
             release(w, row_of(t, w, fans[k]), arrival)
         sent = cell[SENT]
@@ -371,10 +304,8 @@ def happen(
     device, start = device_of(t, slot, part), now
     length = length_of(t, slot, part)
     if device != NONE:
-        start = max(start, w.free[device])
-        check(w, start, take_off(w, device, length))
-        finish = after(w, start, length)
-        w.free[device] = later(w, finish, q.device_gap[device]) if length > 0 else finish
+        start, finish = serve(w, device, now, length, q.device_gap[device])
+        check(w, start, take_off(w.left, device, length))
     else:
         queues = arena[arena[t.block[slot] + ROW + part] + QUEUES]
         for e in range(queues + 1, queues + 1 + arena[queues]):
@@ -382,13 +313,14 @@ def happen(
         finish, left = after(w, start, length), 0
         for e in range(queues + 1, queues + 1 + arena[queues]):
             w.free[arena[e]] = finish
-            left = max(left, take_off(w, arena[e], length))
+            left = max(left, take_off(w.left, arena[e], length))
         check(w, start, left)
     w.missing[row] = TAKEN
     if r is not None:
         r.start[row], r.finish[row] = ps_of(w, start), ps_of(w, finish)
     if h is not None:
-        go_on(t, w, h, row, device, finish)
+        w.cell[DONE] += 1
+        go_on(w, h, row, device, finish)
     fan = t.fan[slot] + part
     for e in range(fans[fan], fans[fan + 1]):
         release(w, row_of(t, w, fans[e] & REF_MASK), finish)
@@ -415,11 +347,11 @@ def send(t: Columns, q: Rules, w: Work, r: Record | None, row: int) -> None:
 
 @jitable
 def begin_all(t: Columns, q: Rules, w: Work, h: Hosts | None) -> None:
-    """What is known before anything has happened."""
+    """Rows, hosts and bounds, before anything has happened."""
     clear(t, q, w)
     entries = 0
     if h is not None:
-        begin(t, w, h, q.devices)
+        begin(t, w, h)
         entries = h.cell[ENTRIES]
     if w.cell[LIMIT] < NEVER and w.cell[FAULT] == 0:
         begin_bounds(q, w, MOST_TASKS - entries - w.cell[ROWS])
@@ -460,21 +392,8 @@ def run(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> int
     tasks = cell[ROWS] + cell[SENT]
     if h is not None:
         tasks += h.cell[ENTRIES]
-        check_end(w, h)
+        check_end(w)
     # More tasks, each of up to MOST_PS, could exceed 53 days: lowering says whether they do.
     if tasks >= MOST_TASKS:
         cell[FAULT] = LONG
     return -cell[FAULT] if cell[FAULT] else ps_of(w, last)
-
-
-@jit
-def step(columns: Ints, rules: Ints, work: Ints) -> int:
-    """The step time in ps, or minus a fault."""
-    return run(open_columns(columns), open_rules(rules), open_work(work), None, None)
-
-
-@jit
-def step_in_order(columns: Ints, rules: Ints, work: Ints, hosts: Ints) -> int:
-    """``step`` with hosts, or in program order."""
-    t, q, w = open_columns(columns), open_rules(rules), open_work(work)
-    return run(t, q, w, None, open_hosts(hosts))
