@@ -153,7 +153,7 @@ def _figures(scenario: Mapping[str, Any], batch: int, period_s: float | None) ->
     period_ps = report.step_ps if period_s is None else round(period_s * PS_PER_SECOND)
     assert report.throughput is not None  # it was run as a scenario
     throughput = replace(report.throughput, step_ps=period_ps, samples=batch)
-    row = row_of(opened, replace(report, throughput=throughput))
+    row = row_of(opened, report, throughput)
     figures = {name: row[name] for name in COLUMNS if name in row}
     return figures | {"period_s": period_s, "scenario": scenario}
 

@@ -21,6 +21,7 @@ from ...ground.units import written
 from ...lowering import Prepared
 from ...nouns.graph import Graph
 from ...report import Report, run
+from ...report.measures.throughput import Throughput
 from ...report.results import RATES
 from .fields import Document, Grid, points
 from .journal import Answer, Memo, Shared, bug, failed, journaled
@@ -142,15 +143,19 @@ def _reason(point: SweepPoint, error: SimdevError) -> str:
     return str(error)
 
 
-def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
+def row_of(
+    scenario: Scenario, report: Report, throughput: Throughput | None = None
+) -> dict[str, Any]:
     """The figures of a report; their names are those of ``simdev simulate --json`` where it tells
     them too.
 
     Of a large model ``ops`` counts the simulated ones, where one device may represent many alike.
+    ``throughput`` is told in place of the report's own.
     """
     graph, training, working = scenario.graph, report.training, report.working
     devices, steady = report.devices, report.steady
-    rates = report.throughput.to_json() if report.throughput else {}
+    throughput = throughput or report.throughput
+    rates = throughput.to_json() if throughput else {}
     over = [device.memory for device in devices if device.memory.overflow is not None]
     return {
         "status": OK if report.feasible else INFEASIBLE,
