@@ -110,8 +110,8 @@ class Estimates:
         return known or Group(op_class, dtype, (), (), self.specs.get(device_kind))
 
     def cost(self, key: str, load: Load, device_kind: str) -> OpCost | None:
-        """The answer of the first rung that knows one; None where none does. Where a datasheet has
-        no peak for the dtype no rung is asked.
+        """The answer of the first of the rungs interpolated, fitted, scaled and roofline that has
+        one; None where none has. Where a datasheet has no peak for the dtype no rung is asked.
         """
         if not is_covered(load, self.specs.get(device_kind)):
             return None

@@ -10,8 +10,9 @@ roofline      the datasheet, with its efficiencies or the class default
 memory pass   bytes of operands and outputs over the datasheet's bandwidth, for kinds of ops of
               which simdev has no description
 
-``CostModel`` answers given and measured (a row's own source is its rung), ``Estimates`` the others;
-a new rung needs its name in ``rows.RUNGS``.
+``CostModel`` answers given and measured (a row's own source is its rung) and the memory pass,
+``Estimates`` the others. A new rung needs its name in ``rows.RUNGS``, which says how rungs are
+listed; the order in which they are asked is that of ``Estimates.cost`` and ``Estimates.estimates``.
 
 Every answer carries its rung and its expected error, which for an estimate is what its rung does to
 rows left out; what no rung knows is None, never a guess.
@@ -55,13 +56,13 @@ class CostModel:
     measured.
 
     ``profiles`` are one or several, each a Profile or the path of its file:
-    ``CostModel("profiles/x.jsonl")``. None leaves them open: a Scenario of a large model then takes
-    the measured rows that ship for its devices, each kind of device its own; () asks for none, so
-    for datasheets alone. ``shipped`` are the datasheets of the devices that such rows were measured
-    on (None: profiles were not left open); other datasheets of these kinds, in ``specs``, tell of
-    machines that are faster or slower than those. ``specs`` are datasheets; those that are shipped
-    of the kinds of a cluster and of profiles need not be named, a Scenario finds them. Raises
-    InputError where two specs are of one kind, and for what is no profile.
+    ``CostModel("profiles/x.jsonl")``. With None a Scenario of a large model chooses: it takes the
+    measured rows that ship for its devices, each kind of device its own. With () there are no rows,
+    so datasheets alone. ``shipped`` are the datasheets of the devices that shipped rows were
+    measured on (None: the caller named the profiles); other datasheets of these kinds, in
+    ``specs``, are of machines that are faster or slower. ``specs`` are datasheets; a Scenario finds
+    the shipped ones of the kinds of a cluster and of profiles. Raises InputError where two specs
+    are of one kind, and for a file that is no profile.
     """
 
     profiles: tuple[Profile, ...]
@@ -172,7 +173,8 @@ class CostModel:
     def _answer(self, key: str, kind: str, device_kind: str) -> OpCost | None:
         row = next((profile.rows[key] for profile in self.profiles if key in profile.rows), None)
         if row is not None:
-            # A row whose source is no rung (a model of somebody's) is an estimate for ``strict``.
+            # A row whose source is no rung (somebody's own model) is an estimate, which ``strict``
+            # refuses; it is told as fitted.
             rung = row.source if row.source in RUNGS else "fitted"
             allowed = rung in KNOWN or not self.strict
             seconds = row.device_seconds(pace_of(self.estimates.specs.get(device_kind)))

@@ -1,13 +1,13 @@
 """The measured rows of one op class on one kind of device, of all dtypes, as a surface that any op
 of the class has a place on.
 
-An op's time is its roofline, times what the nearest rows say that rooflines are off
-(``Neighbours``). Rows of another dtype take part by the ratio of the two dtypes' rooflines: an op's
-demands are reckoned in seconds at what the datasheet says is reached in its dtype. The roofline is
-one whose rates grow with the extents (``halves``), fitted to the class, then to the forward of a
-kind with its gradients, whose blocks lie alike, then to the kind, then to the kind in its dtype,
-each with the one before as its prior; where three scalars by kind and dtype
-(``Group``) err clearly less on rows left out, it is theirs.
+An op's time is its roofline times a correction from the nearest measured rows (``Neighbours``).
+Rows of another dtype take part by the ratio of the two dtypes' rooflines, since the demands of an
+op are seconds at the rates that its dtype attains by the datasheet. The rates of the roofline grow
+with the extents (``halves``). Its parameters are fitted four times, each fit the prior of the next:
+to the class; to a forward kind with its gradients, which have one grid of thread blocks; to the
+kind; to the kind in its dtype. Where a roofline of three scalars (``Group``) has a clearly smaller
+error on rows left out, it is used instead.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _STEPS, _DAMPINGS, _LONGEST, _ENOUGH = 30, 8, 1.0, 1e-7
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Demands:
-    """What ops ask for: ``compute`` and ``memory`` seconds [n] at the rates that are reached where
-    nothing slows, logarithms of ``extents`` [n, q], ``weight`` [n] of what they slow by.
+    """The demands of n ops: ``compute`` and ``memory`` seconds [n] at the rates that the datasheet
+    attains, logarithms of ``extents`` [n, q], ``weight`` [n] of the slowdown.
     """
 
     compute: Floats
@@ -78,7 +78,9 @@ class Demands:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Prior:
-    """Where parameters are expected, and how far off: logarithms of e1, e2, overhead, halves."""
+    """A normal prior of the logarithms of e1, e2, overhead and halves: mean and standard
+    deviation.
+    """
 
     centre: Floats
     spread: Floats
@@ -170,10 +172,11 @@ def _model(parameters: Floats, demands: Demands) -> tuple[Floats, Floats]:
 NEAREST = 64  # rows that answer together: more of them change nothing
 RANGE = 3.0  # distance at which the correlation has fallen to 1/e: a factor of e^3 in size
 RANGE_OF_BYTES = 1.0  # the same of ops that have none: a cache ends within a factor of e
-OTHER_ALIGNMENT = 3.0  # distance of rows that no vector divides from those that whole ones do
+OTHER_ALIGNMENT = 3.0  # distance of ops whose tensor rows are aligned to 16 bytes from others
 OTHER_KIND, OTHER_DTYPE, OTHER_VARIANT = 0.5, 0.5, 0.8  # factors of the correlation
-# Variance of a row beside the field's: how unlike calls of one op are, and kernels that a library
-# chooses for sizes nearly alike. Of ops that have extents the one that tells rows left out best.
+# Candidates for the noise variance of a row, relative to the field's: calls of one op differ, and a
+# library chooses other kernels for sizes nearly alike. For ops with extents the candidate with the
+# smallest leave-one-out error is used.
 NUGGETS = (0.002, 0.03, 0.3, 1.0)
 # Correlations that differ by less are equal: the order of rows decides, not the last bit of a
 # logarithm.
@@ -182,8 +185,8 @@ _LEFT_OUT = 400  # rows that are left out in turn
 
 
 class Interpolation(NamedTuple):
-    """The log of measured / roofline, its variance (of the field's, 0 to 1), and the distance of
-    the nearest row of the op's kind.
+    """The logarithm of measured over roofline, its variance (0: known, 1: no row is near), and the
+    distance of the nearest row of the same kind.
     """
 
     log_ratio: float
@@ -285,7 +288,7 @@ class Neighbours:
 
 
 def thinned(count: int) -> NDArray[np.int64]:
-    """Rows of many, evenly: so many as errors are told from."""
+    """At most _LEFT_OUT row numbers, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(count, _LEFT_OUT)).astype(np.int64))
 
 
@@ -309,10 +312,11 @@ def _largest(values: Floats, count: int) -> NDArray[np.int64]:
     return rows[np.argsort(-values[rows], kind="stable")][:count]
 
 
-_CLEARLY = 0.5  # a plainer roofline has to err by so much less: most kernels do slow down
-_CLOSE = 0.05  # mean error of rows that may keep to it
-_WIDE = 32  # bits of the elements by which what slows a pass over memory is reckoned
-_FOLDS, _WINDOW = 5, 16  # parts of the rows left out; rows that are about as unsure
+# The plain roofline is used only where its error is below this share of the growing one's, and
+# the growing one's mean error is below _CLOSE: most kernels do slow down.
+_CLEARLY, _CLOSE = 0.5, 0.05
+_WIDE = 32  # bits of an element at which the slowdown has weight 1
+_FOLDS, _WINDOW = 5, 16  # folds; rows of the nearest variances whose errors are averaged
 
 
 def _mean_error(neighbours: Neighbours) -> float:
@@ -328,8 +332,8 @@ class Answer(NamedTuple):
 
 
 class Surface:
-    """Rows of one class and device, with equally many extents, at least one; ``group_of`` gives the
-    group of any dtype.
+    """The measured rows, at least one, of one class on one kind of device; all have the same number
+    of extents, possibly 0. ``group_of`` gives the group of any dtype.
     """
 
     def __init__(
@@ -419,7 +423,7 @@ class Surface:
         return known
 
     def _parameters(self, load: Load) -> Floats:
-        """Parameters of a kind in a dtype; those of its like where it has no rows."""
+        """Parameters of a kind in a dtype; without rows of it, of the next wider set of rows."""
         known = self._fit((), np.ones(len(self.loads), bool), self._prior)
         rows = self._forwards == load.forward
         known = self._fit((load.forward,), rows, Prior.around(known, SPREAD_OF_FORWARD))

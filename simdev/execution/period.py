@@ -9,8 +9,8 @@ this repetition is what an engine would do. Three things are compared for it:
 
 - Each task has a pace: how much later it starts than q steps before. Tasks that meet in a queue or
   on a link have equal paces.
-- When the first task comes that was not simulated, the tasks that run or wait in its places are
-  the ones of q steps before.
+- When the first task comes that was not simulated, the tasks that run or wait in the queues and
+  links where it meets others are the ones of q steps before.
 - A predecessor of a task has the pace of the task, or a smaller one, and then its release already
   makes no difference.
 
@@ -50,7 +50,8 @@ COUNTS = (4, 8, 16, 32, 52)
 periods.
 """
 
-# Steps whose hosts get further ahead are followed to so many, or so many tasks: for seconds.
+# Steps whose hosts get further ahead are followed to so many steps, or so many tasks, which takes
+# some seconds.
 MOST_AHEAD, WORTH_FOLLOWING = 1664, 200_000
 
 SLACK = 1e-9  # relative, of starts under fair links, whose rates are rounded
@@ -224,6 +225,7 @@ _STEADY: WeakKeyDictionary[Trace, Steady] = WeakKeyDictionary()
 
 def _steady(trace: Trace) -> Steady:
     graph, times = trace.task_graph, _StepTimes.of(trace)
+    # A cycle is compared with the one before it, so at most half of the rounds can be one.
     cycle = next((q for q in range(1, (graph.rounds - 2) // 2 + 1) if times.repeat(q)), 0)
     last = times.last_undisturbed(cycle) if cycle else times.last
     counted, length = times.ends_of_steps()[: last + 1].ravel(), graph.steps // graph.rounds
@@ -277,8 +279,8 @@ def _times_of(trace: Trace) -> tuple[tuple[Ints, ...], float]:
 @dataclass(frozen=True, eq=False)
 class _StepTimes:
     """A trace with a row a step and a column a task of the step: when it was ready, started,
-    finished, released others, and left its queues too, in ps. Of steps that differ it has a row a
-    round: what is said here of steps is then true of rounds.
+    finished, released others, and left its queues too, in ps. Where steps differ, a row is a round:
+    "step" means a round in this class, and ``cycle`` counts rounds.
 
     ``number`` is by row and column the task. ``ends`` are by step the last release; ``slack`` is
     the part of a shift that may be rounding.
@@ -371,9 +373,10 @@ class _StepTimes:
         return bool((ends == self.ends[behind]).all())
 
     def _first_under_way(self, paces: Ints, cycle: int) -> int:
-        """The first step that, at some place, has not left when the first task comes that was not
-        simulated, or had not as much earlier (else the last). -1 where what was simulated behind
-        the last comes before, in the way of others.
+        """The first step with a task that is still at some place (a queue or a link) when the first
+        task comes there that was not simulated, now or q steps before; without one the last step.
+
+        -1 where a task that was simulated after the last step comes earlier, in the way of others.
         """
         places, last, behind = self._places, self.last, slice(self.last + 1 - cycle, self.last + 1)
         left = places.reduced(np.maximum, self.free[: last + 1])
@@ -416,8 +419,9 @@ class _StepTimes:
         return bool(kept.all())
 
     def _inputs_keep_away(self, paces: Ints, ready: Ints, first: int, cycle: int) -> bool:
-        """Whether what comes ever earlier than a task becomes ready, and what is ready ever earlier
-        than it starts, already does so; nothing comes ever later.
+        """Whether inputs that come ever earlier make no difference any more: a predecessor that is
+        released ever earlier is not the last that its task waits for, a task that is ready ever
+        earlier waits for its queue, and no input comes ever later.
         """
         close, steps = self.tolerance(cycle), slice(first, self.last + 1)
         early = ready < paces - close

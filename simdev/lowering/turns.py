@@ -1,8 +1,8 @@
-"""In which order hosts dispatch, and their devices run: the pass that makes these queues fixed.
+"""The pass that fixes the order of the dispatches of hosts, and of the queues of their devices.
 
-By place in the file under ``fifo`` and ``program``; under ``priority`` the topological order that
-takes the smallest (priority, place) first; under ``fixed`` the sequences as they are given, merged
-by heads (execution contract, rule 9).
+The order is that of places in the file under ``fifo`` and ``program``; under ``priority`` the
+topological order that takes the smallest (priority, place) first; under ``fixed`` that of the given
+sequences, merged by heads (execution contract, rule 9).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from ..nouns.graph import Graph
 from ..nouns.strategy import Origin
+from ..nouns.structure import order_of
 from ..nouns.taskgraph import Ints, TaskGraph
 from .copies import Copies, in_runs
 from .hosts import Dispatches, ends_in_copies
@@ -37,11 +38,11 @@ def in_turns(
     origins: Mapping[str, Origin] = {},
     gates: Collection[int] = (),
 ) -> tuple[TaskGraph, Dispatches | None]:
-    """A placed graph, its hosted devices in the order in which they are dispatched, and these
-    dispatches.
+    """The task graph with the queues of hosted devices fixed, and the dispatches of a step in order
+    (None where no device has a host).
 
     ``policy`` is that of the strategy's order, whose sequences the task graph has already.
-    ``gates`` are ops that do no work. None where no device has a host.
+    ``gates`` are ops that only wait for a synchronised weight; no host dispatches them.
     """
     hosted = prepared.cluster.hosted
     if not hosted:
@@ -63,8 +64,9 @@ def in_turns(
 def in_given_turns(
     prepared: Prepared, whole: TaskGraph, copies: Copies, placement: Sequence[int], ends: Ends
 ) -> Dispatches | None:
-    """The dispatches of a task graph whose copies of ops (its first tasks) have given sequences;
-    ``ends`` are of one copy.
+    """The dispatches of a step of a pipeline. ``whole`` holds the copies of all ops, one a
+    microbatch, as its first tasks; its device queues have fixed sequences. ``ends`` are of one
+    microbatch.
     """
     if not prepared.cluster.hosted:
         return None
@@ -76,14 +78,14 @@ def in_given_turns(
 
 
 def places(graph: Graph, placement: Sequence[int], origins: Mapping[str, Origin]) -> Ints:
-    """The place of each op in the file; pieces of one op by device, behind what splitting adds
-    before them.
+    """The place of each op in the order of the file. Pieces of one op take the place of that op,
+    ordered by device; sums and gathers that splitting added come before the next piece in the file.
     """
     if not origins:
         return np.arange(len(graph.ops))
     numbers: dict[str, int] = {}
     keys, of = [], len(graph.ops) + 1
-    # Backwards: what is added stands before the first piece that reads it.
+    # Backwards: an added op comes before the first piece that reads it.
     for i in reversed(range(len(graph.ops))):
         origin = origins.get(graph.ops[i].name)
         piece = origin is None or origin.role in PIECES
@@ -101,10 +103,9 @@ def _by_priority(graph: Graph, priority: Ints, place: Ints) -> Ints:
     """The place of each op in the topological order that takes the smallest (priority, place)
     first.
     """
-    keys = dict(enumerate(zip(priority.tolist(), place.tolist(), strict=True)))
-    reads = ((producer, i) for i, reads in enumerate(graph.reads) for producer, _ in reads)
+    order = order_of(graph, list(zip(priority.tolist(), place.tolist(), strict=True)))
     rank = np.empty(len(place), np.int64)
-    rank[list(_in_order(keys, reads))] = np.arange(len(place))
+    rank[order] = np.arange(len(place))
     return rank
 
 
@@ -113,8 +114,8 @@ def _in_order(
     pairs: Iterable[tuple[int, int]],
     sequences: Sequence[Sequence[int]] = (),
 ) -> Iterator[int]:
-    """All rows, the smallest key first, but of each pair its first row before its second, and
-    sequences in their order.
+    """All rows in a topological order of the pairs (before, after) and of the sequences; of rows
+    that are ready the one of the smallest key first.
     """
     before, after = Counter[int](), dict[int, list[int]]()
     for first, then in {*pairs, *chain.from_iterable(map(pairwise, sequences))}:
@@ -125,7 +126,8 @@ def _in_order(
     left = set(keys)
     while left:
         if not ready:
-            # The sequences contradict the graph: a head goes all the same, and engines tell how.
+            # The sequences contradict the graph: the head of the smallest key is taken all the
+            # same, and the engine reports the deadlock.
             ahead = ([row for row in sequence if row in left] for sequence in sequences)
             heads = [rows[0] for rows in ahead if rows]
             ready.append(min((keys[row], row) for row in heads or left))
@@ -148,8 +150,8 @@ def _with_queues(
 ) -> TaskGraph:
     """The queues of hosted devices fixed in the order of the places, where no sequence is given.
 
-    Program order is that of places here: by rows a piece would come before a sum that its host
-    dispatches first.
+    Program order is the order of places and not of rows: a piece may have a smaller row than a sum
+    that the host dispatches first.
     """
     order = np.argsort(place)
     queued = np.ones(len(place), np.bool_)
@@ -202,7 +204,7 @@ def _merged(prepared: Prepared, task_graph: TaskGraph, entries: Ints, place: Int
 
 
 def _next_ops(links: list[list[int]], row: int, ops: Container[int]) -> Iterator[int]:
-    """The ops that links lead to from a row over what is no op: what is sent."""
+    """The nearest ops that links lead to from a row, passing through transfers."""
     waiting, seen = [row], {row}
     while waiting:
         for other in links[waiting.pop()]:

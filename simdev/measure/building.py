@@ -278,11 +278,16 @@ def _load(path: str, function: str) -> Builder:
     if folder not in sys.path:
         # What stands beside the file can be imported, by the function too, as if Python ran it.
         sys.path.append(folder)
+    before = sys.modules.get(spec.name)
+    sys.modules[spec.name] = module  # dataclasses look their module up by its name
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         # The file is the user's: whatever it raises is a problem of the input, with its place.
         raise InputError(f"cannot be imported: {type(error).__name__}: {error}", path) from error
+    finally:
+        if before is not None:  # a file called like an imported module does not replace it
+            sys.modules[spec.name] = before
     build = getattr(module, function, None)
     if not callable(build):
         names = ", ".join(_functions(module))

@@ -3,7 +3,8 @@
 What they hold follows from the queue mode of the cluster, an entry of ``MODES``: which queues a
 transfer holds where it leaves, where it arrives and on the links that it crosses, or whether it
 shares these. What a mode means is told here alone; to add one, add its name to ``cluster.QUEUES``
-too, and the kind of a new bank to ``cluster.QUEUE_PREFIXES``.
+too, and the kind of a new bank to ``cluster.QUEUE_PREFIXES``. A bank follows from the two ends of a
+transfer; a queue of a switch on the way would need a new value of ``QueueMode.links``.
 """
 
 from __future__ import annotations
@@ -253,8 +254,9 @@ class Segment:
 
     ``resources`` are the queues that they hold, numbered as those of a task graph; ``flow_links``
     the half-links that they share as flows: a transfer has one or the other, or neither.
-    ``held_ps`` is the latency that the queues are held for, ``lag_ps`` that which holds nothing,
-    ``gap_ps`` how long the queues rest before the next transfer.
+    ``held_ps`` is the latency for which the queues are held (of a flow: before it enters its
+    links), ``lag_ps`` the latency that holds nothing, ``gap_ps`` the time for which the queues rest
+    before the next transfer.
     """
 
     route: Route
@@ -306,7 +308,7 @@ class Fabric:
 
     @property
     def links_serve(self) -> bool:
-        """Whether transfers queue for links or share them."""
+        """Whether transfers contend for links: they queue for them or share them."""
         return self.mode.links != FREE
 
     @property

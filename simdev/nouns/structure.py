@@ -1,7 +1,6 @@
-"""What a training step is made of, told once: names, order, weights with their gradients and
-updates, mates, groups and layers.
-
-It reads a graph and the traits of its kinds, and knows no cluster, no strategy and no cost.
+"""Everything that follows from the graph of a training step alone: conventions of names, orders,
+weights with their gradients and updates, the forward op of each backward op (its mate), colocation
+groups and layers. Cluster, strategy and costs play no part.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def order_of(graph: Graph, rule: Rule | Sequence[Any] = "ready") -> list[int]:
 
 
 def longest_behind(graph: Graph, lengths: Iterable[int]) -> list[int]:
-    """By op its length and those of the longest path behind it."""
+    """By op its length plus the longest path after it."""
     whole, longest = list(lengths), [0] * len(graph.ops)
     for op in reversed(order_of(graph)):
         length = whole[op] = whole[op] + longest[op]
@@ -170,8 +169,8 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Tensors of a graph that are weights (as stored, seen or copied), and those that are gradients
-    of weights.
+    """The tensors of a graph that are weights (parameters, their casts and views), and the tensors
+    that are gradients of weights.
     """
 
     parameters: frozenset[TensorOf]
@@ -182,9 +181,9 @@ def weights_of(graph: Graph) -> Weights:
     """Which tensors of a graph are weights and gradients of weights, in whatever order its ops are
     listed.
 
-    Weights are what leaves that are parameters make, also moved or cast. Gradients are what an
-    update reads beside its parameter, and what one is made of by ops that are linear: sums, copies,
-    views, products with a number.
+    A weight is the output of a parameter leaf, or a cast or move of it. A gradient is a tensor that
+    an update reads besides its weight, or an input of a linear op (sum, copy, view, product with a
+    number) that makes a gradient.
     """
     # A cast of a weight is a weight: mixed precision computes with such copies.
     moved: dict[TensorOf, list[int]] = {}
@@ -236,8 +235,8 @@ def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
 
 
 def hands_out_parameters(op: Op) -> bool:
-    """Whether what an op hands to its readers are the parameters that it owns, so that they count
-    once.
+    """Whether the output of an op is the memory of the parameters that it owns, so that these bytes
+    count once.
     """
     return _is_parameter(op) and op.param_bytes > 0
 
@@ -306,10 +305,10 @@ NOBODY = -1
 def mates(graph: Graph) -> list[int]:
     """For each op its forward op: itself for a forward op, -1 where none can be told.
 
-    Told by the attribute ``forward`` (a name) or by a colocation group that holds forward ops (the
-    last of them); else the forward op, no leaf, for which most speaks (``_Evidence``). What adds up
-    gradients that are no weight's goes with the last of the mates of those who make them: added up
-    where they are made, they are sent on once. An op for which nothing speaks goes with a reader.
+    In this order: the attribute ``forward`` (a name); the last forward op of its colocation group;
+    the forward op, no leaf, with most evidence (``_Evidence.best``). A linear op that sums
+    gradients of activations gets the last mate of the ops that make these: summed where they are
+    made, they are sent on once. An op without evidence gets the mate of a reader.
     """
     evidence = _Evidence(graph)
     mate_of = [i if op.phase == "forward" else NOBODY for i, op in enumerate(graph.ops)]
@@ -325,7 +324,7 @@ def mates(graph: Graph) -> list[int]:
             mate_of[i] = named
         else:
             mate_of[i] = grouped[-1] if grouped else evidence.best(i, mate_of)
-    # Readers first, so that a mate is handed back over several ops.
+    # Readers first, so that a mate passes backwards through a chain of ops.
     for i in reversed(order):
         if mate_of[i] == NOBODY:
             mate_of[i] = max((mate_of[other] for other in readers[i]), default=NOBODY)
@@ -335,11 +334,10 @@ def mates(graph: Graph) -> list[int]:
 class _Evidence:
     """Evidence for a forward op as the mate of a backward or update op.
 
-    First that it reads a weight of which the op makes the gradient, then that the op's kind is the
-    backward of its kind, then that both have one scope, then how many tensors both touch (and
-    whether the gradient comes from where it would, and has the shape of something it reads), then
-    that it feeds the mates of those who hand the gradient on, rather than being one of them; of two
-    alike the later.
+    Candidates are compared by, in this order: it reads the weight of which the op makes the
+    gradient; the op's kind is the backward of its kind; both have one scope; the number of tensors
+    that both touch (one more where the gradient comes from the mate of a neighbour, and one more
+    where a shape matches); it feeds the mate of a producer rather than being one; the later place.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -525,10 +523,10 @@ def layers_by_kind(
 ) -> list[int]:
     """The number of each op's layer (-1: not among ``ops``), as OptCNN and FlexFlow configure them.
 
-    A layer is an op of a kind that computes by itself (trait ``layer``), that joins several layers
-    or that stands ``alone``, at all of its steps; any other op belongs to the layer that it reads
-    first. ``ops`` come producers first; ``touched`` are the tensors that each op needs more than
-    the shape of.
+    An op begins a layer where its kind has the trait ``layer``, where it joins several layers, or
+    where it is ``alone``; all of its unrolled steps share the layer. Any other op joins the first
+    layer that it reads. ``ops`` come producers first; ``touched`` are the tensors of which each op
+    needs values and not only shapes.
     """
     layer_of, names = [-1] * len(graph.ops), dict[str, int]()
     for i in ops:

@@ -11,12 +11,13 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.util import find_spec
-from math import isfinite, nan
+from math import nan
+from reprlib import repr as brief
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..ground.errors import InputError, install_line, prefixed, refuse
 from ..ground.jobs import is_serial, require_joblib
-from ..ground.units import exact
+from ..ground.units import exact, parse_whole
 from .methods import METHODS, name_of
 from .policy import SavedPolicy, load_policy, require_method
 from .trial import AUTO, RANDOM, SHARE, Learning
@@ -160,7 +161,7 @@ def resolved(kind: type[Any], given: Settings | object | None, base: Settings = 
             try:
                 checked[name] = _value(hints[name], values[name], least, most)
             except ValueError as error:
-                problems.append(f"{name} must be {error}, got {values[name]!r}")
+                problems.append(f"{name} must be {error}, got {brief(values[name])}")
     if problems:
         raise InputError(f"settings: {'; '.join(problems)}; there are {_listing(kind, hints)}")
     return kind(**checked)
@@ -206,15 +207,19 @@ def _number(
     bound = "> 0" if least is None else f">= {least}"
     wanted = f"a whole number {bound}" if hint is int else f"a number {bound}"
     try:
-        # 128.7 is no whole number, and True none at all.
-        number = hint(value)
-        exact = isinstance(value, str) or (not isinstance(value, bool) and number == value)
+        if isinstance(value, str):
+            number = parse_whole(value) if hint is int else float(exact(value))
+        else:
+            number = hint(value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(wanted) from None
-    if not exact or not isfinite(number) or not (number > 0 if least is None else number >= least):
+    # 128.7 is no whole number, and True none at all.
+    if not isinstance(value, str) and (isinstance(value, bool) or number != value):
         raise ValueError(wanted)
     if number > most:
         raise ValueError(f"at most {most:g}")
+    if not (number > 0 if least is None else number >= least):
+        raise ValueError(wanted)
     return number
 
 

@@ -136,6 +136,20 @@ def test_a_function_imports_what_stands_beside_its_file(
     assert isinstance(chosen.build()[0], torch.nn.Linear)
 
 
+def test_a_file_may_define_dataclasses_with_postponed_annotations(tmp_path: Path) -> None:
+    file = tmp_path / "configured.py"
+    file.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "@dataclass\n"
+        "class Config:\n"
+        "    width: int = 8\n"
+        "def tiny(batch: int = 2):\n"
+        "    return Config().width\n"
+    )
+    assert resolve(f"{file}:tiny", "cpu", {}, None).build() == 8
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -14,11 +15,12 @@ import joblib
 import pytest
 
 from folded import first_of_answers
+from simdev.ground import PACKAGE
 from simdev.ground.errors import InputError
 from simdev.nouns.schedules import PAIRED, SEARCHED
 from simdev.search.plan import Plan, Question, Space, choices_of, plans_of, question_of
 from simdev.search.plan.bounds import Bounds
-from simdev.search.plan.searching import degrees, score
+from simdev.search.plan.searching import APART, degrees, score
 from simdev.search.plan.space import PLANNED, Setup
 
 EVERY = [name for name in PLANNED if name not in PAIRED]
@@ -237,6 +239,13 @@ def test_a_journal_and_workers_change_nothing(tmp_path: Path) -> None:
         assert [s.order for s in other.best] == [s.order for s in first.best]
         assert other.frame.drop(columns="scenario").equals(first.frame.drop(columns="scenario"))
         assert other.counts == first.counts
+
+
+def test_every_source_of_plans_counts_in_the_keys_of_their_journal() -> None:
+    sources = {path.stem for path in (PACKAGE / "search" / "plan").glob("*.py")}
+    apart = {name for name in sources if re.match(APART, f"search/plan/{name}/")}
+    assert {"searching", "space"} <= sources and not apart
+    assert re.match(APART, "search/soap/optcnn/") and not re.match(APART, "lowering/stages/")
 
 
 def test_a_journal_of_another_question_is_not_taken(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from reprlib import repr as brief
 
 import numpy as np
 import pytest
@@ -76,6 +77,10 @@ FIELDS = (
         ("batch=0", "batch must be a whole number > 0, got '0'"),
         ({"batch": 2.5}, "batch must be a whole number > 0, got 2.5"),
         ({"batch": True}, "batch must be a whole number > 0, got True"),
+        ({"batch": 10**400}, f"batch must be at most 1e+30, got {brief(10**400)}"),
+        ("batch=" + "9" * 4000, f"batch must be a whole number > 0, got {brief('9' * 4000)}"),
+        ("batch=1_0", "batch must be a whole number > 0, got '1_0'"),
+        ("rate=\u0663", "rate must be a number > 0, got '\u0663'"),
         ({"rate": float("nan")}, "rate must be a number > 0, got nan"),
         ("rate=1e999", "rate must be a number > 0, got '1e999'"),
         ("noise=-1", "noise must be a number >= 0, got '-1'"),

@@ -1,9 +1,9 @@
 """The Gantt chart: it draws the rows of spans that it is given, in the looks that it is given.
 
-Whoever wants another chart makes a Gantt, which is plain data: ``trace`` of any trace, ``sync`` of
-a policy's messages, ``microbatches`` of pipelines. To add a row, make a GanttRow where the chart is
-made (for any trace: ``trace.trace_rows``, of the rows of ``measures.spans.timeline_rows``); to add
-a colour, add a Look.
+A Gantt is plain data. ``charts`` makes those of traces, of the messages of a policy and of the
+microbatches of pipelines. To add a row, make a GanttRow where the chart is made (for any trace:
+``charts.trace_rows``, of the rows of ``measures.spans.timeline_rows``); to add a colour, add a
+Look.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _row_points(ax: Axes) -> float:
 
 
 def _draw_spans(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -> None:
-    """Two collections, of what is hatched and of the pixels that the rest covers: an artist a bar
+    """Draw two collections, one of hatched (idle) spans and one of painted pixels: an artist a bar
     would take 45 times as long.
     """
     from matplotlib.collections import PolyCollection

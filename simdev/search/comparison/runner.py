@@ -31,7 +31,10 @@ Point = tuple[Hashable, Entrant, int]
 """A point of a comparison: the name of the question, the method, the seed."""
 
 # What takes no part in a search; sources that are not named here count.
-APART = r"(commands|formats|measure|report|execution/check|learn/env|search/(comparison|sweep))/"
+APART = (
+    r"(commands|formats|measure|report|execution/check|learn/env"
+    r"|search/(comparison/(comparison|curves)|sweep))/"
+)
 REHEARSED = 8  # evaluations of a rehearsal
 
 

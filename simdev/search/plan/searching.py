@@ -31,8 +31,15 @@ from ...nouns.models.large.roles import ROLES, LargeStep
 from ...nouns.trace import Trace
 from ...report.measures.costs import shares
 from ...report.measures.training import BUBBLE, EXPOSED, Training, critical_rank
-from ..sweep.journal import Answer, Loop, Row, Shared, failed, journaled
-from ..sweep.point import engine_version
+from ..sweep.journal import (
+    Answer,
+    Loop,
+    Row,
+    Shared,
+    failed,
+    journaled,
+    sources_version,
+)
 from .bounds import Bounds
 from .outcome import ORDER, TIE_PERCENT, Counts, Folded, Plans, Scored, answers_of
 from .space import (
@@ -48,6 +55,12 @@ from .space import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Sources that take no part in the figures of a plan; sources that are not named here count.
+APART = (
+    r"(commands|formats|learn|measure|oracle|execution/check|report/(export|figures|page)"
+    r"|search(?!/(plan|sweep)/))/"
+)
 
 # The figures of a plan: each step simulated, one device for each rank of the pipeline.
 
@@ -408,7 +421,7 @@ def plans_of(
     counts.legal = sum(map(space.count, setups))
     if not counts.legal:
         raise InputError(_nothing(counts.illegal) or space.nothing())
-    version = engine_version() if journal else ""
+    version = sources_version(APART) if journal else ""
     digest = fingerprint((version, question.content)) if journal else ""
 
     def key(place: int, plan: Plan) -> str:

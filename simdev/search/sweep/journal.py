@@ -70,7 +70,7 @@ HEADER = _header("sweep")
 
 class Journal:
     """An open journal: ``rows`` holds the finished rows of the keys that are ``wanted`` (None: of
-    all). ``kind`` is the verb whose results it keeps.
+    all). ``kind`` is the verb whose results it keeps; a comparison is kept as "search".
 
     Raises InputError where the file cannot be opened or written, is no journal of this kind, or
     another process holds it.
@@ -138,9 +138,9 @@ class Journal:
     def add(self, key: str, version: str, row: Row) -> None:
         """Keep a finished row.
 
-        ``version`` is written for people; the key tells engines apart already (``point``). The row
-        outlives a kill at once, and a loss of power unless it is younger than SYNC_S. Raises
-        InputError where it cannot be written, say on a full disk; earlier rows stay.
+        ``version`` (of simdev and its sources) is written for people; keys differ by it already.
+        The row outlives a kill at once, and a loss of power unless it is younger than SYNC_S.
+        Raises InputError where it cannot be written, say on a full disk; earlier rows stay.
         """
         self.rows[key] = row
         try:
@@ -290,7 +290,9 @@ _opened = Memo(4)
 
 
 class Shared(Generic[T]):
-    """A value that many jobs share. It is pickled once, and a worker opens it for its first job."""
+    """A value that many jobs share. It is pickled once, its bytes go with every job, and a worker
+    opens them for its first job alone.
+    """
 
     def __init__(self, value: T) -> None:
         self.value = value
@@ -314,9 +316,9 @@ FAILED = "failed"
 
 
 class Answer(NamedTuple):
-    """The row of a job. Only a ``lasting`` row is kept in the journal: a failure of the question
-    itself is, one of the machine, of a changed file or of simdev (a bug) is not, so the next run
-    tries it again.
+    """The row of a job. Only a ``lasting`` row is kept in the journal. A failure of the question
+    itself lasts; a failure of the machine, of a changed file or of simdev (a bug) does not, so the
+    next run tries it again.
     """
 
     row: Row
