@@ -208,7 +208,7 @@ def _number(
     wanted = f"a whole number {bound}" if hint is int else f"a number {bound}"
     try:
         if isinstance(value, str):
-            number = parse_whole(value) if hint is int else float(exact(value))
+            number = parse_whole(value) if hint is int else _float(value)
         else:
             number = hint(value)
     except (TypeError, ValueError, OverflowError):
@@ -221,6 +221,11 @@ def _number(
     if not (number > 0 if least is None else number >= least):
         raise ValueError(wanted)
     return number
+
+
+def _float(text: str) -> float:
+    # Python also takes 1_0 and digits of other scripts, which no file of simdev holds.
+    return float(text if text.isascii() and "_" not in text else "")
 
 
 def _listing(kind: type[Any], hints: Mapping[str, Any]) -> str:
