@@ -50,8 +50,7 @@ COUNTS = (4, 8, 16, 32, 52)
 periods.
 """
 
-# Steps whose hosts get further ahead are followed to so many steps, or so many tasks, which takes
-# some seconds.
+# Steps whose hosts get further ahead are followed to so many steps or tasks: some seconds.
 MOST_AHEAD, WORTH_FOLLOWING = 1664, 200_000
 
 SLACK = 1e-9  # relative, of starts under fair links, whose rates are rounded
@@ -224,8 +223,7 @@ _STEADY: WeakKeyDictionary[Trace, Steady] = WeakKeyDictionary()
 
 
 def _steady(trace: Trace) -> Steady:
-    graph, times = trace.task_graph, _StepTimes.of(trace)
-    # A cycle is compared with the one before it, so at most half of the rounds can be one.
+    graph, times = trace.task_graph, _StepTimes.of(trace)  # of a cycle two are compared
     cycle = next((q for q in range(1, (graph.rounds - 2) // 2 + 1) if times.repeat(q)), 0)
     last = times.last_undisturbed(cycle) if cycle else times.last
     counted, length = times.ends_of_steps()[: last + 1].ravel(), graph.steps // graph.rounds

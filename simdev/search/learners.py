@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.util import find_spec
-from math import nan
+from math import isfinite, nan
 from reprlib import repr as brief
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -215,6 +215,9 @@ def _number(
         raise ValueError(wanted) from None
     # 128.7 is no whole number, and True none at all.
     if not isinstance(value, str) and (isinstance(value, bool) or number != value):
+        raise ValueError(wanted)
+    # A whole number may have no float; infinity and not-a-number are floats.
+    if isinstance(number, float) and not isfinite(number):
         raise ValueError(wanted)
     if number > most:
         raise ValueError(f"at most {most:g}")

@@ -196,15 +196,20 @@ def search_oracle(
     if budget.limit is None and budget.seconds is None:
         evaluates = learning is not None and not learning.train
         budget.limit = EVALUATED if evaluates else chosen.budget
-    asked = {"method": name, "seed": budget.seed, "budget": budget.limit, "prepare": list(names)}
-    asked |= {} if learning is None else learning.provenance()
-    asked |= {"chains": chaining.count} if chaining.count > 1 else {}
+    provenance = {
+        "method": name,
+        "seed": budget.seed,
+        "budget": budget.limit,
+        "prepare": list(names),
+    }
+    provenance |= {} if learning is None else learning.provenance()
+    provenance |= {"chains": chaining.count} if chaining.count > 1 else {}
     trial = Trial(problem_of(oracle, given, name, chosen, names), budget)
     trial.chaining = chaining
-    asked["groups"] = None if chosen.splits else len(trial.problem.choices)
-    asked["ended"] = _run(trial, method, learning, prepare)
+    provenance["groups"] = None if chosen.splits else len(trial.problem.choices)
+    provenance["ended"] = _run(trial, method, learning, prepare)
     fall_back(trial)
-    return _result(trial, chosen, asked)
+    return _result(trial, chosen, provenance)
 
 
 def problem_of(

@@ -88,7 +88,7 @@ def test_parallel_edges_are_one():
         ("<graphml/>", "not GraphML"),
         ('{"nodes": [], "links": []}', "the graph has no nodes"),
         ('{"nodes": 3, "links": []}', "not node-link JSON"),
-        ('{"graph": [], "nodes": [{"id": 1}], "links": []}', "graph: must be an object"),
+        ('{"graph": 3, "nodes": [{"id": 1}], "links": []}', "graph: must be an object"),
         ('{"nodes": [{"id": 1}, {"id": 1}], "links": []}', "nodes[1].id: 1 stands twice"),
         ('{"nodes": [{"id": [1]}], "links": []}', "nodes[0].id: must be a text or a whole number"),
         (

@@ -20,7 +20,7 @@ from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost, Oracle
-from simdev.search import blackbox
+from simdev.search import METHODS
 from simdev.search.trial import Budget, SearchProblem, SpentError, Trial
 from strategies import World, worlds
 
@@ -133,7 +133,7 @@ def test_long_walks_with_limits(queues: str):
 def searched(oracle: Oracle, method: str, seed: int) -> tuple[object, ...]:
     trial = Trial(SearchProblem(oracle, None, oracle, Strategy()), Budget(250, None, seed))  # type: ignore[arg-type]
     with pytest.raises(SpentError):
-        getattr(blackbox, method)(trial)
+        METHODS[method].run(trial)
     best = trial.best
     assert best.base is not None
     points = [(at.evaluation, at.step_ps, at.memory_excess) for at in best.points]

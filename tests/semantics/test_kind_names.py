@@ -19,8 +19,8 @@ SEMANTICS = ROOT / "nouns" / "semantics"
 OUTSIDE = sorted(set(ROOT.rglob("*.py")) - set(SEMANTICS.rglob("*.py")))
 EXCEPTIONS = {
     "measure/profiles.py": "what is measured of each class of ops",
-    "measure/inputs.py": "names of PyTorch's operators, some of which kinds bear too",
-    "learn/placeto/settings.py": "ways to pool and to scale, some of which kinds bear the name of",
+    "measure/timers.py": "names of PyTorch's operators, some of which kinds bear too",
+    "learn/settings.py": "ways to pool and to scale, some of which kinds bear the name of",
 }
 
 

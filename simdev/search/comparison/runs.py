@@ -146,15 +146,15 @@ class Question:
         return fingerprint((parts, self.given))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _asked, (self.oracle, self.given)
+        return _with_references, (self.oracle, self.given)
 
 
 def question_of(question: Scenario | Oracle) -> Question:
     """Prepare a question. Raises InputError where it cannot be searched."""
-    return _asked(*oracle_and_strategy(question))
+    return _with_references(*oracle_and_strategy(question))
 
 
-def _asked(oracle: Oracle, given: Strategy) -> Question:
+def _with_references(oracle: Oracle, given: Strategy) -> Question:
     return Question(oracle, given, references_of(oracle, given))
 
 
