@@ -46,9 +46,7 @@ STEPS = ("once", "repeated")
 """Values of a scenario's ``steps``: one step, or steps that follow one another."""
 
 COUNTS = (4, 8, 16, 32, 52)
-"""How many steps (rounds, where they differ) to simulate, until they repeat; the last leaves 50
-periods.
-"""
+"""How many steps (or rounds) to simulate, until they repeat; the last leaves 50 periods."""
 
 # Steps whose hosts get further ahead are followed to so many steps or tasks: some seconds.
 MOST_AHEAD, WORTH_FOLLOWING = 1664, 200_000
@@ -223,7 +221,8 @@ _STEADY: WeakKeyDictionary[Trace, Steady] = WeakKeyDictionary()
 
 
 def _steady(trace: Trace) -> Steady:
-    graph, times = trace.task_graph, _StepTimes.of(trace)  # of a cycle two are compared
+    graph, times = trace.task_graph, _StepTimes.of(trace)
+    # A cycle is compared with the one before it.
     cycle = next((q for q in range(1, (graph.rounds - 2) // 2 + 1) if times.repeat(q)), 0)
     last = times.last_undisturbed(cycle) if cycle else times.last
     counted, length = times.ends_of_steps()[: last + 1].ravel(), graph.steps // graph.rounds

@@ -77,6 +77,10 @@ def _node_link_problems(value: Mapping[str, Any], edges: str) -> Iterator[str]:
     if not isinstance(value.get(edges), list):
         yield f"{edges}: must be a list"
         return
+    try:
+        dict(value.get("graph", {}))  # networkx wrote a list of pairs before 2.0
+    except (TypeError, ValueError):
+        yield "graph: must be an object"
     names: set[Any] = set()
     for i, node in enumerate(value["nodes"]):
         name = node.get("id") if isinstance(node, dict) else None
