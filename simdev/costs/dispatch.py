@@ -1,4 +1,4 @@
-"""What dispatching the ops of a step costs a host, and how many kernels that launches.
+"""The time that a host needs to dispatch the ops of a step, and the kernels that they launch.
 
 given         the graph says it (``Op.host_time``)
 measured      the op's row tells the host's time in a real step (``host_step_ns``)

@@ -1,4 +1,4 @@
-"""What a kind of device can do, what an op asks of it, and how long that takes at known peaks.
+"""The peaks of a kind of device, the work of an op, and the time that follows from both.
 
 The model of all rungs below the measured one is time = overhead + max(F / (e1 x peak), B / (e2 x
 bandwidth)), with F floating-point operations and B bytes read and written (Williams, Waterman,
@@ -132,9 +132,9 @@ class DeviceSpec:
             yield f"sustained_clock: must be a share in (0, 1], got {float(clock):g}"
 
     def efficiency_of(self, op_class: str, dtype: str) -> Efficiency | None:
-        """What is known of a class (or "default") in a dtype, in what computes that dtype here, or
-        in a dtype of the same units (KIN); None where it is known of other dtypes at best: theirs
-        say nothing of this one.
+        """The efficiency of a class (or "default") in a dtype, in the dtype that computes it here,
+        or in a dtype of the same units (KIN). None where only efficiencies of other dtypes are
+        known, which say nothing of this one.
         """
         known = self.efficiency.get(op_class)
         if known is None or isinstance(known, Efficiency):

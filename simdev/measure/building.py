@@ -193,7 +193,7 @@ class Chosen:
         return self.title if self.precision is None else f"{self.title}-{self.precision}"
 
     def about(self) -> dict[str, Any]:
-        """What a header says of the model."""
+        """The entries of a profile's header on the model."""
         sizes = sizes_of(self.build, self.sizes)
         about = {"model": self.title, "batch": sizes.get("batch"), "sizes": sizes}
         return about | {"optimizer": self.optimizer}
@@ -374,9 +374,7 @@ def alike(module: nn.Module, other: nn.Module) -> bool:
 
 
 def _called(model: Chosen, name: str, device: str) -> Any:
-    """What the builder returns; it is the user's, so whatever it raises is a problem of the
-    input.
-    """
+    """The answer of the builder. It is the user's, so any exception is a problem of the input."""
     try:
         if device != "cpu":
             try:

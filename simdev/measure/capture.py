@@ -122,7 +122,7 @@ class Writer:
     _repeated: set[str] = field(default_factory=set)
 
     def captured(self, name: str) -> Capture:
-        """What was written, as a graph of this name."""
+        """The recorded step as a graph of this name."""
         graph = {"version": 1, "name": name, "ops": self.ops}
         called = tuple(self.dispatches), self.recorder.scopes.autocast
         return Capture(graph, self.calls, self.rows, self.counts, self.saved, *called)

@@ -75,7 +75,7 @@ measured whole (ours).
 
 
 def advice(comparison: Comparison) -> Iterator[str]:
-    """What to do about the error of a comparison, by its size and cause, the surest cause first."""
+    """Advice on the error of a comparison, by its size and cause, the surest cause first."""
     if comparison.too_noisy:
         yield "noisy: the machine was busy; measure again with nothing else running"
     if comparison.known < WHOLE:

@@ -1,4 +1,4 @@
-"""What the host spends on a step of a GPU, which runs behind it: by phase, and by operator.
+"""The host's times of a step on a GPU, which runs behind its host: by phase, and by operator.
 
 Calls of operators alone tell half of it: in a step the host also runs the modules, builds
 autograd's graph and walks it. So the phases of real steps are timed on the host, never waiting for
@@ -61,7 +61,7 @@ class HostTimes:
     matched: float
 
     def header(self, captured: Capture) -> Fields:
-        """What a profile's header tells of the phases."""
+        """The entries of a profile's header on the phases."""
         return {
             "phases": {
                 phase: {

@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 
 def isolated(work: Callable[[], Result]) -> Result:
-    """What ``work`` returns, run in a forked child that sees all that this process has.
+    """The answer of ``work`` when it runs in a forked child, which sees all data of this process.
 
     Raises RuntimeError where it raised anything, or where the child died. Where a system cannot
     fork, the work runs in this process. A child has no CUDA device: its context does not survive a
@@ -398,7 +398,7 @@ class _Run:
 
 
 def _shown(sets: Sequence[Thunk], device: str) -> Fields:
-    """What running a call again shows: scratch memory and, on a GPU, its kernels."""
+    """Scratch memory and, on a GPU, the kernels of a call, found by running it again."""
     shown = {"ws": workspace_bytes(sets[0], device), "launches": 1}
     if device == "cuda":
         launches, kernel_ns = cuda_kernels(sets)

@@ -189,7 +189,7 @@ def _packed(node: Any, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a tensor looks like: shape and stride in elements, dtype."""
+    """The look of a tensor: shape and stride in elements, dtype."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

@@ -324,7 +324,7 @@ def _whole(
     timers: Sequence[StepTimer],
     hosts: Sequence[HostTimes | None],
 ) -> Measured:
-    """What was measured, with what the steps tell of themselves and of their hosts."""
+    """The measured rows together with the figures of the steps and of their hosts."""
     rows = [{**row, **_host_of(row_key(row), hosts)} for row in measured.rows]
     wholes = []
     for step, timer, host in zip(steps, timers, hosts, strict=True):
@@ -344,8 +344,8 @@ def _host_of(key: str, hosts: Sequence[HostTimes | None]) -> Fields:
 
 
 def _between_ops(captured: Capture, report: Mapping[str, Any]) -> Fields:
-    """What Python and PyTorch do between the operators of a CPU, which is host and device in one:
-    what is left of the step beside its operators, shared out by what is left of its phases.
+    """The time that Python and PyTorch spend between the operators of a CPU, which is host and
+    device in one: the rest of the step beside its operators, shared out by the rests of phases.
     """
     left = {
         phase: max(0.0, part["measured_step_s"] - part["sum_of_ops_s"])
@@ -399,8 +399,8 @@ def _measured(
 
 
 def _floor(timer: Timer) -> dict[str, int]:
-    """What the clock alone takes, and what the smallest operator takes, on the device and, on a
-    GPU, on the host.
+    """The time of the clock alone and of the smallest operator, on the device and, on a GPU, on
+    the host.
     """
     small = torch.ones(1, device=timer.device)
     with torch.no_grad():

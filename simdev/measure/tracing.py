@@ -201,9 +201,7 @@ def _mode(tensors: Iterable[Tensor]) -> FakeTensorMode:
 
 
 class _Step(nn.Module):
-    """What is done with a module as a module, so that its parameters can be exchanged for others
-    meanwhile.
-    """
+    """The work done with a module, whose parameters can be exchanged for others meanwhile."""
 
     def __init__(self, module: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()

@@ -213,7 +213,7 @@ class Bank:
 
 @dataclass(frozen=True, slots=True)
 class QueueMode:
-    """What a transfer holds of its source and of its destination, and what half-links are to it.
+    """The queues that a transfer holds at its source and destination, and its use of half-links.
 
     ``links`` is FREE (crossed at once by any number), QUEUED (a serial queue each) or SHARED (the
     transfer is a flow, which shares their bandwidth max-min and holds no queue). Raises ValueError.

@@ -152,6 +152,18 @@ def test_updates_follow_the_optimizer(optimizer: str, dtype: str, states: int, k
     assert sum(op.state_bytes for op in graph.ops) == states * models.parameter_count(graph)
 
 
+def test_an_op_without_a_gradient_rule_is_refused_where_a_step_needs_it() -> None:
+    from simdev.nouns.models.backward import training_graph
+    from simdev.nouns.models.builder import StepBuilder, record
+    from simdev.nouns.models.ops import cross_entropy, linear
+
+    step = StepBuilder("odd", "float32", "sgd")
+    cosine = record("cos", linear(step.input("x", 2, 3), 5, "used"))
+    loss = cross_entropy(cosine, step.input("labels", 2, dtype="int64"))
+    with pytest.raises(InputError, match='kind "cos": no gradient is known'):
+        training_graph(loss)
+
+
 def test_a_parameter_that_the_loss_does_not_need_is_an_error() -> None:
     from simdev.nouns.models.backward import training_graph
     from simdev.nouns.models.builder import StepBuilder

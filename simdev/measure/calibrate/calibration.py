@@ -236,7 +236,7 @@ class Calibration:
     overlap: float
 
     def to_json(self) -> dict[str, Any]:
-        """What ``simdev calibrate --json`` prints; times are seconds, bandwidths bytes per
+        """The answer of ``simdev calibrate --json``: times in seconds, bandwidths in bytes per
         second.
         """
         return {

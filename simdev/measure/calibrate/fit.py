@@ -77,7 +77,7 @@ class Crossings:
 
 
 def crossings_of(scene: Scene, numbers: LinkNumbers) -> Crossings:
-    """Those of all transfers, with bottlenecks by the given numbers; other tasks cross none."""
+    """The crossings of transfers, with bottlenecks by the given numbers; other tasks have none."""
     tasks, classes = scene.task_graph.tasks, len(scene.links)
     duration, lag = np.zeros((2, len(tasks), 2 * classes))
     stiffest = np.full(len(tasks), UNKNOWN)
@@ -131,7 +131,7 @@ class System:
 
 
 def system(scene: Scene, crossings: Crossings, lags: Waits) -> System:
-    """What the transfers took, and how long their receivers waited after them."""
+    """The equations of the durations of transfers, and of the waits of their receivers."""
     sent, target = list[int](), list[float]()
     for start, finish in zip(scene.steps.start, scene.steps.finish, strict=True):
         for task in alone(scene, start, finish):

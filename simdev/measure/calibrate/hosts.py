@@ -1,5 +1,5 @@
-"""What dispatching costs a host, fitted to a step that was measured: a factor by phase from the
-host's times of the phases, one factor from the time of the whole step, or times by op from a trace.
+"""The host's times of dispatching, fitted to a measured step: a factor by phase from the times of
+the phases on the host, one factor from the time of the whole step, or times by op from a trace.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_HOST = 'tells no host: neither "host_ms", "host_s" or "wall_s", nor spans "d
 
 
 class HostTimes(NamedTuple):
-    """What was measured of a host: seconds by phase, or of the whole step, or of ops by name."""
+    """Measured times of a host: seconds by phase, or of the whole step, or of ops by name."""
 
     phases: Mapping[str, float]
     step_s: float | None
@@ -52,7 +52,7 @@ class HostCalibration:
     source: str
 
     def to_json(self) -> dict[str, Any]:
-        """What ``simdev calibrate --fit host --json`` prints."""
+        """The answer of ``simdev calibrate --fit host --json``."""
         names = ("measured", "before", "fitted")
         rows = {**self.phases, "step": self.step_s}
         return {"measured_in": self.source} | {
@@ -141,7 +141,7 @@ def calibrate_host(scenario: Scenario, measured: HostTimes) -> HostCalibration:
 
 
 def _host_seconds(scenario: Scenario) -> dict[tuple[int, str], Fraction]:
-    """What the host of its device needs for each op, by position and name, where it is known."""
+    """The host time of each op by position and name, where it is known."""
     graph, cluster = graph_of(scenario), scenario.cluster
     prepared = Prepared(graph, cluster, scenario.costs, scenario.memory)
     placement = resolve_placement(prepared.graph, cluster, scenario.strategy.placement)

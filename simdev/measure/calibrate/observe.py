@@ -1,5 +1,5 @@
-"""What a trace tells of a scenario's parameters: rows of linear equations, and waits that are gaps
-or latencies.
+"""Linear equations that a trace gives for the parameters of a scenario, and waits that are gaps or
+latencies.
 
 Under the execution contract a task starts at the latest of its predecessors' releases and, on each
 resource that it holds, the finish + gap of the task before it. So a task that was ready when the
@@ -342,7 +342,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Beliefs:
-    """What is held true of every task while waits are told apart: ps by task."""
+    """Assumed times of every task while waits are told apart: ps by task."""
 
     duration: Floats
     lag: Floats
@@ -403,8 +403,8 @@ def _before(scene: Scene, start: Ints, finish: Floats) -> dict[int, list[int] | 
 def _cause(
     scene: Scene, beliefs: Beliefs, before: dict[int, list[int] | None], finish: Floats, task: int
 ) -> tuple[int, bool] | None:
-    """What a task waited for last: (the task before it, True) for its gap, (a predecessor, False)
-    for its lag.
+    """The cause of the last wait of a task: (the task before it, True) for its gap,
+    (a predecessor, False) for its lag.
     """
     others, predecessors = before[task], _predecessors(scene, task)
     if others is None or predecessors is None:
@@ -423,7 +423,7 @@ def _cause(
 
 
 def _predecessors(scene: Scene, task: int) -> list[int] | None:
-    """Those that were measured; None where one that matters was not."""
+    """The measured predecessors; None where one that matters was not measured."""
     predecessors = scene.task_graph.predecessors[task].tolist()
     known, idle = scene.steps.known, scene.idle
     if not all(known[other] or idle[other] for other in predecessors):

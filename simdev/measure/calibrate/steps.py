@@ -65,7 +65,7 @@ class StepFit:
     source: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """What ``simdev calibrate --json`` prints; times in seconds."""
+        """The answer of ``simdev calibrate --json``; times in seconds."""
         return {
             "steps": self.source,
             "host_time_s": {phase: float(time) for phase, time in self.host_time.items()},

@@ -100,7 +100,7 @@ def _flops_and_bytes(samples: Sequence[Sample]) -> float:
 
 
 def _mark(sample: Sample) -> str | None:
-    """What an op and its backward have in common; None for an op of which that cannot be told.
+    """A mark that an op shares with its backward; None for an op without one.
 
     A forward and its backward see the same tensors or their gradients, so the set of shapes is the
     same.

@@ -98,7 +98,7 @@ class Sample:
 
     @cached_property
     def device_ns(self) -> float:
-        """What the op takes of its device: its kernels and their launch gaps where the row tells
+        """The time of the op on its device: its kernels and their launch gaps where the row has
         them, else the median.
         """
         return float(self._row.device_seconds(pace_of(self.spec)) * 10**9)
@@ -118,7 +118,7 @@ class Sample:
 
     @cached_property
     def load(self) -> Load | None:
-        """What the op asks for; None where its kind is not known."""
+        """The load of the op; None where its kind is not known."""
         return load_of(self.key)
 
     @cached_property

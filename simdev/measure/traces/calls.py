@@ -208,7 +208,7 @@ def _device_times(pieces: Sequence[Piece]) -> tuple[dict[int, int], dict[int, in
 
 
 def _stalls(pieces: Sequence[Piece]) -> dict[int, int]:
-    """What the launches of a piece waited for room on the device, in ns, by piece."""
+    """By piece the ns for which its launches waited for room on the device."""
     pairs = [pair for piece in pieces for pair in piece.kernels]
     ends = sorted(kernel.end for _, kernel in pairs)
     launches = sorted(launch.start for launch, _ in pairs if launch is not None)
@@ -317,7 +317,7 @@ def _name(dtype: torch.dtype) -> str:
 
 @dataclass(eq=False)
 class Call:
-    """What is launched together in step number ``step``.
+    """Kernels that are launched together in step number ``step``.
 
     ``event`` is the operator (None: no operator launched it); ``kernels`` are (launch, kernel) in
     the order of launches, the launch None where the trace lacks it; of a trace without kernels
@@ -338,8 +338,8 @@ class Call:
 
     @property
     def host_ns(self) -> int:
-        """What the host spends on it, with all that it calls; of a graph that a compiler made, what
-        its kernels take that are no operators.
+        """The host's time of the call, with all calls inside it; of a graph that a compiler made,
+        the time of its kernels that are no operators.
         """
         if self.event is None:
             return sum(launch.duration for launch, _ in self.kernels if launch is not None)

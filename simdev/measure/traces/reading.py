@@ -33,7 +33,7 @@ from .updates import OPTIMIZER, Parameter, Timed, optimizer_steps, parameters_of
 
 
 class Replay:
-    """What operators are, each kind of call put together once.
+    """The calls behind operators, each kind of call put together once.
 
     ``types`` as in ``replayed``; ``parameters`` stand for lists of more than 30 tensors, of which a
     trace has no shapes: what runs over so many at once runs over all parameters or their gradients.
@@ -57,7 +57,7 @@ class Replay:
         ]
 
     def of(self, event: Event) -> list[Replayed] | str:
-        """What an operator is, or why that is not known."""
+        """The call of an operator, or the reason why it is not known."""
         if is_fused(event.name):
             return [Replayed(*fused_row(event))]
         if not event.name.startswith(ATEN):
@@ -362,7 +362,7 @@ def calls_of(events: Events, steps: Sequence[Event]) -> Sequence[Call]:
 
 
 def _step_report(reading: _Reading, steps: Sequence[Event]) -> Fields:
-    """What the rows add up to in a step, beside the step's time on the host."""
+    """The sum of the rows in a step, beside the step's time on the host."""
     count = max(1, len(steps))
     rows_ns = statistics.median(reading.totals[i] for i in range(count))
     times: dict[str, float] = {

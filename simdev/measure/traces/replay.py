@@ -86,15 +86,15 @@ def is_composite(name: str) -> bool:
 
 
 class Replayed(NamedTuple):
-    """What a call is: the parts of its row's key, and its outputs as a graph tells them."""
+    """A call as rows and graphs tell it: the parts of its row's key, and its outputs."""
 
     row: Fields
     outputs: list[Fields]
 
 
 def replayed(event: Event, arguments: Sequence[Argument], types: Types) -> list[Replayed]:
-    """What an operator is, called with these: nothing for a view, two ops for the backward of a
-    convolution.
+    """The ops of an operator called with these arguments: none for a view, two for the backward of
+    a convolution.
 
     ``types`` serve lists of tensors, which a trace writes without types. Raises UnknownError.
     """
@@ -287,7 +287,7 @@ def _empty(shape: Any, stride: Any, dtype: torch.dtype) -> Tensor:
 def _recorded(
     overload: Any, args: list[Any], kwargs: Fields, event: Event, mode: FakeTensorMode
 ) -> list[Replayed]:
-    """What the recorder writes of a call."""
+    """The records of a call."""
     recorder = Recorder(Scopes({}))
     fills = fills_new_memory(event) and isinstance(args[0], Tensor)
     if fills:

@@ -154,7 +154,7 @@ class Step:
         return tuple(sources)
 
     def _forward_of(self, call: Call) -> Mapping[Key, str]:
-        """What the forward op of a backward op read and made."""
+        """The tensors that the forward op of a backward op read and made."""
         numbers = _sequence_numbers(call)
         return next((self._around[number] for number in numbers if number in self._around), {})
 
@@ -244,7 +244,7 @@ def _size(parameter: Parameter) -> int:
 
 
 def _plain(piece: Piece) -> Replayed:
-    """What a piece is of which no row is known, by its operator's or its kernel's name."""
+    """The kind of a piece without a known row, by the name of its operator or kernel."""
     call, attrs = piece.call, Fields()
     if _copies(piece):
         home = is_copy(piece.kernels[0][1], "DtoH")
@@ -357,7 +357,7 @@ def _update(events: Events) -> str | None:
 
 
 def _figures(timeline: Timeline, calls: Sequence[Call], fused: Mapping[str, int]) -> dict[str, Any]:
-    """What the step holds, in seconds: the traced step, its kernels' time, what ops have of it."""
+    """Figures of the step in seconds: the traced step, the time of its kernels, the part of ops."""
     pieces = timeline.pieces
     kernels = [kernel for call in calls for _, kernel in call.kernels]
     device = sum(piece.device_ns for piece in pieces)
@@ -401,7 +401,7 @@ def _notes(
 def _unnamed(
     graph: Graph, kind: str, figures: Mapping[str, Any], fused: Mapping[str, int]
 ) -> Iterator[str]:
-    """What no operator names, with counts and shares of the device's time."""
+    """Pieces that no operator names, with counts and shares of the device's time."""
     sums: defaultdict[str, list[float]] = defaultdict(list)
     for op in graph.ops:
         if _is_unnamed(op, fused) and op.seconds_on(kind):

@@ -40,6 +40,13 @@ UPDATES = {
 """Kinds of update ops by the optimizers of ``simdev.nouns.memory``."""
 
 
+def _rule_of(kind: str) -> Rule:
+    """The rule of a kind. Raises InputError where it has none."""
+    if kind not in RULES:
+        raise InputError(f'kind "{kind}": no gradient is known (register one by "gradient")')
+    return RULES[kind]
+
+
 # Two registries of rules would let a kind have two: both decorators write into RULES.
 def gradient_of_all(*kinds: str) -> Callable[[Rule], Rule]:
     """Registers the rule of kinds with several outputs that have gradients."""
@@ -92,7 +99,7 @@ def _backward(step: StepBuilder, loss: Value) -> dict[tuple[int, int], Value]:
         if any(outputs):
             with step.back_at(call.scope):
                 # All first: a rule that reads an operand twice adds up behind its last op.
-                for operand, new in list(RULES[call.kind](call, outputs)):
+                for operand, new in list(_rule_of(call.kind)(call, outputs)):
                     if operand.trained:
                         new = new.view(*operand.stored)
                         before = gradients.get(operand.source)

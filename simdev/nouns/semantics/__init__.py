@@ -1,5 +1,5 @@
-"""What each kind of op computes, in index expressions, from which follow its work, its splits and
-the regions of its shards.
+"""The computation of each kind of op in index expressions, from which follow its work, its splits
+and the regions of its shards.
 """
 
 from .description import (

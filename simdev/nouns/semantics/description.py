@@ -388,7 +388,7 @@ class ByExtents:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What one op computes, in index expressions.
+    """The computation of one op in index expressions.
 
     ``parameters``: operands that are weights by the kind itself; ``gradients``: outputs that are
     weights or their gradients. ``sample``: name of the sample axis ("": the first axis of the first

@@ -224,7 +224,7 @@ def op_key(graph: Graph, position: int, device_kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an op asks of a device: FLOPs, bytes read and written, and what tells it from its like.
+    """The load of an op on a device: FLOPs, bytes read and written, and marks of its variant.
 
     ``dtype`` is that of the arithmetic; ``variant`` holds its attributes and ranks, so that equal
     sizes of different variants (a stride, a transposition) are told apart. ``extents``, ``aligned``
@@ -260,7 +260,7 @@ class Load:
 
 
 def load_of(key: str) -> Load | None:
-    """What the op of a profile key asks of a device; None where its work is not known.
+    """The load of the op of a profile key; None where its work is not known.
 
     ``dtype`` is the first operand's that is a float's, else the first, else float32. Only the key
     counts, so that a row of a profile and an op of a graph have the same load. Raises InputError

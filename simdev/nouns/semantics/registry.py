@@ -33,10 +33,10 @@ Linear = Literal["sum", "scale"]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What every op of a kind is. Fields that are None are those of the kind's class.
+    """Traits of every op of a kind. Where a field is None, the trait of the kind's class counts.
 
     - ``leaf``: it computes nothing and stands for a tensor that is there: a weight (``parameter``),
-      what a step is given (``input``) or what never changes (``constant``).
+      an input of the step (``input``) or a tensor that never changes (``constant``).
     - ``view``: its outputs are its operand's memory under other indices.
     - ``linear``: partial results may pass through it, for a sum of its results is the result of the
       sum: ``sum``, in all operands at once, where no number is added; ``scale``, in its one

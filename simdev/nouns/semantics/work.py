@@ -1,4 +1,4 @@
-"""What an op does: floating-point operations, bytes read and bytes written, from its description.
+"""The work of an op: floating-point operations, bytes read and bytes written, by its description.
 
 FLOPs follow stated counts per point: a multiply-add of a product or convolution counts two (2mnk;
 2NKPQCRS with its padding, as cuDNN counts), additions of a bias nothing; elsewhere each scalar
