@@ -30,12 +30,12 @@ from ..search.space import rank_of
 from ..search.trial import Trial, rounds
 from .rules import in_deviations, reference_ps, require_finite, signal, use
 
-# Proximal policy optimisation (Schulman and others, 2017) of independent softmaxes, in closed
-# form.
-# The parameters are the logits u [group, device] of a distribution f = softmax(u) by group, as in
-# Post (Gao, Chen, Li, NeurIPS 2018). A step u + rate x gradient multiplies the chances by
-# exp(rate x gradient), so only these are kept. Of networks rules.py has the same objective
-# in torch: in closed form a step costs some array operations, and Post does without PyTorch.
+# Proximal policy optimisation (Schulman and others, 2017) of independent categorical distributions,
+# in closed form. The parameters are the logits u [group, device] of a distribution f = softmax(u)
+# by group, as in Post (Gao, Chen, Li, NeurIPS 2018). A step u + rate x gradient multiplies each
+# chance by exp(rate x gradient) and renormalises, so only chances are stored. ``rules`` has the
+# same objective for networks in torch; in closed form a step costs some array operations, and Post
+# does without PyTorch.
 
 
 def advantages(costs: Floats) -> Floats:
@@ -100,8 +100,9 @@ class Settings:
       cross-entropy steps; then the N-th sample, too, ends in a proximal update.
     - ``explore``: the share of the uniform distribution that is mixed in after a cross-entropy
       step, at first; it falls to 0 over the budget (in proportion: ours).
-    - ``moves``: how many groups of a sample are expected elsewhere at first, where it begins at a
-      placement, and what the uniform share may then move of a sample at most (ours).
+    - ``moves``: how many groups a sample is expected to place elsewhere than the placement that it
+      begins at; also the most groups that the uniform share moves after such a beginning or a saved
+      policy (ours).
     - ``steps``: of ascent in one proximal update; 0 leaves them out. ``rate``: how long such a step
       is (ours).
     - ``clip``: how far from 1 a ratio counts (the usual value, ours). ``kl``: the weight of
@@ -124,9 +125,9 @@ class Settings:
         return cls(samples=50)
 
 
-# Post's loop: proximal updates after every K samples, a cross-entropy step after every N.
+# Post's loop: proximal updates after each K samples but the last of N, then a cross-entropy step.
 
-ROUNDED = 1e-6  # by which a chance that was kept may be over 1
+ROUNDED = 1e-6  # tolerance above 1 of a stored chance
 CHANCE = "chance"  # name of the weights of a saved policy: the distribution [group, device]
 
 
@@ -146,9 +147,9 @@ def post(trial: Trial) -> None:
 class Post:
     """The distribution of a trial and how it changes.
 
-    It begins uniform, with a saved policy, or around a placement. Then the uniform share that is
-    mixed in moves no more groups of a sample than the beginning did: a tenth of hundreds of groups
-    at random would leave nothing of the placement.
+    It begins uniform, with a saved policy, or around a placement. In the last two cases the uniform
+    share that is mixed in moves at most ``moves`` groups of a sample: a tenth of hundreds of groups
+    at random would leave nothing of the beginning.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -169,7 +170,7 @@ class Post:
             self._most = share_of_moves(self._settings.moves, self._even)
         trial.policy = self
         use(trial, lambda: trial.score_once(likeliest(self.chance)), self._play)
-        # What is only judged is judged alone: no single device stands beside it.
+        # An evaluation alone does not simulate the placements on single devices.
         self._reference = reference_ps(trial) if learning.train else nan
 
     def saved(self) -> SavedPolicy:
@@ -186,7 +187,9 @@ class Post:
         return rows, [self._trial.score_once(row) for row in rows]
 
     def round(self) -> None:
-        """N samples: proximal updates after every K, a cross-entropy step after the last."""
+        """Draw N samples, with a proximal update after each K but the last; at the end comes a
+        cross-entropy step, or, without ``elite``, a proximal update.
+        """
         count, elite = self._settings.samples // self._settings.batch, self._settings.elite
         rows: list[Ints] = []
         costs: list[Cost] = []
@@ -202,7 +205,7 @@ class Post:
     def _ascend(self, rows: Ints, costs: Sequence[Cost]) -> None:
         """Steps of ascent on the proximal objective of the last K."""
         oracle, settings = self._trial.problem.oracle, self._settings
-        # What does not fit counts as slower: its excess is a slope that leads out.
+        # A placement over memory gets a longer step time, so that the gradient leads away from it.
         signals = [signal(oracle, cost, self._reference, overflow_fails=False) for cost in costs]
         gains = advantages(np.array(signals))
         chance = ascended(
@@ -233,6 +236,6 @@ def _weights(policy: SavedPolicy, even: Floats) -> Floats:
         raise InputError(f"policy: must hold chances {even.shape[0]} x {even.shape[1]}")
     chance = np.where(even > 0, kept, 0.0).astype(np.float64)
     total = chance.sum(axis=1, keepdims=True)
-    # The devices of a group may be others than where it was learned.
+    # The allowed devices of a group may differ from those of the saved policy.
     here: Floats = np.divide(chance, total, out=even.copy(), where=total > 0)
     return here

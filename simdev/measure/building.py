@@ -33,8 +33,8 @@ def flat_step(
 ) -> tuple[tuple[Tensor, ...], Callable[..., Tensor]]:
     """The tensors of a batch, and a function ``(module, *tensors)`` that gives the step's loss.
 
-    A mapping is given by keywords where the loss names its keys, a tuple or a list by place,
-    anything else as the one argument. Without a ``loss`` the module is called with the batch and
+    A mapping is passed as keyword arguments where the loss has parameters of these names, a tuple
+    or a list as positional arguments, any other batch as the one argument. Without a ``loss`` the module is called with the batch and
     tells its loss itself. Raises InputError: a batch without tensors.
     """
     args, kwargs = _arguments(module if loss is None else loss, batch, skipped=loss is not None)
@@ -84,7 +84,7 @@ def loss_of(outputs: Any) -> Tensor:
 def _arguments(
     function: Callable[..., Any], batch: Any, skipped: bool
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Positional arguments and keywords of a batch; ``skipped``: the module comes before them."""
+    """Positional arguments and keywords of a batch; ``skipped``: the first one is the module."""
     if isinstance(batch, Mapping):
         keywords = {str(name): value for name, value in batch.items()}
         try:
@@ -110,7 +110,7 @@ def _leaf_names(
         for name, value in zip(names, whole, strict=True)
         for path, _ in _tensors(value, name)
     ]
-    # Names of parameters must be identifiers, and each another.
+    # Names of parameters must be distinct identifiers.
     plain = [path if path.isidentifier() else f"input_{i}" for i, path in enumerate(paths)]
     return [name if plain.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(plain)]
 
@@ -276,7 +276,7 @@ def _load(path: str, function: str) -> Builder:
     module = importlib.util.module_from_spec(spec)
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:
-        # What stands beside the file can be imported, by the function too, as if Python ran it.
+        # Modules in the folder of the file can be imported, also when the function runs.
         sys.path.append(folder)
     before = sys.modules.get(spec.name)
     sys.modules[spec.name] = module  # dataclasses look their module up by its name
