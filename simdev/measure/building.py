@@ -34,8 +34,9 @@ def flat_step(
     """The tensors of a batch, and a function ``(module, *tensors)`` that gives the step's loss.
 
     A mapping is passed as keyword arguments where the loss has parameters of these names, a tuple
-    or a list as positional arguments, any other batch as the one argument. Without a ``loss`` the module is called with the batch and
-    tells its loss itself. Raises InputError: a batch without tensors.
+    or a list as positional arguments, any other batch as the one argument. Without a ``loss`` the
+    module is called with the batch and returns its loss itself. Raises InputError: a batch without
+    tensors.
     """
     args, kwargs = _arguments(module if loss is None else loss, batch, skipped=loss is not None)
     # Arguments keep their names, so that the inputs of the graph bear them.
