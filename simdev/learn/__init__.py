@@ -1,4 +1,4 @@
-"""The methods that learn, one folder a paper, and what they share: networks, families of graphs,
+"""The methods that learn, one module or folder a paper, and what they share: networks, families of graphs,
 one policy trained for many graphs, and the problem as Gymnasium environments (env/, which needs
 simdev[rl] and registers them when it is imported).
 """
