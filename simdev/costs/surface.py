@@ -324,7 +324,7 @@ def _mean_error(neighbours: Neighbours) -> float:
 
 
 class Answer(NamedTuple):
-    """Seconds, their expected relative error, and how far off the nearest row of the kind is."""
+    """Seconds, their expected (mean) relative error, distance of the nearest row of the kind."""
 
     seconds: float
     error: float

@@ -49,7 +49,7 @@ COUNTS = (4, 8, 16, 32, 52)
 """How many steps (or rounds) to simulate, until they repeat; the last leaves 50 periods."""
 
 # Steps whose hosts get further ahead are followed to so many steps or tasks: some seconds.
-MOST_AHEAD, WORTH_FOLLOWING = 1664, 200_000
+MOST_AHEAD, WORTH_FOLLOWING = 32 * COUNTS[-1], 200_000
 
 SLACK = 1e-9  # relative, of starts under fair links, whose rates are rounded
 PERIODS_SHOWN = 8

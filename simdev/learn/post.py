@@ -19,6 +19,7 @@ from ..search.policy import SavedPolicy, tied_to
 from ..search.sampling import (
     around,
     best_of,
+    explored,
     frequencies,
     likeliest,
     mixed,
@@ -220,7 +221,7 @@ class Post:
         """
         oracle, settings = self._trial.problem.oracle, self._settings
         best = best_of(rows, [rank_of(oracle, cost) for cost in costs], settings.elite)
-        explore = settings.explore * (1.0 - self._trial.budget.share)
+        explore = explored(settings.explore, self._trial.budget.share)
         chance = frequencies(best, self._even.shape[1])
         self.chance = mixed(chance, self._even, min(explore, self._most))
 

@@ -105,8 +105,10 @@ def apply_order(
             # Compute queues alone: what is sent stands in no program.
             held = _tasks_by_resource(task_graph)[: len(task_graph.devices)]
             return _with_sequences(task_graph, dict(enumerate(map(tuple, held))))
-        case _:
+        case "fixed":
             return _with_sequences(task_graph, _named_sequences(task_graph, order.sequence))
+        case other:
+            raise InputError(f'order: no queues are known for the policy "{other}"')
 
 
 def _with_priorities(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..costs import PHASE_CODES, profile_key
 from ..nouns.semantics import traits_of
+from ..nouns.structure import PREFIXES
 from .kinds import Fields
 from .record import Call, Instance, Record, Recorder, Slot, TensorSpec
 from .tracing import Gradient, Loss, Optimizer, optimizer_named, trace_step
@@ -176,7 +177,8 @@ class Writer:
     def _write_record(self, index: int, record: Record) -> None:
         scope = self._scope(record.instance) if record.instance else "loss"
         name = f"{scope}/{record.kind}" if scope else record.kind
-        self._names[index] = self._unique(f"grad/{name}" if record.phase == "backward" else name)
+        back = PREFIXES["backward"] if record.phase == "backward" else ""
+        self._names[index] = self._unique(back + name)
         key = self._op(self._names[index], record)
         self._note_dispatch(index, record, key)
         if index in self.recorder.blocking:

@@ -11,7 +11,7 @@ import numpy as np
 from ..ground.errors import InputError
 from .chains import Chain, Round, begun, run_chains
 from .fitting import repair
-from .sampling import EXPLORE, best_of, frequencies, mixed, sampled, uniform
+from .sampling import EXPLORE, best_of, explored, frequencies, mixed, sampled, uniform
 from .space import alone, rank_of
 from .trial import Trial, Walk, best_start, rounds
 
@@ -106,5 +106,5 @@ def cross_entropy(trial: Trial) -> None:
     for _ in rounds(trial):
         rows = sampled(chance, trial.budget.random.random((SAMPLES, len(even))))
         ranks = [rank_of(trial.problem.oracle, trial.score_once(row)) for row in rows]
-        explore = EXPLORE * (1.0 - trial.budget.share)
+        explore = explored(EXPLORE, trial.budget.share)
         chance = mixed(frequencies(best_of(rows, ranks), even.shape[1]), even, explore)

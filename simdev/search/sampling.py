@@ -15,9 +15,14 @@ from ..nouns.taskgraph import Floats, Ints
 from .space import Rank
 
 ELITE = 0.1  # share of the samples that a distribution follows (Gao, Chen, Li, 2018; recalled)
-# First share of the uniform distribution mixed in (recalled of the same); it falls to 0 over the
-# budget, in proportion (ours).
-EXPLORE = 0.1
+EXPLORE = 0.1  # first share of the uniform distribution that is mixed in (recalled of the same)
+
+
+def explored(first: float, used: float) -> float:
+    """The share of the uniform distribution that is mixed in once a share of the budget is used: it
+    falls from ``first`` to 0, in proportion (ours).
+    """
+    return first * (1.0 - used)
 
 
 def uniform(allowed: NDArray[np.bool_]) -> Floats:

@@ -16,6 +16,7 @@ from ...nouns.cluster import Host
 from ...nouns.graph import Graph, Op, Tensor
 from ...nouns.semantics import work
 from ...nouns.semantics.dtype import bits_of
+from ...nouns.structure import PREFIXES
 from ..kinds import Fields
 from .calls import (
     Call,
@@ -45,7 +46,6 @@ from .updates import OPTIMIZER, Parameter, gradients_of, update_kind
 STATES = {"adam": 2, "adamw": 2, "sgd_momentum": 1, "sgd": 0, "adagrad": 1, "rmsprop": 1}
 """Tensors of state a parameter, by kind of update without its ending."""
 
-_PHASES = {"backward": "grad/", "update": "update/"}
 _NANOSECOND = Fraction(1, 10**9)
 Key = tuple[int, str]
 """Elements and dtype of a tensor."""
@@ -100,7 +100,7 @@ class Step:
         a gradient that no op is known to have made.
         """
         source = self._latest.get((prod(parameter[0]), parameter[1]), "")
-        if not source.startswith(_PHASES["backward"]) or source in self.gradients:
+        if not source.startswith(PREFIXES["backward"]) or source in self.gradients:
             return _size(parameter)
         self.gradients.append(source)
         return 0
@@ -109,7 +109,7 @@ class Step:
         call, row = piece.call, part.row
         span = call.event or (piece.kernels[0][0] if piece.kernels else None)
         where = region_of(span) if span is not None else None
-        prefix = _PHASES.get(call.phase, "") + (f"compiled {where}/" if where else "")
+        prefix = PREFIXES.get(call.phase, "") + (f"compiled {where}/" if where else "")
         name = self._unique(prefix + row["op"])
         if any(Op(name).problems()):
             name = self._unique("call")
