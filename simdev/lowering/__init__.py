@@ -69,15 +69,17 @@ def sent_once(
 ) -> tuple[tuple[int, int], ...]:
     """The edges to the next step (op, op that waits for it) where inputs are loaded: the next batch
     waits for the first op of each device that reads this one, since later ones read its copy there.
+    Tasks that are no ops (averages of parameters) are waited for as they are.
     """
     first: dict[tuple[int, int], int] = {}
     for op, waits in across:
-        reader = placement[op], waits
-        first[reader] = min(op, first.get(reader, op))
+        if op < len(placement):
+            reader = placement[op], waits
+            first[reader] = min(op, first.get(reader, op))
 
     def holds(op: int, waits: int) -> bool:
         is_input = waits < len(graph.ops) and traits_of(graph.ops[waits].kind).leaf == "input"
-        return not is_input or first[placement[op], waits] == op
+        return not is_input or op >= len(placement) or first[placement[op], waits] == op
 
     return tuple(edge for edge in across if holds(*edge))
 

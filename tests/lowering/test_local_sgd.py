@@ -19,7 +19,7 @@ from simdev.costs import CostModel
 from simdev.execution.check import check, host_faults
 from simdev.execution.engine import simulate
 from simdev.execution.period import Steady, steady_state
-from simdev.execution.scenario import Scenario, execute
+from simdev.execution.scenario import Scenario, execute, load_scenario
 from simdev.files import read_run
 from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, iterated, lower_step
@@ -169,6 +169,21 @@ def test_hosts_dispatch_every_step_of_a_round(mode: str) -> None:
     assert len(set(names)) == len(names) == len(step.dispatches.task) * steady.steps or (
         mode == "graph" and len(names) == 2 * steady.steps
     )
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_loader_makes_a_batch_for_every_step_of_a_round(every: int) -> None:
+    sync = {"policy": "local-sgd", "every": every}
+    strategy = {"version": 1, "short": "data-parallel", "sync": sync}
+    document = {"version": 1, "graph": {"model": "lenet"}, "cluster": "colocrl-4x-k80"}
+    slow = {"device": "cpu:0", "time": "80 ms"}
+    trace = execute(load_scenario({**document, "strategy": {**strategy, "loader": slow}})).trace
+    steady = steady_state(trace)
+    assert steady is not None
+    assert steady.round == every
+    # A loader that is much slower than the workers and their averages decides the step.
+    assert 80 * PS // 1000 <= steady.step_ps < 81 * PS // 1000
+    assert trace.task_graph.steps % every == 0
 
 
 def test_other_collectives_run_in_every_step_of_a_round() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from simdev.execution.scenario import Outcome, execute, load_scenario
+from simdev.ground.errors import InputError
 from simdev.report import Report, analyze, run
 from simdev.report.measures import section
 from simdev.report.measures.section import Places, Section, Step, sections_of
@@ -104,6 +105,15 @@ def test_a_section_says_to_which_steps_it_applies(energy: type[Section]) -> None
         alone[energy]
     assert "energy_j" not in alone.to_json()
     assert "Energy" not in str(alone)
+
+
+def test_a_section_without_a_name_of_its_own_is_refused(kinds: dict[str, type[Section]]) -> None:
+    before = dict(kinds)
+    with pytest.raises(InputError, match='Mine: there is a section "devices" already'):
+        type("Mine", (Section,), {"name": "devices"})
+    with pytest.raises(InputError, match="Mine: a section needs a name, a text"):
+        type("Mine", (Section,), {})
+    assert kinds == before
 
 
 def test_the_sections_are_found_in_their_folder(kinds: dict[str, type[Section]]) -> None:

@@ -183,6 +183,14 @@ def test_a_bare_placement_and_a_short_form_become_strategies() -> None:
     }
 
 
+def test_the_name_of_a_policy_is_opened_to_its_settings() -> None:
+    part = {"short": "data-parallel", "sync": "local-sgd"}
+    assert changed({"strategy": part}, "strategy.sync.every", 8)["strategy"] == {
+        "short": "data-parallel",
+        "sync": {"policy": "local-sgd", "every": 8},
+    }
+
+
 def test_a_file_named_in_a_value_is_looked_for_where_one_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ WAITS = ("queueing", "launch", "latency")  # blames that the path's row shows by
 
 
 PERIODS = 2  # shown, of the steady state
+MOST_OF_ROUND = 16  # steps of a round that are drawn
 POLICY, BANDWIDTH = "strategy.sync.policy", "cluster.bandwidth_bytes_per_s"
 PUBLISHED: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]] = {
     "resnet-50": {"p3": ((4.0, 26.0),)},
@@ -159,7 +160,8 @@ def _names(trace: Trace, row: GanttRow, task: int, kind: str) -> Iterator[str]:
 
 
 def sync_chart(trace: Trace, steady: Steady) -> Gantt:
-    """Two periods of the steady state, up to the end of the last step that is counted.
+    """Two periods of the steady state, up to the end of the last step that is counted; of steps
+    that come in rounds the last round, at most MOST_OF_ROUND steps of it.
 
     A row for each compute stream and queue in which anything takes time. Messages and sums are
     coloured by their priority (dark goes first) and bear its number where there is room; what
@@ -168,7 +170,8 @@ def sync_chart(trace: Trace, steady: Steady) -> Gantt:
     from matplotlib import colormaps
 
     ends = np.cumsum((steady.first_ps, *steady.periods_ps))
-    begin, end = int(ends[max(0, len(ends) - 1 - PERIODS)]), int(ends[-1])
+    count = min(steady.round, MOST_OF_ROUND) if steady.round > 1 else PERIODS
+    begin, end = int(ends[max(0, len(ends) - 1 - count)]), int(ends[-1])
     ranks, kinds = ranks_of(trace), trace.task_graph.tasks.kind
     lasts = trace.finish > trace.start
     seen = lasts & (trace.finish > begin) & (trace.start < end)
@@ -195,7 +198,9 @@ def sync_chart(trace: Trace, steady: Steady) -> Gantt:
     )
     return Gantt(
         tuple(rows), (*looks.values(), *(Look(tuple(shade)) for shade in shades)), end,
-        f"step time (period) {format_seconds(steady.step_ps / PS_PER_SECOND)}", begin,
+        f"step time (period) {format_seconds(steady.step_ps / PS_PER_SECOND)}"
+        + (f", the last {count} of a round of {steady.round} steps" if steady.round > 1 else ""),
+        begin,
         labels, looks,
         scale=("priority: 0 is needed first", most) if most >= 0 else None,
         since=" from the end of a step",

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from ...execution.period import Steady, in_step, steady_state
 from ...execution.scenario import Outcome
+from ...ground.errors import InputError
 from ...lowering.symmetry import Symmetry
 from ...nouns.trace import Trace
 from ..table import Table
@@ -110,7 +111,14 @@ class Section:
     places: ClassVar[Places] = Places()
 
     def __init_subclass__(cls) -> None:
-        KINDS[cls.name] = cls
+        name, where = getattr(cls, "name", None), (cls.__module__, cls.__qualname__)
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{cls.__qualname__}: a section needs a name, a text")
+        # A notebook's cell that is run again defines its class again.
+        known = KINDS.get(name, cls)
+        if (known.__module__, known.__qualname__) != where:
+            raise InputError(f'{cls.__qualname__}: there is a section "{name}" already')
+        KINDS[name] = cls
 
     @classmethod
     def of_step(cls, step: Step) -> Self | None:

@@ -176,6 +176,10 @@ def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str)
     """The part with the value in it; ``cluster.bandwidth`` and ``cluster.latency`` set every
     link.
     """
+    if root == "strategy" and isinstance(part, dict) and steps[0] == "sync" and len(steps) > 1:
+        # The name of a policy alone stands for its settings.
+        sync = part.get("sync")
+        part = {**part, "sync": {"policy": sync}} if isinstance(sync, str) else part
     if root != "cluster" or not isinstance(part, dict) or "preset" in part:
         return _within(part, steps, value, path)
     if len(steps) == 1 and steps[0] == "network":
