@@ -369,11 +369,11 @@ def test_a_report_says_what_its_figures_rest_on() -> None:
     data_parallel = {"short": "data-parallel", "collectives": {"cost": "expanded"}}
     parts = {"graph": {"model": "lenet", "batch": 8}, "cluster": "c4140-4x-v100"}
     text = str(run(load_scenario(parts | {"strategy": data_parallel})))
-    assert "synchronised by bucketed, the first bucket of 1048576 bytes, further ones of" in text
+    assert "synchronised by bucketed, the first bucket of 1,048,576 bytes, further ones of" in text
     assert "Collectives rest on their messages one by one (algorithm auto)." in text
     policy = {"short": "data-parallel", "sync": {"policy": "bucketed", "bucket": "1 MB"}}
     text = str(run(load_scenario(parts | {"strategy": policy})))
-    assert "synchronised by bucketed (all-reduce), in buckets of 1000000 bytes." in text
+    assert "synchronised by bucketed (all-reduce), in buckets of 1,000,000 bytes." in text
     assert "Collectives rest on closed forms (algorithm auto)." in text
     assert "Gradients" not in str(run(load_scenario(question())))
 

@@ -314,11 +314,12 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
     roles = {origin.role for origin in splitting.origins.values()} if splitting else set()
     if isinstance(sync, Sync):
         parts = {
-            f"buckets of {sync.bucket} bytes": sync.bucket,
-            f"slices of {sync.slice_parameters} parameters": sync.slice_parameters,
-            f"an even piece a server from {sync.even_parameters} parameters": sync.even_parameters,
+            "buckets of {:,} bytes": sync.bucket,
+            "slices of {:,} parameters": sync.slice_parameters,
+            "an even piece a server from {:,} parameters": sync.even_parameters,
         }
-        cut = next((part for part, size in parts.items() if size is not None), "whole gradients")
+        sizes = (part.format(size) for part, size in parts.items() if size is not None)
+        cut = next(sizes, "whole gradients")
         if sync.every is None:
             yield f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
         else:
@@ -327,8 +328,8 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
             yield f"Parameters are averaged by {sync.policy} after {after}, {pieces}."
     elif roles & {"sync", "sum"}:
         # The first bucket is smaller, so that the first messages leave early (PyTorch's DDP).
-        sizes = f", the first bucket of {FIRST_BUCKET} bytes, further ones of {BUCKET}"
-        yield f"Gradients are synchronised by {sync}{sizes if sync == 'bucketed' else ''}."
+        buckets = f", the first bucket of {FIRST_BUCKET:,} bytes, further ones of {BUCKET:,}"
+        yield f"Gradients are synchronised by {sync}{buckets if sync == 'bucketed' else ''}."
     if outcome.trace.task_graph.of_kind(COLLECTIVE).any() or collectives.cost == "expanded":
         tables, cluster = collectives.tables, outcome.scenario and outcome.scenario.cluster
         if cluster and not tables:
