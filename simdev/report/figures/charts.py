@@ -172,6 +172,7 @@ def sync_chart(trace: Trace, steady: Steady) -> Gantt:
     ends = np.cumsum((steady.first_ps, *steady.periods_ps))
     count = min(steady.round, MOST_OF_ROUND) if steady.round > 1 else PERIODS
     begin, end = int(ends[max(0, len(ends) - 1 - count)]), int(ends[-1])
+    part = "" if count == steady.round else f"the last {count} of "
     ranks, kinds = ranks_of(trace), trace.task_graph.tasks.kind
     lasts = trace.finish > trace.start
     seen = lasts & (trace.finish > begin) & (trace.start < end)
@@ -199,7 +200,7 @@ def sync_chart(trace: Trace, steady: Steady) -> Gantt:
     return Gantt(
         tuple(rows), (*looks.values(), *(Look(tuple(shade)) for shade in shades)), end,
         f"step time (period) {format_seconds(steady.step_ps / PS_PER_SECOND)}"
-        + (f", the last {count} of a round of {steady.round} steps" if steady.round > 1 else ""),
+        + (f", {part}a round of {steady.round} steps" if steady.round > 1 else ""),
         begin,
         labels, looks,
         scale=("priority: 0 is needed first", most) if most >= 0 else None,
