@@ -498,7 +498,7 @@ class ImproveEnv(_Env):
 __all__ = ["IDS", "ImproveEnv", "PlacementEnv", "make_improve", "make_placement"]
 
 IDS = ("simdev/Placement-v0", "simdev/Improve-v0")
-"""What ``gymnasium.make`` knows the environments by."""
+"""Names of the environments for ``gymnasium.make``."""
 
 
 def make_placement(**arguments: Any) -> PlacementEnv:

@@ -28,7 +28,7 @@ from .semantics import (
 # nothing better.
 
 PREFIXES = {"forward": "", "backward": "grad/", "update": "update/"}
-"""What stands before the name of a forward op in those that are derived from it, by phase."""
+"""By phase the prefix of the names that derive from the name of a forward op."""
 
 _ROOTS = (*PREFIXES.values(), "gradients/")  # the last is TensorFlow's
 # Steps stand inside of names, too: "lstm@3/matmul" is one of the ops of a step.

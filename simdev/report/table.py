@@ -192,11 +192,11 @@ RATES = (
     Goal("samples_per_s", "most samples a second", True),
 )
 BESIDE = Goal("devices", "fewest devices"), Goal("peak_bytes", "least memory")
-"""What is given up for speed, where it differs between rows."""
+"""Figures given up for speed, told where they differ between rows."""
 
 
 ONE_DEVICE, PRESENT = "one device", "the scenario's strategy"
-"""What answers of searches are seen beside, as people read of it."""
+"""The names under which people read the references of a search."""
 
 
 @dataclass(frozen=True, slots=True)

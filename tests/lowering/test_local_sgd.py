@@ -46,7 +46,7 @@ def updating(scenario: Scenario, seconds: int) -> Scenario:
 
 
 def agreed(scenario: Scenario) -> tuple[Trace, Steady]:
-    """What both engines and the checker agree on, and how its rounds repeat."""
+    """The trace on which both engines and the checker agree, and how its rounds repeat."""
     trace = execute(scenario).trace
     other = simulate(trace.task_graph, "compiled")
     assert np.array_equal(trace.start, other.start)
@@ -307,16 +307,16 @@ def test_the_report_tells_of_rounds(
     scenario_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["simulate", str(scenario_file), "--check"]) == 0
-    told = capsys.readouterr()
-    assert "the period of a round of 6 steps, divided by 6. First step " in told.out
-    assert "Every 6 steps the same comes again in every task" in told.out
-    assert "averaged by local-sgd after each round of 6 steps, all at once." in told.out
-    assert "no violation" in told.err
+    printed = capsys.readouterr()
+    assert "the period of a round of 6 steps, divided by 6. First step " in printed.out
+    assert "Every 6 steps the same comes again in every task" in printed.out
+    assert "averaged by local-sgd after each round of 6 steps, all at once." in printed.out
+    assert "no violation" in printed.err
     assert main(["simulate", str(scenario_file), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["round"], found["cycle"], found["steps"] % 6) == (6, 6, 0)
-    assert found["step_time_ps"] == -(-round(sum(found["periods_s"][-6:]) * PS) // 6)
-    assert found["period_min_s"] < found["period_max_s"]
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["round"], answer["cycle"], answer["steps"] % 6) == (6, 6, 0)
+    assert answer["step_time_ps"] == -(-round(sum(answer["periods_s"][-6:]) * PS) // 6)
+    assert answer["period_min_s"] < answer["period_max_s"]
 
 
 def test_a_bare_name_is_a_round_of_four(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,8 +330,8 @@ def test_a_saved_run_keeps_its_rounds(
     scenario_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved, chart, events = (tmp_path / name for name in ("run.json", "chart.png", "events.json"))
-    told = ["simulate", str(scenario_file), "--save", str(saved), "--gantt", str(chart)]
-    assert main([*told, "--trace", str(events)]) == 0
+    arguments = ["simulate", str(scenario_file), "--save", str(saved), "--gantt", str(chart)]
+    assert main([*arguments, "--trace", str(events)]) == 0
     assert chart.stat().st_size > 10_000
     traced = json.loads(events.read_text())
     assert "bucket 0~5" in {event["name"] for event in traced["traceEvents"]}

@@ -38,7 +38,7 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> dict[str, type[Section]]:
 def energy(kinds: dict[str, type[Section]]) -> type[Section]:
     @dataclass(frozen=True)
     class Energy(Section):
-        """What devices use while they compute, in joules by name."""
+        """Joules that each device uses while it computes, by name."""
 
         name = "energy_j"
         places = Places(facts=55)

@@ -46,7 +46,7 @@ CONDITIONS = (
     "host.cpu_model",
     "flags.tf32",
 )
-"""What two profiles of one kind of device must have in common before their times may be mixed."""
+"""Header fields that must be equal in two profiles of one kind of device to mix their times."""
 
 
 def backward(sheet: Sheet) -> Iterator[str]:

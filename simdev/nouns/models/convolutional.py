@@ -335,7 +335,7 @@ STRIDE = {NORMAL: 1, REDUCTION: 2}
 JOINED = {NORMAL: (1, 2, 3, 4, 5, 6), REDUCTION: (3, 4, 5, 6)}
 """States that no pair reads leave the cell, joined by channels."""
 OPERATIONS = ("identity", "separable_3", "separable_5", "average_3", "max_3")
-"""Those of ENAS's cells (section 2.4)."""
+"""Operations of ENAS's cells (section 2.4)."""
 
 
 @model("nasnet-b{batch}", "momentum")

@@ -109,7 +109,7 @@ OP_CLASSES = tuple(_BY_CLASS)
 OPEN = Traits()
 """Nothing is told: all as the class of the kind has it."""
 UNKNOWN = OPEN.within("other")
-"""Those of a kind that nobody registered."""
+"""Traits of a kind that nobody registered."""
 
 
 Dim = tuple[Axis | Index | None, frozenset[str], Interval]

@@ -539,7 +539,7 @@ class Footprint(Section):
         return {"options": self.options} | ({"allocator": devices} if devices else {})
 
     def entries(self) -> dict[str, Any]:
-        """Its own entry, and for each device what its allocator holds, in bytes."""
+        """An entry of the section, and the bytes that the allocator of each device holds."""
         devices = {
             use.device: {"allocated_bytes": use.allocated, "reserved_bytes": use.reserved}
             for use in self.allocators

@@ -292,7 +292,7 @@ class Synchronisation(Section):
         return cls(step.outcome.synchronised, tuple(assumptions(step.outcome)))
 
     def lines(self) -> Iterator[str]:
-        """That a policy has nothing to synchronise, where it is so."""
+        """A note where a policy has nothing to synchronise."""
         if self.synchronised == 0:
             yield "No gradient is synchronised: the strategy makes none on several devices."
 

@@ -121,7 +121,7 @@ class Plan(NamedTuple):
 
 
 Way = tuple[str, int, int]
-"""What a plan adds to its setup: the schedule, its chunks, ZeRO."""
+"""The fields that a plan adds to its setup: schedule, chunks, ZeRO."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,7 +377,7 @@ TYPES: Mapping[str, Callable[[_Fields], dict[str, Any]]] = {
     "gemma3_text": _read_gemma3,
     "gpt2": _read_gpt2,
 }
-"""What reads a file of each ``model_type``."""
+"""The reader of a file by its ``model_type``."""
 
 
 def from_config(config: Any) -> Transformer:
