@@ -96,7 +96,7 @@ OWN: Mapping[str, Method] = {
         random=True,
     ),
     "exhaustive": Method("search.soap.exhaustive:exhaustive", splits=True, ranks=False),
-    "tofu": Method("search.tofu.strategy:tofu", splits=True, ranks=False),
+    "tofu": Method("search.tofu.plan:tofu", splits=True, ranks=False),
 }
 
 

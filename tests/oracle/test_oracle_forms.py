@@ -221,7 +221,7 @@ def test_the_cache_forgets_the_oldest():
 
 def test_the_cache_holds_so_many_bytes(monkeypatch):
     """What is counted for an answer is what Python says that it takes, and a little more."""
-    monkeypatch.setattr("simdev.oracle.oracle.CACHE_BYTES", 20_000)
+    monkeypatch.setattr("simdev.oracle.CACHE_BYTES", 20_000)
     ops = tuple(Op(f"o{i}", time=1, param_bytes=2**40) for i in range(50))
     machine = Cluster.all_to_all("many", [Device(f"g{i}") for i in range(20)], bandwidth=1)
     oracle = Oracle(Graph("long", ops), machine)
@@ -309,7 +309,7 @@ def test_eight_threads_at_once_equal_serial_calls():
 
 
 def test_without_numba_everything_is_simulated(monkeypatch):
-    monkeypatch.setattr("simdev.oracle.oracle.find_spec", lambda name: None)
+    monkeypatch.setattr("simdev.oracle.find_spec", lambda name: None)
     oracle = oracle_of(grouped())
     assert oracle.evaluator("fifo") is None
     assert oracle([0, 1, 2]) == expected(grouped())

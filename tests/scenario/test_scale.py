@@ -111,7 +111,7 @@ def test_more_memory_than_there_is_is_refused_whatever_the_time() -> None:
 
 
 def test_an_oracle_refuses_what_splits_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simdev.oracle.oracle.SHARDS", 100)
+    monkeypatch.setattr("simdev.oracle.SHARDS", 100)
     with pytest.raises(InputError, match=NEEDS):
         oracle_of(lenet(limit="1 ms"))("data-parallel")
 

@@ -16,8 +16,8 @@ from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
 from simdev.search import search
+from simdev.search.maxload.placers import latency_program
 from simdev.search.maxload.problem import MaxLoadProblem, filled, latency, least
-from simdev.search.maxload.programs import latency_program
 from strategies import UNIT, Tape, drawn, op
 from test_placers_partition import WORKLOADS, problem
 from waiting import HANGS

@@ -20,8 +20,8 @@ from simdev.nouns.structure import before_of, components, topological
 from simdev.search import search
 from simdev.search.ideals import ideals, leaves
 from simdev.search.maxload.contiguous import Blocks, Split, blocks_of, splits
+from simdev.search.maxload.placers import integer_program
 from simdev.search.maxload.problem import MaxLoadProblem, problem_of
-from simdev.search.maxload.programs import integer_program
 from simdev.search.pipedream.plan import Level, Profile, levels_of, partition, profile_of
 from strategies import UNIT, Tape, drawn, op
 

@@ -28,9 +28,9 @@ from simdev.search.tofu.plan import (
     cuts,
     read_step,
     recursive,
+    strategy_of,
     write_step,
 )
-from simdev.search.tofu.strategy import strategy_of
 from strategies import UNIT, Tape, drawn
 
 K80 = {"preset": "tofu-8x-k80"}

@@ -13,8 +13,8 @@ from simdev import Oracle
 from simdev.ground.errors import SimdevError
 from simdev.nouns.graph import Graph
 from simdev.search import search, solver
+from simdev.search.maxload.placers import integer_program, latency_program
 from simdev.search.maxload.problem import MaxLoadProblem
-from simdev.search.maxload.programs import integer_program, latency_program
 from simdev.search.solver import attended
 from test_placers_planners import ring
 from waiting import HANGS
