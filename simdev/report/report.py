@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from itertools import chain
 from typing import Any
 
 from ..costs import CostMiss
@@ -26,7 +27,7 @@ from .measures.footprint import Footprint
 from .measures.hosts import Hosts, HostUse, Idle
 from .measures.path import CriticalPath, Segment
 from .measures.pipeline import PipelineUse
-from .measures.section import Section, Step, in_order, sections_of
+from .measures.section import Section, Step, sections_of, told
 from .measures.spread import SplitCost, Splits, Synchronisation
 from .measures.throughput import Throughput
 from .measures.training import Training
@@ -243,34 +244,29 @@ class Report(Step):
     def to_json(self) -> dict[str, Any]:
         """The object that ``simdev simulate --json`` prints, ready for ``json.dumps``."""
         figures = dict[str, Any]()
-        for section in in_order(self.sections, "entries"):
-            _merge(figures, section.entries())
+        for entries in told(self.sections, "entries"):
+            _merge(figures, entries)
         return figures
 
     def lines(self) -> Iterator[str]:
         """The step time, and what has to be known to read it."""
-        for section in in_order(self.sections, "lines"):
-            yield from section.lines()
+        return chain.from_iterable(told(self.sections, "lines"))
 
     def asides(self) -> Iterator[str]:
         """The lines that the page shows above the notes."""
-        for section in in_order(self.sections, "asides"):
-            yield from section.asides()
+        return chain.from_iterable(told(self.sections, "asides"))
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """(name, figure) at the top of the page."""
-        for section in in_order(self.sections, "facts"):
-            yield from section.facts()
+        return chain.from_iterable(told(self.sections, "facts"))
 
     def tables(self) -> Iterator[Table]:
         """The figures of the step, for a terminal, a notebook and a page."""
-        for section in in_order(self.sections, "tables"):
-            yield from section.tables()
+        return chain.from_iterable(told(self.sections, "tables"))
 
     def notes(self) -> Iterator[str]:
         """Sentences that explain the figures."""
-        for section in in_order(self.sections, "notes"):
-            yield from section.notes()
+        return chain.from_iterable(told(self.sections, "notes"))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Report) and self.to_json() == other.to_json()

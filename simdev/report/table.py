@@ -158,17 +158,16 @@ def shorten(name: str, width: int = 32) -> str:
     return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"
 
 
-def fields_json(noun: Any, *left_out: str) -> dict[str, Any]:
-    """The fields of a dataclass as an object of JSON, but those ``left_out``; times in ps
-    (``..._ps``) become seconds.
+def fields_json(noun: Any, *left_out: str, **renamed: str) -> dict[str, Any]:
+    """The fields of a dataclass as an object of JSON, but those ``left_out``, and some
+    ``renamed``; times in ps (``..._ps``) become seconds.
     """
     entry = dict[str, Any]()
     for name, value in asdict(noun).items():
-        if name in left_out:
-            continue
-        is_time = name.endswith("_ps")
-        key = f"{name[:-3]}_s" if is_time else name
-        entry[key] = value / PS_PER_SECOND if is_time and value is not None else value
+        if name.endswith("_ps"):
+            entry[f"{name[:-3]}_s"] = None if value is None else value / PS_PER_SECOND
+        elif name not in left_out:
+            entry[renamed.get(name, name)] = value
     return entry
 
 

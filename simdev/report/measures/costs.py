@@ -90,11 +90,7 @@ class Costs(Section):
 
     def entries(self) -> dict[str, Any]:
         """The rungs, the error, and every estimate."""
-        misses = [
-            {"time_s" if name == "seconds" else name: value
-             for name, value in fields_json(miss).items()}
-            for miss in self.misses
-        ]  # fmt: skip
+        misses = [fields_json(miss, seconds="time_s") for miss in self.misses]
         return {"costs": self.rungs, "cost_rel_err": self.rel_err, "cost_misses": misses}
 
 

@@ -286,14 +286,9 @@ class AllocatorUse:
         """The peaks of one device."""
         failed = self.failed and dict(zip(("time_ps", "buffer", "bytes"), self.failed, strict=True))
         between = {} if self.between is None else {"between_steps_bytes": self.between}
-        return between | {
-            "requested_bytes": self.requested,
-            "allocated_bytes": self.allocated,
-            "reserved_bytes": self.reserved,
-            "outside_bytes": self.outside,
-            "flushes": self.flushes,
-            "failed": failed,
-        }
+        sizes = ("requested", "allocated", "reserved", "outside")
+        peaks = {f"{name}_bytes": getattr(self, name) for name in sizes}
+        return between | peaks | {"flushes": self.flushes, "failed": failed}
 
 
 def allocator_use(

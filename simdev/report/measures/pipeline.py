@@ -22,7 +22,7 @@ from ...ground.units import PS_PER_SECOND, format_seconds
 from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weight_versions
 from ...nouns.taskgraph import SYNC, Ints
 from ...nouns.trace import Trace
-from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, table_text
+from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, fields_json, table_text
 from .section import Places, Section, Step
 
 
@@ -49,19 +49,6 @@ class RankUse:
     def span_ps(self) -> int:
         """From the first start to the last finish, in ps."""
         return self.finish_ps - self.start_ps
-
-    def to_json(self) -> dict[str, Any]:
-        """One entry of ``ranks``; seconds and bytes."""
-        return {
-            "name": self.name,
-            "stages": list(self.stages),
-            "busy_s": self.busy_ps / PS_PER_SECOND,
-            "start_s": self.start_ps / PS_PER_SECOND,
-            "finish_s": self.finish_ps / PS_PER_SECOND,
-            "live_activations": self.live,
-            "peak_bytes": self.peak,
-            "sync_s": self.sync_ps / PS_PER_SECOND,
-        }
 
 
 @dataclass(frozen=True)
@@ -132,7 +119,9 @@ class PipelineUse(Section):
             "live_activations": [rank.live for rank in self.ranks],
             "peak_bytes": [rank.peak for rank in self.ranks],
             "weight_versions": list(self.versions),
-            "ranks": [rank.to_json() for rank in self.ranks],
+            "ranks": [
+                fields_json(rank, live="live_activations", peak="peak_bytes") for rank in self.ranks
+            ],
         }
         if schedule.asynchronous:
             section["replicas"] = list(schedule.replicas)

@@ -172,6 +172,9 @@ def sections_of(step: Step) -> tuple[Section, ...]:
     return tuple(section for section in made if section is not None)
 
 
-def in_order(sections: tuple[Section, ...], part: str) -> Iterator[Section]:
-    """The sections in the order in which they tell a part (the name of a method of Section)."""
-    yield from sorted(sections, key=lambda section: int(getattr(section.places, part)))
+def told(sections: tuple[Section, ...], part: str) -> Iterator[Any]:
+    """The answers of sections to a method of Section, in the order that their places have for that
+    part.
+    """
+    ordered = sorted(sections, key=lambda section: int(getattr(section.places, part)))
+    return (getattr(section, part)() for section in ordered)

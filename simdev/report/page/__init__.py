@@ -20,8 +20,7 @@ from ..figures.style import ALARM, COLOURS, DEVICES
 from ..results import is_results, read_results, results_data
 from ..whatif import WhatIf, what_ifs
 from .answers import answers_data
-from .compare import compare_data, compare_tables, reasons, verdict
-from .step import Subject, read_subject, run_data
+from .step import Subject, compare_data, compare_tables, read_subject, reasons, run_data, verdict
 
 # A report as one HTML page that needs nothing else: data, style and script are inside, and
 # nothing is fetched.
