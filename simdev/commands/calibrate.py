@@ -1,5 +1,8 @@
 """``simdev calibrate SCENARIO TRACE``: fit a scenario's numbers to a measured trace, what its host
 needs to a measured step, or the host times of a large model to measured steps.
+
+The fits are in ``measure/calibrate``; a new thing to fit is a parameter there and a word of
+``--fit`` here.
 """
 
 from __future__ import annotations

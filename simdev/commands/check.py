@@ -1,4 +1,8 @@
-"""``simdev check RUN``: judge a saved run by the independent checker."""
+"""``simdev check RUN``: judge a saved run by the independent checker.
+
+``execution/check`` has the rules, ``files/run.py`` reads the run. ``--check`` of other verbs judges
+by the same checker (``outputs.is_faulty``).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """``simdev clusters [NAME]``: the machines shipped as presets, and one of them in detail or as a
 picture.
+
+Presets are read by ``files/cluster.py``, the picture is ``report/figures/cluster.py``; the tables
+of the documentation take ``preset_rows`` and ``device_rows``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """``simdev completion SHELL``: the script that lets a shell complete verbs, options, files and
 names.
+
+An argument that takes a name has its row in NAMES, one that takes a file a metavar of FILES; the
+rest is read off the parsers.
 """
 
 from __future__ import annotations

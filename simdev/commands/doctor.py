@@ -281,4 +281,4 @@ LOOKS = {
     "GPUs": _gpus,
     f"simulation of {SMOKE}": _smoke,
 }
-"""What is looked at, by the noun that a problem begins with."""
+"""The parts of an installation that are looked at, by the noun that a problem begins with."""

@@ -1,5 +1,8 @@
 """``simdev import FILE -o scenario.json``: a scenario, a profile, a cluster or tables from a
 foreign format.
+
+Formats are told apart and read in ``formats``, programs and traces of PyTorch in ``measure``. A new
+format is a row of FORMATS there and a line of EPILOG here.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import InputError, printable, within
-from .options import DONE, named_number
+from ..ground.errors import InputError, printable, refuse, within
+from .options import DONE, flag, named_number
 from .outputs import JSON, output_files, progress_bar, tell
 
 if TYPE_CHECKING:
@@ -153,13 +156,11 @@ def _trace(args: argparse.Namespace, source: Source) -> Any:
     from ..formats import provenance_of
     from ..measure import trace_profile
 
-    wrong = [
+    refuse(
         f"--{name}: a trace becomes a profile, which knows no machine (a .json holds its step)"
         for name in ("cluster", "devices", "bandwidth", "memory")
         if getattr(args, name) is not None
-    ]
-    if wrong:
-        raise InputError(wrong)
+    )
     provenance = provenance_of([source], "kineto")
     return trace_profile(source.text(), args.device, args.warm_up, provenance)
 
@@ -167,13 +168,11 @@ def _trace(args: argparse.Namespace, source: Source) -> Any:
 def _check_options(args: argparse.Namespace, format_: str) -> None:
     """Raises InputError for options that mean nothing to the format."""
     owners = {"optimizer": "torch-export", "warm_up": "kineto", "dim": "onnx"}
-    wrong = [
-        f"--{name.replace('_', '-')}: is for files of {owner}"
+    refuse(
+        f"{flag(name)}: is for files of {owner}"
         for name, owner in owners.items()
         if getattr(args, name) is not None and owner != format_
-    ]
-    if wrong:
-        raise InputError(wrong)
+    )
     endings = (*JSON, *LINES) if format_ == "kineto" else JSON
     if not args.output.lower().endswith(endings) and not args.output.startswith("/dev/"):
         raise InputError(f"--output: {args.output}: the name must end in {' or '.join(endings)}")

@@ -1,4 +1,9 @@
-"""``simdev plan MODEL --cluster NAME --global-batch N``: the best ways to spread its step."""
+"""``simdev plan MODEL --cluster NAME --global-batch N``: the best ways to spread its step.
+
+``search/plan`` makes the plans and the columns of their table (``outcome.py``),
+``search/plan/graphs`` those of a graph of ops; ``report/page/answers.py`` shows what is written
+here as a page. A field that may be tried is one of ``search/plan/space.py``, no option here.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import InputError, printable, reason_of, refuse
+from ..ground.errors import InputError, printable, refuse
 from ..ground.units import format_bytes, format_capacity, format_number, format_seconds, parse_bytes
 from .options import DATASHEET_HELP, DONE, INFEASIBLE, by_flags, require_price, whole_numbers
-from .outputs import printed_first, progress_bar, tell
+from .outputs import printed_first, progress_bar, tell, writing
 from .report import ANSWER
 
 if TYPE_CHECKING:
@@ -43,10 +48,8 @@ def require_plan_folder(folder: str) -> None:
     """Before anything is searched; leaves nothing behind. Raises InputError."""
     from ..files.writing import require_folder
 
-    try:
+    with writing(folder):
         require_folder(folder, PLAN_FILE)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--output: cannot write {folder}: {reason_of(error)}") from None
 
 
 def write_plans(answer: Mapping[str, Any], folder: str) -> None:
@@ -66,12 +69,9 @@ def write_plans(answer: Mapping[str, Any], folder: str) -> None:
         moved = _seen_from(folder, scenario)
         files[f"{number:02}.json"] = json.dumps(moved, indent=1, default=str) + "\n"
     there = _names(folder)
-    try:
-        with new_folder(folder, PLAN_FILE) as made:
-            for name, content in files.items():
-                write_text(os.path.join(made, name), content)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--output: cannot write {folder}: {reason_of(error)}") from None
+    with writing(folder), new_folder(folder, PLAN_FILE) as made:
+        for name, content in files.items():
+            write_text(os.path.join(made, name), content)
     for name in sorted(_names(folder) - there - files.keys()):
         tell(f"plans of an earlier answer are in {os.path.join(folder, name)} now")
 
@@ -266,7 +266,7 @@ def _reasons(title: str, counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def _shown(plans: Plans) -> Iterator[str]:
-    """The fields that tell a plan: all degrees above 1, and whatever not all plans have alike."""
+    """The fields that tell plans apart: degrees above 1, and fields that differ between plans."""
     frame = plans.frame
     if len(plans.question.clusters) > 1:
         yield "devices"

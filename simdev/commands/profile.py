@@ -1,5 +1,8 @@
 """``simdev profile``: measure the operators of a PyTorch training step on this machine, or look at
 profiles.
+
+All of the measuring is in ``measure``; an option here is handed to ``profile_batches``,
+``profile_grid``, ``compare`` or the doctor there.
 """
 
 from __future__ import annotations

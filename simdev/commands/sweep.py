@@ -1,4 +1,8 @@
-"""``simdev sweep SCENARIO ...``: many scenarios, one table."""
+"""``simdev sweep SCENARIO ...``: many scenarios, one table.
+
+``search/sweep`` runs them and keeps the journal; columns are named in ``report/results.py``. RATES
+chooses the ones that a terminal shows.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed, printable, within
-from .options import BAD_INPUT, DONE, by_flags
+from .options import BAD_INPUT, DONE, PRICE_OPTION, by_flags
 from .outputs import printed_first, real_path, tell
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ OPTIONS = (
         {"action": "append", "default": []},
     ),
     ("--grid", "GRID", "more fields and values, from a file (JSON)"),
-    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
+    PRICE_OPTION,
     ("-j --jobs", "N", "so many at once, -1 on all cores (default 1)", {"default": 1}),
     ("-o --output", "OUT", "write the table (.csv or .parquet; - is CSV on stdout)"),
     ("--journal", "FILE", "where finished rows are kept for the next run (default: OUT.journal)"),
@@ -50,7 +54,7 @@ RATES = {
     "tokens_per_s": "tokens/s",
     "cost_per_million_tokens": "$ a million tokens",
 }
-"""Figures that stand in the table on a terminal where any row has them."""
+"""Figures that a table on a terminal has a column of, where any row tells them."""
 SHOWN = 40  # rows of a table on a terminal
 
 

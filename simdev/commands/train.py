@@ -1,16 +1,18 @@
 """``simdev train METHOD --family NAME -o OUT``: one policy for many graphs, of a family or of a
 folder.
+
+``learn.train`` does it; a learner is a row of ``learn/methods.py``, and its settings are in
+``learn/settings.py``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING
 
 from ..ground.errors import InputError, printable
 from .options import DONE, by_flags
-from .outputs import output_files, printed_first, progress_bar
+from .outputs import json_text, output_files, printed_first, progress_bar
 
 if TYPE_CHECKING:
     from ..learn import Trained
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _json(trained: Trained) -> str:
     graphs = [{name: getattr(graph, name) for name in graph.__slots__} for graph in trained.graphs]
-    return json.dumps({**trained.provenance, "graphs": graphs}, indent=1, allow_nan=False)
+    return json_text({**trained.provenance, "graphs": graphs})
 
 
 def _trained(args: argparse.Namespace) -> Trained:

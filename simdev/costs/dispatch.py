@@ -1,12 +1,16 @@
 """The time that a host needs to dispatch the ops of a step, and the kernels that they launch.
 
-given         the graph says it (``Op.host_time``)
-measured      the op's row tells the host's time in a real step (``host_step_ns``)
-estimated     the profile tells the host's time of the phase, or rows what a bare call costs
-              (``host_ns``)
-datasheet     the device's datasheet tells what a bare call costs (``dispatch``)
+The ladder of hosts has four rungs, from the surest down:
 
-What no rung knows is None: it counts nothing, and reports say so.
+given         the graph says it (``Op.host_time``).
+measured      the op's row tells the host's time in a real step (``host_step_ns``).
+estimated     the profile tells the host's time of the phase, or rows tell the time of bare calls
+              (``host_ns``).
+datasheet     the device's datasheet tells the time of a bare call (``dispatch``).
+
+The host's time of an op that no rung knows is None: it counts nothing, and reports say so.
+``CostModel`` asks it for lowering, the oracle and the checker (``execution/check/hosts.py``); where
+fitted constants change, ``benchmarks.h100 --fit`` is their source.
 
 A bare call is not what a step spends on an op: modules, views, autograd's notes and cold caches
 come on top. Estimates count bare dispatches of a small elementwise op, in three classes (LIGHT,
@@ -177,9 +181,9 @@ LIGHT = Fraction(93, 100)
 of a convolution's backward, which is one call with the first.
 """
 HEAVY = Fraction(472, 100)
-"""Those of any other op: it stands in a module, among views, and autograd notes it."""
+"""Bare dispatches of any other op: it is part of a module, among views, and autograd notes it."""
 FIRST = Fraction(272, 100)
-"""Those that the first op of its profile key in a step takes more: the host's caches are cold."""
+"""Bare dispatches more for the first op of a profile key in a step: the host's caches are cold."""
 
 WEIGHT, INPUT = "_backward_weight", "_backward_input"
 Place = tuple[float, ...]

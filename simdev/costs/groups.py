@@ -5,6 +5,9 @@ The error |log(predicted / measured)| treats twice too slow and twice too fast a
 is not drawn by outliers as squares would be. It is neither smooth nor convex, so the fit starts
 from the best of a grid that the rows themselves span, and looks about with halving steps in all 26
 directions of the three logarithms.
+
+``Estimates`` (``ladder``) makes the groups and takes their answers for the rung "fitted";
+``surface`` takes them where rates do not grow with the extents.
 """
 
 from __future__ import annotations

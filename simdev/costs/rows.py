@@ -2,7 +2,9 @@
 it.
 
 A Profile holds rows as they were measured, found by a key: what the op computes (kind, attributes,
-operand shapes and dtypes, output shapes, phase) on which kind of device.
+operand shapes and dtypes, output shapes, phase) on which kind of device. ``files/profile.py`` reads
+and writes them, ``ladder`` answers from them; RUNGS names the rungs of that ladder, which reports
+(``report/measures/costs.py``) tell by these names.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from ..ground.errors import InputError
+from ..ground.errors import refuse
 from ..ground.frozen import FrozenDict, freeze
 from .roofline import PACE, Pace
 
@@ -104,13 +106,11 @@ class Profile:
     def of_rows(cls, header: Mapping[str, Any], rows: Sequence[Row]) -> Profile:
         """From rows in file order. Raises InputError where two rows have one key."""
         first: dict[str, int] = {}
-        problems = [
+        refuse(
             f"rows[{i}]: the same key as rows[{first[row.key]}]: {row.key[:120]}"
             for i, row in enumerate(rows)
             if first.setdefault(row.key, i) != i
-        ]
-        if problems:
-            raise InputError(problems)
+        )
         return cls(header, {row.key: row for row in rows})
 
     @property

@@ -7,7 +7,8 @@ op are seconds at the rates that its dtype attains by the datasheet. The rates o
 with the extents (``halves``). Its parameters are fitted four times, each fit the prior of the next:
 to the class; to a forward kind with its gradients, which have one grid of thread blocks; to the
 kind; to the kind in its dtype. Where a roofline of three scalars (``Group``) has a clearly smaller
-error on rows left out, it is used instead.
+error on rows left out, it is used instead. ``Estimates`` (``ladder``) asks it for the rung
+"interpolated".
 """
 
 from __future__ import annotations

@@ -19,6 +19,9 @@ do. The step time is the largest pace.
 
 Steps that differ come in rounds (local SGD: the last step of a round reduces). Rounds are alike, so
 the comparison is one of rounds, and q is a multiple of a round's length.
+
+``execution.scenario`` simulates through it, reports and what-ifs take the step time from it
+(``report/measures/section.py``), and the oracle where its kernels cannot answer.
 """
 
 from __future__ import annotations
@@ -110,7 +113,7 @@ def _counts(step: LoweredStep) -> Iterator[int]:
 def _under_credit(step: LoweredStep, graph: TaskGraph, sync: Sync, engine: str) -> Trace:
     """The trace of several steps whose workers have a credit."""
     # Loaded where there is a credit: an oracle of placements starts sooner without.
-    from .engine.credit import Sent, decisions
+    from .engine.simpy_engine import Sent, decisions
 
     limit, skip = int(sync.credit or 0), sync.credit_rule == "skip"
     return credited(
@@ -416,9 +419,9 @@ class _StepTimes:
         return bool(kept.all())
 
     def _inputs_keep_away(self, paces: Ints, ready: Ints, first: int, cycle: int) -> bool:
-        """Whether inputs that come ever earlier make no difference any more: a predecessor that is
-        released ever earlier is not the last that its task waits for, a task that is ready ever
-        earlier waits for its queue, and no input comes ever later.
+        """Whether inputs that come ever earlier make no difference any more. Three things say so: a
+        predecessor that is released ever earlier is not the last of its task, a task that is ready
+        ever earlier waits for its queue, and no input comes ever later.
         """
         close, steps = self.tolerance(cycle), slice(first, self.last + 1)
         early = ready < paces - close

@@ -1,6 +1,10 @@
 """Clusters from and to JSON: devices and links one by one, by kinds, or one machine repeated on
 several nodes.
 
+Scenarios, ``simdev clusters`` and importers read them here; presets are files in
+``presets/clusters``. Queue modes are named in ``nouns/cluster.py`` (QUEUES) and ruled by
+``nouns/fabric.py``: this module passes their names on.
+
 ``"nodes": 8`` repeats the machine on eight nodes joined by a network. Names of its devices end in
 ``:`` and a number, which is counted on through the nodes: the GPUs of eight machines with eight
 GPUs each are ``gpu:0`` to ``gpu:63``, as ranks are.
@@ -192,7 +196,7 @@ class DeviceShape(DeviceKindShape, total=False):
 
     - ``name``: unique.
     - ``kind``: default ``gpu``; a ``switch`` carries routes and runs no op.
-    - ``node``: the machine in which it stands.
+    - ``node``: the machine that it is part of.
     """
 
     name: Required[str]

@@ -1,4 +1,8 @@
-"""Tables of measured collectives from JSON, and how a strategy says that collectives run."""
+"""Tables of measured collectives from JSON, and how a strategy says that collectives run.
+
+``strategy`` reads its choice here, ``costs/collectives/table.py`` has the tables themselves and
+reads the shipped ones, in files whose fields ``table_of_fields`` knows too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Datasheets of kinds of device from JSON, and those shipped beside the package."""
+"""Datasheets of kinds of device from JSON, and the datasheets shipped beside the package.
+
+Every scenario completes its cost model by ``datasheets``, every cluster its memories by
+``capacity_of``. A new field is a field of DeviceSpec (``costs/roofline.py``) and a key of
+``_DeviceShape``, whose type says its unit; presets have to tell its source then.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +73,10 @@ class _DeviceShape(TypedDict, total=False):
     - ``blas_workspace``: bytes of each workspace that PyTorch hands to cuBLAS.
     - ``sustained_clock``: the share of the rate of a single call that kernels near the peak
       keep.
-    - ``efficiency``: what is reached of the peaks, by op class (``default`` for all others) and
-      dtype.
-    - ``measured``: what products were seen to hold, in one call and for seconds, and the bandwidth.
+    - ``efficiency``: the shares of the peaks that are reached, by op class (``default`` for all
+      others) and dtype.
+    - ``measured``: the rates that products were seen to hold, in one call and for seconds, and the
+      bandwidth.
     - ``ports``: how many links of each kind it has.
     - ``provenance``: where the numbers come from, in any form.
     """

@@ -1,4 +1,8 @@
-"""Graphs from and to JSON."""
+"""Graphs from and to JSON.
+
+Fields and their limits are in ``nouns/graph.py``. Kinds of ops are checked
+by nobody here, for a kind without a description is allowed (``nouns/semantics``).
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ line.
 A row's key is made of ``op``, ``attrs``, ``in``, ``dt``, ``out``, ``phase`` and ``dev``, exactly as
 that of an op of a graph; ``acc`` and everything else is kept as details and tells no rows apart.
 Rows with ``coll`` (collectives) are checked to be objects of version 1 and left to whoever models
-them.
+them. ``costs/rows.py`` has the nouns, ``measure`` writes such files, and keys are made in
+``nouns/semantics/keys.py``.
 """
 
 from __future__ import annotations

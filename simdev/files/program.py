@@ -2,7 +2,8 @@
 
 The values of weights are never read, nor are examples of its inputs, which are pickled: the calls
 tell their shapes. Format: torch/_export/serde/schema.py of PyTorch 2.7 and later,
-version 8.
+version 8. ``measure/exported.py`` makes a graph of it; another version of the format changes the
+TypedDicts here first.
 """
 
 from __future__ import annotations

@@ -8,6 +8,10 @@ find (a span too short, a claim too low) are no errors here; values without sens
 there, a negative duration) are. A run of several ``steps`` that follow one another claims when the
 last of them ends, ``trace_ps``, in place of ``step_time_ps``; ``round`` is there where these steps
 differ, the number of tasks of each step of a round.
+
+``--save`` writes it, ``simdev check`` judges it (the claims of SavedRun are those of ``Claim`` in
+``execution/check/claims.py``), report, compare and calibrate read it. Columns follow the nouns of
+``nouns/taskgraph.py``; a new one needs its bounds in ``_RANGES``.
 """
 
 from __future__ import annotations

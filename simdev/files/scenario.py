@@ -4,6 +4,11 @@ that its parts name; and the grids of sweeps.
 A path is relative to the scenario file. It may lead upwards (scenarios/ refers to ../profiles) and
 may be absolute: a scenario names files as a command line does, and a file so named is only ever
 read as JSON.
+
+``load_scenario`` (``execution/scenario.py``), sweeps and the server read through it. A new option
+is a key of ``_OptionsShape`` and a field of ScenarioFiles here, and a field of Scenario, which
+OPTIONS there names; a new part that may be a file joins PARTS. ENGINES repeats
+``execution/engine``, a floor above.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from .strategy import FORMAT as STRATEGY
 from .strategy import SUFFIXES, read_flexflow_strategy, read_strategy
 
 PARTS = ("graph", "cluster", "profile", "devices", "strategy")
+"""Keys of a scenario that may name files."""
 
 
 def is_config(name: Any) -> TypeGuard[str]:
@@ -197,7 +203,6 @@ def _names_in(path: str) -> int:
 
 
 ENGINES = ("auto", "simpy", "compiled")
-"""Keys of a scenario that may name files."""
 Reading = Callable[[str, Any, Callable[[Any], Any]], Any]
 """Called as (part, path or object, reader) for what reader(path or object) would give: keeps what
 was read before.

@@ -9,6 +9,10 @@ parted by white space: how many ops; then for each its name, the type of device 
 many dimensions, the degree of each (innermost first, the sample last), how many device ids, the
 ids. No ids: the first devices. An op that the file leaves out is data parallel over all devices, as
 in FlexFlow.
+
+Scenarios, ``simdev search`` and the server read and write strategies here. A new field is a field
+of its noun (``nouns/strategy``) and a key of StrategyShape, read in ``_parts`` and written in
+``_split_object``; ``keys_of`` takes over the fields of Sync, Parallelism and Order.
 """
 
 from __future__ import annotations
@@ -112,8 +116,8 @@ class StrategyShape(TypedDict, total=False):
     - ``collectives``: how collective ops run that do not say it themselves.
     - ``accumulate``: microbatches of a step; default 1.
     - ``loader``: the host that makes the batch.
-    - ``pipeline``: stages over the ops of a graph, or the parallelism of a large model; stands
-      alone.
+    - ``pipeline``: stages over the ops of a graph, or the parallelism of a large model; without
+      other fields.
     - ``provenance``: where it comes from, in any form.
     """
 

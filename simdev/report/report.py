@@ -1,7 +1,8 @@
 """Report: what the trace of a step means, in numbers for scripts and notebooks and as text.
 
 It is made of sections (``measures.section``), each of which tells its own lines, tables, notes,
-facts and JSON; text, JSON and pages walk over them.
+facts and JSON; text, JSON and pages walk over them. A new figure is a part of a section; it needs a
+property here only where somebody asks a Report for it by name.
 """
 
 from __future__ import annotations

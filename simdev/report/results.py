@@ -1,4 +1,8 @@
-"""The results of a sweep as data: a table of all rows, and what can be drawn against what."""
+"""The results of a sweep as data: a table of all rows, and what can be drawn against what.
+
+``simdev report`` shows them as a page, ``simdev sweep`` prints the best. A new column is a row of
+MEANINGS (and of ``_TYPES`` where it is no float); ``search/sweep/sweeping.py`` fills it.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ MEANINGS: Mapping[str, str] = {
     "key": "A hash of the content of the scenario and of all files that it names.",
     "simdev": "The version of simdev and a hash of its sources.",
 }
-"""What the columns of a sweep mean; those of fields that were set stand behind the first."""
+"""The meanings of the columns of a sweep; columns of fields that were set follow the first."""
 _TYPES = {
     "status": "str", "reason": "str", "graph_name": "str", "cluster_name": "str", "engine": "str",
     "feasible": "boolean",
@@ -126,8 +130,8 @@ def results_ranking(results: pd.DataFrame) -> Ranking:
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """The results of a sweep: its columns that have values, those that were set, and its best
-    rows.
+    """The results of a sweep: its columns with values, the names of fields that were set, and its
+    best rows.
     """
 
     columns: Mapping[str, list[Any]]

@@ -11,6 +11,9 @@ Of a saved run only the tasks and the queues are known, stretched and in the ord
 as they ran; a large model's devices, queues and phases are treated in this way, too. Everything
 sent through a queue takes its share of the time, held latency included: no faster link could bring
 more. Resources of a large model's machines are runs of the changed scenario.
+
+``simdev report`` asks it. Changed machines are made by ``execution/changes.py``, whose RESOURCES
+name the resources; notes for readers are in ``page/step.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """An explorer behind the door of ``simdev serve``: HTTP on the loopback, with a token and limits.
 
 Anybody who asks gets an empty page. The token comes behind the ``#`` of the address, which browsers
-send to nobody; the page uses it to ask for everything else.
+send to nobody; the page uses it to ask for everything else. METHODS are called by
+``report/page/assets/explore.js``, and by the widget of a notebook.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Explorer:
             # Worth its loading where many steps are simulated, however short.
             scenario = replace(scenario, engine="compiled")
         self.scenario, self.name, self.strategy = scenario, name, strategy
-        self.knobs = knobs_of(scenario)
+        self.knobs = tuple(knobs_of(scenario))
         self._lock, self._kept, self._anew = threading.Lock(), Kept(), anew
         self._prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
         self._latest = scenario.strategy, execute(scenario, self._prepared)

@@ -3,7 +3,7 @@
 Needs starlette and uvicorn.
 
 A reply of the protocol has status 200 also where it tells an error; other statuses mean that
-nothing was asked.
+nothing was asked. ``serve`` and ``explorer/door.py`` open it; codes of errors are in ``errors``.
 """
 
 from __future__ import annotations

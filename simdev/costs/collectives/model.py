@@ -1,6 +1,10 @@
 """The one model of collectives: which messages they are, how long they take, and what they hold.
 
-Collective ops, gradients of split models, synchronisation policies and large models all ask it.
+Collective ops, gradients of split models, synchronisation policies and large models all ask it
+(``lowering.collective`` and ``lowering.hybrid``). A new algorithm has its messages in ``phases``,
+its name in ``nouns.strategy.ALGORITHMS`` and, where "auto" may take it, in FASTEST or AS_LIBRARIES
+here; the checker knows the bytes of each algorithm in its own way (``_known_totals`` of
+``execution/check/schedule.py``).
 """
 
 from __future__ import annotations
@@ -8,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 
 from ...ground.errors import InputError, refuse
@@ -99,8 +103,8 @@ class CollectiveModel:
     """Collectives on a cluster; messages once followed over their routes are kept.
 
     ``tables`` are those measured inside one of its nodes; where links have changed since, their
-    times change as these (``Crossing``). ``algorithm`` says which closed form stands in where there
-    is no table: the fastest ("auto"), or that of rings or of trees.
+    times change as these (``Crossing``). Where there is no table, ``algorithm`` says which closed
+    form counts: the fastest ("auto"), or that of rings or of trees.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class CollectiveModel:
         Rings are one in the order of the ranks, or several over lanes of their own where these take
         less. Raises InputError where a route is missing or an algorithm has no such form.
         """
-        ways = self._ways(call, self._names(call))
+        ways = self._ways(call)
         if len(ways) == 1:
             return self._form(call, *ways[0])
         return self._least(call, ways, lambda form: self._seconds(form.phases))[1]
@@ -133,8 +137,8 @@ class CollectiveModel:
 
         Raises InputError, as ``form`` does.
         """
-        ways = self._ways(call, self._names(call))
-        seconds, form = self._least(call, ways, lambda form: self._partly_measured(form, call))
+        partly_measured = partial(self._partly_measured, groups=self._nodes(call.ranks))
+        seconds, form = self._least(call, self._ways(call), partly_measured)
         algorithm = "p2p" if call.kind == "p2p" else form.algorithm
         closed = CollectiveCost(seconds, algorithm, "roofline", form.rings)
         return self._inside(call) or closed, form
@@ -266,25 +270,30 @@ class CollectiveModel:
         alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True)).values()
         return max((Fraction(half.link.bandwidth) for half in alike), default=UNLIMITED)
 
-    def _partly_measured(self, form: Form, call: CollectiveCall) -> Fraction:
+    def _partly_measured(self, form: Form, groups: Groups) -> Fraction:
         """Seconds of a form, its levels inside nodes by table where there is one."""
-        groups = self._nodes(call.ranks)
         costs = [
             self._measured(level.collective, groups, level.size) if level.inside else None
             for level in form.levels
         ]
         if not any(costs):
             return self._seconds(form.phases)
-        total = Fraction(0)
-        for cost, level in zip(costs, form.levels, strict=True):
-            total += cost.seconds if cost else self._seconds(level.phases)
-        return total
+        return sum(
+            (
+                cost.seconds if cost else self._seconds(level.phases)
+                for cost, level in zip(costs, form.levels, strict=True)
+            ),
+            Fraction(0),
+        )
 
     def _seconds(self, messages: Sequence[Phase]) -> Fraction:
         return Fraction(self.forms.closed(messages).ps, PS_PER_SECOND)
 
-    def _ways(self, call: CollectiveCall, names: Sequence[str]) -> list[Way]:
-        """These algorithms, of several those that fit, with the rings that they may take."""
+    def _ways(self, call: CollectiveCall) -> list[Way]:
+        """The algorithms that a collective may take (of several the ones that fit its ranks), each
+        with its rings.
+        """
+        names = self._names(call)
         fitting = [name for name in names if len(names) == 1 or self._fits(call, name)]
         return [(name, rings) for name in fitting for rings in self._rings(call, name)]
 
@@ -361,7 +370,7 @@ class CollectiveModel:
         if ranks not in self._crossings:
             then = _slowest_of(fabric_of(self.cluster.as_measured), ranks)
             now = _slowest_of(self.fabric, ranks)
-            self._crossings[ranks] = Crossing(then[0], now[0], then[1], now[1])
+            self._crossings[ranks] = Crossing(*then, *now)
         return self._crossings[ranks]
 
     @cached_property

@@ -1,9 +1,11 @@
-"""Collectives by name, their bus factors, and their algorithms as messages: what closed forms add
-up, and expansion sends.
+"""Collectives by name, their bus factors, and their algorithms as messages: ``rounds`` adds them
+up to closed forms, and ``lowering.collective`` sends them where a collective is expanded.
 
 Every message of a phase has equally many bytes; what does not divide evenly is padded, as NCCL
 does. Rings as in Patarasuk and Yuan (JPDC 2009); binomial trees, recursive doubling and halving for
 any number of ranks as in Thakur, Rabenseifner and Gropp (IJHPCA 2005) and Bruck et al. (TPDS 1997).
+Another form, or another limit of rings (MAX_RANKS, MAX_RINGS), has to be known to the checker too,
+which works out the bytes in its own way (``execution/check/schedule.py``).
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from itertools import pairwise
 
 from ...ground.errors import InputError
 from ...nouns.cluster import Cluster
+from ...nouns.strategy import ALGORITHMS
 
 SPREADING = ("all_gather", "reduce_scatter", "all_to_all")
 ROOTED = ("broadcast", "reduce")
 # Messages list them in this order; files and importers accept no other names.
 COLLECTIVES = ("all_reduce", *SPREADING, *ROOTED, "p2p")
-ALGORITHMS = ("ring", "tree", "hierarchical", "direct")
 Groups = tuple[tuple[int, ...], ...]
 Rings = tuple[tuple[int, ...], ...]
 KEPT = 512  # messages of a group that are the same at every size
@@ -143,8 +145,10 @@ def phases(
     """
     if collective not in COLLECTIVES:
         raise InputError(unknown_collective(collective))
-    if algorithm not in ALGORITHMS:
-        raise InputError(f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"')
+    # Who asks for messages has chosen: "auto" is none.
+    if algorithm not in ALGORITHMS[1:]:
+        choice = ", ".join(ALGORITHMS[1:])
+        raise InputError(f'algorithm: must be one of {choice}, got "{algorithm}"')
     ranks = tuple(rank for group in groups for rank in group)
     if len(ranks) == 1:
         return ()

@@ -3,6 +3,9 @@
 Every message goes its route, and every carrier (a queue of transfers, or a half-link) serves those
 that cross it one after the other: so no round sends more bytes over a link than it carries, and no
 cut of the links is ever exceeded. A closed form is the sum of the rounds.
+
+``CollectiveModel`` asks for closed forms, ``lowering.hybrid`` for the wire of neighbouring ranks.
+Carriers and rates are the fabric's (``nouns/fabric.py``), where a queue mode is added.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Whether what a trace reports about itself is what its spans imply: the step time, and the memory
 of every device.
 
-Memory is replayed event by event: at each instant first what is freed, then what is allocated, in
-the order of the tasks that fill it.
+Memory is replayed event by event: at each instant frees come first, then allocations in the order
+of the tasks that fill the buffers. ``nouns.trace`` works the same rule out in columns; saved runs
+bring their claims from ``files/run.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Whether hosts dispatch as the execution contract says (rule 9), judged from the question: the
 graph as it runs, its cluster and its costs.
 
-What lowering wrote tells only which task is which: the order of threads, how far hosts are ahead,
-and what they wait for are worked out here once more, from the times of the trace.
+Of lowering's answer only the names of the tasks are believed. The order of threads, how far hosts
+are ahead, and what they wait for are worked out here once more, from the times of the trace
+(``lowering/hosts.py`` and ``lowering/turns.py`` are the other homes of these rules).
 """
 
 from __future__ import annotations

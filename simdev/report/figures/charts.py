@@ -4,6 +4,9 @@ The chart of a pipeline has a row a rank, a colour a microbatch, a shade a kind 
 are light, backwards full, gradients of weights dark; idle time is hatched. In the chart of a large
 model's step computing is drawn above, and communication that nothing hides below it, in colours of
 its own: the paler, the smaller its share of what is too short to be seen.
+
+``chart_of`` chooses among these charts, ``gantt`` draws them. The rows of any trace begin in
+``measures/spans.py`` (``timeline_rows``); ``page/timeline.py`` shows the same ones.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ switches as bars.
 
 Many links say little one by one: a switch that joins a whole row is one bar, and the bandwidth of a
 link is told once, in the legend, by its kind. Everything is placed in units of one device before
-anything is drawn.
+anything is drawn. ``simdev clusters NAME -o`` and notebooks ask for it.
 """
 
 from __future__ import annotations

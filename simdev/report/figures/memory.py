@@ -1,4 +1,8 @@
-"""The memory of every device over time, with capacities, and marks where they are exceeded."""
+"""The memory of every device over time, with capacities, and marks where they are exceeded.
+
+``trace_figure`` puts it under the chart of a step. The page has panels of its own
+(``page/timeline.py`` and ``page/assets/charts.js``).
+"""
 
 from __future__ import annotations
 

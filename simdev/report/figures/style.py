@@ -1,5 +1,8 @@
 """Common parts of figures: colours, units, text that cannot do harm, and figures that own no global
 state.
+
+The page takes COLOURS, DEVICES and ALARM from here (``page/__init__.py``), and makes them lighter
+on dark paper itself (``page/assets/theme.js``): THEMES is of pictures alone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """The sources of a step's times: the rungs of the cost ladder that gave them, the estimates among
 them, the origin of host times, and the way memory was counted.
+
+All of it comes with the outcome (``outcome_of`` in ``execution/scenario.py``, from
+``lowering/origins.py``); of a saved run nothing is known of it.
 """
 
 from __future__ import annotations

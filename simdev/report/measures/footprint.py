@@ -7,6 +7,9 @@ workspaces once; the optimizer's state at the first update; gradients until ``ze
 all, before the next step; an update's temporaries, the second half of which a variable of the
 optimizer's loop keeps until the next update has made its own (torch/optim/adam.py,
 ``_single_tensor_adam``). Otherwise one step is replayed, from an empty cache.
+
+The bytes that buffers count with (``MemoryModel``, ``nouns/memory.py``) are settled in lowering;
+here only PyTorch's own rounding and its cache are added.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """The hosts of a step: how long each thread dispatches, and the origin of these times; and the idle
 time of devices, waiting for hosts among it.
+
+Dispatches are tasks that ``lowering/hosts.py`` wrote, on threads named with THREAD_PREFIX. How long
+each device waits is measured in ``usage``.
 """
 
 from __future__ import annotations

@@ -4,17 +4,21 @@ The path is the chain of binding constraints, walked back from the task whose fi
 step. A task starts when its last predecessor releases it, or when another task lets go of one of
 its queues (finish + gap = start). Each piece of time on the chain is blamed on what filled it:
 
-    compute   a device computed an op on which the next task depends or for which it waited
-    transfer  a transfer on which the next task depends, with held latency and a flow's slower rate
-    queueing  another transfer, behind which the next one had to wait for a queue
+    compute   a device computed: the next task needed its result, or its device.
+    transfer  the next task needed this transfer; held latency and a flow's slower rate count too.
+    queueing  the next task is a transfer behind this one in a queue.
     launch    a host dispatched an op that the device could have begun, or only the gap after a
-              task was left (launch overhead, link turnaround)
-    latency   on the way to the next task, holding nothing
+              task was left (launch overhead, link turnaround).
+    latency   on the way to the next task, holding nothing.
 
-Every start is explained by one or the other, so the segments tile [0, step time] exactly; where
+Every start has one of these causes. So the segments tile [0, step time] exactly; where
 steps repeat they tile the window of whole periods, from its end back to where it begins. Ties: a
 dependency before a queue; of predecessors the smallest id; of holders the last to finish, then the
 first to start, then the smallest id.
+
+The report, the chart (``figures/charts.py``) and the page draw and tell it. A new blame is a name
+in BLAMES and a colour in ``figures/style.py``; sweeps have a column for each
+(``results.MEANINGS``).
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ and the *bubble rate* is the share of it in which the busiest rank would not be 
 (cost - m (f + b + w)) / cost for m microbatches and equal stages (Zero Bubble, Qi et al. 2024,
 section 5.3). Steps that follow one another without a barrier between the ranks take the cost each;
 the step time, from the first start to the last finish, is the time of one step alone.
+
+``simdev pipeline`` prints this section alone; ``figures/charts.py`` (``pipeline_chart``) draws it.
+The schedules themselves are in ``nouns/schedules``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Sections of a report: each tells its own lines, tables, notes, facts and JSON of a step.
 
 A new section is one class derived from ``Section``. simdev finds its sections in the modules of
-this folder without a list of them; a class in a notebook counts, too.
+this folder without a list of them; a class in a notebook counts, too. ``report.Report`` asks the
+sections for their parts in the order of their ``places``, and has a property for each figure that
+others use by name.
 """
 
 from __future__ import annotations

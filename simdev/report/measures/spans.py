@@ -1,4 +1,8 @@
-"""Arithmetic on the spans [start, finish) of a trace, in ps, and the rows of its timeline."""
+"""Arithmetic on the spans [start, finish) of a trace, in ps, and the rows of its timeline.
+
+Sections, pictures, the page and the export build on it. ``timeline_rows`` is the one place that
+says which rows a timeline has; ``figures/charts.py`` puts the critical path above them.
+"""
 
 from __future__ import annotations
 

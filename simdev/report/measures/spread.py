@@ -1,6 +1,10 @@
 """How a step is spread over devices: the stages of its pipeline, the cost of splitting each op, the
 way gradients are synchronised and collectives modelled, and the devices that were simulated in
 place of others that run alike.
+
+Origins of shards are made in ``lowering/partition`` (their ROLES are named in
+``nouns/strategy/placement.py``), symmetries in ``lowering/symmetry``; both come with the outcome.
+``sent_bytes`` counts the bytes of a step for all reports and sweeps.
 """
 
 from __future__ import annotations

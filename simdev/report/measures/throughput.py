@@ -1,4 +1,8 @@
-"""How long a step takes, how steps follow one another, and how much a second they train on."""
+"""How long a step takes, how steps follow one another, and how much a second they train on.
+
+Reports, plans (``search/plan/outcome.py``) and sweeps take samples, tokens and dollars from
+``Throughput``; a new figure there needs its column in ``results.MEANINGS`` too.
+"""
 
 from __future__ import annotations
 

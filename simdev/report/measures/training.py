@@ -16,7 +16,9 @@ their sources.
 Each rank is tiled by TERMS, so for any rank of a step A and any of a step B the terms' differences
 add up to that of the steps, to the picosecond. Compared are the critical ranks, which wait least
 for others (bubble and pipeline; ours): on any other rank more of the difference would be waiting
-for work that is done elsewhere.
+for work that is done elsewhere. Plans tell by the same terms why one is slower
+(``search/plan/outcome.py``). A term is a role (``nouns/models/large/roles.py``), which has its
+colour in ``figures/charts.py``.
 """
 
 from __future__ import annotations

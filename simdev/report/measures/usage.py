@@ -8,7 +8,8 @@ waits for what others compute. Exposed communication is the figure that Holistic
 counts on each rank (communication that no computing overlaps); with transfers that take no time the
 last is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. All but the first are *idle* time.
 
-A queue or link is busy while it carries a transfer.
+A queue or link is busy while it carries a transfer (``carriers``, which what-ifs and the load of
+the page go through too). Memory is that of the trace (``nouns/trace.py``).
 """
 
 from __future__ import annotations
@@ -170,8 +171,8 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
     """(device, collective) where one queue serves all ranks of a group: the devices that compute
     beside its collectives.
 
-    Of a chain of collectives only the ends stand beside what computes; all that hold one queue have
-    the same ranks.
+    Of a chain of collectives only the ends have neighbours that compute; all that hold one queue
+    have the same ranks.
     """
     tasks, count = trace.task_graph.tasks, len(trace.task_graph.resources)
     grouped = trace.task_graph.of_kind(COLLECTIVE) & (np.diff(tasks.resources.ptr) == 1)

@@ -1,5 +1,9 @@
-"""The pages of what other verbs wrote as JSON: plans of ``simdev plan``, a search or a comparison
-of ``simdev search``.
+"""The pages of answers that other verbs wrote as JSON: plans of ``simdev plan``, a search or a
+comparison of ``simdev search``.
+
+``simdev report`` asks it, and ``simdev plan --output``. The keys that it reads are written in
+``search/plan/outcome.py``, ``search/result.py`` and ``search/comparison/comparison.py``; the
+scripts ``page/assets/ranked.js`` and ``curves.js`` draw what it gives.
 """
 
 from __future__ import annotations

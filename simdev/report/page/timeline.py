@@ -3,6 +3,10 @@
 Times are ps from the begin of the step. A trace of very many spans is made coarser, so that a page
 stays small enough to open: neighbours in a row become one span, and of the memory levels of a
 moment the highest is kept.
+
+``step`` puts it on pages of one step and of two. Rows and colours are those of
+``figures/charts.trace_rows``; the scripts ``assets/gantt.js``, ``bars.js`` and ``charts.js`` read
+its keys.
 """
 
 from __future__ import annotations
