@@ -109,13 +109,10 @@ FAMILIES = Names("families", "simdev.learn.families:FAMILIES", True)
 SCHEDULES = Names("schedules", "simdev.nouns.schedules:NAMES")
 # Models that can be measured are left out: to list them takes PyTorch.
 NAMES = {
-    ("simulate", "file"): SCENARIOS,
-    ("search", "file"): SCENARIOS,
+    **{(verb, "file"): SCENARIOS for verb in ("simulate", "search", "report", "calibrate")},
     ("sweep", "files"): SCENARIOS,
-    ("report", "file"): SCENARIOS,
     ("compare", "first"): SCENARIOS,
     ("compare", "second"): SCENARIOS,
-    ("calibrate", "file"): SCENARIOS,
     ("explore", "scenario"): SCENARIOS,
     ("examples", "names"): Names("examples", "simdev.commands.examples:example_paths"),
     ("", "cluster"): CLUSTERS,
@@ -130,4 +127,4 @@ NAMES = {
     ("pipeline", "schedule"): SCHEDULES,
     ("family", "name"): Names("family", "simdev.learn.families:FAMILIES"),
 }
-"""What an argument of a verb ("": any verb) names."""
+"""By verb ("": any) and argument, the names that it takes."""

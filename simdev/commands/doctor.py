@@ -181,7 +181,7 @@ def _kernels(findings: Findings) -> None:
 def _machine(findings: Findings) -> None:
     from ..nouns.scale import memory_bytes
 
-    # Those that this process may use, which in a container are fewer than the machine's.
+    # The cores that this process may use: in a container fewer than the machine's.
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     findings.parts["machine"] = {"cores": usable, "memory_bytes": memory_bytes()}
 

@@ -124,15 +124,11 @@ FLAGS |= {"nodes": "--nodes", "cluster.nodes": "--nodes", "graph.length": "--len
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     try:
+        if args.output is not None:
+            require_plan_folder(args.output)
         return _run_graph(args) if _is_graph(args) else _run_sizes(args)
     except InputError as error:
         raise by_flags(error, FLAGS) from None
-
-
-def _is_graph(args: argparse.Namespace) -> bool:
-    if args.output is not None:
-        require_plan_folder(args.output)
-    return _plans_graph(args)
 
 
 def _run_sizes(args: argparse.Namespace) -> int:
@@ -188,7 +184,7 @@ def _choices(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _value(name: str, text: str) -> Any:
-    if name in ("offload", "recompute_modules"):  # commas stand between plans here
+    if name in ("offload", "recompute_modules"):  # commas are between plans here
         return [part for part in text.split("+") if part]
     try:
         return json.loads(text)
@@ -333,7 +329,7 @@ def _title(plans: Plans) -> str:
 GRAPH_COST = "cost_per_million_samples"
 
 
-def _plans_graph(args: argparse.Namespace) -> bool:
+def _is_graph(args: argparse.Namespace) -> bool:
     """Whether a graph is to be planned: it was said so, or the model is nothing else."""
     from ..search.plan.graphs import is_graph_alone
 
@@ -388,15 +384,17 @@ def _graph_lines(frame: pd.DataFrame) -> Iterator[str]:
 
 def _graph_cells(row: Mapping[Any, Any], has_price: bool) -> Iterator[Any]:
     is_there = row["feasible"] is True or row["feasible"] is False
+
+    def number(name: str, form: str) -> str:
+        return f"{row[name]:{form}}" if is_there else "-"
+
     yield row["method"]
     yield int(row["step_time_ps"]) if is_there else None
-    rate = row["samples_per_s"]
-    yield format_number(rate) if is_there else "-"
+    yield format_number(row["samples_per_s"]) if is_there else "-"
     yield int(row["peak_bytes"]) if is_there else None
     yield {True: "yes", False: "NO"}.get(row["feasible"], "-")
     if has_price:
-        yield f"{row[GRAPH_COST]:.4g}" if is_there else "-"
-    yield f"{row['devices']:,.0f}" if is_there else "-"
-    yield f"{row['evaluations']:,.0f}" if is_there else "-"
+        yield number(GRAPH_COST, ".4g")
+    yield from (number(name, ",.0f") for name in ("devices", "evaluations"))
     yield f"{row['seconds']:.1f}" if row["seconds"] == row["seconds"] else "-"
     yield printable(row["note"])

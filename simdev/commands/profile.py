@@ -87,7 +87,7 @@ OPTIONS = (
         "dtype of the grid (default float32); float8_e4m3fn: products, on CUDA devices that can",
         {"default": "float32"},
     ),
-    # argparse gives no positional argument to what stands behind an option, so this one takes the
+    # argparse gives no positional argument to words behind an option, so this one takes the
     # files that follow it.
     (
         "--strict",

@@ -304,7 +304,7 @@ def rows_by_class(profiles: Iterable[Profile], device_kind: str) -> Mapping[str,
     start, decoder = len(device_prefix(device_kind)), json.JSONDecoder()
     rows: dict[str, list[Row]] = {}
     for row in measured_rows(profiles, device_kind):
-        # The kind stands right behind the device: reading it alone is a tenth of parsing the key.
+        # The kind follows the device in a key: reading it alone is a tenth of parsing the key.
         kind, _ = decoder.raw_decode(row.key, start)
         rows.setdefault(op_class(kind), []).append(row)
     return rows

@@ -65,7 +65,7 @@ from .surface import Surface
 
 _FEWEST_ERRORS = 3  # rows that an expected error needs
 CARRIED_ERROR = 0.12
-"""What carrying over adds to an estimate's error where no shared row tells it: by so much the
+"""The error that carrying over adds to an estimate's where no shared row tells it: by so much the
 fractions of the peak that products reach differ between seven GPUs, in the mean."""
 
 Arguments = ParamSpec("Arguments")
@@ -447,7 +447,7 @@ class CostModel:
         """The rungs below the measured one."""
         if not self.shipped:
             return Estimates(self.profiles, {spec.kind: spec for spec in self.specs})
-        # Fitting takes seconds, and the same rows teach the same whatever stands beside them.
+        # Fitting takes seconds, and the same rows teach the same in any model.
         key = tuple(map(id, self.profiles))
         if key not in _LEARNT:
             known = {spec.kind: spec for spec in self.shipped}
@@ -557,6 +557,6 @@ def _opened(source: Source) -> Profile:
         return source
     if not isinstance(source, (str, os.PathLike, Mapping)):
         raise InputError(f"profiles: must be profiles or paths of their files, got {source!r}")
-    # By its name: files stand floors above, and only whoever gives a path needs their reader.
+    # By its name: files are a floor above, and only a path needs their reader.
     profile: Profile = provided("read_profile")(source)
     return profile

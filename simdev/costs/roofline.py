@@ -157,7 +157,7 @@ class Pace(NamedTuple):
 # The shortest kernels of an H100 (profiles/h100): what a launch takes that moves next to nothing.
 KERNEL = Fraction(115, 10**8)
 PACE = Pace()
-"""That of kernels on a device of which nothing is told."""
+"""The pace of kernels on a device without a datasheet."""
 
 
 def least_seconds(spec: DeviceSpec | None) -> Fraction:

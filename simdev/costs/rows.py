@@ -121,7 +121,7 @@ class Profile:
     @cached_property
     def device_kinds(self) -> tuple[str, ...]:
         """The kinds of device that its rows were measured on, in the order of their first rows."""
-        # The kind stands first in a key: there is no need to parse the rest.
+        # The kind is first in a key: there is no need to parse the rest.
         decode = json.JSONDecoder().raw_decode
         return tuple(dict.fromkeys(str(decode(key, 1)[0]) for key in self.rows))
 

@@ -68,13 +68,9 @@ class Demands:
 
     def take(self, rows: NDArray[np.bool_]) -> Demands:
         """Some of the ops."""
-        return Demands(
-            self.compute[rows],
-            self.memory[rows],
-            self.extents[rows],
-            self.weight[rows],
-            self.slows_compute,
-        )
+        columns = (self.compute, self.memory, self.extents, self.weight)
+        compute, memory, extents, weight = (column[rows] for column in columns)
+        return Demands(compute, memory, extents, weight, self.slows_compute)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

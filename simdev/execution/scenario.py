@@ -102,14 +102,15 @@ class Scenario:
                 f'engine: "{self.engine}" is not available in this version of simdev; '
                 f"there are {choice}"
             )
-        try:
-            parse_limit(self.limit)
-        except ValueError as error:
-            yield f"limit: {error}"
-        try:
-            parse_price(0 if self.price is None else self.price)
-        except ValueError as error:
-            yield f"price: {error}"
+        price = 0 if self.price is None else self.price
+        for name, parse, value in (
+            ("limit", parse_limit, self.limit),
+            ("price", parse_price, price),
+        ):
+            try:
+                parse(value)
+            except ValueError as error:
+                yield f"{name}: {error}"
         if self.samples is not None and not (is_count(self.samples) and self.samples):
             yield f"samples: must be a whole number from 1 on, got {written(self.samples)}"
         if self.steps not in STEPS:

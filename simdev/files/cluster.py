@@ -102,7 +102,7 @@ def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
             devices.append(Device(nic, "switch", node=k))
             links += [to_nic.between(names[end], nic) for end in ends]
             links.append(to_switch.between(nic, NETWORK))
-    # The switch stands last: it belongs to no node, and ranks count through the devices before it.
+    # The switch is last: it belongs to no node, and ranks count through the devices before it.
     devices.append(Device(NETWORK, "switch", node=nodes))
     return replace(node, devices=tuple(devices), links=tuple(links))
 
@@ -460,7 +460,7 @@ def _all_to_all(
     name: str, devices: tuple[Device, ...], options: dict[str, Any], link: dict[str, Any]
 ) -> Cluster:
     require_joinable("links.all_to_all", sum(device.runs_ops for device in devices))
-    # The devices are judged first, alone: a name that stands twice is not also a hundred faulty
+    # The devices are judged first, alone: a name given twice is not also a hundred faulty
     # links.
     alone = Cluster(name, devices, (), **options)
     return replace(alone, links=Cluster.all_to_all(name, devices, **link).links)

@@ -139,7 +139,7 @@ def datasheets(
     """
     named = [*kinds, *(kind for profile in profiles for kind in profile.device_kinds)]
     given = {spec.kind for spec in sheets}
-    # A dict and not a set: datasheets stand in the order in which kinds are named.
+    # A dict and not a set: datasheets come in the order in which kinds are named.
     shipped = [_shipped(kind) for kind in dict.fromkeys(named) if kind not in given]
     return (*sheets, *(spec for spec in shipped if spec is not None))
 

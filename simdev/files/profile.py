@@ -254,7 +254,7 @@ def _row(value: Any) -> Row | None:
     if not isinstance(value, dict):
         raise InputError(f"must be an object, got {shown(value)}")
     _require_version(value, required=True)
-    # Collectives stand in profiles too, for whoever fits tables to them.
+    # Collectives are in profiles too, for whoever fits tables to them.
     if "coll" in value:
         return None
     if "op" not in value:

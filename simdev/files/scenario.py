@@ -106,7 +106,7 @@ def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_jso
     return os.path.normpath(os.path.join(folder, str(table))) if is_path else None
 
 
-# Large models by their names, or by the config.json that stands beside their released weights.
+# Large models by their names, or by the config.json beside their released weights.
 
 
 def read_sizes(value: Mapping[str, Any], folder: str = "") -> Transformer:
@@ -352,7 +352,7 @@ class _Reader:
         options, given = self._options(fields.get("options", {})), fields["strategy"]
         if not self.problems:
             require_few(fields, self._path, parse_limit(options["limit"]))
-        # The strategy says what the graph's name means, so it is read first; its problems stand
+        # The strategy says what the graph's name means, so it is read first; its problems come
         # last, where the file has it.
         before = len(self.problems)
         is_foreign = isinstance(given, str) and given.endswith(SUFFIXES)
@@ -452,7 +452,7 @@ class _Reader:
                     f"strategy: neither a file nor a short form: {shown(value)}; short forms: "
                     f"{', '.join(SHORT_FORMS)}"
                 )
-        # The table of a pipeline lies relative to where the strategy stands.
+        # The path of a pipeline's table is relative to the file of the strategy.
         folder = "" if isinstance(value, str) else self.folder
         return self._part("strategy", value, lambda source: read_strategy(source, folder))
 
@@ -477,7 +477,7 @@ class _Reader:
         """A graph; under a pipeline a large model by its name is its sizes."""
         is_pipeline = strategy.pipeline is not None if strategy else _says_pipeline(strategy_value)
         is_sizes = isinstance(value, Mapping) and _is_large(value.get("model"), is_pipeline)
-        # The file of a model lies relative to where the graph stands.
+        # The path of a model's file is relative to the file of the graph.
         read = (lambda sizes: read_sizes(sizes, self.folder)) if is_sizes else read_ops
         return self._part("graph", value, read)
 

@@ -227,7 +227,7 @@ def _devices(value: list[str], short: Any) -> tuple[str, ...]:
 
 def is_bare(value: dict[str, Any]) -> bool:
     """Whether the object of a strategy is a placement alone."""
-    # An op may have the name of a key: what the keys hold, and what stands beside them, decides.
+    # An op may have the name of a key: the values of the keys, and other keys beside them, decide.
     is_strategy = set(value) <= StrategyShape.__annotations__.keys()
     if is_strategy and (value.get("short") in SHORT_FORMS or "pipeline" in value):
         return False

@@ -28,7 +28,7 @@ from .measures.footprint import Footprint
 from .measures.hosts import Hosts, HostUse, Idle
 from .measures.path import CriticalPath, Segment
 from .measures.pipeline import PipelineUse
-from .measures.section import Section, Step, sections_of, told
+from .measures.section import Section, Step, parts_in_order, sections_of
 from .measures.spread import SplitCost, Splits, Synchronisation
 from .measures.throughput import Throughput
 from .measures.training import Training
@@ -245,29 +245,29 @@ class Report(Step):
     def to_json(self) -> dict[str, Any]:
         """The object that ``simdev simulate --json`` prints, ready for ``json.dumps``."""
         figures = dict[str, Any]()
-        for entries in told(self.sections, "entries"):
+        for entries in parts_in_order(self.sections, "entries"):
             _merge(figures, entries)
         return figures
 
     def lines(self) -> Iterator[str]:
         """The step time, and what has to be known to read it."""
-        return chain.from_iterable(told(self.sections, "lines"))
+        return chain.from_iterable(parts_in_order(self.sections, "lines"))
 
     def asides(self) -> Iterator[str]:
         """The lines that the page shows above the notes."""
-        return chain.from_iterable(told(self.sections, "asides"))
+        return chain.from_iterable(parts_in_order(self.sections, "asides"))
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """(name, figure) at the top of the page."""
-        return chain.from_iterable(told(self.sections, "facts"))
+        return chain.from_iterable(parts_in_order(self.sections, "facts"))
 
     def tables(self) -> Iterator[Table]:
         """The figures of the step, for a terminal, a notebook and a page."""
-        return chain.from_iterable(told(self.sections, "tables"))
+        return chain.from_iterable(parts_in_order(self.sections, "tables"))
 
     def notes(self) -> Iterator[str]:
         """Sentences that explain the figures."""
-        return chain.from_iterable(told(self.sections, "notes"))
+        return chain.from_iterable(parts_in_order(self.sections, "notes"))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Report) and self.to_json() == other.to_json()

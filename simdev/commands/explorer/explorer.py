@@ -34,7 +34,7 @@ from ...report import analyze
 from ...report.page import Subject, run_data
 from .knobs import MEMORY, SPEED, checked, knobs_of, turned
 
-# What of an answer a page has already: of a timeline all that hangs on no times.
+# The part of an answer that a page has already: all of a timeline that depends on no times.
 
 LASTING = ("name", "source", "destination", "bytes")
 """The columns of a timeline's tasks that stay as long as the tasks do."""

@@ -291,4 +291,4 @@ METHODS: dict[str, Callable[..., Any]] = {
     "ping": _ping,
     "shutdown": _shutdown,
 }
-"""What answers each method; its parameters are those of a request's ``params``."""
+"""The function of each method; its parameters are the ones of a request's ``params``."""

@@ -44,8 +44,8 @@ AS_LIBRARIES = {
     "all_gather": RINGS,
     "reduce_scatter": RINGS,
 }
-"""What "auto" chooses from of these: an all_to_all sends all at once, gather and scatter use rings
-(NCCL).
+"""Candidates of "auto" of these kinds: an all_to_all sends all at once, gather and scatter take
+rings (NCCL).
 """
 # Expanded, each chunk is a message on every hop; more would hardly be faster.
 MAX_CHUNKS = 256
@@ -214,7 +214,7 @@ class CollectiveModel:
         devices, neighbours = self.cluster.devices, self.cluster.neighbours
         if any(devices[rank].transit for rank in ranks):
             return False
-        # Adapters count as the ranks' where a single working device hangs on them.
+        # An adapter counts as a rank's where it joins a single working device.
         private = set(ranks)
         for other in (other for rank in ranks for other in neighbours[rank]):
             works = sum(devices[d].runs_ops for d in neighbours[other])
@@ -412,12 +412,10 @@ def _slowest_of(fabric: Fabric, ranks: tuple[int, ...]) -> tuple[Fraction, Fract
     )
 
 
-def collective_model(
-    cluster: Cluster, algorithm: str = "auto", tables: Sequence[CollectiveTable] = ()
-) -> CollectiveModel:
+def collective_model(cluster: Cluster, tables: Sequence[CollectiveTable] = ()) -> CollectiveModel:
     """The collectives of a cluster: these tables, else the shipped ones that it names; closed forms
     elsewhere.
 
     Raises InputError.
     """
-    return CollectiveModel(cluster, tables or shipped_tables(cluster.collectives), algorithm)
+    return CollectiveModel(cluster, tables or shipped_tables(cluster.collectives))

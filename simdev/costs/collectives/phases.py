@@ -346,7 +346,7 @@ def lane_rings(cluster: Cluster, ranks: Sequence[int]) -> Rings:
     Two rings may share each lane, at half its bandwidth, where that carries more. Empty where none
     is found, for fewer than 3 or more than MAX_RANKS ranks; half-duplex links do not count.
     """
-    # By index, so that the rings do not hang on the order in which a strategy names devices.
+    # By index: the order in which a strategy names devices changes no ring.
     group = sorted(ranks)
     if not 2 < len(group) <= MAX_RANKS:
         return ()

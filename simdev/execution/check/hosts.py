@@ -249,7 +249,7 @@ class _Judge:
         first = ((op, run.devices) for (op, before), run in self.runs.items() if not before)
         places = {(op, device): number[op] for op, devices in first for device in devices}
         for device, names in self.order.sequence.items():
-            # Of the heads the smallest place goes first: what stands behind has at least its.
+            # The head of smallest place goes first: all behind a head have at least its place.
             least = -1
             for name in names if device in self.cluster.index else ():
                 op = self.graph.index[name]

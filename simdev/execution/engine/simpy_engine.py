@@ -312,12 +312,15 @@ class Sent(NamedTuple):
 
 
 def decisions(
-    task_graph: TaskGraph, messages: Iterable[Sent], limit: int, skip: bool
+    task_graph: TaskGraph,
+    messages: Iterable[tuple[int, int, int, int, int]],
+    limit: int,
+    skip: bool,
 ) -> frozenset[tuple[int, int]]:
     """The arrival that let each message go that had to wait for credit: pairs (last task of that,
-    first task).
+    first task). ``messages`` have the fields of Sent.
     """
-    execution = _Credited(task_graph, list(messages), limit, skip)
+    execution = _Credited(task_graph, [Sent(*message) for message in messages], limit, skip)
     execution.run()
     return frozenset(execution.let_go)
 

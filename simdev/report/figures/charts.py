@@ -449,7 +449,7 @@ def _work_labels(trace: Trace, large: LargeStep, rank: int) -> Iterator[Label]:
     rows = rows[(large.microbatch >= 0)[rows] & (trace.finish > trace.start)[rows]]
     role, microbatch = large.role[rows], large.microbatch[rows]
     kind = np.where((role == AHEAD) | (role == WEIGHTS), role, WHOLE)
-    # What is made again stands before its backward: its light half bears the number.
+    # Recomputing comes before its backward: this light half bears the number.
     shown = np.where((kind == WHOLE) & (role == RECOMPUTE).any(), RECOMPUTE, kind)
     changes = (kind[1:] != kind[:-1]) | (microbatch[1:] != microbatch[:-1])
     borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows)] if len(rows) else []

@@ -200,7 +200,7 @@ def _node_boxes(cluster: Cluster, devices: Sequence[Device], left: float) -> lis
 
 
 def _labelled(boxes: Sequence[Box]) -> Iterator[Box]:
-    """Of boxes at one place the first bears the names of all."""
+    """The boxes with labels: of several at one place, the first bears the names of all."""
     names: dict[tuple[float, float], list[str]] = {}
     for box in boxes:
         names.setdefault((box.x, box.width), []).append(box.name)
@@ -219,7 +219,7 @@ def _levels(cluster: Cluster, devices: Sequence[Device], row: Sequence[Device]) 
     node, sources = graph.subgraph(d.name for d in devices), {d.name for d in row} & graph.nodes
     distance = nx.multi_source_dijkstra_path_length(node, sources) if sources else {}
     others = [d.name for d in devices if d not in row]
-    # What no link joins to the row stands below all that some link does.
+    # Devices that no link joins to the row are below all others.
     levels = {name: distance.get(name, len(devices)) for name in others}
     above = _star(cluster, levels, row)
     nics = [name for name in others if name.startswith("nic:")]

@@ -197,7 +197,7 @@ def _draw_spans(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -
     hatched = np.array([look.hatched for look in chart.looks], np.bool_)
     idle, boxes, colours = [], [np.zeros((0, 4, 2))], [np.zeros((0, 4))]
     for row, place in zip(chart.rows, places, strict=True):
-        # What is idle is the ground on which the rest stands.
+        # Idle time is drawn first, as the ground of the rest.
         gaps = merge_neighbours(row.chosen(hatched[row.look]), float(edges[1] - edges[0]))
         reach = place - _half(row), place + _half(row)
         idle += list(_boxes(chart, gaps.start, gaps.finish, reach))

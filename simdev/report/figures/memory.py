@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CURVES = 8  # of devices that differ; of more, an envelope
 COLUMNS = 2_000  # parts of the step, of each of which the envelope has the highest and the lowest
-IN_SIGHT = 2.0  # a capacity above this multiple of the peak stands in the legend only
+IN_SIGHT = 2.0  # a capacity above this multiple of the peak is in the legend only
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -182,7 +182,7 @@ def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
         # The critical path (a device below LINK) stays by itself.
         beside = [fold for fold in blocks if fold.rows[0].device < LINK]
         blocks = beside + _fold([fold for fold in blocks if fold not in beside], pixel_ps)
-    # Where each first stood in the order of the rows.
+    # The place of each row at first.
     place = {id(row): i for i, row in enumerate(rows)}
     shown = sorted((*blocks, *rest), key=lambda fold: place[id(fold.first)])
     named = [row for fold in (*shown, *_fewer(links)) for row in fold.named()]

@@ -212,7 +212,7 @@ def _done(schedule: Schedule, trace: Trace, microbatch: int) -> int:
 
 
 def _rank_use(schedule: Schedule, trace: Trace, rank: int, first: int, last: int) -> RankUse:
-    """Of the tasks ``first`` to ``last``, which are those of the rank."""
+    """The use of a rank, whose tasks are ``first`` to ``last``."""
     start, finish, graph = trace.start[first:last], trace.finish[first:last], trace.task_graph
     stages = tuple(dict.fromkeys(action.stage for action in schedule.actions[first:last]))
     device = int(graph.tasks.source[first])

@@ -174,7 +174,7 @@ def sections_of(step: Step) -> tuple[Section, ...]:
     return tuple(section for section in made if section is not None)
 
 
-def told(sections: tuple[Section, ...], part: str) -> Iterator[Any]:
+def parts_in_order(sections: tuple[Section, ...], part: str) -> Iterator[Any]:
     """The answers of sections to a method of Section, in the order that their places have for that
     part.
     """

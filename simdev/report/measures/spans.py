@@ -227,14 +227,14 @@ def timeline_rows(trace: Trace) -> tuple[Row, ...]:
     task_graph = trace.task_graph
     queued = holders(task_graph)
     shown = shown_devices(task_graph)
-    rows: list[list[Row]] = [[] for _ in range(len(task_graph.devices) + 1)]  # links stand last
+    rows: list[list[Row]] = [[] for _ in range(len(task_graph.devices) + 1)]  # links are last
     for resource, unsorted in zip(task_graph.resources, queued, strict=True):
         tasks = _in_time(trace, unsorted)
         if is_compute_stream(task_graph, resource) and shown[resource.device]:
             rows[resource.device].insert(0, Row(resource.name, resource.device, True, tasks))
         elif len(tasks):
             row = Row(resource.name, resource.device, False, tasks)
-            # What dispatches the ops of a device stands right under it.
+            # The thread that dispatches the ops of a device is right under it.
             beside = rows[resource.device]
             beside.insert(1 if is_thread(resource) else len(beside), row)
     computing, moving = _unqueued(trace)

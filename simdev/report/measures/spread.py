@@ -102,7 +102,7 @@ def split_costs(
 def _durations(
     task_graph: TaskGraph, of_task: Sequence[Origin | None], copies: Ints
 ) -> dict[str, list[tuple[int, int]]]:
-    """Of each op the times in ps that parts alike take together, and how many these are."""
+    """By op the times in ps that parts alike take together, and how many parts these are."""
     durations: dict[str, list[tuple[int, int]]] = {}
     number = copies[task_graph.tasks.source]
     together = (task_graph.tasks.duration * number).tolist()

@@ -145,7 +145,7 @@ class Throughput(Section):
 
     @classmethod
     def of(cls, scenario: Scenario, step_ps: int) -> Throughput:
-        """Of a scenario whose step takes so long."""
+        """The throughput of a scenario whose step takes so long."""
         graph, strategy = scenario.graph, scenario.strategy
         pipeline, tokens = strategy.pipeline, None
         count = strategy.accumulate if pipeline is None else pipeline.microbatches

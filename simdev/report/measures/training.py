@@ -399,31 +399,38 @@ class Difference:
 
         Their sum is the difference of the steps, rounded: what rounding leaves over is ``rest``.
         """
-        before, after = self.steps_ps
+        before = self.steps_ps[0]
         rounded = {name: _thousandths(ps, before) for name, ps in self.added_ps.items()}
         parts = sorted(
             (part for part in rounded.items() if part[1]), key=lambda part: -abs(part[1])
         )
-        rest = _thousandths(after - before, before) - sum(rounded.values())
+        rest = self.share - sum(rounded.values())
         return [*parts, (REST, rest)] if rest else parts
+
+    @property
+    def share(self) -> int:
+        """The difference of the steps in thousandths of A's."""
+        before, after = self.steps_ps
+        return _thousandths(after - before, before)
+
+    def _words(self, most: int | None = None) -> str:
+        """The first of the parts in words."""
+        return ", ".join(f"{name} {part / 10:+.1f}%" for name, part in self.parts()[:most])
 
     def line(self, most: int) -> str:
         """``+8.2%: bubble +6.1%, tensor +2.4%``, of B with at most so many terms, in A's step."""
         before, after = self.steps_ps
-        share = _thousandths(after - before, before)
-        if not share:
+        if not self.share:
             return "+0.0%" if after >= before else "-0.0%"
-        parts = ", ".join(f"{name} {part / 10:+.1f}%" for name, part in self.parts()[:most])
-        return f"{share / 10:+.1f}%" + (f": {parts}" if parts else "")
+        parts = self._words(most)
+        return f"{self.share / 10:+.1f}%" + (f": {parts}" if parts else "")
 
     def sentence(self, first: str = "A", second: str = "B") -> str:
         """``B is 8.2% slower than A: bubble +6.1%, tensor +2.4%, ...``, and of which ranks."""
-        before, after = self.steps_ps
-        if not before:
+        if not self.steps_ps[0]:
             return f"{first} takes no time"
-        share = _thousandths(after - before, before)
+        share, parts = self.share, self._words()
         how = f"{abs(share) / 10:.1f}% {'slower than' if share > 0 else 'faster than'}"
-        parts = ", ".join(f"{name} {part / 10:+.1f}%" for name, part in self.parts())
         verdict = f"{second} is {how if share else 'as fast as'} {first}"
         if not parts:
             return verdict
@@ -445,7 +452,7 @@ class Difference:
 
 
 def difference(first: Training, second: Training) -> Difference:
-    """Of two large models' steps, A and B."""
+    """The difference of two large models' steps, A and B."""
     return Difference.of(*([stage.terms for stage in step.stages] for step in (first, second)))
 
 

@@ -24,8 +24,8 @@ from .step import Subject, compare_data, compare_tables, read_subject, reasons, 
 
 # A report as one HTML page that needs nothing else: data, style and script are inside, and
 # nothing is fetched.
-# Data stand in a block of JSON in which every character that means something to HTML or to
-# JavaScript is escaped; large ones are packed, as base64 of gzip. The script puts them on the
+# Data are in a block of JSON whose characters are escaped where HTML or JavaScript would read
+# them; large ones are packed, as base64 of gzip. The script puts them on the
 # page as text only. A content security policy lets nothing run but that very script.
 
 ASSETS = Path(__file__).parent / "assets"

@@ -65,7 +65,7 @@ def _devices(scenario: Scenario, report: Report) -> str:
 
 
 def _short(name: str) -> str:
-    name = name.partition(",")[0]  # behind it stands how it was measured
+    name = name.partition(",")[0]  # how it was measured comes after it
     for word in MAKERS:
         name = name.removeprefix(word)
     return name

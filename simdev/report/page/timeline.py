@@ -61,7 +61,7 @@ def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> dict[str, A
     used = np.unique(np.concatenate([row.tasks for row in every])).astype(np.int64)
     place = np.zeros(len(trace.start), np.int64)
     place[used] = np.arange(len(used))
-    # Only where no span stands for several tasks can the page say what a task waits for.
+    # Where a span is of several tasks the page cannot tell what each of them waits for.
     whole = len(used) == len(place)
     shown = np.flatnonzero(shown_devices(trace.task_graph)).tolist()
     return {
