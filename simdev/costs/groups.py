@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ..nouns.semantics import op_class
 from ..nouns.semantics.keys import Load, load_of
+from ..nouns.taskgraph import Floats
 from .roofline import (
     DeviceSpec,
     Scalars,
@@ -34,8 +35,6 @@ from .roofline import (
     rounded,
 )
 from .rows import OpCost, Profile, Row
-
-Floats = NDArray[np.float64]
 
 FEWEST = 6  # rows that a fit needs: twice the number of its scalars
 FEWEST_OF_KIND = 2  # rows of one kind that tell how far it is off its class, and how sure that is

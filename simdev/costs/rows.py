@@ -33,15 +33,17 @@ KNOWN = RUNGS[:2]
 
 
 # A header is carried along and checked by nobody: it is whatever a tool wrote.
+Header = Mapping[str, Any]
+"""The header line of a profile, or an object in it."""
 
 
-def fields_of(header: Mapping[str, Any]) -> Mapping[str, Any]:
+def fields_of(header: Header) -> Header:
     """The fields of the header line of a profile, under ``header`` or bare; empty without any."""
     fields = header.get("header", header)
     return fields if isinstance(fields, Mapping) else {}
 
 
-def object_at(value: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+def object_at(value: Header, *path: str) -> Header:
     """The object at a path in a header; empty where there is none."""
     for name in path:
         inner = value.get(name)
@@ -96,14 +98,14 @@ class Row:
 class Profile:
     """Rows by key, with the header that tells how they were measured."""
 
-    header: Mapping[str, Any]
+    header: Header
     rows: Mapping[str, Row]
 
     def __post_init__(self) -> None:
         freeze(self, "header", "rows")
 
     @classmethod
-    def of_rows(cls, header: Mapping[str, Any], rows: Sequence[Row]) -> Profile:
+    def of_rows(cls, header: Header, rows: Sequence[Row]) -> Profile:
         """From rows in file order. Raises InputError where two rows have one key."""
         first: dict[str, int] = {}
         refuse(
@@ -114,7 +116,7 @@ class Profile:
         return cls(header, {row.key: row for row in rows})
 
     @property
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Header:
         """The fields of its header (``fields_of``)."""
         return fields_of(self.header)
 

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from ..nouns.semantics import traits_of
 from ..nouns.semantics.dtype import bits_of
 from ..nouns.semantics.keys import Load
-from .groups import Floats, Group
+from ..nouns.taskgraph import Floats
+from .groups import Group
 from .roofline import Scalars, ideal_seconds
 
 # A roofline whose rates grow with the extents of an op.

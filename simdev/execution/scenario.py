@@ -2,9 +2,8 @@
 
 Commands, sweeps, the oracle and notebooks come in here: ``load_scenario`` reads one, ``execute``
 answers it, ``report.analyze`` tells what the answer means. A new field of ``options`` is a field of
-Scenario, its name in OPTIONS, and its shape and its place in ``files/scenario.py``
-(``_OptionsShape`` and ScenarioFiles); engines are named in ``engine.ENGINES`` and in
-``files/scenario.py`` too.
+Scenario, its name in OPTIONS, and a key of ``_OptionsShape`` in ``files/scenario.py``. Engines are
+named in ``engine.ENGINES`` and in ``files/scenario.py`` too.
 """
 
 from __future__ import annotations
@@ -227,9 +226,8 @@ def scenario_of(
     them already.
     """
     costs = CostModel(parts.profiles, parts.specs) if costs is None else costs
-    options = {name: getattr(parts, name) for name in OPTIONS}
     try:
-        return Scenario(parts.graph, parts.cluster, costs, parts.strategy, **options)
+        return Scenario(parts.graph, parts.cluster, costs, parts.strategy, **parts.options)
     except InputError as error:
         problems = (
             f"options.{problem}" if problem.partition(":")[0] in OPTIONS else problem

@@ -33,6 +33,7 @@ from .shape import (
     VERSION,
     Bandwidth,
     Capacity,
+    Fields,
     Format,
     Seconds,
     Share,
@@ -368,13 +369,13 @@ def read_cluster(
         return _cluster(_fields(value, is_file), sheets)
 
 
-def _fields(value: Any, is_file: bool) -> dict[str, Any]:
+def _fields(value: Any, is_file: bool) -> Fields:
     # Two shapes and no union of them: pydantic would tell of every fault once for each.
     is_short = isinstance(value, dict) and isinstance(value.get("links"), dict)
     return (_SHORT if is_short else _LISTED).checked(value, is_file)
 
 
-def _cluster(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Cluster:
+def _cluster(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Cluster:
     """The cluster of a checked object. Raises InputError."""
     nodes = fields.get("nodes", 1)
     if nodes < 1:
@@ -395,7 +396,7 @@ def _cluster(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Clust
     return node
 
 
-def _node(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
+def _node(fields: Fields, sheets: Sequence[DeviceSpec]) -> Cluster:
     """The devices and links of a node as they are written, with what their kinds say of them."""
     name, links = fields.get("name", "cluster"), fields.get("links", ())
     options = _with_host({key: fields[key] for key in _OPTIONS if key in fields})
@@ -409,7 +410,7 @@ def _node(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
     return Cluster(name, devices, _links(links, fields.get("link_kinds", {})), **options)
 
 
-def _kind_problems(fields: dict[str, Any]) -> Iterator[str]:
+def _kind_problems(fields: Fields) -> Iterator[str]:
     """Faults of kinds that no device or link has; those in use are checked with their devices."""
     devices, links, ends = fields["devices"], fields.get("links", ()), ("a", "b")
     # All to all, links take nothing from kinds.
@@ -431,7 +432,7 @@ def _kind_problems(fields: dict[str, Any]) -> Iterator[str]:
             yield from (f"{path}.{problem}" for problem in problems)
 
 
-def _device(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Device:
+def _device(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Device:
     """The device of its fields, with the memory of its datasheet where they tell none."""
     memory = fields.get("memory")
     if memory is None:
@@ -439,12 +440,12 @@ def _device(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Device
     return Device(**_with_host({**fields, "memory": None if memory == UNLIMITED else memory}))
 
 
-def _with_host(fields: dict[str, Any]) -> dict[str, Any]:
+def _with_host(fields: Fields) -> Fields:
     """The fields of a cluster or a device, its host as the noun."""
     return {**fields, "host": Host(**fields["host"])} if "host" in fields else fields
 
 
-def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tuple[Link, ...]:
+def _links(links: list[Fields], kinds: dict[str, Fields]) -> tuple[Link, ...]:
     whole = [
         {**kinds.get(link.get("kind", ""), {}), **link, "ends": tuple(link["ends"])}
         for link in links
@@ -456,9 +457,7 @@ def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tup
     return tuple(Link(**link) for link in whole)
 
 
-def _all_to_all(
-    name: str, devices: tuple[Device, ...], options: dict[str, Any], link: dict[str, Any]
-) -> Cluster:
+def _all_to_all(name: str, devices: tuple[Device, ...], options: Fields, link: Fields) -> Cluster:
     require_joinable("links.all_to_all", sum(device.runs_ops for device in devices))
     # The devices are judged first, alone: a name given twice is not also a hundred faulty
     # links.
@@ -512,7 +511,7 @@ def _no_preset(name: str) -> str:
     return f'no preset "{name}"; {preset_hint(name)}'
 
 
-def _network_rate(bandwidth: Number, fields: dict[str, Any]) -> Fraction:
+def _network_rate(bandwidth: Number, fields: Fields) -> Fraction:
     if "network" not in fields:
         raise InputError("network: the preset has none whose bandwidth could be set")
     try:
@@ -521,7 +520,7 @@ def _network_rate(bandwidth: Number, fields: dict[str, Any]) -> Fraction:
         raise InputError(f"network: {error}") from None
 
 
-def preset_fields(name: str) -> dict[str, Any]:
+def preset_fields(name: str) -> Fields:
     """The fields of a preset's file, checked one by one; quantities are numbers.
 
     Raises InputError.
@@ -535,11 +534,11 @@ def preset_hint(name: str) -> str:
     return meant(name, preset_names(), 'there are those of "simdev clusters"')
 
 
-def cluster_object(cluster: Cluster) -> dict[str, Any]:
+def cluster_object(cluster: Cluster) -> Fields:
     """The cluster as its file has it, ready for JSON: every device and link by itself, the
     provenance last.
     """
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "version": VERSION,
         "name": cluster.name,
         "queues": cluster.queues,
@@ -555,14 +554,14 @@ def cluster_object(cluster: Cluster) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value or key not in optional}
 
 
-def _device_object(device: Device) -> dict[str, Any]:
+def _device_object(device: Device) -> Fields:
     fields = changed_fields(device, "kind")
     if device.memory is None and device.runs_ops:
         fields["memory"] = UNLIMITED
     return fields | {"host": _host_object(device.host)} if device.host else fields
 
 
-def _host_object(host: Host | None) -> dict[str, Any] | None:
+def _host_object(host: Host | None) -> Fields | None:
     """All of its fields: a file shows what it means."""
     return None if host is None else changed_fields(host, "mode", "ahead", "threads", "launch")
 

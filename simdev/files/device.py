@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from ..costs import DeviceSpec, Efficiency, Profile
 from ..ground.errors import InputError, collecting, refuse
 from .reading import PRESETS, PathLike, meant, shipped, shown
-from .shape import Bandwidth, Flops, Format, OptionalBytes, Seconds, Share
+from .shape import Bandwidth, Fields, Flops, Format, OptionalBytes, Seconds, Share
 
 DEVICE_PRESETS = PRESETS / "devices"
 
@@ -34,7 +34,7 @@ class _EfficiencyShape(TypedDict, total=False):
 _EFFICIENCY = Format(_EfficiencyShape, prefix=".")
 
 
-def _by_dtype(value: Any) -> dict[str, dict[str, Any]]:
+def _by_dtype(value: Any) -> dict[str, Fields]:
     """Shares by dtype; those of the short form by the dtype that it tells, "" for none."""
     if not isinstance(value, dict):
         raise ValueError(f"must be an object, got {shown(value)}")
@@ -156,7 +156,7 @@ def _shipped(kind: str) -> DeviceSpec | None:
     return read_device(kind) if kind in device_names() else None
 
 
-def _spec(fields: dict[str, Any]) -> DeviceSpec:
+def _spec(fields: Fields) -> DeviceSpec:
     # Its ports and the bandwidth that was measured are for the tests of presets alone.
     others = ("efficiency", "measured", "ports")
     given = {key: value for key, value in fields.items() if key not in others}

@@ -16,7 +16,7 @@ from ..ground.errors import refuse
 from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.semantics.dtype import known, no_dtype
 from .reading import PathLike
-from .shape import Bytes, Dtype, Format, GivenTime, keys_of, plain
+from .shape import Bytes, Dtype, Fields, Format, GivenTime, keys_of, plain
 from .writing import changed_fields, write_text
 
 
@@ -106,7 +106,7 @@ def _dtype_problems(i: int, fields: Mapping[str, Any]) -> Iterator[str]:
             yield f"ops[{i}].attrs.dt[{k}]: {no_dtype(name)}"
 
 
-def _op(fields: dict[str, Any]) -> Op:
+def _op(fields: Fields) -> Op:
     outputs = tuple(Tensor(**tensor) for tensor in fields.get("outputs", ()))
     # Attributes are labels: what a profile calls 0.5 may not be a Decimal here.
     return Op(**{**fields, "outputs": outputs, "attrs": plain(fields.get("attrs", {}))})

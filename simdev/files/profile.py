@@ -29,7 +29,7 @@ from ..ground.units import MAX_PS, PS_PER_SECOND, decimal_text, exact, parse_tim
 from ..nouns.models.large.transformer import PRECISIONS
 from .examples import examples_folder
 from .reading import PathLike, label, read_json_lines, shown
-from .shape import VERSION, Extent, Format, plain
+from .shape import VERSION, Extent, Fields, Format, plain
 from .writing import write_text
 
 NS_PER_SECOND = 10**9
@@ -230,7 +230,7 @@ def _is_header(value: Any) -> bool:
     return True
 
 
-def _require_host_times(header: dict[str, Any]) -> None:
+def _require_host_times(header: Fields) -> None:
     """Refuses what a header tells of its host's times and cannot be; all else of it is carried
     along.
     """
@@ -239,7 +239,7 @@ def _require_host_times(header: dict[str, Any]) -> None:
         _HOST.validated({"phases": phases})
 
 
-def _require_version(value: dict[str, Any], required: bool) -> None:
+def _require_version(value: Fields, required: bool) -> None:
     version = value.get("v")
     if required and "v" not in value:
         raise InputError(f'v: missing; write "v": {VERSION}')

@@ -38,7 +38,7 @@ from ..nouns.taskgraph import (
 )
 from ..nouns.trace import DeviceMemory, Trace
 from .reading import PathLike, shown
-from .shape import VERSION, Format
+from .shape import VERSION, Fields, Format
 from .writing import write_text
 
 T = TypeVar("T")
@@ -196,7 +196,7 @@ def read_run(source: PathLike | Mapping[str, Any]) -> SavedRun:
         return _with_claims(_trace(run), run)
 
 
-def _table_problems(run: dict[str, Any]) -> Iterator[str]:
+def _table_problems(run: Fields) -> Iterator[str]:
     """Columns of one length, ids that count, names that are names."""
     tasks = len(run["tasks"]["id"])
     for table in ("devices", "links", "resources", "tasks", "buffers", "spans"):
@@ -218,7 +218,7 @@ def _table_problems(run: dict[str, Any]) -> Iterator[str]:
         yield "spans.id: must name every task once"
 
 
-def _range_problems(run: dict[str, Any]) -> Iterator[str]:
+def _range_problems(run: Fields) -> Iterator[str]:
     """Numbers out of their ranges: rows that do not exist, sizes and times that do not fit."""
     for path, (least, bound) in _RANGES.items():
         table, _, name = path.partition(".")
@@ -233,7 +233,7 @@ def _range_problems(run: dict[str, Any]) -> Iterator[str]:
                     yield f"{place}: {reason}, got {shown(number)}"
 
 
-def _value_problems(run: dict[str, Any]) -> Iterator[str]:
+def _value_problems(run: Fields) -> Iterator[str]:
     for i, kind in enumerate(run["buffers"]["kind"]):
         if kind not in BUFFER_KINDS:
             choice = ", ".join(BUFFER_KINDS)
@@ -246,20 +246,20 @@ def _value_problems(run: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _read(noun: type, table: dict[str, Any]) -> dict[str, Any]:
+def _read(noun: type, table: Fields) -> Fields:
     """The columns of a table in a file as those of the noun."""
     columns = (column for column in _columns(noun) if column[1] in table)
     return {name: read(table[in_file]) for name, in_file, (_, read, _) in columns}
 
 
-def _written(noun: Tasks | Buffers) -> dict[str, Any]:
+def _written(noun: Tasks | Buffers) -> Fields:
     """The columns of a noun as a file has them."""
     columns = (column for column in _columns(noun) if getattr(noun, column[0]) is not None)
     table = {in_file: write(getattr(noun, name)) for name, in_file, (*_, write) in columns}
     return {"id": list(range(len(noun))), **table}
 
 
-def _trace(run: dict[str, Any]) -> Trace:
+def _trace(run: Fields) -> Trace:
     spans, queues, buffers = run["spans"], run["resources"], run["buffers"]
     columns = (queues[name] for name in ("name", "policy", "sequence", "device"))
     kinds = [BUFFER_KINDS.index(kind) for kind in buffers["kind"]]
@@ -283,7 +283,7 @@ def _trace(run: dict[str, Any]) -> Trace:
     return Trace(task_graph, start, finish, run["engine"])
 
 
-def _with_claims(trace: Trace, run: dict[str, Any]) -> SavedRun:
+def _with_claims(trace: Trace, run: Fields) -> SavedRun:
     end, feasible = run.get("trace_ps", run.get("step_time_ps")), run.get("feasible")
     # A run without its memory makes no claim about it, which the checker must not take for zero.
     if "memory" not in run:
@@ -331,7 +331,7 @@ def write_run(trace: Trace, path: PathLike) -> None:
     write_text(path, f"{{{lines}}}\n")
 
 
-def _memory_claim(memory: DeviceMemory) -> dict[str, Any]:
+def _memory_claim(memory: DeviceMemory) -> Fields:
     over = memory.overflow
     return {
         "peak_bytes": memory.peak,

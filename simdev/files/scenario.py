@@ -6,9 +6,8 @@ may be absolute: a scenario names files as a command line does, and a file so na
 read as JSON.
 
 ``load_scenario`` (``execution/scenario.py``), sweeps and the server read through it. A new option
-is a key of ``_OptionsShape`` and a field of ScenarioFiles here, and a field of Scenario, which
-OPTIONS there names; a new part that may be a file joins PARTS. ENGINES repeats
-``execution/engine``, a floor above.
+is a key of ``_OptionsShape`` here and a field of Scenario, which OPTIONS there names; a new part
+that may be a file joins PARTS. ENGINES repeats ``execution/engine``, a floor above.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .examples import scenario_path
 from .graph import read_graph
 from .profile import read_profile
 from .reading import PathLike, label, parse_json, read_json, read_text, shown
-from .shape import Format, keys_of
+from .shape import Fields, Format, keys_of
 from .strategy import FORMAT as STRATEGY
 from .strategy import SUFFIXES, read_flexflow_strategy, read_strategy
 
@@ -132,7 +131,7 @@ def _refuse_folder(name: Any, folder: str) -> None:
         raise InputError(f'model: "{name}" is a folder; name the file in it, like {file}')
 
 
-def sizes_of(value: Mapping[str, Any]) -> dict[str, Any]:
+def sizes_of(value: Mapping[str, Any]) -> Fields:
     """The sizes of a model that a graph tells beside its name."""
     return {str(key): size for key, size in value.items() if key != "model"}
 
@@ -278,21 +277,16 @@ FORMAT = Format(
 @dataclass(frozen=True, slots=True)
 class ScenarioFiles:
     """The parts that a scenario file names, read and valid; ``graph`` is a model's sizes under a
-    pipeline, ``profiles`` are None where it leaves them open.
+    pipeline, ``profiles`` are None where it leaves them open, ``options`` are those of the file by
+    their names.
     """
 
     graph: Graph | Transformer
     cluster: Cluster
     profiles: tuple[Profile, ...] | None
     strategy: Strategy
-    engine: str
-    memory: MemoryModel = MemoryModel()
-    specs: tuple[DeviceSpec, ...] = ()
-    symmetry: bool = True
-    steps: str = "once"
-    limit: Any = LIMIT
-    samples: int | None = None
-    price: Any = None
+    specs: tuple[DeviceSpec, ...]
+    options: Mapping[str, Any]
 
 
 def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
@@ -377,9 +371,9 @@ class _Reader:
             options["samples"] = _batch(fields["graph"])
         specs = datasheets(sheets, [device.kind for device in cluster.devices], rows)
         profiles = rows if "profile" in fields else None
-        return ScenarioFiles(graph, cluster, profiles, strategy, specs=specs, **options)
+        return ScenarioFiles(graph, cluster, profiles, strategy, specs, options)
 
-    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _options(self, given: Mapping[str, Any]) -> Fields:
         options = {"engine": "auto", **given}
         if options["engine"] not in ENGINES:
             choice, engine = ", ".join(ENGINES), shown(options["engine"])

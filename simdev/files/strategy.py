@@ -49,7 +49,7 @@ from ..nouns.strategy import (
 from ..nouns.structure import op_splits, weights_of
 from .collectives import choice_object, read_choice
 from .reading import PathLike, label, read_text, shown
-from .shape import Format, Priority, keys_of, opened
+from .shape import Fields, Format, Priority, keys_of, opened
 from .writing import changed_fields, write_text
 
 # The keys of a strategy's file, and what they mean.
@@ -166,13 +166,11 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
         return Strategy(fields.get("placement", {}), **parts)
 
 
-def _parts(
-    fields: Mapping[str, Any], folder: str, is_whole: bool, problems: list[str]
-) -> dict[str, Any]:
+def _parts(fields: Mapping[str, Any], folder: str, is_whole: bool, problems: list[str]) -> Fields:
     """The parts of a strategy but for its placement, only those checked by themselves where the
     whole has not its shape; what is wrong joins ``problems``.
     """
-    parts: dict[str, Any] = {}
+    parts: Fields = {}
 
     def read(name: str, reader: Callable[[Any], Any]) -> None:
         if name in fields:
@@ -225,7 +223,7 @@ def _devices(value: list[str], short: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def is_bare(value: dict[str, Any]) -> bool:
+def is_bare(value: Fields) -> bool:
     """Whether the object of a strategy is a placement alone."""
     # An op may have the name of a key: the values of the keys, and other keys beside them, decide.
     is_strategy = set(value) <= StrategyShape.__annotations__.keys()
@@ -317,12 +315,12 @@ def write_strategy(strategy: Strategy, path: PathLike) -> None:
     write_text(path, text + "\n")
 
 
-def strategy_object(strategy: Strategy) -> dict[str, Any]:
+def strategy_object(strategy: Strategy) -> Fields:
     """A strategy as JSON, which ``read_strategy`` takes. Raises InputError for a pipeline's
     table.
     """
     order = strategy.order
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "version": 1,
         "placement": dict(strategy.placement),
         "order": order.policy if order == Order(order.policy) else changed_fields(order, "policy"),
@@ -330,9 +328,9 @@ def strategy_object(strategy: Strategy) -> dict[str, Any]:
     return fields | _split_object(strategy)
 
 
-def _split_object(strategy: Strategy) -> dict[str, Any]:
+def _split_object(strategy: Strategy) -> Fields:
     """The fields of a strategy that differ from the defaults, but for placement and order."""
-    fields: dict[str, Any] = {}
+    fields: Fields = {}
     if strategy.partition:
         fields["partition"] = {
             key: changed_fields(configuration, "split")
@@ -360,7 +358,7 @@ def _split_object(strategy: Strategy) -> dict[str, Any]:
     return fields
 
 
-def sync_object(sync: Sync) -> dict[str, Any]:
+def sync_object(sync: Sync) -> Fields:
     """A policy with what differs from its preset, as JSON."""
     fields = changed_fields(sync, *sync.settings)
     fields = {name: fields[name] for name in ("policy", *sync.settings)}
@@ -369,7 +367,7 @@ def sync_object(sync: Sync) -> dict[str, Any]:
     return fields
 
 
-def pipeline_object(pipeline: Parallelism) -> dict[str, Any]:
+def pipeline_object(pipeline: Parallelism) -> Fields:
     """The settings of a pipeline that differ from the defaults, as JSON.
 
     Raises InputError for a table of its own, which is a file beside the strategy's.

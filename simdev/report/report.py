@@ -28,12 +28,12 @@ from .measures.footprint import Footprint
 from .measures.hosts import Hosts, HostUse, Idle
 from .measures.path import CriticalPath, Segment
 from .measures.pipeline import PipelineUse
-from .measures.section import Section, Step, parts_in_order, sections_of
+from .measures.section import Facts, Section, Step, parts_in_order, sections_of
 from .measures.spread import SplitCost, Splits, Synchronisation
 from .measures.throughput import Throughput
 from .measures.training import Training
 from .measures.usage import LIVE_SHOWN, Devices, DeviceUse, Links, LinkUse, Memory
-from .table import Table, table_html, table_text
+from .table import Json, Table, table_html, table_text
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -242,9 +242,9 @@ class Report(Step):
         needed = capacity + first.excess
         raise OutOfMemoryError(first.device, first.time_ps, first.task, needed, capacity, live)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The object that ``simdev simulate --json`` prints, ready for ``json.dumps``."""
-        figures = dict[str, Any]()
+        figures = Json()
         for entries in parts_in_order(self.sections, "entries"):
             _merge(figures, entries)
         return figures
@@ -257,7 +257,7 @@ class Report(Step):
         """The lines that the page shows above the notes."""
         return chain.from_iterable(parts_in_order(self.sections, "asides"))
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """(name, figure) at the top of the page."""
         return chain.from_iterable(parts_in_order(self.sections, "facts"))
 
@@ -299,7 +299,7 @@ class Report(Step):
         return f"<div>{''.join(parts)}</div>"
 
 
-def _merge(figures: dict[str, Any], entries: Mapping[str, Any]) -> None:
+def _merge(figures: Json, entries: Mapping[str, Any]) -> None:
     """Add entries to an object of JSON; objects of one key become one."""
     for name, entry in entries.items():
         if isinstance(entry, dict) and name in figures:

@@ -7,7 +7,7 @@ MEANINGS (and of ``_TYPES`` where it is no float); ``search/sweep/sweeping.py`` 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
@@ -15,8 +15,9 @@ from typing import IO, TYPE_CHECKING, Any
 from ..files.reading import MAX_TEXT, MAX_VALUES
 from ..ground.errors import InputError, install_line
 from ..ground.units import PS_PER_SECOND, format_bytes, format_number, format_seconds
+from .measures.section import Facts
 from .measures.throughput import COSTS
-from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME, Ranking, ranking
+from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME, Json, Ranking, ranking
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +103,7 @@ LARGEST = 1e200  # in ps, too, a float must hold it
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def results_data(results: pd.DataFrame, source: str) -> dict[str, Any]:
+def results_data(results: pd.DataFrame, source: str) -> Json:
     """All that the page of a sweep shows; columns without any value are left out."""
     swept = _Sweep.of(results)
     statuses = results["status"].value_counts(sort=False).items()
@@ -177,7 +178,7 @@ class _Sweep:
         (_, named), (_, seconds), *_ = self.facts()
         return f"{question}: {ranks.goals[0].words} with {named}, {seconds}"
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The best row, and how many rows are on the front."""
         columns, ranks = self.columns, self.ranks
         if ranks.order and ranks.goals:

@@ -22,10 +22,12 @@ from ...nouns.fabric import Fabric, fabric_of
 from .phases import (
     COLLECTIVES,
     ROOTED,
+    Group,
     Groups,
     Level,
     Messages,
     Phase,
+    Phases,
     Rings,
     lane_rings,
     levels,
@@ -83,7 +85,7 @@ class CollectiveCall:
     """
 
     kind: str
-    ranks: tuple[int, ...]
+    ranks: Group
     size: int
     algorithm: str
     chunks: int | None = None
@@ -94,7 +96,7 @@ class Form:
     """An algorithm with its messages, over how many rings; of two levels these are told apart."""
 
     algorithm: str
-    phases: tuple[Phase, ...]
+    phases: Phases
     levels: tuple[Level, ...] = ()
     rings: int = 1
 
@@ -117,8 +119,8 @@ class CollectiveModel:
         self.cluster, self.tables, self.algorithm = cluster, tuple(tables), algorithm
         self.fabric = fabric_of(cluster)
         self.forms = ClosedForms(self.fabric)
-        self._private: dict[tuple[tuple[int, ...], tuple[Messages, ...]], bool] = {}
-        self._crossings: dict[tuple[int, ...], Crossing] = {}
+        self._private: dict[tuple[Group, tuple[Messages, ...]], bool] = {}
+        self._crossings: dict[Group, Crossing] = {}
 
     def form(self, call: CollectiveCall) -> Form:
         """The messages of a collective; where there are several ways, those of least closed form.
@@ -163,7 +165,7 @@ class CollectiveModel:
         collective: str,
         devices: Sequence[int | str],
         size: int,
-        beside: Sequence[tuple[int, ...]] = (),
+        beside: Sequence[Group] = (),
     ) -> CollectiveCost:
         """The time of a collective among these devices (names or indices), in the order of ranks.
 
@@ -199,7 +201,7 @@ class CollectiveModel:
         ps = int(together[alone > 0].max(initial=0) - alone.max(initial=0))
         return Fraction(ps, PS_PER_SECOND)
 
-    def _is_private(self, ranks: tuple[int, ...], form: Form) -> bool:
+    def _is_private(self, ranks: Group, form: Form) -> bool:
         """Whether nobody else can hold what a form holds.
 
         Its links end at its ranks, or at adapters of these alone. It needs devices through which no
@@ -210,7 +212,7 @@ class CollectiveModel:
             self._private[key] = not self.fabric.links_serve or self._meets_nobody(ranks, form)
         return self._private[key]
 
-    def _meets_nobody(self, ranks: tuple[int, ...], form: Form) -> bool:
+    def _meets_nobody(self, ranks: Group, form: Form) -> bool:
         devices, neighbours = self.cluster.devices, self.cluster.neighbours
         if any(devices[rank].transit for rank in ranks):
             return False
@@ -335,7 +337,7 @@ class CollectiveModel:
         best = best_chunks(len(call.ranks) - 1, Fraction(call.size, len(chains)), wire)
         return min(MAX_CHUNKS, best)
 
-    def _nodes(self, ranks: tuple[int, ...]) -> Groups:
+    def _nodes(self, ranks: Group) -> Groups:
         """The ranks by their nodes, nodes and ranks in the order given."""
         nodes: dict[int, list[int]] = {}
         for rank in ranks:
@@ -365,7 +367,7 @@ class CollectiveModel:
         crossings = {self._crossing(group) for group in groups}
         return max(table.seconds_over(crossing, size) for crossing in crossings)
 
-    def _crossing(self, ranks: tuple[int, ...]) -> Crossing:
+    def _crossing(self, ranks: Group) -> Crossing:
         """The slowest link quantities that a ring of the ranks crosses, as measured and now."""
         if ranks not in self._crossings:
             then = _slowest_of(fabric_of(self.cluster.as_measured), ranks)
@@ -384,7 +386,7 @@ class CollectiveModel:
         return tables
 
     def _problems(
-        self, collective: str, devices: Sequence[int | str], ranks: tuple[int, ...], size: int
+        self, collective: str, devices: Sequence[int | str], ranks: Group, size: int
     ) -> Iterator[str]:
         count = len(self.cluster.devices)
         if collective not in COLLECTIVES:
@@ -402,7 +404,7 @@ class CollectiveModel:
             yield f"size: must be a whole number of bytes from 0 to 2^60, got {size!r}"
 
 
-def _slowest_of(fabric: Fabric, ranks: tuple[int, ...]) -> tuple[Fraction, Fraction]:
+def _slowest_of(fabric: Fabric, ranks: Group) -> tuple[Fraction, Fraction]:
     """The least bandwidth and the largest latency of the routes of a ring."""
     pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
     routes = [route for pair in pairs if (route := fabric.routes.route(*pair))]

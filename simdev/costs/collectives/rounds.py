@@ -20,15 +20,14 @@ from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS, PS_PER_SECOND, picoseconds, transmission_ps
 from ...nouns.cluster import UNLIMITED, Cluster
 from ...nouns.fabric import Fabric, Route
+from ...nouns.taskgraph import Ints
 from .phases import Phase
 
-Ints = NDArray[np.int64]
 LEAST_CHUNK = 4096  # bytes: no message is cut into smaller ones
 
 # The ways of many messages at once, without a Route for each. An all-to-all of 1,000 ranks has a

@@ -18,12 +18,12 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...ground import PACKAGE
 from ...ground.errors import InputError, refuse
 from ...ground.frozen import freeze
 from ...ground.units import MAX_BYTES, MAX_PS, PS_PER_SECOND, Number, exact, parse_bytes, parse_time
+from ...nouns.taskgraph import Floats
 from .phases import COLLECTIVES, bus_factor, unknown_collective
 
 TOO_LONG = "seconds must be > 0 and under 53 days, got {:g}"
@@ -33,7 +33,6 @@ NEAR = 0.05
 """Measurements within 5 % of an anchor's size tell its time together: the median of their bytes per
 second.
 """
-Floats = NDArray[np.float64]
 
 
 class Crossing(NamedTuple):

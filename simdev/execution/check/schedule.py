@@ -11,10 +11,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ...ground.units import PS_PER_SECOND
-from ...nouns.taskgraph import BUFFER_KINDS, COLLECTIVE, PERSISTENT, TRANSFER, Ints, TaskGraph
+from ...nouns.taskgraph import (
+    BUFFER_KINDS,
+    COLLECTIVE,
+    PERSISTENT,
+    TRANSFER,
+    Floats,
+    Ints,
+    TaskGraph,
+)
 from .violation import Violation
 
 # Whether collectives send what they must: each rank gets at least what it lacks, and the bytes
@@ -373,12 +381,12 @@ def bound_faults(task_graph: TaskGraph, step: int) -> Iterator[Violation]:
         yield Violation("bounds", (), text)
 
 
-def _sending_ps(task_graph: TaskGraph) -> NDArray[np.float64]:
+def _sending_ps(task_graph: TaskGraph) -> Floats:
     """Time in ps that the bytes of each flow need alone on its links; 0 for other tasks."""
     tasks = task_graph.tasks
     slowest = np.full(len(tasks), np.inf)
     np.minimum.at(slowest, tasks.links.owners(), task_graph.bandwidth[tasks.links.ids])
-    alone: NDArray[np.float64] = np.where(tasks.flow, tasks.bytes / slowest * PS_PER_SECOND, 0.0)
+    alone: Floats = np.where(tasks.flow, tasks.bytes / slowest * PS_PER_SECOND, 0.0)
     return alone
 
 

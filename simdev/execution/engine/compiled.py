@@ -14,10 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...ground.jit import Table, jit, jitable, opener
-from ...nouns.taskgraph import Ints, TaskGraph
+from ...nouns.taskgraph import Floats, Ints, TaskGraph
 from . import fair
 
 POLICIES = "fifo", "priority", "fixed"
@@ -28,7 +27,6 @@ FINISH, RELEASE, FREE, ENTER = range(4)
 # whether their set changed, when the first of them ends.
 DUE, ARRIVED, TOUCHED, ZERO, NUMBER, ACTIVE, SINCE, CHANGED, FLOWS_END, CELLS = range(10)
 NEVER = 2**62
-Floats = NDArray[np.float64]
 
 
 class Program(NamedTuple):

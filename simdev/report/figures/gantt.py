@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...nouns.taskgraph import Floats
 from ..measures.spans import runs
 from .rows import GanttRow, coverage, critical_marks, long_borders, merge_neighbours
 from .style import (
@@ -215,7 +215,7 @@ def _draw_spans(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -
     ax.add_collection(bars, autolim=False)
 
 
-def _pixel_edges(ax: Axes, chart: Gantt) -> NDArray[np.float64]:
+def _pixel_edges(ax: Axes, chart: Gantt) -> Floats:
     """When the pixels of the axes begin and end, in ps."""
     extent, scale = ax.get_window_extent(), ax.figure.dpi / 72
     left, per_ps = float(extent.x0), _points_per_ps(ax, chart) * scale
@@ -242,7 +242,7 @@ def _bands(row: GanttRow, looks: Sequence[Look]) -> Iterator[tuple[float, float,
         yield top, bottom, row.chosen(there)
 
 
-def _painted(band: GanttRow, edges: Any, shown: Any, theme: Theme) -> NDArray[np.float64]:
+def _painted(band: GanttRow, edges: Any, shown: Any, theme: Theme) -> Floats:
     """Red, green, blue and opacity of the pixels between the edges."""
     from matplotlib.colors import to_rgb
 

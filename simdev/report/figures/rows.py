@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...nouns.taskgraph import Ints
+from ...nouns.taskgraph import Floats, Ints
 from ..measures.spans import Bools, apart, runs, shares_between
 
 LINK = -1  # the device of a row that belongs to none: a link
@@ -85,7 +85,7 @@ class GanttRow:
         return replace(self, **{name: getattr(self, name)[spans] for name in columns})
 
 
-def coverage(row: GanttRow, edges: NDArray[Any]) -> tuple[Ints, NDArray[np.float64]]:
+def coverage(row: GanttRow, edges: NDArray[Any]) -> tuple[Ints, Floats]:
     """(the looks of a row; a line for each, of the shares that it covers of the parts between
     neighbouring ``edges`` in ps).
 

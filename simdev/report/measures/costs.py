@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...costs import MEMORY_PASS, MEMORY_PASS_ERROR, CostMiss
 from ...ground.units import PS_PER_SECOND
 from ...lowering.origins import HostOrigins
 from ...nouns.memory import MemoryModel
-from ..table import COUNT, DETAIL, SHARE, TEXT, TIME, Table, fields_json
+from ..table import COUNT, DETAIL, SHARE, TEXT, TIME, Json, Table, fields_json
 from .hosts import Hosts
 from .section import Places, Section, Step
 from .usage import Devices
@@ -91,7 +90,7 @@ class Costs(Section):
         }  # fmt: skip
         yield Table("Op times that were not measured", columns, rows, shown=8)
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """The rungs, the error, and every estimate."""
         misses = [fields_json(miss, seconds="time_s") for miss in self.misses]
         return {"costs": self.rungs, "cost_rel_err": self.rel_err, "cost_misses": misses}

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...ground.units import PS_PER_SECOND, format_seconds
 from ...lowering.origins import HostOrigins
 from ...lowering.symmetry import Symmetry
 from ...nouns.taskgraph import THREAD_PREFIX, TaskGraph
 from ...nouns.trace import Trace
-from ..table import BAR, COUNT, SHARE, TEXT, TIME, Table, fields_json
+from ..table import BAR, COUNT, SHARE, TEXT, TIME, Json, Table, fields_json
 from .path import CriticalPath
-from .section import Places, Section, Step
+from .section import Facts, Places, Section, Step
 from .spans import Window, holders, is_thread
 from .usage import Devices
 
@@ -121,7 +120,7 @@ class Hosts(Section):
         note = "The rest of the step it waits for its device (ahead, ops that block), or is done."
         yield Table("Hosts", columns, rows, note)
 
-    def to_json(self) -> dict[str, Any] | None:
+    def to_json(self) -> Json | None:
         """The threads by name, None where no host dispatches anything."""
         origins = self.origins
         if not self.uses or origins is None:
@@ -166,7 +165,7 @@ class Idle(Section):
         )
         return cls(exposed, hosted, bubble, idle, bool(step[Hosts].uses))
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The three shares; that of hosts where there are any."""
         yield "bubble", f"{self.bubble:.1%}"
         if self.dispatched:

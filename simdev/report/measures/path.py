@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from ...execution.period import ready_ps
 from ...ground.units import PS_PER_SECOND
 from ...nouns.taskgraph import Ints, TaskGraph
 from ...nouns.trace import Trace
-from ..table import BAR, COUNT, SHARE, TEXT, TIME, Table
+from ..table import BAR, COUNT, SHARE, TEXT, TIME, Json, Table
 from .section import Places, Section, Step
 from .spans import Window, computing_mask, transfer_mask
 
@@ -63,10 +63,10 @@ class Segment(NamedTuple):
         """Its length in ps."""
         return self.finish_ps - self.start_ps
 
-    def to_json(self, trace: Trace) -> dict[str, Any]:
+    def to_json(self, trace: Trace) -> Json:
         """One entry of ``critical_path``."""
         tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
-        entry: dict[str, Any] = {
+        entry: Json = {
             "task": tasks.name[self.task],
             "blame": self.blame,
             "start_s": self.start_ps / PS_PER_SECOND,
@@ -273,7 +273,7 @@ class CriticalPath(Section):
         }  # fmt: skip
         return Table("Critical path by place", columns, rows, shown=0)
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """The step time by blame, and the segments."""
         return {
             "blame_s": {blame: ps / PS_PER_SECOND for blame, ps in self.blame.items()},

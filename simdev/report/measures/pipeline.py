@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from ...ground.units import PS_PER_SECOND, format_seconds
 from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weight_versions
 from ...nouns.taskgraph import SYNC, Ints
 from ...nouns.trace import Trace
-from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, fields_json, table_text
+from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Json, Table, fields_json, table_text
 from .section import Places, Section, Step
 
 
@@ -106,10 +105,10 @@ class PipelineUse(Section):
             ideal, cost = ideal / self.schedule.microbatches, self.period_ps
         return 1 - ideal / cost if cost else Fraction(0)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The section as an object of JSON; seconds and bytes."""
         schedule, period = self.schedule, self.period
-        section: dict[str, Any] = {
+        section: Json = {
             "schedule": schedule.name,
             "stages": schedule.stages,
             "microbatches": schedule.microbatches,
@@ -156,7 +155,7 @@ class PipelineUse(Section):
         if schedule.asynchronous:
             yield "No steady state: too few microbatches"
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """Nothing: ``simdev pipeline`` prints the section alone."""
         return {}
 

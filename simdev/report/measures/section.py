@@ -20,10 +20,11 @@ from ...execution.scenario import Outcome
 from ...ground.errors import InputError
 from ...lowering.symmetry import Symmetry
 from ...nouns.trace import Trace
-from ..table import Table
+from ..table import Json, Table
 from .spans import Window
 
 Kind = TypeVar("Kind", bound="Section")
+Facts = Iterator[tuple[str, str]]  # (name, figure)
 LAST = 1000  # the place of a section that names none
 KINDS: dict[str, type[Section]] = {}
 """Every kind of section by its name."""
@@ -135,7 +136,7 @@ class Section:
         """The lines that the page shows before the notes of all sections."""
         return self.lines()
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """(name, figure) at the top of the page."""
         return iter(())
 
@@ -153,7 +154,7 @@ class Section:
         """
         return None
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """All that it adds to the report's JSON; objects of one key are merged."""
         value = self.to_json()
         return {} if value is None else {self.name: value}

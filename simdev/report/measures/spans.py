@@ -21,6 +21,7 @@ from ...nouns.taskgraph import (
     SYNC,
     THREAD_PREFIX,
     TRANSFER,
+    Floats,
     Ints,
     Resource,
     TaskGraph,
@@ -98,9 +99,7 @@ def runs(split: Bools) -> tuple[Ints, Ints]:
     return first, np.append(first[1:], len(split) + 1) - 1
 
 
-def shares_between(
-    edges: NDArray[Any], begin: Ints, length: Ints, covered: NDArray[Any]
-) -> NDArray[np.float64]:
+def shares_between(edges: NDArray[Any], begin: Ints, length: Ints, covered: NDArray[Any]) -> Floats:
     """The share of each part between neighbouring edges (ps) that spans cover.
 
     The spans lie apart, in the order of time; each covers ``covered`` ps, spread over its length.
@@ -112,7 +111,7 @@ def shares_between(
     values = np.stack((so_far[:-1], so_far[1:]), axis=1).reshape(-1)
     # Between its knots the time covered so far is linear, so its differences are exact.
     parts = np.diff(np.interp(edges, knots, values, left=0)) / np.diff(edges)
-    shares: NDArray[np.float64] = np.clip(parts, 0.0, 1.0)
+    shares: Floats = np.clip(parts, 0.0, 1.0)
     return shares
 
 

@@ -24,7 +24,7 @@ from ...nouns.semantics import traits_of
 from ...nouns.strategy import Origin, Sync, settled_cost
 from ...nouns.strategy.sync import BUCKET, FIRST_BUCKET
 from ...nouns.taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph, distinct
-from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table, fields_json
+from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Json, Table, fields_json
 from .section import Places, Section, Step
 from .spans import sent_mask
 
@@ -246,7 +246,7 @@ class Splits(Section):
         columns = {"op": TEXT, "kind": TEXT, "time": TIME, "of the step": SHARE}
         yield Table(title, columns, kept)
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """The ops of both kinds, where there are any."""
         step = self.step_ps
         whole = [

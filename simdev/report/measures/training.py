@@ -47,8 +47,8 @@ from ...nouns.models.large.roles import (
 )  # fmt: skip
 from ...nouns.taskgraph import Ints, distinct
 from ...nouns.trace import DeviceMemory, Trace
-from ..table import BYTES, CHANGE, LIMIT, TEXT, TIME, Table, change
-from .section import Places, Section, Step
+from ..table import BYTES, CHANGE, LIMIT, TEXT, TIME, Json, Table, change
+from .section import Facts, Places, Section, Step
 from .spans import runs
 
 FILE = PRESETS / "published" / "large-models.json"
@@ -73,7 +73,7 @@ class PublishedError:
     least: float | None = None
     largest: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Its fields."""
         return asdict(self)
 
@@ -139,7 +139,7 @@ class StageUse:
         """Communication that no computing hides."""
         return sum(self.terms[ROLES[role]] for role in EXPOSED)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """One entry of ``stages``."""
         return {
             "device": self.device,
@@ -204,7 +204,7 @@ class Training(Section):
             for term in TERMS
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The entry ``training`` of ``simdev simulate --json``."""
         large, p = self.large, self.large.parallelism
         return {
@@ -242,7 +242,7 @@ class Training(Section):
         yield f"{shares}; {self.tokens_per_s:,.0f} tokens/s"
         yield str(published_error(large.model))
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The use of the peak."""
         yield f"MFU, HFU ({self.large.peak_dtype})", f"{self.mfu:.1%}, {self.hfu:.1%}"
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -25,8 +24,8 @@ from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...lowering.symmetry import IDLE, Symmetry
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, Rows, TaskGraph, distinct
 from ...nouns.trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
-from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Table, fields_json, shorten
-from .section import Places, Section, Step
+from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Json, Table, fields_json, shorten
+from .section import Facts, Places, Section, Step
 from .spans import (
     Bools,
     Window,
@@ -60,7 +59,7 @@ class DeviceUse:
     utilization: float
     memory: DeviceMemory
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """One entry of ``devices``."""
         memory = self.memory
         return {
@@ -93,7 +92,7 @@ class LinkUse:
     utilization: float
 
 
-def _overflow_json(overflow: Overflow) -> dict[str, Any]:
+def _overflow_json(overflow: Overflow) -> Json:
     live = overflow.live[:LIVE_SHOWN]
     return {
         "time_s": overflow.time_ps / PS_PER_SECOND,
@@ -320,7 +319,7 @@ class Devices(Section):
         """The devices that run any op."""
         return tuple(device for device in self.uses if device.ops)
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """How many devices compute, and how many ops they run."""
         working, every = (len(uses) * self.copies for uses in (self.working, self.uses))
         yield "devices that compute", f"{working:,} of {every:,}"
@@ -356,7 +355,7 @@ class Devices(Section):
         note = "Exposed: a transfer from or to the device is under way while it computes nothing."
         yield Table("Devices", columns, rows, note, min(count, DEVICES_SHOWN))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """By name the figures of each device."""
         return {use.name: use.to_json() for use in self.uses}
 
@@ -400,7 +399,7 @@ class Memory(Section):
             excess = format_bytes(overflow.excess)
             yield f"{overflow.device}: {excess} over at {first}, with {overflow.task}."
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The largest peak."""
         yield "largest peak", format_bytes(max((m.peak for m in self.memories), default=0))
 
@@ -417,7 +416,7 @@ class Memory(Section):
         shown = DEVICES_SHOWN if self.in_terminal else 0
         yield Table("Held at the peak", columns, rows, shown=shown)
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """Whether the step fits, and the largest excess over a capacity in bytes."""
         return {
             "feasible": self.trace.feasible,
@@ -490,7 +489,7 @@ class Links(Section):
         size = step.window.mean(sent_bytes(graph, step.alike))
         return cls(uses, count, size, step.copies, len(step[Devices].uses))
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """How much is sent."""
         where = stands_for(self.copies, self.devices)
         yield "transfers", f"{self.count:,} of {format_bytes(self.bytes)}{where}"
@@ -510,7 +509,7 @@ class Links(Section):
         title = f"Transfers: {self.count:,} of {format_bytes(self.bytes)} in all"
         yield Table(title, columns, rows)
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """All transfers together, and each queue or link by its name."""
         links = {link.name: fields_json(link, "name") for link in self.uses}
         return {"transfers": {"count": self.count, "bytes": self.bytes}, "links": links}

@@ -30,7 +30,7 @@ from ..measures.spans import transfer_mask
 from ..measures.spread import task_counts
 from ..measures.training import difference, difference_tables
 from ..report import Report, analyze
-from ..table import BYTES, CHANGE, COUNT, SHARE, TEXT, TIME, Table, change
+from ..table import BYTES, CHANGE, COUNT, SHARE, TEXT, TIME, Json, Table, change
 from ..whatif import FACTOR, RESOURCE, WhatIf
 from .timeline import timeline
 
@@ -165,7 +165,7 @@ def _simulated(name: str, scenario: Scenario) -> Subject:
     return Subject(name, report, scenario, {op.name: op.kind for op in ops})
 
 
-def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True) -> dict[str, Any]:
+def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True) -> Json:
     """All that the page of one step shows; its ``sheets`` are None without ``tables``, which are
     half of the work.
     """
@@ -186,7 +186,7 @@ def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True
     }
 
 
-def tables_json(tables: Sequence[Table]) -> list[dict[str, Any]]:
+def tables_json(tables: Sequence[Table]) -> list[Json]:
     """The tables with any rows, as the page takes them."""
     return [table.to_json(ROWS) for table in tables if table.rows]
 
@@ -268,7 +268,7 @@ TASKS = 500  # the tasks whose times changed most
 ROWS_SHOWN = 12  # in a terminal
 
 
-def compare_data(first: Subject, second: Subject) -> dict[str, Any]:
+def compare_data(first: Subject, second: Subject) -> Json:
     """All that the page of two steps shows."""
     subjects = {"A": first, "B": second}
     reports = [subject.report for subject in subjects.values()]
@@ -390,7 +390,7 @@ def _pair_table(
     title: str,
     column: str,
     figures: Mapping[str, str],
-    parts: list[dict[str, Any]],
+    parts: list[Json],
     cells: Callable[[Any], tuple[Any, ...]],
     busiest_first: bool = False,
 ) -> Table:
