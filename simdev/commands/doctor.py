@@ -1,5 +1,8 @@
 """``simdev doctor``: whether this installation is sound: packages, extras, compiled kernels, the
 machine, and a step that both engines simulate alike.
+
+A new thing to look at is a function, its row in LOOKS, and its part in UNSEEN; ``simdev profile
+doctor`` is another program (``measure/doctor``).
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ there, a negative duration) are. A run of several ``steps`` that follow one anot
 last of them ends, ``trace_ps``, in place of ``step_time_ps``; ``round`` is there where these steps
 differ, the number of tasks of each step of a round.
 
-``--save`` writes it, ``simdev check`` judges it (the claims of SavedRun are those of ``Claim`` in
-``execution/check/claims.py``), report, compare and calibrate read it. Columns follow the nouns of
-``nouns/taskgraph.py``; a new one needs its bounds in ``_RANGES``.
+``--save`` writes it, ``simdev check`` judges it (the claims of a SavedRun have the names of
+``Claim`` in ``execution/check/claims.py``), report, compare and calibrate read it. Columns follow
+the nouns of ``nouns/taskgraph.py``; a new one needs its bounds in ``_RANGES``.
 """
 
 from __future__ import annotations
@@ -166,19 +166,10 @@ _RANGES: Mapping[str, tuple[int, int | str]] = {
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run as a file has it, and what it claims: None where the file says nothing.
-
-    ``trace_ps`` is the end in ps; ``peaks`` are bytes by device; ``levels`` the (ps, bytes) at
-    which memory changes; ``overflows`` the first (ps, task, bytes over the capacity), None where it
-    fits.
-    """
+    """A run as a file has it, and its claims, by the fields of ``Claim`` of the checker."""
 
     trace: Trace
-    trace_ps: int | None
-    feasible: bool | None
-    peaks: Mapping[str, int] | None
-    levels: Mapping[str, list[tuple[int, int]]] | None
-    overflows: Mapping[str, tuple[int, str, int] | None] | None
+    claims: Mapping[str, Any]
 
     @property
     def task_graph(self) -> TaskGraph:
@@ -193,7 +184,7 @@ def read_run(source: PathLike | Mapping[str, Any]) -> SavedRun:
     """
     with FORMAT.opened(source) as run:
         refuse([*_table_problems(run), *_range_problems(run), *_value_problems(run)])
-        return _with_claims(_trace(run), run)
+        return SavedRun(_trace(run), _claims(run))
 
 
 def _table_problems(run: Fields) -> Iterator[str]:
@@ -283,17 +274,18 @@ def _trace(run: Fields) -> Trace:
     return Trace(task_graph, start, finish, run["engine"])
 
 
-def _with_claims(trace: Trace, run: Fields) -> SavedRun:
-    end, feasible = run.get("trace_ps", run.get("step_time_ps")), run.get("feasible")
+def _claims(run: Fields) -> Fields:
+    end = run.get("trace_ps", run.get("step_time_ps"))
+    claims: Fields = {"trace_ps": end, "feasible": run.get("feasible")}
     # A run without its memory makes no claim about it, which the checker must not take for zero.
-    if "memory" not in run:
-        return SavedRun(trace, end, feasible, None, None, None)
-    peaks, levels, overflows = {}, {}, {}
-    for device, claim in run["memory"].items():
-        peaks[device] = claim["peak_bytes"]
-        levels[device] = list(zip(claim["time_ps"], claim["level_bytes"], strict=False))
-        overflows[device] = tuple(claim["overflow"].values()) if claim["overflow"] else None
-    return SavedRun(trace, end, feasible, peaks, levels, overflows)
+    if "memory" in run:
+        claims |= {"peaks": {}, "levels": {}, "overflows": {}}
+        for device, claim in run["memory"].items():
+            over, times = claim["overflow"], (claim["time_ps"], claim["level_bytes"])
+            claims["peaks"][device] = claim["peak_bytes"]
+            claims["levels"][device] = list(zip(*times, strict=False))
+            claims["overflows"][device] = tuple(over.values()) if over else None
+    return claims
 
 
 def write_run(trace: Trace, path: PathLike) -> None:

@@ -1,5 +1,6 @@
 """The memory of a server between requests: loaded scenarios, open sessions and counts, all of them
-bounded. Files of a client's scenario that would block or lead elsewhere are refused.
+bounded. Files of a client's scenario that would block or lead elsewhere are refused. ``protocol``
+asks it for scenarios and sessions.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from ...nouns.taskgraph import PERSISTENT, Ints, TaskGraph
 from ...nouns.trace import Trace
-from .violation import Violation
+from .violation import Faults, Violation
 
 Timeline = Sequence[tuple[int, int]]  # (ps, bytes from then on)
 
@@ -58,9 +58,7 @@ class _Replay:
     overflow: tuple[int, str, int] | None
 
 
-def claim_faults(
-    task_graph: TaskGraph, start: Ints, finish: Ints, claim: Claim
-) -> Iterator[Violation]:
+def claim_faults(task_graph: TaskGraph, start: Ints, finish: Ints, claim: Claim) -> Faults:
     """Rules ``step``, ``peak``, ``levels``, ``overflow`` and ``feasible``."""
     # Sums of Python integers: in a file, times may be as large as they please.
     release = map(sum, zip(finish.tolist(), task_graph.tasks.lag.tolist(), strict=True))
@@ -80,7 +78,7 @@ def claim_faults(
         yield Violation("feasible", (), f"the step is said {text}")
 
 
-def _memory_faults(device: str, replay: _Replay, claim: Claim) -> Iterator[Violation]:
+def _memory_faults(device: str, replay: _Replay, claim: Claim) -> Faults:
     if claim.peaks is not None and (peak := claim.peaks.get(device, 0)) != replay.peak:
         text = f'"{device}" is said to peak at {peak} bytes; its buffers peak at {replay.peak}'
         yield Violation("peak", (device,), text)

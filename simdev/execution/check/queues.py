@@ -16,16 +16,15 @@ A schedule that passes rules ``precedence`` and ``overlap`` is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heappop, heappush
 
 import numpy as np
 
 from ...nouns.taskgraph import Ints, Resource, TaskGraph, distinct
-from .violation import Violation
+from .violation import Faults, Violation
 
 
-def queue_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def queue_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """Rules ``order`` and ``waiting``."""
     return _Replay(task_graph, start, finish).run()
 
@@ -89,7 +88,7 @@ class _Replay:
         self.released: list[int] = []  # tasks, for the coming round
         self.freed: list[int] = []
 
-    def run(self) -> Iterator[Violation]:
+    def run(self) -> Faults:
         """Replay all instants."""
         fresh = [task for task, count in enumerate(self.missing) if not count]
         for now in self.instants:

@@ -1,8 +1,9 @@
 """Whether the columns form a schedule: every task ran once, after what it waits for, alone on its
 resources.
 
-All of it is one sweep over sorted columns; nothing here knows what an instant's rounds are (see
-queues.py).
+All of it is one sweep over sorted columns; the rounds of an instant are judged in ``queues``. The
+bytes of collectives are worked out here once more, beside ``costs/collectives/phases.py``: another
+algorithm, or other limits of rings, have to be known in both.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ from ...nouns.taskgraph import (
     Ints,
     TaskGraph,
 )
-from .violation import Violation
+from .violation import Faults, Violation
 
 # Whether collectives send what they must: each rank gets at least what it lacks, and the bytes
 # sent in all are those of a known algorithm (ring, tree, two levels), where one applies.
-# What a collective is, the columns do not tell; what it reads and leaves on each device does. One
-# task tells the bytes sent for each result that is left; the messages of an expanded collective
-# (tasks of the kind of collectives whose op is the task that starts them) tell their own.
+# The columns do not name the kind of a collective; the bytes that it reads and leaves on each
+# device tell it. One task tells the bytes sent for each result that is left; the messages of an
+# expanded collective (tasks of the kind of collectives whose op is the task that starts them) tell
+# their own.
 
 Sizes = dict[int, int]  # bytes by device
 # Of a group whose rings run over lanes of their own.
 MOST_RANKS_OF_RINGS, MOST_RINGS = 16, 32
 
 
-def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
+def collective_faults(task_graph: TaskGraph) -> Faults:
     """Rule ``bytes`` for collectives."""
     tasks, members = task_graph.tasks, _members(task_graph)
     for task in np.flatnonzero(tasks.op >= len(tasks)).tolist():
@@ -183,9 +185,7 @@ def _shares(part: int, ranks: int) -> set[int]:
     }
 
 
-def _task_faults(
-    task_graph: TaskGraph, task: int, least: int, forms: set[int]
-) -> Iterator[Violation]:
+def _task_faults(task_graph: TaskGraph, task: int, least: int, forms: set[int]) -> Faults:
     """A collective of one task, whose bytes are those of a rank, which must get ``least``.
 
     The bytes of a flow are such that it takes its time, and only bounded.
@@ -202,16 +202,14 @@ def _task_faults(
         yield from _total_faults(name, sent, forms)
 
 
-def _total_faults(name: str, sent: int, forms: set[int]) -> Iterator[Violation]:
+def _total_faults(name: str, sent: int, forms: set[int]) -> Faults:
     if forms and sent not in forms:
         known = ", ".join(map(str, sorted(forms)[:6]))
         text = f'"{name}" sends {sent} bytes; a ring or tree sends one of {known}'
         yield Violation("bytes", (name,), text)
 
 
-def _expanded_faults(
-    task_graph: TaskGraph, name: str, messages: list[int], needs: Sizes
-) -> Iterator[Violation]:
+def _expanded_faults(task_graph: TaskGraph, name: str, messages: list[int], needs: Sizes) -> Faults:
     tasks = task_graph.tasks
     got = np.zeros(len(task_graph.devices), np.int64)
     np.add.at(got, tasks.destination[messages], tasks.bytes[messages])
@@ -228,9 +226,7 @@ LATEST = 2**62  # ps; twice as much still fits in int64
 SLACK = 1e-9  # relative, for what float64 rounds
 
 
-def column_faults(
-    task_graph: TaskGraph, start: ArrayLike, finish: ArrayLike
-) -> Iterator[Violation]:
+def column_faults(task_graph: TaskGraph, start: ArrayLike, finish: ArrayLike) -> Faults:
     """Rules ``columns`` and ``ran``: one whole number from 0 to 2^62 a task, in both columns."""
     names = task_graph.tasks.name
     for label, given in (("start", start), ("finish", finish)):
@@ -250,14 +246,14 @@ def column_faults(
                 yield Violation("ran", (names[task],), text)
 
 
-def schedule_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def schedule_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """Rules ``duration``, ``precedence`` and ``overlap``."""
     yield from _duration_faults(task_graph, start, finish)
     yield from _precedence_faults(task_graph, start, finish)
     yield from _overlap_faults(task_graph, start, finish)
 
 
-def _duration_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def _duration_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """A task takes its duration; a flow its held latency at least, and no more where it has nothing
     to send.
     """
@@ -273,7 +269,7 @@ def _duration_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterat
         yield Violation("duration", (name,), text)
 
 
-def _precedence_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def _precedence_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     tasks = task_graph.tasks
     before, after = tasks.successors.owners(), tasks.successors.ids
     release = (finish + tasks.lag)[before]
@@ -286,7 +282,7 @@ def _precedence_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iter
         yield Violation("precedence", (second, first), text)
 
 
-def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """Sorted by start, then end: if any two overlap on a resource, two neighbours do."""
     tasks = task_graph.tasks
     held, task = tasks.resources.ids, tasks.resources.owners()
@@ -304,7 +300,7 @@ def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterato
         yield Violation("overlap", (first, second, resource), text)
 
 
-def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """Rules ``data`` and ``bytes``: what a task reads has arrived; what a transfer sends is what is
     received.
     """
@@ -325,7 +321,7 @@ def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Vi
     yield from collective_faults(task_graph)
 
 
-def _bytes_faults(task_graph: TaskGraph) -> Iterator[Violation]:
+def _bytes_faults(task_graph: TaskGraph) -> Faults:
     """By tensor and hop: bytes that transfers send to a device = bytes of the buffers that they
     fill there.
     """
@@ -351,7 +347,7 @@ def _bytes_faults(task_graph: TaskGraph) -> Iterator[Violation]:
             yield Violation("bytes", (first[hop],), text)
 
 
-def bound_faults(task_graph: TaskGraph, step: int) -> Iterator[Violation]:
+def bound_faults(task_graph: TaskGraph, step: int) -> Faults:
     """Rule ``bounds``: no path and no resource allows less than the step time; one task at a time
     needs no more.
     """

@@ -2,6 +2,10 @@
 
 read_subject, read_results -> run_data, compare_data, results_data, answers_data (plain data)
                            -> page (HTML)
+
+``commands`` (report, compare, plan, explore) and notebooks write pages. ``page`` puts the scripts
+of ``assets/`` into each; a new script is a name in SCRIPTS, a new kind of page a function that
+makes its data and its name in ``assets/pages.js``.
 """
 
 from __future__ import annotations
