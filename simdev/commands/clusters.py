@@ -23,6 +23,7 @@ from .outputs import PICTURES, json_text, output_files, save_figure
 if TYPE_CHECKING:
     from ..nouns.cluster import Cluster, Device, Link
 
+Line = tuple[str, ...]  # the cells of a row
 HEAD = ("preset", "machine", "devices", "memory", "links, each way unless told", "between nodes")
 DEVICE_HEAD = (
     "kind",
@@ -74,12 +75,12 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def preset_rows() -> list[tuple[str, ...]]:
+def preset_rows() -> list[Line]:
     """A row for every preset, under HEAD."""
     from ..files import preset_names
     from ..files.cluster import preset_fields, read_preset
 
-    rows: list[tuple[str, ...]] = []
+    rows: list[Line] = []
     for name in preset_names():
         fields = preset_fields(name)
         # A single node is described, for the others are like it; the default tells how many.
@@ -102,7 +103,7 @@ def preset_rows() -> list[tuple[str, ...]]:
     return rows
 
 
-def device_rows() -> list[tuple[str, ...]]:
+def device_rows() -> list[Line]:
     """A row for every kind of device with a datasheet, under DEVICE_HEAD; peaks are dense,
     bandwidths of one direction.
     """
@@ -180,7 +181,7 @@ def _description(cluster: Cluster) -> str:
     return "\n".join(lines)
 
 
-def _collectives(name: str) -> Iterator[tuple[str, ...]]:
+def _collectives(name: str) -> Iterator[Line]:
     """A row a table: its least time, bus bandwidths, and its error on measured sizes that it does
     not hold.
     """
@@ -207,7 +208,7 @@ def _collectives(name: str) -> Iterator[tuple[str, ...]]:
         yield f"  {table.collective}", str(table.ranks), least, *shown, error
 
 
-def _sources(cluster: Cluster) -> Iterator[tuple[str, ...]]:
+def _sources(cluster: Cluster) -> Iterator[Line]:
     columns = ("value", "kind", "date", "source")
     for path, origin in cluster.provenance.items():
         if isinstance(origin, dict) and origin.keys() >= set(columns):

@@ -37,33 +37,35 @@ MOST_LAUNCHES = int(MAX_PS / (LAUNCH_GAP * PS_PER_SECOND))
 _Phase = Literal["fwd", "bwd", "bwd_input", "bwd_weight", "opt"]
 
 
-def _nanoseconds(value: Any) -> Fraction:
+def _exact(value: Any, noun: str) -> Fraction:
     if isinstance(value, (bool, str)):
-        raise ValueError(f"must be a number of nanoseconds, got {shown(value)}")
-    time = exact(value)
+        raise ValueError(f"must be {noun}, got {shown(value)}")
+    return exact(value)
+
+
+def _nanoseconds(value: Any) -> Fraction:
+    time = _exact(value, "a number of nanoseconds")
     if not 0 <= time <= MAX_PS // 1000:
         raise ValueError(f"must be from 0 to 53 days in nanoseconds, got {shown(value)}")
     return time
 
 
 def _error(value: Any) -> float:
-    if isinstance(value, (bool, str)):
-        raise ValueError(f"must be a number, got {shown(value)}")
-    error = float(exact(value))
+    error = float(_exact(value, "a number"))
     if error < 0:
         raise ValueError(f"must not be negative, got {shown(value)}")
     return error
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, (bool, str)) or exact(value) < 0:
+    if _exact(value, "a number >= 0") < 0:
         raise ValueError(f"must be a number >= 0, got {shown(value)}")
     return value
 
 
 def _count(value: Any) -> int:
-    count = exact(value) if not isinstance(value, (bool, str)) else None
-    if count is None or count.denominator != 1 or not 0 <= count <= MAX_PS:
+    count = _exact(value, "a whole number >= 0")
+    if count.denominator != 1 or not 0 <= count <= MAX_PS:
         raise ValueError(f"must be a whole number >= 0, got {shown(value)}")
     return int(count)
 

@@ -127,6 +127,11 @@ def label(path: PathLike) -> str:
     return "<stdin>" if os.fspath(path) == "-" else os.fspath(path)
 
 
+def located(name: str, folder: str) -> str:
+    """The path of a file that another file, which lies in ``folder``, names."""
+    return os.path.normpath(os.path.join(folder, name))
+
+
 def read_text(path: PathLike) -> str:
     """The text of a file, gunzipped where it is compressed. Raises InputError."""
     return text_of(read_source(path)[1], path)

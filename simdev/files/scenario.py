@@ -34,11 +34,12 @@ from .device import datasheets, read_device
 from .examples import scenario_path
 from .graph import read_graph
 from .profile import read_profile
-from .reading import PathLike, label, parse_json, read_json, read_text, shown
+from .reading import PathLike, label, located, parse_json, read_json, read_text, shown
 from .shape import Fields, Format, keys_of
 from .strategy import FORMAT as STRATEGY
 from .strategy import SUFFIXES, read_flexflow_strategy, read_strategy
 
+Document = Mapping[str, Any]  # the object of a scenario's file, or of a part of it
 PARTS = ("graph", "cluster", "profile", "devices", "strategy")
 """Keys of a scenario that may name files."""
 
@@ -51,7 +52,7 @@ def is_config(name: Any) -> TypeGuard[str]:
 def config_path(graph: Any, folder: str) -> str | None:
     """Where the config.json lies that a graph names as its model; None where it names none."""
     name = graph.get("model") if isinstance(graph, Mapping) else None
-    return os.path.normpath(os.path.join(folder, name)) if is_config(name) else None
+    return located(name, folder) if is_config(name) else None
 
 
 def seen_from(folder: str, path: str) -> str:
@@ -62,7 +63,7 @@ def seen_from(folder: str, path: str) -> str:
         return path
 
 
-def moved(document: Mapping[str, Any], folder: str, target: str) -> dict[str, Any]:
+def moved(document: Document, folder: str, target: str) -> dict[str, Any]:
     """A scenario's document with every file that it names told from the folder ``target``, not
     ``folder``: no path is absolute. Names of presets and models stay.
     """
@@ -94,7 +95,7 @@ def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_jso
     ``read`` gives the value of a file; what is wrong with it is told where the strategy is read.
     """
     if isinstance(strategy, str) and strategy.endswith((".json", ".gz")) and "\0" not in strategy:
-        path = os.path.normpath(os.path.join(folder, strategy))
+        path = located(strategy, folder)
         try:
             strategy, folder = read(path) if os.path.isfile(path) else None, os.path.dirname(path)
         except InputError:
@@ -102,13 +103,13 @@ def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_jso
     pipeline = strategy.get("pipeline") if isinstance(strategy, Mapping) else None
     table = pipeline.get("table") if isinstance(pipeline, Mapping) else None
     is_path = isinstance(table, str) and table and "\0" not in table
-    return os.path.normpath(os.path.join(folder, str(table))) if is_path else None
+    return located(str(table), folder) if is_path else None
 
 
 # Large models by their names, or by the config.json beside their released weights.
 
 
-def read_sizes(value: Mapping[str, Any], folder: str = "") -> Transformer:
+def read_sizes(value: Document, folder: str = "") -> Transformer:
     """A large model by its name or by its config.json, with sizes of one's own: {"model":
     "llama3-70b", "length": 4096}.
 
@@ -131,7 +132,7 @@ def _refuse_folder(name: Any, folder: str) -> None:
         raise InputError(f'model: "{name}" is a folder; name the file in it, like {file}')
 
 
-def sizes_of(value: Mapping[str, Any]) -> Fields:
+def sizes_of(value: Document) -> Fields:
     """The sizes of a model that a graph tells beside its name."""
     return {str(key): size for key, size in value.items() if key != "model"}
 
@@ -142,7 +143,7 @@ LARGE_TEXT = 16 * 2**20
 """Bytes of a file that takes seconds to parse."""
 
 
-def limit_of(options: Mapping[str, Any], limit: Any) -> Any:
+def limit_of(options: Document, limit: Any) -> Any:
     """The limit that counts: ``limit``, or where it is None that of the options. Raises
     InputError.
     """
@@ -179,7 +180,7 @@ def parsed(path: str, limit: Any) -> Any:
         raise (InputError(hint) if hint else error).within(label(path)) from None
 
 
-def require_few(fields: Mapping[str, Any], path_of: Callable[[str], str], limit: float) -> None:
+def require_few(fields: Document, path_of: Callable[[str], str], limit: float) -> None:
     """Refuse the graph and the cluster of a scenario where they have so many ops and devices that
     they take longer than ``limit`` seconds. Raises InputError.
     """
@@ -289,7 +290,7 @@ class ScenarioFiles:
     options: Mapping[str, Any]
 
 
-def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
+def named_files(value: Document, folder: str) -> Iterator[str]:
     """The paths that a scenario's document names, relative to its folder; a preset's name is among
     them.
 
@@ -300,13 +301,13 @@ def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
         names = value.get(part)
         for name in names if isinstance(names, list) else [names]:
             if isinstance(name, str) and name and "\0" not in name:
-                yield os.path.normpath(os.path.join(folder, name))
+                yield located(name, folder)
     others = config_path(value.get("graph"), folder), table_path(value.get("strategy"), folder)
     yield from (path for path in others if path is not None)
 
 
 def read_scenario(
-    source: PathLike | Mapping[str, Any],
+    source: PathLike | Document,
     reading: Reading = _without_memory,
     try_placement: bool = True,
     limit: Any = None,
@@ -373,7 +374,7 @@ class _Reader:
         profiles = rows if "profile" in fields else None
         return ScenarioFiles(graph, cluster, profiles, strategy, specs, options)
 
-    def _options(self, given: Mapping[str, Any]) -> Fields:
+    def _options(self, given: Document) -> Fields:
         options = {"engine": "auto", **given}
         if options["engine"] not in ENGINES:
             choice, engine = ", ".join(ENGINES), shown(options["engine"])
@@ -400,7 +401,7 @@ class _Reader:
             return None
 
     def _path(self, path: str) -> str:
-        return os.path.normpath(os.path.join(self.folder, path))
+        return located(path, self.folder)
 
     def _is_name(self, value: Any) -> bool:
         """Whether a value is a text that names no file that is there."""
@@ -516,7 +517,7 @@ def _says_pipeline(value: Any) -> bool:
     return isinstance(value, Mapping) and isinstance(value.get("pipeline"), Mapping)
 
 
-def read_ops(value: PathLike | Mapping[str, Any]) -> Graph:
+def read_ops(value: PathLike | Document) -> Graph:
     """A graph by its path or object, or by a model's name and sizes: {"model": "resnet-50",
     "batch": 32}.
     """

@@ -48,7 +48,7 @@ from ..nouns.strategy import (
 )
 from ..nouns.structure import op_splits, weights_of
 from .collectives import choice_object, read_choice
-from .reading import PathLike, label, read_text, shown
+from .reading import PathLike, label, located, read_text, shown
 from .shape import Fields, Format, Priority, keys_of, opened
 from .writing import changed_fields, write_text
 
@@ -306,7 +306,7 @@ def _table(fields: Mapping[str, Any], folder: str) -> str:
     path = fields["table"]
     if not path or "\0" in path:
         raise InputError(f"table: must be the path of a schedule, got {shown(path)}")
-    return read_text(os.path.normpath(os.path.join(folder, path)))
+    return read_text(located(path, folder))
 
 
 def write_strategy(strategy: Strategy, path: PathLike) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...execution.scenario import Scenario, fingerprint, graph_of, load_scenario
 from ...files import preset_names
-from ...files.reading import read_json
+from ...files.reading import located, read_json
 from ...files.scenario import named_files
 from ...ground.errors import InputError
 from ...nouns.strategy import SHORT_FORMS
@@ -176,9 +176,7 @@ def _read(source: Any, root: str | None) -> Scenario:
 
 def _files(document: Mapping[str, Any], folder: str) -> Iterator[str]:
     """The files that a scenario names, without names of presets and short forms."""
-    names = {
-        os.path.normpath(os.path.join(folder, name)) for name in (*preset_names(), *SHORT_FORMS)
-    }
+    names = {located(name, folder) for name in (*preset_names(), *SHORT_FORMS)}
     for path in named_files(document, folder):
         if path not in names or os.path.lexists(path):  # a file goes before a preset
             yield path

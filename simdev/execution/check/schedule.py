@@ -34,6 +34,7 @@ from .violation import Faults, Violation
 # their own.
 
 Sizes = dict[int, int]  # bytes by device
+Members = dict[int, list[int]]  # tasks by the task that leaves the buffers
 # Of a group whose rings run over lanes of their own.
 MOST_RANKS_OF_RINGS, MOST_RINGS = 16, 32
 
@@ -67,7 +68,7 @@ def collective_faults(task_graph: TaskGraph) -> Faults:
             yield from _total_faults(name, sent, forms)
 
 
-def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
+def _members(task_graph: TaskGraph) -> Members:
     """The tasks of each collective, by the task that leaves its buffers: itself, or that which
     starts its messages.
 
@@ -75,8 +76,8 @@ def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
     messages is the n-th step's.
     """
     kinds, ops = list(task_graph.tasks.kind), task_graph.tasks.op.tolist()
-    members: dict[int, list[int]] = {}
-    messages: dict[int, list[int]] = defaultdict(list)
+    members: Members = {}
+    messages: Members = defaultdict(list)
     for task, op in enumerate(ops):
         # Without an op no column says what the collective reads and leaves.
         if kinds[task] == COLLECTIVE and 0 <= op < len(ops):
@@ -84,7 +85,7 @@ def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
                 members[task] = [task]
             else:
                 messages[op].append(task)
-    starts: dict[int, list[int]] = {op: [] for op in messages}
+    starts: Members = {op: [] for op in messages}
     for task, op in enumerate(ops):
         if op in starts and kinds[task] not in (COLLECTIVE, TRANSFER):
             starts[op].append(task)
@@ -96,7 +97,7 @@ def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
 
 
 def _operands(
-    task_graph: TaskGraph, ops: dict[int, list[int]]
+    task_graph: TaskGraph, ops: Members
 ) -> tuple[dict[int, list[tuple[int, int]]], dict[int, Sizes]]:
     """By collective the buffers (device, bytes) that it leaves, and by device the bytes that it
     reads.

@@ -116,6 +116,7 @@ def _error(steps: Sequence[Any], size: str, precision: str) -> PublishedError:
 
 BUBBLE = "bubble"
 TERMS = (*ROLES, BUBBLE)
+Terms = Mapping[str, int]  # ps by TERMS
 EXPOSED = (TENSOR, EXPERT, DATA, HOST, PIPELINE)
 """Communication that may be in flight while nothing is computed; the first that is counts."""
 WAITED_FOR = (*EXPOSED, DISPATCH)
@@ -131,7 +132,7 @@ class StageUse:
 
     device: str
     layers: tuple[tuple[int, ...], ...]
-    terms: Mapping[str, int]
+    terms: Terms
     memory: DeviceMemory
 
     @property
@@ -359,7 +360,7 @@ WAITING = (BUBBLE, ROLES[PIPELINE])
 REST = "rest"
 
 
-def critical_rank(terms: Sequence[Mapping[str, int]]) -> int:
+def critical_rank(terms: Sequence[Terms]) -> int:
     """The rank (the first of several) that waits least for others, by the terms of each in ps."""
     return min(range(len(terms)), key=lambda rank: sum(terms[rank][name] for name in WAITING))
 
@@ -371,13 +372,11 @@ class Difference:
     """
 
     ranks: tuple[int, int]
-    first: Mapping[str, int]
-    second: Mapping[str, int]
+    first: Terms
+    second: Terms
 
     @classmethod
-    def of(
-        cls, first: Sequence[Mapping[str, int]], second: Sequence[Mapping[str, int]]
-    ) -> Difference:
+    def of(cls, first: Sequence[Terms], second: Sequence[Terms]) -> Difference:
         """From the terms (ps) of every rank of A and of B, as ``StageUse.terms`` has them."""
         ranks = critical_rank(first), critical_rank(second)
         return cls(ranks, first[ranks[0]], second[ranks[1]])
