@@ -7,9 +7,9 @@ of the documentation take ``preset_rows`` and ``device_rows``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -47,7 +47,7 @@ OPTIONS = (
 )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     if args.name is None:
         unused = [
@@ -125,7 +125,7 @@ def device_rows() -> list[Line]:
     return rows
 
 
-def _listed(args: argparse.Namespace) -> str:
+def _listed(args: Namespace) -> str:
     rows = preset_rows()
     if args.json:
         objects = [dict(zip(("name", *HEAD[1:]), row, strict=True)) for row in rows]
@@ -133,7 +133,7 @@ def _listed(args: argparse.Namespace) -> str:
     return _columns([(row[0], row[2], row[3], row[1]) for row in rows])
 
 
-def _cluster(args: argparse.Namespace) -> Cluster:
+def _cluster(args: Namespace) -> Cluster:
     from ..files import preset_names, read_cluster, read_preset
 
     # A file of a preset's name goes before the preset, as in a scenario.

@@ -7,9 +7,9 @@ format is a row of FORMATS there and a line of EPILOG here.
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,7 @@ EPILOG = """formats, told from what the file holds, and what they become:
 docs/how-to/importers.md tells how each is read."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     from ..files import write_text
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _imported(args: argparse.Namespace) -> tuple[Any, str, str]:
+def _imported(args: Namespace) -> tuple[Any, str, str]:
     """(what was made of the files, their format, the text to write). Raises InputError."""
     from ..files.reading import label
     from ..formats import TORCH_FORMATS, import_file, imported_text, open_source, recognise
@@ -113,7 +113,7 @@ def _imported(args: argparse.Namespace) -> tuple[Any, str, str]:
     return imported, format_, imported_text(imported, os.path.dirname(args.output))
 
 
-def _of_torch(args: argparse.Namespace, source: Source, name: str, format_: str) -> Any:
+def _of_torch(args: Namespace, source: Source, name: str, format_: str) -> Any:
     """A program of PyTorch as a scenario, or a step of a trace, with the host that dispatched
     it.
     """
@@ -151,7 +151,7 @@ def _hosted(cluster: Cluster, host: Host) -> Cluster:
     return replace(cluster, devices=devices)
 
 
-def _trace(args: argparse.Namespace, source: Source) -> Any:
+def _trace(args: Namespace, source: Source) -> Any:
     """A trace of PyTorch as a profile."""
     from ..formats import provenance_of
     from ..measure import trace_profile
@@ -165,7 +165,7 @@ def _trace(args: argparse.Namespace, source: Source) -> Any:
     return trace_profile(source.text(), args.device, args.warm_up, provenance)
 
 
-def _check_options(args: argparse.Namespace, format_: str) -> None:
+def _check_options(args: Namespace, format_: str) -> None:
     """Raises InputError for options that mean nothing to the format."""
     owners = {"optimizer": "torch-export", "warm_up": "kineto", "dim": "onnx"}
     refuse(

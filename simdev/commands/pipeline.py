@@ -6,8 +6,8 @@ Schedules and their times are in ``nouns/schedules``, the report's section in
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
@@ -77,7 +77,7 @@ OPTIONS = (
 )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     from ..execution.engine import simulate
     from ..execution.scenario import Outcome
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
+def _schedule(args: Namespace) -> tuple[Schedule, StageTimes]:
     """The table that was named or given, with the times of its stages. Raises InputError."""
     from ..nouns.scale import scale_of_pipeline
     from ..nouns.schedules import (
@@ -144,7 +144,7 @@ def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
     return schedule, times
 
 
-def _csv_schedule(args: argparse.Namespace) -> Schedule:
+def _csv_schedule(args: Namespace) -> Schedule:
     from ..files.reading import label, read_text
     from ..nouns.schedules import read_csv
 
@@ -169,7 +169,7 @@ def _csv_schedule(args: argparse.Namespace) -> Schedule:
     return schedule
 
 
-def _times(args: argparse.Namespace, schedule: Schedule) -> StageTimes:
+def _times(args: Namespace, schedule: Schedule) -> StageTimes:
     from ..nouns.schedules import stage_times
 
     with prefixed("--"):

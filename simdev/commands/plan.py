@@ -7,10 +7,10 @@ here as a page. A field that may be tried is one of ``search/plan/space.py``, no
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,7 @@ FLAGS = {"global_batch": "--global-batch", "top": "--top", "n_jobs": "--jobs"}
 FLAGS |= {"nodes": "--nodes", "cluster.nodes": "--nodes", "graph.length": "--length"}
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     try:
         if args.output is not None:
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         raise by_flags(error, FLAGS) from None
 
 
-def _run_sizes(args: argparse.Namespace) -> int:
+def _run_sizes(args: Namespace) -> int:
     from ..search.plan import choices_of, confirm, plans_of, question_of
 
     if args.seconds is not None:
@@ -153,7 +153,7 @@ def _run_sizes(args: argparse.Namespace) -> int:
     return DONE if plans.best else INFEASIBLE
 
 
-def _run_graph(args: argparse.Namespace) -> int:
+def _run_graph(args: Namespace) -> int:
     by_sizes = {"--front": args.front, "--alike": args.alike, "--check": args.check}
     by_sizes["--datasheet"] = args.datasheet
     by_sizes["--journal"] = args.journal is not None
@@ -329,14 +329,14 @@ def _title(plans: Plans) -> str:
 GRAPH_COST = "cost_per_million_samples"
 
 
-def _is_graph(args: argparse.Namespace) -> bool:
+def _is_graph(args: Namespace) -> bool:
     """Whether a graph is to be planned: it was said so, or the model is nothing else."""
     from ..search.plan.graphs import is_graph_alone
 
     return bool(args.graph) or is_graph_alone(args.model)
 
 
-def _graph_plans(args: argparse.Namespace, nodes: Sequence[int] | None) -> pd.DataFrame:
+def _graph_plans(args: Namespace, nodes: Sequence[int] | None) -> pd.DataFrame:
     """The table of all methods. Raises InputError."""
     from ..search.plan.graphs import SECONDS, plan_graph
 

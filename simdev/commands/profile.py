@@ -7,8 +7,8 @@ All of the measuring is in ``measure``; an option here is handed to ``profile_ba
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,7 +103,7 @@ NOT_TRIED = (
 )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     if args.model == "doctor":
         return _doctor([*args.files, *(args.strict or [])], args.strict is not None)
@@ -130,7 +130,7 @@ def _doctor(files: Sequence[str], strict: bool) -> int:
     return FAILED_CHECK if strict and warnings else DONE
 
 
-def _measure(args: argparse.Namespace) -> int:
+def _measure(args: Namespace) -> int:
     from ..measure import model_names
 
     if args.list:
@@ -149,7 +149,7 @@ def _measure(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _model(args: argparse.Namespace) -> int:
+def _model(args: Namespace) -> int:
     from ..measure import profile_batches
 
     sizes = dict(named_number("--size", text) for text in args.size)
@@ -209,7 +209,7 @@ def _compare(profile: Path, graph: Path) -> None:
         print(f"  {line}")
 
 
-def _grid(args: argparse.Namespace) -> None:
+def _grid(args: Namespace) -> None:
     from ..measure import profile_grid
 
     classes = [] if args.grid == "all" else args.grid.split(",")

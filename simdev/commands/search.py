@@ -8,8 +8,8 @@ answer of one method in words.
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -102,7 +102,7 @@ UNJUDGED = "interrupted before the answer was confirmed by the reference engine 
 EARLY = "interrupted before there was an answer: nothing is written"
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     from ..files.examples import scenario_path
 
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             raise error.within("<stdin>" if args.file == "-" else args.file) from None
 
 
-def _check_options(args: argparse.Namespace) -> None:
+def _check_options(args: Namespace) -> None:
     """Raises InputError for options that do not go together, and SystemExit (2) where nothing says
     what to run.
     """
@@ -175,7 +175,7 @@ def _judged(
     return faults, marks
 
 
-def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
+def _search(args: Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
     """Run one method, write and print what it found; the exit code."""
     with _unanswered():
         from ..execution.scenario import graph_of
@@ -201,7 +201,7 @@ def _exit_code(result: Result, faults: tuple[Violation, ...] | None) -> int:
     return DONE if result.cost.feasible else INFEASIBLE
 
 
-def _compare(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
+def _compare(args: Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
     """Run several methods, write the best of all, draw and print them; the exit code."""
     with _unanswered():
         comparison, best = _compared(args, scenario)
@@ -218,7 +218,7 @@ def _compare(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str
     return _exit_code(result, faults)
 
 
-def _compared(args: argparse.Namespace, scenario: Scenario) -> tuple[Comparison, Run | None]:
+def _compared(args: Namespace, scenario: Scenario) -> tuple[Comparison, Run | None]:
     """The comparison, and its best run. Raises InputError."""
     from ..search import run_comparison
 
@@ -238,7 +238,7 @@ def _name_of(file: str) -> str:
 
 
 def _comparison_text(
-    args: argparse.Namespace, comparison: Comparison, best: Run | None, confirmed: bool
+    args: Namespace, comparison: Comparison, best: Run | None, confirmed: bool
 ) -> str:
     """The comparison as JSON or as tables; why methods have no answer goes to stderr."""
     from ..ground.units import format_seconds
@@ -268,7 +268,7 @@ def _write(result: Result, out: Mapping[str, str]) -> None:
         write_strategy(result.strategy, out["output"])
 
 
-def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def _inputs(args: Namespace) -> Iterator[tuple[str, str]]:
     file = args.file
     yield file, f"the scenario {file}"
     yield from ((path, f"a file of {file}") for path in files_of(file))
@@ -278,7 +278,7 @@ def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield args.journal, "the journal of --journal"
 
 
-def _check_learns(args: argparse.Namespace) -> None:
+def _check_learns(args: Namespace) -> None:
     """Raises InputError for ``--save-policy`` with a method that learns no policy."""
     from ..search import METHODS
     from ..search.learners import keeps_none, of_learners_alone
@@ -300,14 +300,14 @@ def _save_policy(result: Result, path: str, place: str) -> None:
     tell(f"--save-policy: nothing was learned yet; {path} is not written")
 
 
-def _prepare(args: argparse.Namespace) -> list[str] | None:
+def _prepare(args: Namespace) -> list[str] | None:
     """The preparations: "none" is none at all, where None leaves it to the method."""
     if args.prepare == "none":
         return []
     return None if args.prepare is None else args.prepare.split(",")
 
 
-def _searched(args: argparse.Namespace, scenario: Scenario) -> Result:
+def _searched(args: Namespace, scenario: Scenario) -> Result:
     from ..search import search
 
     with progress_bar("search", total=args.budget, unit="ev") as bar:

@@ -6,8 +6,8 @@ option and a row of LARGEST here.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 
 from ..ground.errors import refuse
@@ -35,7 +35,7 @@ LARGEST = {
 }
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     refuse(_problems(args))
     from contextlib import redirect_stdout
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _problems(args: argparse.Namespace) -> Iterator[str]:
+def _problems(args: Namespace) -> Iterator[str]:
     for name, most in LARGEST.items():
         value = getattr(args, name)
         if not 1 <= value <= most:

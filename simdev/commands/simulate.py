@@ -7,8 +7,8 @@ COUNTS, TEXTS, SWITCHES or OFF_SWITCHES here; the sections of the report are pri
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +139,7 @@ GROUPS = {
 }
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     from ..files.examples import scenario_path
 
@@ -177,7 +177,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def _inputs(args: Namespace) -> Iterator[tuple[str, str]]:
     """(path, description) of the files that no output may replace."""
     source = args.file or ""
     yield source, f"the scenario {source}"
@@ -186,7 +186,7 @@ def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     yield from ((path, f"a file of the scenario {source}") for path in files_of(source))
 
 
-def _scenario(args: argparse.Namespace) -> Scenario:
+def _scenario(args: Namespace) -> Scenario:
     """The scenario of the file or of the options. Raises InputError."""
     from dataclasses import replace
 
@@ -223,7 +223,7 @@ def _stdin() -> dict[str, Any]:
     return value
 
 
-def _document(args: argparse.Namespace) -> dict[str, Any] | None:
+def _document(args: Namespace) -> dict[str, Any] | None:
     """The scenario that the options describe, None where a file does.
 
     Exits with the usage where there is neither. Raises InputError where options contradict one
@@ -253,7 +253,7 @@ def _document(args: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _by_options(
-    args: argparse.Namespace, error: InputError | DeadlockError, is_named: bool = False
+    args: Namespace, error: InputError | DeadlockError, is_named: bool = False
 ) -> InputError | DeadlockError:
     """The error with its problems told of the options or of the file that describe the scenario,
     unless its reader has named that file already (``is_named``).

@@ -6,8 +6,8 @@ chooses the ones that a terminal shows.
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ RATES = {
 SHOWN = 40  # rows of a table on a terminal
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     from ..report.results import results_ranking
     from ..search.sweep import sweep
@@ -126,7 +126,7 @@ def _first_reason(results: pd.DataFrame) -> str:
     return printable(f"{failed['scenario']}: {failed['reason']}".replace("\n", "; "))
 
 
-def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
+def _grid(args: Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
     from ..files import read_grid
     from ..search.sweep.fields import crossed, parse_settings, points, slow_bandwidths
 

@@ -7,7 +7,7 @@ folder.
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from ..ground.errors import InputError, printable
@@ -48,7 +48,7 @@ FLAGS = {name: f"--{name}" for name in ("family", "budget", "seconds", "seed", "
 FLAGS |= {"policy": "--policy", "n_jobs": "--jobs", "questions": "--family"}
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     inputs = () if args.policy is None else ((args.policy, "the policy of --policy"),)
     with output_files(args, {"output": (".safetensors",)}, inputs) as out:
@@ -66,7 +66,7 @@ def _json(trained: Trained) -> str:
     return json_text({**trained.provenance, "graphs": graphs})
 
 
-def _trained(args: argparse.Namespace) -> Trained:
+def _trained(args: Namespace) -> Trained:
     from ..learn import train
 
     with progress_bar("train", total=args.budget, unit="ev") as bar:
