@@ -13,7 +13,7 @@ GPUs each are ``gpu:0`` to ``gpu:63``, as ranks are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Required
@@ -41,7 +41,7 @@ from .shape import (
     opened,
     plain,
 )
-from .writing import changed_fields, json_line, write_text
+from .writing import changed_fields, entries_text, json_line, write_text
 
 # A few digits of a file make a cluster that fills the memory; beyond these a step could not be
 # simulated anyhow.
@@ -579,16 +579,9 @@ def cluster_text(cluster: Cluster) -> str:
     fields = cluster_object(cluster)
     listed = ("devices", "links", "provenance")
     parts = [json_line({key: value for key, value in fields.items() if key not in listed})]
-    parts += [_rows(key, "[]", map(json_line, fields[key])) for key in listed[:2]]
+    parts += [entries_text(key, map(json_line, fields[key])) for key in listed[:2]]
     if "provenance" in fields:
         origins = fields["provenance"].items()
         entries = (f"{json_line(key)}: {json_line(entry)}" for key, entry in origins)
-        parts.append(_rows("provenance", "{}", entries))
+        parts.append(entries_text("provenance", entries, "{}"))
     return ", ".join([parts[0].removesuffix("}"), *parts[1:]]) + "}\n"
-
-
-def _rows(key: str, brackets: str, lines: Iterable[str]) -> str:
-    """A list or an object with an entry a line, so that versions of a file can be compared."""
-    inside = ",\n  ".join(lines)
-    inside = f"\n  {inside}\n" if inside else ""
-    return f'"{key}": {brackets[0]}{inside}{brackets[1]}'

@@ -17,7 +17,7 @@ from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.semantics.dtype import known, no_dtype
 from .reading import PathLike
 from .shape import Bytes, Dtype, Fields, Format, GivenTime, keys_of, plain
-from .writing import changed_fields, write_text
+from .writing import changed_fields, entries_text, write_text
 
 
 @keys_of(Tensor)
@@ -132,6 +132,4 @@ def graph_text(graph: Graph) -> str:
             problems.append(f"ops[{i}].attrs: cannot be written as JSON")
     refuse(problems)
     head = json.dumps(graph.name, ensure_ascii=False)
-    # An op a line, so that versions of a graph can be compared.
-    body = "[\n  " + ",\n  ".join(lines) + "\n]" if lines else "[]"
-    return f'{{"version": 1, "name": {head}, "ops": {body}}}'
+    return f'{{"version": 1, "name": {head}, {entries_text("ops", lines)}}}'
