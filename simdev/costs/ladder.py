@@ -13,8 +13,8 @@ memory pass   bytes of operands and outputs over the datasheet's bandwidth, for 
 ``CostModel`` is asked by lowering and by the oracle. It answers given and measured (a row's own
 source is its rung) and the memory pass, ``Estimates`` the others: an efficiency fitted in one dtype
 is not used for another. A new rung needs its name in ``rows.RUNGS``, which says how rungs are
-listed, and its turn in ``Estimates.cost`` or ``Estimates.estimates``; reports and sweeps take the
-names from there.
+listed (``lowering/origins.py`` adds times up by it), and its turn in ``Estimates.cost`` or
+``Estimates.estimates``.
 
 Every answer carries its rung and its expected error, for an estimate the error of its rung on rows
 left out. An op that no rung knows is None, never a guess.

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ class ExploreState(ServerState):
 
 def knobs(state: ExploreState) -> Any:
     """The knobs of the scenario."""
-    return [knob.to_json() for knob in state.explorer.knobs]
+    return [asdict(knob) for knob in state.explorer.knobs]
 
 
 def ask(state: ExploreState, settings: Any, tables: Any = True, shape: Any = None) -> Any:

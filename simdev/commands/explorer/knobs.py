@@ -8,7 +8,7 @@ row in ``knobs_of`` and its change in ``turned``; the page draws whatever knobs 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -43,10 +43,6 @@ class Knob:
     most: float
     value: float = 1
     factor: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        """Its fields for JSON."""
-        return asdict(self)
 
 
 def knobs_of(scenario: Scenario) -> Iterator[Knob]:
