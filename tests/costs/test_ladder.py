@@ -219,7 +219,7 @@ def test_rows_of_another_kind_are_scaled_by_shipped_datasheets() -> None:
 def test_no_table_is_built_while_every_op_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = products(30)
     costs = CostModel((profile(lasting(text) for text in texts),), (SPEC,))
-    monkeypatch.setattr("simdev.costs.estimates.rows_by_class", None)
+    monkeypatch.setattr("simdev.costs.ladder.rows_by_class", None)
     assert all(answer(costs, text).rung == "measured" for text in texts)
     with pytest.raises(TypeError):
         asked(costs, product(5, 6, 7))

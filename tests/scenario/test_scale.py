@@ -144,9 +144,9 @@ def test_the_command_line_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFi
     )
     stages = ["--stages", "64", "--microbatches", "10000", "--forward", "1ms", "--backward", "2ms"]
     for command, expected in (
-        (["simulate", str(path), "--limit", "1 us"], "options.limit: the step needs about"),
+        (["simulate", str(path), "--limit", "1 us"], "--limit: the step needs about"),
         (["simulate", str(path), "--limit", "soon"], "--limit: "),
-        (["pipeline", *stages], "options.limit: the step needs about 2,560,000 tasks"),
+        (["pipeline", *stages], "--limit: the step needs about 2,560,000 tasks"),
     ):
         assert main(command) == 2
         assert expected in capsys.readouterr().err

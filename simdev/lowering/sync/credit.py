@@ -8,7 +8,7 @@ is it on its way), what waited gets an edge from the message whose arrival let i
 is run again. A decision depends on earlier ones only, so each round settles the earliest that was
 wrong, and what the rounds agree on is the one schedule that obeys the rule. Any engine runs it, and
 the checker judges it, as it does every task graph. The first guess comes from an engine that knows
-the rule (``engine.credit``) and is right but for ties: one round then confirms it.
+the rule (``engine.simpy_engine``) and is right but for ties: one round then confirms it.
 """
 
 from __future__ import annotations
