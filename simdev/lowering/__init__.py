@@ -5,7 +5,7 @@ order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -36,10 +36,11 @@ from .turns import in_turns
 
 
 def loaded(
-    prepared: Prepared, placement: Sequence[int], loader: Loader
+    prepared: Prepared, placement: Sequence[int], loader: Loader, gates: Collection[int] = ()
 ) -> tuple[Prepared, list[int]]:
     """The prepared graph and its placement (device by op) with the inputs on the loader's device.
 
+    ``gates`` only wait for a synchronised weight: they are no batch, and stay with their workers.
     Each input takes the share of the loader's time that its bytes have of the batch's. Raises
     InputError where there is no such device, or no input to load.
     """
@@ -52,7 +53,7 @@ def loaded(
     sizes = {
         i: sum(tensor.bytes for tensor in op.outputs)
         for i, op in enumerate(ops)
-        if traits_of(op.kind).leaf == "input"
+        if traits_of(op.kind).leaf == "input" and i not in gates
     }
     if not sizes:
         raise InputError("loader: the graph has no op of kind input, whose batch it could make")
@@ -290,11 +291,11 @@ def _lowered(
         prepared = prepared.lasting(durations(prepared))
     graph = prepared.graph
     placement = resolve_placement(graph, prepared.cluster, strategy.placement)
+    gates = {gate for weight in weights for gate in weight.gates}
     if loader is not None:
-        prepared, placement = loaded(prepared, placement, loader)
+        prepared, placement = loaded(prepared, placement, loader, gates)
     built = build(prepared, placement)
     task_graph = apply_order(built.task_graph, strategy.order, graph, built.consumers)
-    gates = {gate for weight in weights for gate in weight.gates}
     policy, last = strategy.order.policy, built.ends
     task_graph, dispatches = in_turns(prepared, task_graph, placement, policy, last, origins, gates)
     if isinstance(sync, Sync):
