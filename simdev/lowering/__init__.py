@@ -12,17 +12,17 @@ from fractions import Fraction
 import numpy as np
 
 from ..costs import CostModel
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import picoseconds
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
 from ..nouns.semantics import traits_of
 from ..nouns.strategy import Loader, Order, Strategy, Sync, resolve_placement
-from ..nouns.taskgraph import Ints, Resource, TaskGraph
+from ..nouns.taskgraph import Ints, Resource, Rows, TaskGraph
 from .build import build, can_be_retimed, hangs_on_op_times, retimed, retimes_to_itself
 from .partition import Partitioned, expanded, partition, short_form, without_short, written_out
-from .prepare import Prepared
+from .prepare import Prepared, device_problems
 from .sharing import refuse_slowing, slows, with_sharing
 from .splitting import Split, rows_of, split, split_gated
 from .stages import accumulated, once_a_step, staged
@@ -44,15 +44,11 @@ def loaded(
     Each input takes the share of the loader's time that its bytes have of the batch's. Raises
     InputError where there is no such device, or no input to load.
     """
-    index, ops = prepared.cluster.index, prepared.graph.ops
-    if loader.device not in index:
-        raise InputError(f'loader.device: no device named "{loader.device}"')
-    device = index[loader.device]
-    if not prepared.cluster.devices[device].runs_ops:
-        raise InputError(f'loader.device: "{loader.device}" is a switch')
+    refuse(device_problems(prepared.cluster, "loader.device", loader.device))
+    device = prepared.cluster.index[loader.device]
     sizes = {
         i: sum(tensor.bytes for tensor in op.outputs)
-        for i, op in enumerate(ops)
+        for i, op in enumerate(prepared.graph.ops)
         if traits_of(op.kind).leaf == "input" and i not in gates
     }
     if not sizes:
@@ -135,11 +131,8 @@ def _with_priorities(
 
 
 def _tasks_by_resource(task_graph: TaskGraph) -> list[list[int]]:
-    tasks: list[list[int]] = [[] for _ in task_graph.resources]
-    for task, held in enumerate(task_graph.tasks.resources.lists()):
-        for resource in held:
-            tasks[resource].append(task)
-    return tasks
+    held = task_graph.tasks.resources
+    return Rows.of_pairs(held.ids, held.owners(), len(task_graph.resources)).lists()
 
 
 def _named_sequences(task_graph: TaskGraph, sequence: Mapping[str, Sequence[str]]) -> Sequences:
@@ -162,8 +155,7 @@ def _named_sequences(task_graph: TaskGraph, sequence: Mapping[str, Sequence[str]
             continue
         problems += _entry_problems(where, entries, tasks)
         sequences[rows[queue]] = tuple(tasks.get(entry, -1) for entry in entries)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return sequences
 
 
@@ -203,8 +195,7 @@ def _require_one_policy(task_graph: TaskGraph, resources: Sequence[Resource]) ->
                 f'order.sequence: "{task_graph.tasks.name[task]}" stands in "{fixed[0]}", which '
                 f'has a sequence, and in "{other[0]}", which has none; give both or neither',
             )
-    if problems:
-        raise InputError(problems.values())
+    refuse(problems.values())
 
 
 __all__ = [

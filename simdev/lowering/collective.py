@@ -399,15 +399,3 @@ def _operand_problems(op: Op, read: list[int], ranks: int) -> Iterator[str]:
             return
     if set(whole) != {sum(parts)}:
         yield f"{names[0]}: each must have the {sum(parts)} bytes of all {names[1]} together"
-
-
-__all__ = [
-    "ALL_REDUCE",
-    "KINDS",
-    "Communicators",
-    "Ring",
-    "add_steps",
-    "collective_problems",
-    "is_collective",
-    "rings",
-]

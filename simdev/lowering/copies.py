@@ -272,7 +272,8 @@ def _buffers(
 def _in_turn(copies: Copies, task: int, turns: Turns | None) -> list[int]:
     """The rows of a task, in the order in which it runs."""
     runs = range(copies.count) if turns is None else turns(task)
-    return [int(copies.rows(np.array([task]), run)[0]) for run in runs]
+    rows: list[int] = copies.by_run[list(runs), task].tolist()
+    return rows
 
 
 def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tuple[int, ...]]:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import picoseconds
 from ..nouns.cluster import Host
 from ..nouns.taskgraph import (
@@ -30,7 +30,7 @@ from ..nouns.taskgraph import (
     TaskGraph,
     Tasks,
 )
-from .columns import with_pairs
+from .columns import stacked, with_pairs
 from .copies import Bools, Copies, in_runs, taken
 from .prepare import Prepared
 
@@ -174,8 +174,20 @@ def _require_eager(prepared: Prepared, ops: Ints, devices: Ints) -> None:
         f'"{cluster.devices[device].name}" replays its step as one graph (host.mode "graph")'
         for op, device in zip(ops.tolist(), devices.tolist(), strict=True)
     ]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
+
+
+def ahead_of(launches: Ints, ahead: int) -> tuple[Ints, Ints]:
+    """Pairs (row before, row after) of a thread that launches so many kernels by row: a dispatch
+    waits for the latest row such that from there through itself more than ``ahead`` are launched.
+    """
+    # As Python's integers where sums could overflow; a host far ahead never waits.
+    if float(launches.sum(dtype=np.float64)) >= 2**61:
+        launches = launches.astype(object)
+    until, number = np.cumsum(launches), np.arange(len(launches))
+    before = np.minimum(np.searchsorted(until - launches, until - ahead) - 1, number - 1)
+    waits = before >= 0
+    return before[waits], number[waits]
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,8 +266,8 @@ class _Writer:
             name=self._names(tasks.name),
             kind=_kinds(tasks.kind, count),
             flow=np.concatenate((tasks.flow, none > 0)),
-            resources=_appended(tasks.resources, Rows(np.arange(count + 1), held)),
-            links=_appended(tasks.links, _empty(count)),
+            resources=stacked(tasks.resources, Rows(np.arange(count + 1), held)),
+            links=stacked(tasks.links, Rows.of_pairs(none[:0], none[:0], count)),
             successors=with_pairs([tasks.successors], before, after, len(tasks) + count),
             **columns,
         )
@@ -294,19 +306,9 @@ class _Writer:
         return before, after
 
     def _ahead(self, entries: Ints, ahead: int) -> tuple[Ints, Ints]:
-        """On one device a dispatch waits for the latest earlier op such that from there through
-        itself more than ``ahead`` kernels are launched.
-        """
-        launches = np.tile(self.entries.launches[entries], self.steps)
-        # As Python's integers where sums could overflow; a host far ahead never waits.
-        if float(launches.sum(dtype=np.float64)) >= 2**61:
-            launches = launches.astype(object)
-        until = np.cumsum(launches)
-        before = np.searchsorted(until - launches, until - ahead, "left") - 1
-        number = np.arange(len(launches))
-        before = np.minimum(before, number - 1)
-        waits = before >= 0
-        return self._after_ends(entries, before[waits], self._in_steps(entries)[waits])
+        """On one device a dispatch waits for the end of what is too far behind (``ahead_of``)."""
+        before, after = ahead_of(np.tile(self.entries.launches[entries], self.steps), ahead)
+        return self._after_ends(entries, before, self._in_steps(entries)[after])
 
     def _blocked(self, entries: Ints) -> tuple[Ints, Ints]:
         """On one thread the next dispatch waits for the end of an op that blocks."""
@@ -335,14 +337,3 @@ def _kinds(kind: Sequence[str], count: int) -> Sequence[str]:
         return (*kind, *[DISPATCH] * count)
     codes = np.append(kind.codes, np.full(count, len(kind.labels), np.uint8))
     return Coded(codes, (*kind.labels, DISPATCH))
-
-
-def _appended(lists: Rows, more: Rows) -> Rows:
-    return Rows(
-        np.concatenate((lists.ptr, more.ptr[1:] + lists.ptr[-1])),
-        np.concatenate((lists.ids, more.ids)),
-    )
-
-
-def _empty(count: int) -> Rows:
-    return Rows(np.zeros(count + 1, np.int64), np.zeros(0, np.int64))

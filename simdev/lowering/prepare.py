@@ -348,6 +348,14 @@ class Prepared:
         return segments
 
 
+def device_problems(cluster: Cluster, where: str, name: str) -> Iterator[str]:
+    """Why nothing can run on the device of this name, behind the place that names it."""
+    if name not in cluster.index:
+        yield f'{where}: no device named "{name}"'
+    elif not cluster.devices[cluster.index[name]].runs_ops:
+        yield f'{where}: "{name}" is a switch'
+
+
 # What PyTorch holds on a GPU beside the tensors of a step. Scratch memory of operators is what the
 # rows of a profile tell (``ws``), or in proportion what they tell of another batch. An update makes
 # temporaries, and all updates run behind the backward while every gradient is there (they go when

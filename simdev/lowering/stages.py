@@ -27,7 +27,7 @@ from .build import build
 from .collective import is_collective
 from .copies import Bools, Copies, copied, in_order
 from .pipeline import schedule_of
-from .prepare import Prepared
+from .prepare import Prepared, device_problems
 from .steps import LoweredStep, following
 from .turns import in_given_turns
 
@@ -245,7 +245,7 @@ def _updates(graph: Graph, order: Sequence[int], stages: list[int]) -> None:
         stages[i] = max(stage, 0)
 
 
-__all__ = ["even_cut", "staged", "stages_of"]
+# The pass that lowers a pipeline.
 
 
 def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
@@ -320,14 +320,12 @@ def _ranks(cluster: Cluster, schedule: Schedule, names: Sequence[str]) -> list[i
                 "workers"
             )
         return list(cluster.workers[: schedule.ranks])
-    problems = []
+    problems: list[str] = []
     for rank, name in enumerate(names):
-        if name not in cluster.index:
-            problems.append(f'ranks[{rank}]: no device named "{name}"')
-        elif not cluster.devices[cluster.index[name]].runs_ops:
-            problems.append(f'ranks[{rank}]: "{name}" is a switch')
-        elif name in names[:rank]:
-            problems.append(f'ranks[{rank}]: "{name}" is rank {names.index(name)} already')
+        wrong = list(device_problems(cluster, f"ranks[{rank}]", name))
+        if not wrong and name in names[:rank]:
+            wrong = [f'ranks[{rank}]: "{name}" is rank {names.index(name)} already']
+        problems += wrong
     refuse(problems)
     return [cluster.index[name] for name in names]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...costs import CostModel
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
 from ...nouns.cluster import Cluster
 from ...nouns.graph import Graph
 from ...nouns.strategy import Order, Origin, Strategy
@@ -91,8 +91,7 @@ def _require_tensors(graph: Graph, strategy: Strategy) -> None:
                 f'tensors["{name}"]: op "{op.name}" reads nothing and is stored where it is read; '
                 "configure it under partition instead"
             )
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
 
 def sharded_order(order: Order, graph: Graph, sharded: Partitioned) -> Order:

@@ -342,15 +342,13 @@ def made_part(op: Reading, output: int, region: Region) -> Part:
     """The smallest shard that makes a region of an output: along dimensions that one axis indexes,
     their part.
     """
-    dims = op.semantics.makes[output] if op.semantics else ()
-    return part(op, _box(op.semantics, dims, region) if op.semantics else ())
+    return part(op, _box(op.semantics, op.semantics.makes[output], region) if op.semantics else ())
 
 
 @lru_cache(_CACHED)
 def updated_part(op: Reading, operand: int, region: Region) -> Part:
     """The shard that touches a region of an operand that is updated in place."""
-    dims = op.semantics.reads[operand] if op.semantics else ()
-    return part(op, _box(op.semantics, dims, region) if op.semantics else ())
+    return part(op, _box(op.semantics, op.semantics.reads[operand], region) if op.semantics else ())
 
 
 def _box(

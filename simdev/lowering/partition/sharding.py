@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
 from ...nouns.graph import Tensor
 from ...nouns.semantics import Region, is_linear, statistics_of, traits_of
 from ...nouns.structure import TensorOf
@@ -410,8 +410,7 @@ def sharding_of(problem: SplitProblem) -> Sharding:
         sharding.parts[i] = parts
         sharding.sum_up(i)
         sharding.lay(i)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     for i, copies in Demand(problem, sharding.parts).run().items():
         sharding.parts[i] = copies
         sharding.lay_copies(i)

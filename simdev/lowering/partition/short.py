@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import prod
 
 from ...costs import CostModel
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
 from ...nouns.cluster import Cluster
 from ...nouns.graph import Graph
 from ...nouns.semantics import Split, op_class, output_axes, traits_of
@@ -47,8 +47,7 @@ def short_form(
     first = {device: i for i, device in reversed(list(enumerate(devices)))}
     repeated = (device for i, device in enumerate(devices) if first[device] < i)
     problems += [f'devices: "{device}" is listed twice' for device in repeated]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     if len(devices) == 1:
         return Strategy({"*": devices[0]})
     form = _ShortForm(graph, cluster, costs, devices)

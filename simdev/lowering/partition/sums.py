@@ -21,7 +21,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
 from ...nouns.graph import Tensor
 from ...nouns.semantics import Region, adder_of, extents, parts_of, volume
 from ...nouns.strategy.sync import BUCKET, FIRST_BUCKET, gathered
@@ -368,5 +368,4 @@ def _require_degrees(where: str, shape: tuple[int, ...] | None, degrees: Mapping
             problems.append(
                 f"{where} dimension {dimension}: degree {degree} does not divide {shape[dimension]}"
             )
-    if problems:
-        raise InputError(problems)
+    refuse(problems)

@@ -37,7 +37,7 @@ from ...nouns.strategy.placement import resolve_partition
 from ...nouns.taskgraph import Ints
 from ..collective import Communicators, Ring, is_collective, rings
 from ..partition import expanded
-from ..partition.emit import Shares
+from ..partition.emit import SIZES, Shares
 from ..partition.geometry import Part, part
 from ..partition.layout import inside, part_of
 from ..partition.problem import Placed, SplitProblem
@@ -94,22 +94,24 @@ class SharedFabric(Fabric):
 class GroupCommunicators(Communicators):
     """Collectives among those that stand for ``everyone`` (device indices of the whole cluster)."""
 
+    fabric: SharedFabric
+
     def __init__(
         self, cluster: Cluster, whole: Communicators, everyone: Sequence[int], fabric: SharedFabric
     ) -> None:
         # Not as those of a cluster by itself: nothing is costed on the one that is simulated.
         self.cluster, self.choice, self.fabric = cluster, whole.choice, fabric
-        self.whole, self.everyone, self.shared = whole, tuple(everyone), fabric
+        self.whole, self.everyone = whole, tuple(everyone)
 
     def choosing(self, choice: Collectives) -> Communicators:
         """These, as another strategy chooses them."""
         whole = self.whole.choosing(choice)
-        return GroupCommunicators(self.cluster, whole, self.everyone, self.shared)
+        return GroupCommunicators(self.cluster, whole, self.everyone, self.fabric)
 
     def costed(self, call: CollectiveCall, cost: str) -> Ring:
         """A collective among those simulated: what the full group does, as they see it."""
         ring = self.whole.costed(replace(call, ranks=self.everyone), cost)
-        held = self.shared.held(ring.resources) if ring.resources else ()
+        held = self.fabric.held(ring.resources) if ring.resources else ()
         return replace(ring, ranks=call.ranks, resources=held)
 
 
@@ -120,7 +122,6 @@ class GroupCommunicators(Communicators):
 # there holds between; an axis whose parts read nothing but their part is followed before any
 # other.
 
-SIZES = ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes")
 Fields = Mapping[str, Any]
 
 
@@ -215,7 +216,7 @@ class Reduction:
             return op
         fields = self.fields(i, 0, self.kept)
         single = self.fields(i, 0)
-        sizes = {name: self.kept * single[name] for name in SIZES}
+        sizes = {name: self.kept * single[name] for name in (*SIZES, "workspace_bytes")}
         return replace(op, outputs=tuple(self.outputs(i, self.kept)), **(fields | sizes))
 
     def reduced(self) -> Graph:

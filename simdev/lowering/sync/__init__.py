@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...ground.errors import InputError
+from ...ground.errors import refuse
 from ...nouns.graph import Graph
 from ...nouns.strategy import Sync
 from ...nouns.structure import TensorOf, updated
@@ -142,8 +142,7 @@ def _require_possible(
                     f'"{weight.name}": inputs[{j}]: "{prepared.graph.ops[op].name}:{output}" lies '
                     f"on {names[home]}, rank {j} is {names[rank]}"
                 )
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
 
 def _by_priority(task_graph: TaskGraph) -> TaskGraph:
@@ -162,8 +161,7 @@ def _by_priority(task_graph: TaskGraph) -> TaskGraph:
         for queue in task_graph.resources
         if queue.policy == "fixed" and queue.name not in devices
     ]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return replace(task_graph, resources=resources)
 
 

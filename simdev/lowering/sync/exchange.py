@@ -20,7 +20,7 @@ from ..collective import ALL_REDUCE
 from ..columns import NONE, Columns
 from ..prepare import Prepared
 from ..steps import Push
-from ..transfer import chunks_of
+from ..transfer import chunks_of, in_pieces
 from .parcels import Parcel
 from .weights import Weight
 
@@ -212,14 +212,12 @@ class MessageWriter:
             flow=bool(stage.links),
         )
 
-    def _segments(self, size: int, pieces: tuple[tuple[Stage, ...], ...]) -> list[int]:
+    def _segments(self, size: int, pieces: tuple[tuple[Stage, ...], ...]) -> tuple[int, ...]:
         """The sizes in bytes of the segments of a message, which is cut where it passes several
         queues, so that it can be in all of them at once.
         """
-        limit = self._segment
-        if max(map(len, pieces)) < 2 or size <= limit:
-            return [size]
-        return [limit] * (size // limit) + ([size % limit] if size % limit else [])
+        whole = max(map(len, pieces)) < 2 or size <= self._segment
+        return (size,) if whole else in_pieces(size, self._segment)
 
 
 ANY = 1  # priority of parcels where there is none: behind other transfers, as they come

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
-from ...ground.errors import InputError
+from ...ground.errors import refuse
 from ...nouns.cluster import Cluster
 from ...nouns.graph import Graph, Op, Tensor
 from ...nouns.strategy import Order, Origin, Strategy, Sync, resolve_placement
 from ...nouns.structure import TensorOf, readers_of, updated
 from ..collective import ALL_REDUCE, collective_problems, is_collective
+from ..prepare import device_problems
 
 ELEMENT = 4  # bytes of a parameter of unknown shape: float32, as in the papers' models
 
@@ -81,14 +82,7 @@ def server_devices(sync: Sync, cluster: Cluster) -> tuple[int, ...] | None:
     """The machines that serve, where the policy names them. Raises InputError."""
     if isinstance(sync.servers, str):
         return None
-    problems = []
-    for name in sync.servers:
-        if name not in cluster.index:
-            problems.append(f'sync.servers: no device named "{name}"')
-        elif not cluster.devices[cluster.index[name]].runs_ops:
-            problems.append(f'sync.servers: "{name}" is a switch')
-    if problems:
-        raise InputError(problems)
+    refuse(p for name in sync.servers for p in device_problems(cluster, "sync.servers", name))
     return tuple(cluster.index[name] for name in sync.servers)
 
 
@@ -111,8 +105,7 @@ def _reduced_gradients(
             wrong = [f"ops[{i}].{text}" for text in collective_problems(graph, cluster, i)]
             problems += wrong
             yield i, () if wrong else tuple(cluster.index[name] for name in op.attrs["ranks"])
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
 
 def _lone_gradients(
