@@ -101,11 +101,6 @@ class Copies:
     def _once_late(self) -> Bools:
         return self.late & ~self.again
 
-    def rows(self, tasks: Ints | slice, run: int) -> Ints:
-        """The rows of these tasks in a run, as ``by_run`` has them."""
-        rows: Ints = self.by_run[run, tasks]
-        return rows
-
     def all_rows(self, task: int) -> list[int]:
         """The rows of a task in every run, each once."""
         return list(dict.fromkeys(self.by_run[:, task].tolist()))
@@ -197,7 +192,7 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints, later: Ints | None) -> Tas
     if later is not None:
         for run in range(copies.count):
             here = np.flatnonzero(copies.there[run])
-            columns["priority"][copies.rows(here, run)] += run * later[here]
+            columns["priority"][copies.by_run[run, here]] += run * later[here]
     kind = Coded.of(tasks.kind)
     return Tasks(
         # Made when they are read: nobody reads the names of most of millions of tasks.
@@ -215,13 +210,13 @@ def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
     further ``edges``.
     """
     before, after = successors.owners(), successors.ids
-    rows = copies.rows(slice(None), 0)
+    rows = copies.by_run[0]
     befores, afters = [edges[:, 0], rows[before]], [edges[:, 1], rows[after]]
     # Edges between single tasks are the same in every run of a round, and copied with the first.
     moved = copies.again[before] | copies.again[after]
     late = ~moved & copies.late[before] & copies.late[after]
     for run in range(1, copies.count):
-        rows = copies.rows(slice(None), run)
+        rows = copies.by_run[run]
         copied = moved | late if copies.ends[run] else moved
         befores.append(rows[before[copied]])
         afters.append(rows[after[copied]])
@@ -248,7 +243,7 @@ def _buffers(
     owners, readers = list[Ints](), list[Ints]()
     filled = np.full(here.total, PERSISTENT)
     for run in range(copies.count):
-        rows, places = copies.rows(slice(None), run), here.rows(place, run)
+        rows, places = copies.by_run[run], here.by_run[run, place]
         owners.append(places[owner])
         readers.append(rows[reader])
         filled[places] = np.where(filler == PERSISTENT, PERSISTENT, rows[filler])

@@ -81,9 +81,7 @@ def ends_in_copies(
     """The last tasks of what runs as its messages, in every run."""
     rows: dict[int, tuple[int, ...]] = {}
     for task, last in ends.items():
-        every = np.array([task, *last], np.int64)
-        for run in range(copies.count):
-            first, *rest = copies.rows(every, run).tolist()
+        for first, *rest in copies.by_run[:, [task, *last]].tolist():
             rows[first] = tuple(rest)
     return rows
 

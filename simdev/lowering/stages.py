@@ -382,7 +382,7 @@ class _Actions:
         yield from (i for i in self._before[rank] if queue in held[i])
         for action in self.schedule.orders[rank]:
             ops = [i for i in self._ops[self.schedule.part(action)] if queue in held[i]]
-            yield from copies.rows(np.array(ops, np.int64), action.microbatch).tolist()
+            yield from copies.by_run[action.microbatch, ops].tolist()
         yield from (i for i in self._after[rank] if queue in held[i])
 
 
@@ -492,7 +492,7 @@ def accumulated(step: LoweredStep, ops: int, once: Collection[int], count: int) 
     across = tuple(
         (before, after) for first, after in step.across for before in copies.all_rows(first)
     )
-    row = copies.rows(slice(None), 0).tolist()
+    row = copies.by_run[0].tolist()
     return replace(
         step,
         task_graph=copied(task_graph, copies, copies.joins(step.across), sequences),

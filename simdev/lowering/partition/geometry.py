@@ -37,6 +37,7 @@ from ...nouns.semantics import (
     splits,
     stored_region,
 )
+from ...nouns.semantics.work import layouts
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape | None, ...]
@@ -154,13 +155,14 @@ def with_batch(op: Reading, semantics: Semantics, views: tuple[BatchView | None,
 
 def _strides(given: object, count: int) -> Strides:
     """The attribute "strides" of an op, operand by operand; None where it tells no layout."""
-    if not isinstance(given, list | tuple) or len(given) != count:
+    told = layouts(given) or ()
+    if len(told) != count:
         return (None,) * count
     return tuple(
-        tuple(strides)
-        if isinstance(strides, list | tuple) and all(isinstance(step, int) for step in strides)
-        else None
-        for strides in given
+        None
+        if strides is None or not all(isinstance(step, int) for step in strides)
+        else (*strides,)
+        for strides in told
     )
 
 

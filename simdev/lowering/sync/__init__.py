@@ -23,17 +23,10 @@ from ..prepare import Prepared
 from ..steps import LoweredStep, following, last_ops
 from .credit import credited
 from .exchange import FIRST, Exchange
-from .parcels import parcels, require_few, rounds
-from .tictac import priorities, timing_aware_order, timing_independent_order
+from .parcels import parcels, priorities, require_few, rounds
 from .weights import Weight, server_devices, updates_behind
 
-__all__ = [
-    "FIRST",
-    "credited",
-    "synchronised",
-    "timing_aware_order",
-    "timing_independent_order",
-]
+__all__ = ["FIRST", "credited", "synchronised"]
 
 
 def synchronised(
