@@ -1,5 +1,11 @@
-"""From a strategy to the one intermediate form: passes that split, place, transfer, buffer and
-order.
+"""From a strategy to the one intermediate form, a task graph: passes that split, place, transfer,
+buffer and order, in the order of ``_lowered``.
+
+``execution`` lowers what it simulates, and the oracle what its kernels cannot say. A new pass is
+called in ``_lowered``; ``can_be_retimed`` (build.py), ``replicas_of`` (symmetry/quotient.py) and
+the oracle's ``_runs_once`` each list the strategies that they know, and have to refuse or know
+it. An order of queues is a case of ``apply_order``; with hosts it is one of ``turns.py``, too, and
+of the checker (``execution.check.hosts``).
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from .build import build, can_be_retimed, hangs_on_op_times, retimed, retimes_to
 from .partition import Partitioned, expanded, partition, short_form, without_short, written_out
 from .prepare import Prepared, device_problems
 from .sharing import refuse_slowing, slows, with_sharing
-from .splitting import Split, rows_of, split, split_gated
+from .splitting import rows_of, split, split_gated
 from .stages import accumulated, once_a_step, staged
 from .steps import LoweredStep, following, iterated, last_ops, most_rounds
 from .sync import credited, synchronised
@@ -202,7 +208,6 @@ __all__ = [
     "LoweredStep",
     "Partitioned",
     "Prepared",
-    "Split",
     "can_be_retimed",
     "capacities",
     "credited",
@@ -239,8 +244,8 @@ def lower(
 def lower_prepared(prepared: Prepared, strategy: Strategy) -> TaskGraph:
     """The task graph of a strategy, for a graph prepared once and lowered many times.
 
-    Of a synchronisation policy one step; its credit hangs on the schedule, so there is no task
-    graph of that alone. Raises InputError, MissingCostError.
+    Under a synchronisation policy this is one step. Its credit depends on the schedule, so there is
+    no task graph of a policy with a credit. Raises InputError, MissingCostError.
     """
     if isinstance(strategy.sync, Sync) and strategy.sync.credit is not None:
         raise InputError(

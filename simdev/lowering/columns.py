@@ -1,4 +1,9 @@
-"""The one builder of task graphs: tasks, queues and buffers as columns while a pass writes them."""
+"""The one builder of task graphs: tasks, queues and buffers as columns while a pass writes them.
+
+Every pass that adds tasks writes through it, but for large models (hybrid/expand.py), hosts
+(hosts.py) and copies (copies.py), which make millions of rows at once. A new column of
+``nouns.taskgraph.Tasks`` is an argument of ``Columns.task``, and these three have to fill it in.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The one way to repeat a task graph: some of its tasks several times, the others once.
 
-Steps that follow one another repeat all tasks, microbatches those of the forward and backward.
+Steps that follow one another (steps.py) repeat all tasks, microbatches (stages.py) those of the
+forward and backward. A new column of a task graph that names tasks has to be copied here, too.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class Copies:
 
     @cached_property
     def by_run(self) -> Ints:
-        """By run and task its row; of a task that does not run there, the row of the run of that
-        round in which it does.
+        """By run and task its row; where a task does not run, its row in another run of the same
+        round.
         """
         rows = (np.cumsum(self.there) - 1).reshape(self.there.shape)
         late, runs = np.flatnonzero(~self.again & self.late), np.arange(self.count)
@@ -226,7 +227,7 @@ def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
 def _buffers(
     buffers: Buffers, copies: Copies, turns: Turns | None
 ) -> tuple[Buffers, list[tuple[int, int]]]:
-    """The buffers, single ones first, and in what order tasks add to those that all runs share.
+    """The buffers, single ones first, and edges between tasks that add to one buffer in turn.
 
     A buffer is filled in each run where its filler runs, unless a task that runs once reads it.
     """

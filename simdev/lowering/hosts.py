@@ -2,8 +2,10 @@
 
 Every op on a hosted device gets a dispatch (execution contract, rule 9): a task that holds the
 host's thread and releases the op. Thread and device queues are fixed, both in one order. All of it
-are tasks, edges and fixed queues, so engines need no rule for it. The order is made in
-lowering/turns.py.
+are tasks, edges and fixed queues, so engines need no rule for it. ``iterated`` (steps.py) calls it
+last; the order is made in turns.py. A rule of hosts has other homes: the checker
+(``execution.check.hosts``), the oracle's kernels (``oracle.cluster``, ``oracle.splits.hosts``), and
+the threads of large models (hybrid/dispatch.py, which shares ``ahead_of``).
 """
 
 from __future__ import annotations
@@ -167,12 +169,11 @@ def _ends(task: Ints, ends: Mapping[int, tuple[int, ...]]) -> Rows:
 def _require_eager(prepared: Prepared, ops: Ints, devices: Ints) -> None:
     """No op blocks a host whose graph is one launch."""
     cluster, graph = prepared.cluster, prepared.graph
-    problems = [
+    refuse(
         f'ops[{op}].blocks_host: "{graph.ops[op].name}" makes its host wait, but '
         f'"{cluster.devices[device].name}" replays its step as one graph (host.mode "graph")'
         for op, device in zip(ops.tolist(), devices.tolist(), strict=True)
-    ]
-    refuse(problems)
+    )
 
 
 def ahead_of(launches: Ints, ahead: int) -> tuple[Ints, Ints]:

@@ -1,5 +1,9 @@
 """Where the times of a step come from: the rungs of the cost ladder that answered for its ops and
 for what its hosts spend on them.
+
+``execution.scenario`` asks for both, and reports print them
+(``report.measures.costs`` and ``hosts``). Large models count their rungs by themselves
+(``_sources`` in hybrid/__init__.py).
 """
 
 from __future__ import annotations

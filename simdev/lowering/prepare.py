@@ -2,7 +2,10 @@
 
 None of it is a noun: it remembers answers. Answers about the graph alone (``CostedGraph``), the
 cluster alone (its fabric) and collectives alone (``Communicators``) are kept apart, so that each
-can be shared where the others differ.
+can be shared where the others differ. Every pass, the oracle and the searches read it.
+
+The second half tells what PyTorch holds beside tensors. Its switches are those of
+``nouns.memory.MemoryModel``; large models count their own (hybrid/buffers.py).
 """
 
 from __future__ import annotations
@@ -156,8 +159,8 @@ class Prepared:
     ``graph`` holds the training state that ``memory`` asks for; ``collectives`` says how collective
     ops run unless they say it themselves. ``costed`` and ``communicators`` are shared
     with others where they are given. ``parts`` are the numbers by which parts of ops are called,
-    where they stand for more (none: they count from 0). Raises InputError where the training state
-    cannot be told.
+    where these represent more parts (none: they count from 0). Raises InputError where the training
+    state cannot be told.
     """
 
     def __init__(

@@ -1,8 +1,11 @@
-"""A pipeline over a graph: the graph is one microbatch, its forward ops are cut into stages.
+"""Pipelines over graphs of ops, and microbatches: the graph is one microbatch, and a step holds
+several.
 
-The result is an ordinary task graph: the ops of each microbatch, in the order that the schedule
-gives every rank. A tensor crosses between ranks as in any placement. Parameters are there before
-the first microbatch, updates come after the last of their rank.
+``staged`` cuts the forward ops into stages and gives the queue of every rank the order of its
+schedule. A tensor crosses between ranks as in any placement. Parameters are there before the first
+microbatch, updates come after the last of their rank. ``accumulated`` repeats the forward and
+backward of a step that has no pipeline. ``lower_step`` calls one of the two. Which ops run once a
+step is told by ``once_a_step`` for both; pipelines of large models are lowered by hybrid.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part, Schedule
 from ..nouns.semantics import is_linear, traits_of
-from ..nouns.strategy import Origin, Parallelism, named, resolve_placement
+from ..nouns.strategy import Origin, Parallelism, named
 from ..nouns.structure import Groups, components, mates, order_of, readers_of, updated
 from ..nouns.taskgraph import MAX_TASKS, Ints, Rows, TaskGraph
 from .build import build
@@ -262,7 +265,7 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
     lengths = np.maximum(prepared.duration[:, homes], 0)
     with prefixed("strategy.pipeline."):
         stage_of = stages_of(graph, pipeline.stages, lengths)
-    placement = _placement(prepared, [homes[stage] for stage in stage_of])
+    placement = _together(graph, [homes[stage] for stage in stage_of])
     built = build(prepared, placement)
     task_graph = built.task_graph
     once = once_a_step(graph, {})
@@ -330,18 +333,16 @@ def _ranks(cluster: Cluster, schedule: Schedule, names: Sequence[str]) -> list[i
     return [cluster.index[name] for name in names]
 
 
-def _placement(prepared: Prepared, devices: Sequence[int]) -> list[int]:
-    """The placement; groups on one device each. Raises InputError."""
-    cluster, graph = prepared.cluster, prepared.graph
+def _together(graph: Graph, devices: Sequence[int]) -> list[int]:
+    """The device of each op, with every group on one: that on which its first forward op runs, for
+    a group of a parameter and its ops runs where it computes first.
+    """
     together = list(devices)
     for members in graph.groups.values():
-        # A group of a parameter and its ops stands where it computes first.
         first = next((i for i in members if graph.ops[i].phase == "forward"), members[0])
         for i in members:
             together[i] = together[first]
-    homes = zip(graph.ops, together, strict=True)
-    names = {op.name: cluster.devices[device].name for op, device in homes}
-    return resolve_placement(graph, cluster, names)
+    return together
 
 
 class _Actions:

@@ -1,5 +1,10 @@
 """Steps that follow one another: what a step releases in the next one, and the task graph of
 several.
+
+``following`` has the rule for steps and microbatches (rule 10 of the execution contract), and every
+strategy over a graph of ops takes its edges from there. ``iterated`` repeats a step;
+``execution.period`` asks it for more steps until they repeat. Policies add edges of their own
+averages (sync/__init__.py), and loaders drop some (``sent_once``).
 """
 
 from __future__ import annotations

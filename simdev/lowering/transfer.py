@@ -1,4 +1,11 @@
-"""The transfers of a placement, and the tasks, queues and reserves of a cluster."""
+"""The transfers of a placement, and the tasks, queues and reserves of a cluster.
+
+``build`` writes them, and ``pipeline_task_graph`` writes messages over the same routes. A way to
+transfer (``Cluster.transfer``) is a case of ``transfers`` here and of the oracle's kernels
+(``oracle.placements.step``, ``oracle.splits.fan``), which share ``destinations`` alone. What a
+route holds and how long it takes is told by ``nouns.fabric``; policies send messages of their own
+over it (sync/exchange.py).
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ A layer's turn is many launches, so its first kernels run while the others are s
 begins when its dispatch begins, and what follows it waits for both. That is what n ops of device
 time d / n and host time h / n come to for many n: the longer of d and h. A thread runs ahead of its
 device, but waits for what another rank sends (Megatron-LM synchronises there) and before the
-update, for which it reads the norm of the gradients.
+update, for which it reads the norm of the gradients. ``lower_hybrid`` calls it last. Hosts of
+graphs of ops are in ``lowering.hosts``, which has the limit of launches (``ahead_of``) for both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """How long the tasks of a large model's step take: layers by the ladder, collectives by model.
 
 Groups that look alike (like places in like nodes, with the same neighbours at work) take equally
-long: the model of collectives works out one of them.
+long: the model of collectives works out one of them. Templates ask ``Durations`` for the number of
+a duration, and ``expand`` reads the columns; plans ask for lower bounds (``search.plan.pieces``).
+Loads of kernels are told by ``nouns.models.large.work``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """From drafts to the ops of the sharded graph: inputs, attributes, times and memory of every
 part.
+
+``partition`` calls it last. ``Shares`` also serves ``oracle.splits`` and the symmetry of replicas.
+A new field of ``nouns.graph.Op`` that parts share out belongs into ``Shares.fields``.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from ...costs import CostModel
-from ...ground.errors import InputError, refuse
+from ...ground.errors import InputError, collecting, refuse
 from ...nouns.graph import Op
 from ...nouns.semantics import operand_shapes, sliced_strides, traits_of
 from ...nouns.semantics.work import layouts
@@ -32,14 +35,12 @@ def emitted(sharding: Sharding, costs: CostModel) -> list[ShardDraft]:
     """
     problems: list[str] = []
     for i in range(len(sharding.graph.ops)):
-        try:
+        with collecting(problems):
             shares = Shares(sharding, i, costs)
             for draft, placed in zip(sharding.drafts[i], sharding.parts[i], strict=True):
                 _connect(sharding, i, draft, placed)
                 draft.fields = shares.fields(placed)
                 sharding.written.append(draft)
-        except InputError as error:
-            problems += error.problems
         for draft in sharding.stored.get(i, ()):
             sharding.write(draft)
     refuse(problems)

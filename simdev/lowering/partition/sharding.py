@@ -1,5 +1,9 @@
 """How a strategy splits every op: who runs what, how every tensor lies, and what a reader is
 handed.
+
+``sharding_of`` applies the rules to all ops for ``partition``, short forms and the symmetry of
+replicas. ``oracle.splits.program`` runs the same ``Sharding`` op by op and logs its changes; what a
+reader is handed (``read``) its kernels tell once more (``oracle.splits.pieces``).
 """
 
 from __future__ import annotations

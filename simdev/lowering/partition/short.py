@@ -1,8 +1,10 @@
 """Short forms of strategies, for the graph of any training step, and strategies written out.
 
-``SHORT_MEANINGS`` tells them. ``owt`` is of Krizhevsky (arXiv 1404.5997): weights that are split
-need no synchronisation; ``expert`` of Wu et al. (GNMT, 2016), as FlexFlow has it (MLSys 2019,
-section 8.2). A backward op runs where its forward op does.
+``SHORT_MEANINGS`` (``nouns.strategy``) tells them. ``owt`` is of Krizhevsky (arXiv 1404.5997):
+weights that are split need no synchronisation; ``expert`` of Wu et al. (GNMT, 2016), as FlexFlow
+has it (MLSys 2019, section 8.2). A backward op runs where its forward op does. ``partition``, the
+oracle's sessions and FlexFlow's search call it. A new short form is a row of ``SHORT_MEANINGS``
+and a case of ``short_form``.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ from .problem import SplitProblem
 class ShardWriter:
     """Drafts and layouts of one problem.
 
-    ``drafts`` are those of each op's parts, ``stored`` those in which its outputs are stored
-    otherwise than they are made; ``buckets`` are where the sums of gradients lie that are reduced
-    together (None: not asked for yet). ``written`` is the sharded graph so far.
+    ``drafts`` are by op the drafts of its parts; ``stored`` are by op the drafts that store its
+    outputs otherwise than they are made. ``buckets`` tell where the sums of gradients lie that are
+    reduced together (None: not asked for yet). ``written`` is the sharded graph so far.
     """
 
     def __init__(self, problem: SplitProblem) -> None:
@@ -169,7 +169,8 @@ def _in_chunks(writer: ShardWriter, tensor: TensorOf, grid: Grid, cut: int | Non
 def _cut(grid: Grid, wanted: int | None) -> tuple[int | None, int]:
     """The dimension along which chunks are cut, and into how many.
 
-    The one that is wanted, else the first, of those that cut evenly; else the longest.
+    Of dimensions that can be cut evenly this is the one that is wanted, else the first; where none
+    can, the longest.
     """
     longest: tuple[int, int | None] = (1, None)
     for dimension, intervals in sorted(enumerate(grid.dims), key=lambda item: item[0] != wanted):
