@@ -30,7 +30,7 @@ def short_form(
     name: str,
     graph: Graph,
     cluster: Cluster,
-    costs: CostModel = CostModel(),
+    costs: CostModel,
     devices: Sequence[str] = (),
 ) -> Strategy:
     """The strategy that a short form means on these devices (none: the cluster's workers).
@@ -257,7 +257,8 @@ class _ShortForm:
             if traits_of(op.kind).leaf or op.phase == "update" or i in problem.on_demand:
                 continue
             splits = {split.axis: split for split in self._splits(i)}
-            axis, count = self._weight_axis(i, cut, of_gradient, splits), most
+            touched, count = self._touched_axes(i, cut, of_gradient), most
+            axis = next((a for names in touched for a in sorted(names) if a in splits), None)
             if axis is not None:
                 count = _most_parts(splits[axis].size, most)
             elif traits_of(op.kind).whole_samples:
@@ -300,23 +301,12 @@ class _ShortForm:
         op = self.problem.readings[i]
         return op.semantics is not None and op.semantics.inputs[operand] == op.stored[operand]
 
-    def _weight_axis(
-        self,
-        i: int,
-        cut: Mapping[TensorOf, int],
-        of_gradient: Mapping[TensorOf, TensorOf],
-        splits: Mapping[str, Split],
-    ) -> str | None:
-        """The axis of an op along which it touches only its part of a weight that is cut, or makes
-        it of its gradient.
-        """
-        touched = self._touched_axes(i, cut, of_gradient)
-        return next((name for names in touched for name in sorted(names) if name in splits), None)
-
     def _touched_axes(
         self, i: int, cut: Mapping[TensorOf, int], of_gradient: Mapping[TensorOf, TensorOf]
     ) -> Iterator[frozenset[str]]:
-        """The axes that index the cut dimension of each weight or gradient that an op touches."""
+        """The axes that index the cut dimension of each weight or gradient that an op touches:
+        along these it touches its part of the weight alone.
+        """
         op = self.problem.readings[i]
         if op.semantics is None:
             return

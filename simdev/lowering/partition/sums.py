@@ -22,6 +22,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ...ground.errors import InputError, refuse
+from ...ground.units import is_count
 from ...nouns.graph import Tensor
 from ...nouns.semantics import Region, adder_of, extents, parts_of, volume
 from ...nouns.strategy.sync import BUCKET, FIRST_BUCKET, gathered
@@ -317,7 +318,7 @@ def stored_grid(writer: ShardWriter, tensor: TensorOf, degrees: Mapping[int, int
     made, shape = writer.layouts[tensor], writer.tensor(tensor).shape
     assert isinstance(made, Grid)
     name = writer.graph.ops[tensor[0]].name
-    _require_degrees(f'tensors["{name}:{tensor[1]}"]: op "{name}":', shape, degrees)
+    refuse(_degree_problems(f'tensors["{name}:{tensor[1]}"]: op "{name}":', shape, degrees))
     dims = tuple(parts_of(extent, degrees.get(d, 1)) for d, extent in enumerate(shape or ()))
     devices = list(dict.fromkeys(draft.device for draft in writer.drafts[tensor[0]]))
     count = prod(map(len, dims))
@@ -354,19 +355,13 @@ def _stored_part(
     return copy
 
 
-def _require_degrees(where: str, shape: tuple[int, ...] | None, degrees: Mapping[int, int]) -> None:
-    """Raise InputError for dimensions that are not there and degrees that do not divide."""
-    problems = []
+def _degree_problems(
+    where: str, shape: tuple[int, ...] | None, degrees: Mapping[int, int]
+) -> Iterator[str]:
+    """Dimensions that are not there, and degrees that do not divide."""
     for dimension, degree in degrees.items():
         if shape is None or not 0 <= dimension < len(shape):
-            problems.append(f"{where} the tensor has no dimension {dimension}")
-        elif (
-            isinstance(degree, bool)
-            or not isinstance(degree, int)
-            or degree < 1
-            or shape[dimension] % degree
-        ):
-            problems.append(
-                f"{where} dimension {dimension}: degree {degree} does not divide {shape[dimension]}"
-            )
-    refuse(problems)
+            yield f"{where} the tensor has no dimension {dimension}"
+        elif not is_count(degree) or not degree or shape[dimension] % degree:
+            extent = shape[dimension]
+            yield f"{where} dimension {dimension}: degree {degree} does not divide {extent}"
