@@ -69,7 +69,8 @@ def test_a_round_is_its_steps_and_one_reduction(workers: int, every: int, overla
     size = 8 * 12 * workers
     layers, cluster = [Layer(3, 2, size // 4)], machines(workers)
     ring = Fraction(2 * (workers - 1) * size, workers * 8)
-    scenario = updating(scenario_of(layers, cluster, local_sgd(every, overlap=overlap)), 4)
+    sync = local_sgd(every, overlap=overlap, bucket=size)
+    scenario = updating(scenario_of(layers, cluster, sync), 4)
     trace, steady = agreed(scenario)
     assert steady.period_ps * every == (every * (3 + 2 + 4) + ring) * PS
     assert (steady.round, steady.cycle) == (every, every)
@@ -95,7 +96,7 @@ LAYERS = st.lists(st.builds(Layer, SECONDS, SECONDS, st.integers(1, 40)), min_si
 
 
 @settings(max_examples=40, deadline=None)
-@given(LAYERS, st.integers(2, 4), st.integers(2, 9), st.sampled_from([None, 9, 64, 2**60]))
+@given(LAYERS, st.integers(2, 4), st.integers(2, 9), st.sampled_from([None, 9, 64, 2**59]))
 def test_rounds_of_any_length(
     layers: list[Layer], workers: int, every: int, bucket: int | None
 ) -> None:
@@ -280,6 +281,7 @@ def test_the_mean_of_rounds_that_do_not_repeat_is_one_of_whole_rounds() -> None:
 def test_a_worker_alone_has_no_rounds() -> None:
     report = run(scenario_of([Layer(1, 1, 8)], machines(1), local_sgd(4)))
     assert "No gradient is synchronised" in str(report)
+    assert "averaged" not in str(report)
     assert report.steady is not None
     assert (report.steady.round, report.step_ps) == (1, 2 * PS)
 
@@ -385,6 +387,13 @@ def test_policies_that_average_no_parameters(
 ) -> None:
     with pytest.raises(InputError, match=f"sync.every: {message}"):
         sync_policy(policy, every=4, **settings_of)
+
+
+def test_what_goes_at_once_overlaps_with_nothing() -> None:
+    with pytest.raises(InputError, match=r"sync\.overlap: all parameters go at once"):
+        sync_policy("local-sgd", overlap=True)
+    assert sync_policy("local-sgd", overlap=True, bucket="25 MB").overlap
+    assert sync_policy("bucketed", every=4).overlap
 
 
 def test_a_file_is_told_of_a_wrong_length(

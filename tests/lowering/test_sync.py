@@ -12,7 +12,7 @@ from simdev.execution.engine import simulate
 from simdev.execution.period import steady_state, step_time_ps
 from simdev.execution.scenario import execute
 from simdev.lowering import lower_step
-from simdev.lowering.sync import timing_aware_order, timing_independent_order
+from simdev.lowering.sync.parcels import timing_aware_order, timing_independent_order
 from simdev.nouns.models import build, parameter_count
 from simdev.nouns.models.layers import Layer
 from simdev.nouns.strategy import PRESETS, sync_policy

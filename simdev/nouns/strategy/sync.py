@@ -132,6 +132,9 @@ class Sync:
             yield f"every: must be a whole number of steps from 1 to {most}, got {written(every)}"
         if self.transport != "all-reduce":
             yield 'every: goes with the transport "all-reduce", which averages parameters'
+        if self.overlap is True and self.bucket == MAX_BYTES:
+            # A setting that changes nothing is a misunderstanding of whoever wrote it.
+            yield "overlap: all parameters go at once, after all updates; give a bucket, too"
         if self.priority in ("tic", "tac"):
             yield f'every: goes without the priority "{self.priority}", an order of gradients'
 

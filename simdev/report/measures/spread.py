@@ -317,19 +317,8 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
     sync, collectives = strategy.sync, strategy.collectives
     roles = {origin.role for origin in splitting.origins.values()} if splitting else set()
     if isinstance(sync, Sync):
-        parts = {
-            "buckets of {:,} bytes": sync.bucket,
-            "slices of {:,} parameters": sync.slice_parameters,
-            "an even piece a server from {:,} parameters": sync.even_parameters,
-        }
-        sizes = (part.format(size) for part, size in parts.items() if size is not None)
-        cut = next(sizes, "whole gradients")
-        if sync.every is None:
-            yield f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
-        else:
-            pieces = "all at once" if sync.bucket == MAX_BYTES else f"in {cut}"
-            after = "every step" if sync.every == 1 else f"each round of {sync.every} steps"
-            yield f"Parameters are averaged by {sync.policy} after {after}, {pieces}."
+        if outcome.synchronised != 0:
+            yield _of_policy(sync)
     elif roles & {"sync", "sum"}:
         # The first bucket is smaller, so that the first messages leave early (PyTorch's DDP).
         buckets = f", the first bucket of {FIRST_BUCKET:,} bytes, further ones of {BUCKET:,}"
@@ -348,6 +337,22 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
             f"Collectives rest on {basis} (algorithm {collectives.algorithm})"
             f"{slower if collectives.slowdown != 1 else ''}."
         )
+
+
+def _of_policy(sync: Sync) -> str:
+    """How a policy synchronises gradients, or averages parameters, in a sentence."""
+    parts = {
+        "buckets of {:,} bytes": sync.bucket,
+        "slices of {:,} parameters": sync.slice_parameters,
+        "an even piece a server from {:,} parameters": sync.even_parameters,
+    }
+    sizes = (part.format(size) for part, size in parts.items() if size is not None)
+    cut = next(sizes, "whole gradients")
+    if sync.every is None:
+        return f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
+    pieces = "all at once" if sync.bucket == MAX_BYTES else f"in {cut}"
+    after = "every step" if sync.every == 1 else f"each round of {sync.every} steps"
+    return f"Parameters are averaged by {sync.policy} after {after}, {pieces}."
 
 
 @dataclass(frozen=True)
