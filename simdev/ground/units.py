@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeGuard, get_args, get_type_hints
 
 from .frozen import FrozenDict
 
@@ -265,7 +265,7 @@ def transmission_ps(size: int, bandwidth: Fraction) -> int:
     return -(-size * PS_PER_SECOND * bandwidth.denominator // bandwidth.numerator)
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Whether the value is a whole number from 0 to 2^60 (and no bool)."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BYTES
 
@@ -279,6 +279,19 @@ def size_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is a whole number of bytes from 0 to 2^60."""
     if not is_count(value):
         yield f"{name}: must be a whole number of bytes from 0 to 2^60, got {value!r}"
+
+
+def range_problems(name: str, value: object, least: int, most: int) -> Iterator[str]:
+    """``name: reason`` unless the value is a whole number from ``least`` to ``most``."""
+    if not (is_count(value) and least <= value <= most):
+        wanted = f"must be a whole number from {least} to {most:,}"
+        yield f"{name}: {wanted}, got {written(value)}"
+
+
+def flag_problems(name: str, value: object) -> Iterator[str]:
+    """``name: reason`` unless the value is true or false."""
+    if not isinstance(value, bool):
+        yield f"{name}: must be true or false, got {written(value)}"
 
 
 def name_problems(name: str, value: object) -> Iterator[str]:

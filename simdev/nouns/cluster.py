@@ -315,6 +315,16 @@ class Cluster(Displayed):
         able = tuple(i for i, device in enumerate(self.devices) if device.runs_ops)
         return tuple(i for i in able if not self.devices[i].is_host) or able
 
+    def no_place(self, name: str) -> str:
+        """Why no op can be placed on the device of a name; "" where one can."""
+        if name not in self.index:
+            return f'no device named "{name}"'
+        return (
+            ""
+            if self.devices[self.index[name]].runs_ops
+            else f'"{name}" is a switch and runs no op'
+        )
+
     def host_of(self, index: int) -> Host | None:
         """The host that dispatches the ops of a device (by its position), None without any.
 

@@ -143,37 +143,28 @@ def resnet(
 def _bottleneck(x: Value, width: int, stride: int) -> Value:
     """1x1, 3x3 and 1x1 convolution beside a shortcut, a convolution where the shape changes."""
     out = EXPANSION * width
-    y = relu(_unit(x, width, 1, name="unit_1"))
+    y = relu(_normed(x, width, 1, name="unit_1"))
     # The paper has the stride in the first 1x1; the field moved it here, at equal parameters.
-    y = relu(_unit(y, width, 3, stride, 1, "unit_2"))
-    y = _unit(y, out, 1, name="unit_3")
-    shortcut = x
-    if stride > 1 or x.shape[1] != out:
-        shortcut = _unit(x, out, 1, stride, name="shortcut")
-    return relu(y + shortcut)
+    y = relu(_normed(y, width, 3, stride, 1, "unit_2"))
+    y = _normed(y, out, 1, name="unit_3")
+    is_other = stride > 1 or x.shape[1] != out
+    return relu(y + (_normed(x, out, 1, stride, name="shortcut") if is_other else x))
 
 
-def _unit(
-    x: Value,
-    channels: int,
-    kernel: Size,
-    stride: int = 1,
-    padding: Size = 0,
-    name: str = "conv",
-    is_active: bool = False,
+def _normed(
+    x: Value, channels: int, kernel: Size, stride: int = 1, padding: Size = 0, name: str = "conv"
 ) -> Value:
-    """Convolution and batch norm at the scope ``name``, and where it ``is_active`` ReLU."""
+    """Convolution and batch norm at the scope ``name``."""
     with x.step.scope(name):
-        y = batch_norm(conv2d(x, channels, kernel, stride, padding))
-        return relu(y) if is_active else y
+        return batch_norm(conv2d(x, channels, kernel, stride, padding))
 
 
-def _scores(x: Value, classes: int, drop: bool = True, is_active: bool = False) -> Value:
-    """Images (n, c, h, w), behind ReLU where it ``is_active``, to scores (n, classes) by the mean
-    of each channel.
+def _scores(x: Value, classes: int, drop: bool = True, active: bool = False) -> Value:
+    """Images (n, c, h, w), behind ReLU where ``active``, to scores (n, classes) by the mean of each
+    channel.
     """
     with x.step.scope("head"):
-        x = dropout(global_avg_pool(relu(x) if is_active else x), drop)
+        x = dropout(global_avg_pool(relu(x) if active else x), drop)
     return linear(flat(x), classes, "fc")
 
 
@@ -295,7 +286,9 @@ def _same(kernel: Size) -> Size:
 def _active(
     x: Value, channels: int, kernel: Size, stride: int = 1, padding: Size = 0, name: str = "conv"
 ) -> Value:
-    return _unit(x, channels, kernel, stride, padding, name, is_active=True)
+    """Convolution, batch norm and ReLU at the scope ``name``."""
+    with x.step.scope(name):
+        return relu(batch_norm(conv2d(x, channels, kernel, stride, padding)))
 
 
 def _with_auxiliary(scores: Value, beside: Value) -> Value:
@@ -373,7 +366,7 @@ def nasnet(
             frame = STRIDE[pairs], JOINED[pairs]
             states.append(_cell(states[-1], before, width, pairs, frame, first=name == "stem_0"))
         last = name
-    return prediction_loss(_scores(states[-1], classes, is_active=True))
+    return prediction_loss(_scores(states[-1], classes, active=True))
 
 
 def _frame(filters: int, repeats: int) -> list[tuple[str, int, tuple[Pair, ...]]]:
@@ -416,7 +409,7 @@ def enas_images(
         before = x
         with step.scope(f"pool_{i}"):
             x = avg_pool2d(y, 3, 2, 1) if i + 1 < cells else y
-    return prediction_loss(_scores(x, classes, is_active=True))
+    return prediction_loss(_scores(x, classes, active=True))
 
 
 def cell_of(text: str) -> tuple[Pair, ...]:

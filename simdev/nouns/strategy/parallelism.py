@@ -10,7 +10,16 @@ from fractions import Fraction
 
 from ...ground.errors import InputError, collecting, refuse
 from ...ground.frozen import freeze
-from ...ground.units import Bandwidth, Seconds, is_count, unlisted, unread, written
+from ...ground.units import (
+    Bandwidth,
+    Seconds,
+    flag_problems,
+    is_count,
+    range_problems,
+    unlisted,
+    unread,
+    written,
+)
 
 RECOMPUTES = ("none", "selective", "full")
 MODULES = (
@@ -135,12 +144,10 @@ class Parallelism:
             degrees = f"dp {self.dp}" if self.cp == 1 else f"dp x cp {self.replicas}"
             reason = "the experts are shared out over replicas"
             yield f"ep: {self.ep} does not divide {degrees}; {reason}"
-        yield from unlisted(self, context=CONTEXTS)
+        yield from unlisted(self, context=CONTEXTS, recompute=RECOMPUTES)
         for name in ("overlap", "flash", "sequence_parallel", "tensor_overlap", "scatter_gather"):
-            value = getattr(self, name)
-            if not (isinstance(value, bool) or (name == "flash" and value is None)):
-                yield f"{name}: must be true or false, got {written(value)}"
-        yield from unlisted(self, recompute=RECOMPUTES)
+            if name != "flash" or self.flash is not None:
+                yield from flag_problems(name, getattr(self, name))
         yield from self._module_problems()
         unknown = next((target for target in self.offload if target not in OFFLOADS), None)
         if unknown is not None:
@@ -200,10 +207,8 @@ class Parallelism:
 
     def _out_of_range(self, name: str, least: int, most: int) -> Iterator[str]:
         value = getattr(self, name)
-        may_miss = name in ("global_batch", "reduce_bytes") and value is None
-        if not may_miss and not (is_count(value) and least <= value <= most):
-            wanted = f"must be a whole number from {least} to {most:,}"
-            yield f"{name}: {wanted}, got {written(value)}"
+        if value is not None or name not in ("global_batch", "reduce_bytes"):
+            yield from range_problems(name, value, least, most)
 
     @property
     def degrees(self) -> dict[str, int]:

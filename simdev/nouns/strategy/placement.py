@@ -152,7 +152,8 @@ def placed(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list
 def _resolved(
     graph: Graph, cluster: Cluster, placement: Mapping[str, str], complete: bool
 ) -> list[int]:
-    problems = list(_entry_problems(cluster, placement))
+    reasons = ((key, cluster.no_place(name)) for key, name in placement.items())
+    problems = [f'placement["{key}"]: {reason}' for key, reason in reasons if reason]
     entries = named(graph, placement)
     # Ahead of the ops without a device: a misspelt entry is why there are any.
     problems += [
@@ -175,14 +176,6 @@ def _resolved(
     problems = problems or list(_split_groups(graph, cluster, devices, entries.keys))
     refuse(problems)
     return devices
-
-
-def _entry_problems(cluster: Cluster, placement: Mapping[str, str]) -> Iterator[str]:
-    for key, name in placement.items():
-        if name not in cluster.index:
-            yield f'placement["{key}"]: no device named "{name}"'
-        elif not cluster.devices[cluster.index[name]].runs_ops:
-            yield f'placement["{key}"]: "{name}" is a switch and runs no op'
 
 
 def _near_module(graph: Graph, key: str) -> str:
@@ -412,8 +405,7 @@ class Resolver:
         if known is not None:
             return known
         cluster = self.cluster
-        problems = list(_device_problems(cluster, op, names))
-        refuse(problems)
+        refuse(_device_problems(cluster, op, names))
         devices = [cluster.index[name] for name in names] or list(cluster.workers[:parts])
         if not names and len(devices) < parts:
             raise InputError(
@@ -430,15 +422,10 @@ class Resolver:
 
 
 def _device_problems(cluster: Cluster, op: str, names: tuple[str, ...]) -> Iterator[str]:
-    before = set[str]()
     for i, name in enumerate(names):
-        if name not in cluster.index:
-            yield f'.devices[{i}]: op "{op}": no device named "{name}"'
-        elif not cluster.devices[cluster.index[name]].runs_ops:
-            yield f'.devices[{i}]: op "{op}": "{name}" is a switch and runs no op'
-        elif name in before:
-            yield f'.devices[{i}]: op "{op}": "{name}" is listed twice'
-        before.add(name)
+        reason = cluster.no_place(name)
+        if reason or name in names[:i]:
+            yield f'.devices[{i}]: op "{op}": ' + (reason or f'"{name}" is listed twice')
 
 
 ROLES = ("shard", "copy", "stored", "sum", "sync")

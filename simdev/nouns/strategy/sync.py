@@ -22,6 +22,7 @@ from ...ground.units import (
     Bandwidth,
     Bytes,
     Seconds,
+    flag_problems,
     is_count,
     unlisted,
     unread,
@@ -121,9 +122,7 @@ class Sync:
         cuts = [name for name in _CUTS if getattr(self, name) is not None]
         if len(cuts) > 1:
             yield f"{cuts[1]}: goes without {cuts[0]}: gradients are cut or gathered in one way"
-        overlap: object = self.overlap
-        if not isinstance(overlap, bool):
-            yield f"overlap: must be true or false, got {overlap!r}"
+        yield from flag_problems("overlap", self.overlap)
         yield from self._server_problems()
 
     def _every_problems(self, every: int) -> Iterator[str]:

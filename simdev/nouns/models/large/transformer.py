@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 
 from ....ground.errors import refuse
 from ....ground.frozen import FrozenDict
-from ....ground.units import Number, is_count, name_problems, parse_time, written
+from ....ground.units import (
+    Number,
+    flag_problems,
+    is_count,
+    name_problems,
+    parse_time,
+    range_problems,
+    unlisted,
+    written,
+)
 from ...graph import PHASES
 
 NORMS = ("layer", "rms")
@@ -128,15 +137,11 @@ class Transformer:
             # Of what may be left out 0 says so; heads of keys and values were filled in.
             least = int(field.default is MISSING or name == "kv_heads")
             most = MOST_LAYERS if name == "layers" else MOST
-            if field.type == "int" and not (is_count(value) and least <= value <= most):
-                wanted = f"must be a whole number from {least} to {most:,}"
-                yield f"{name}: {wanted}, got {written(value)}"
-            if field.type == "bool" and not isinstance(value, bool):
-                yield f"{name}: must be true or false, got {written(value)}"
-        if self.norm not in NORMS:
-            yield f'norm: must be one of {", ".join(NORMS)}, got "{self.norm}"'
-        if self.precision not in PRECISIONS:
-            yield f'precision: must be one of {", ".join(PRECISIONS)}, got "{self.precision}"'
+            if field.type == "int":
+                yield from range_problems(name, value, least, most)
+            if field.type == "bool":
+                yield from flag_problems(name, value)
+        yield from unlisted(self, norm=NORMS, precision=PRECISIONS)
         is_number = isinstance(self.skew, Real) and not isinstance(self.skew, bool)
         if not (is_number and 1 <= self.skew <= MOST):
             yield f"skew: must be a number from 1 to {MOST:,}, got {written(self.skew)}"

@@ -315,48 +315,38 @@ def _by_group(call: Call) -> _Layout:
     )
 
 
-def _norm_forward(
-    layout_of: Callable[[Call], _Layout], operations: int, evaluated: int | None = None
+def _norm(
+    layout_of: Callable[[Call], _Layout],
+    operations: int,
+    evaluated: int | None = None,
+    statistics: int | None = None,
 ) -> Describer:
-    """Describer of y and the statistics; ``evaluated``: operations where it is not trained."""
+    """Describer of y and its statistics, from x and the parameters; with ``statistics``, of dx and
+    the gradients of the parameters, from dy, x, so many statistics, the parameters. ``evaluated``:
+    operations where it is not trained.
+    """
 
     def describe(call: Call) -> Description:
-        layout = layout_of(call)
+        layout, is_back = layout_of(call), statistics is not None
+        data = 2 if is_back else 1
+        first = data + (statistics or 0)
         trained = evaluated is None or call.attrs.get("training")
-        statistics = (Output(layout.statistic(shape), layout.reduced) for shape in call.outputs[1:])
+        indexed, over = layout.statistic, layout.reduced
+        if is_back:
+            indexed, over = layout.parameter, layout.rows
         return Description(
-            outputs=(Output(layout.index), *statistics),
-            inputs=(
-                Access(layout.index),
-                *(Access(layout.parameter(shape)) for shape in call.inputs[1:]),
+            outputs=(
+                Output(layout.index),
+                *(Output(indexed(shape), over) for shape in call.outputs[1:]),
             ),
-            flops=(per(operations if trained else evaluated or 0, *layout.points),),
-            parameters=tuple(range(1, len(call.inputs))),
-            local=layout.local,
-        )
-
-    return describe
-
-
-def _norm_backward(
-    layout_of: Callable[[Call], _Layout], operations: int, statistics: int = 0
-) -> Describer:
-    """Describer of dx and the gradients of the parameters, from dy, x, statistics, parameters."""
-
-    def describe(call: Call) -> Description:
-        layout, first = layout_of(call), 2 + statistics
-        gradients = (Output(layout.parameter(shape), layout.rows) for shape in call.outputs[1:])
-        return Description(
-            outputs=(Output(layout.index), *gradients),
             inputs=(
-                Access(layout.index),
-                Access(layout.index),
-                *(Access(layout.statistic(shape)) for shape in call.inputs[2:first]),
+                *[Access(layout.index)] * data,
+                *(Access(layout.statistic(shape)) for shape in call.inputs[data:first]),
                 *(Access(layout.parameter(shape)) for shape in call.inputs[first:]),
             ),
-            flops=(per(operations, *layout.points),),
+            flops=(per(operations if trained else evaluated or 0, *layout.points),),
             parameters=tuple(range(first, len(call.inputs))),
-            gradients=tuple(range(1, len(call.outputs))),
+            gradients=tuple(range(1, len(call.outputs))) if is_back else (),
             local=layout.local,
         )
 
@@ -365,7 +355,7 @@ def _norm_backward(
 
 register(
     "batch_norm",
-    _norm_forward(_by_channel, 8, evaluated=4),
+    _norm(_by_channel, 8, evaluated=4),
     "norm",
     "x[n, c, ..], weight[c], bias[c], running_mean[c], running_var[c]",
     "y[n, c, ..], mean[c], rstd[c]",
@@ -373,7 +363,7 @@ register(
 )
 register(
     "batch_norm_backward",
-    _norm_backward(_by_channel, 9),
+    _norm(_by_channel, 9, statistics=0),
     "norm",
     "dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]",
     "dx[n, c, ..], dweight[c], dbias[c]",
@@ -383,7 +373,7 @@ register(
 )
 register(
     "layer_norm",
-    _norm_forward(_by_row, 8),
+    _norm(_by_row, 8),
     "norm",
     "x, weight, bias (both of normalized_shape, or none)",
     "y, mean, rstd (one a row, normalised dimensions 1; or none)",
@@ -391,7 +381,7 @@ register(
 )
 register(
     "layer_norm_backward",
-    _norm_backward(_by_row, 13, statistics=2),
+    _norm(_by_row, 13, statistics=2),
     "norm",
     "dy, x, mean, rstd, weight, bias (the last two or none)",
     "dx, dweight, dbias",
@@ -401,7 +391,7 @@ register(
 for _name in ("rms_norm", "fused_rms_norm"):
     register(
         _name,
-        _norm_forward(_by_row, 5),
+        _norm(_by_row, 5),
         "norm",
         "x, weight or none",
         "y, rstd or none",
@@ -409,7 +399,7 @@ for _name in ("rms_norm", "fused_rms_norm"):
     )
     register(
         f"{_name}_backward",
-        _norm_backward(_by_row, 11, statistics=1),
+        _norm(_by_row, 11, statistics=1),
         "norm",
         "dy, x, rstd, weight or none",
         "dx, dweight",
@@ -417,7 +407,7 @@ for _name in ("rms_norm", "fused_rms_norm"):
     )
 register(
     "group_norm",
-    _norm_forward(_by_group, 8),
+    _norm(_by_group, 8),
     "norm",
     "x[n, c, ..], weight[c], bias[c]",
     "y[n, c, ..], mean[n, g], rstd[n, g]",
@@ -425,7 +415,7 @@ register(
 )
 register(
     "group_norm_backward",
-    _norm_backward(_by_group, 9, statistics=2),
+    _norm(_by_group, 9, statistics=2),
     "norm",
     "dy[n, c, ..], x[n, c, ..], mean[n, g], rstd[n, g], weight[c]",
     "dx[n, c, ..], dweight[c], dbias[c]",
