@@ -9,7 +9,7 @@ decimals as written: 0.1 means one tenth.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -202,11 +202,9 @@ def rate_text(rate: Fraction) -> str:
 
 
 def _text(value: Fraction, units: dict[str, int]) -> str:
-    unit = next(
-        (name for name, power in units.items() if value >= Fraction(10) ** power), list(units)[-1]
-    )
     # Zero is less than one of every unit; it is written in the first.
-    unit = next(iter(units)) if value == 0 else unit
+    fitting = (name for name, power in units.items() if not value or value >= Fraction(10) ** power)
+    unit = next(fitting, list(units)[-1])
     return f"{decimal_text(value / Fraction(10) ** units[unit])} {unit}"
 
 
@@ -298,6 +296,14 @@ def name_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is printable text of 1 to 256 characters."""
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME or not value.isprintable():
         yield f"{name}: must be 1 to {MAX_NAME} printable characters, got {str(value)[:40]!r}"
+
+
+def named_twice(field: str, names: Iterable[str]) -> Iterator[str]:
+    """``field[i].name: reason`` for each of the names that an earlier one is equal to."""
+    first: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if first.setdefault(name, i) != i:
+            yield f'{field}[{i}].name: "{name}" is already the name of {field}[{first[name]}]'
 
 
 def text_problems(name: str, value: object) -> Iterator[str]:

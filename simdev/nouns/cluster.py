@@ -23,6 +23,7 @@ from ..ground.units import (
     Slowdown,
     is_count,
     name_problems,
+    named_twice,
     unlisted,
     unread,
 )
@@ -237,17 +238,12 @@ class Cluster(Displayed):
     def _problems(self) -> Iterator[str]:
         if not self.devices:
             yield "devices: at least one is needed"
-        names: dict[str, int] = {}
         for i, device in enumerate(self.devices):
             yield from (f"devices[{i}].{problem}" for problem in device.problems())
-            if names.setdefault(device.name, i) != i:
-                yield (
-                    f'devices[{i}].name: "{device.name}" is already the name of '
-                    f"devices[{names[device.name]}]"
-                )
+        yield from named_twice("devices", (device.name for device in self.devices))
         taken: dict[tuple[str, str], int] = {}
         for i, link in enumerate(self.links):
-            yield from (f"links[{i}].{problem}" for problem in link.problems(names))
+            yield from (f"links[{i}].{problem}" for problem in link.problems(self.index))
             # Two simplex links may join a pair, one each way; other twins leave no route to choose.
             for pair in [link.ends] if link.duplex == "simplex" else [link.ends, link.ends[::-1]]:
                 if taken.setdefault(pair, i) != i:

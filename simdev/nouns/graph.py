@@ -29,6 +29,7 @@ from ..ground.units import (
     exact,
     is_count,
     name_problems,
+    named_twice,
     parse_bytes,
     parse_time,
     size_problems,
@@ -206,7 +207,7 @@ class Op:
     def _view_problem(self, index: int, view: Tensor) -> str:
         base, size = view.view_of, view.bytes
         # A view of a later output, or of a view, would make a chain to follow wherever one is read.
-        if not is_count(base) or base is None or base >= index:
+        if not is_count(base) or base >= index:
             return f"must be the number of an earlier output, got {base!r}"
         tensor = self.outputs[base]
         if tensor.view_of is not None:
@@ -292,12 +293,7 @@ class Graph(Displayed):
         problems = [
             f"ops[{i}].{problem}" for i, op in enumerate(self.ops) for problem in op.problems()
         ]
-        first: dict[str, int] = {}
-        for i, op in enumerate(self.ops):
-            if first.setdefault(op.name, i) != i:
-                problems.append(
-                    f'ops[{i}].name: "{op.name}" is already the name of ops[{first[op.name]}]'
-                )
+        problems.extend(named_twice("ops", (op.name for op in self.ops)))
         problems.extend(self._reference_problems())
         # References that lead nowhere have no edges that a cycle could go along.
         if not problems:

@@ -265,9 +265,7 @@ def dualpipe(ranks: int, microbatches: int) -> Schedule:
     split. Raises InputError unless the ranks are even and each copy has a microbatch a rank.
     """
     check_dualpipe("DualPipe", ranks, microbatches)
-    rows = [_Row(rank, ranks) for rank in range(ranks)]
-    for row in rows:
-        row.fill(microbatches // 2)
+    rows = [_Row(rank, ranks, microbatches // 2) for rank in range(ranks)]
     return Schedule(
         tuple(tuple(row.actions) for row in rows),
         "DualPipe",
@@ -284,9 +282,7 @@ def dualpipe_v(ranks: int, microbatches: int) -> Schedule:
     DualPipe's ranks does. Raises InputError unless there are two microbatches a rank.
     """
     check_dualpipe("DualPipeV", ranks, microbatches)
-    rows = [_Row(rank, 2 * ranks) for rank in range(ranks)]
-    for row in rows:
-        row.fill(microbatches)
+    rows = [_Row(rank, 2 * ranks, microbatches) for rank in range(ranks)]
     return Schedule(
         tuple(tuple(map(_folded, row.actions)) for row in rows),
         "DualPipeV",
@@ -313,13 +309,13 @@ def _folded(action: Action) -> Action:
 
 
 class _Row:
-    """The actions of a rank while they grow.
+    """The actions of a rank, for so many microbatches a direction.
 
     A *side* is a direction as the rank sees it: 0 comes in from the nearer end of the pipeline. The
     nth microbatch of copy d has the number 2 n + d.
     """
 
-    def __init__(self, rank: int, ranks: int) -> None:
+    def __init__(self, rank: int, ranks: int, microbatches: int) -> None:
         self.depth, self.half = min(rank, ranks - 1 - rank), ranks // 2
         copies = (0, 1) if rank < self.half else (1, 0)
         stages = rank, ranks - 1 - rank
@@ -328,9 +324,9 @@ class _Row:
         self.pending: deque[Action] = deque()
         self.actions: list[Action] = []
         self.overlaps: set[Action] = set()
+        self._fill(microbatches)
 
-    def fill(self, microbatches: int) -> None:
-        """All of the row, for so many microbatches a direction."""
+    def _fill(self, microbatches: int) -> None:
         inner, outer = self.half - 1 - self.depth, self.depth + 1
         for _ in range(2 * inner):
             self._forward(0)

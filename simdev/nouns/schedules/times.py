@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -17,7 +17,7 @@ from ...ground.units import Number, parse_bytes, parse_time, picoseconds
 from .generate import SEARCHED, full_name
 from .table import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Schedule, check_sizes
 
-T = TypeVar("T", int, Fraction)
+T = TypeVar("T", bound=int | Fraction)
 Given = Number | Sequence[Number]
 _SINGLE = (int, float, str, Decimal, Fraction)
 
@@ -80,17 +80,21 @@ def stage_times(
     stages = schedule.stages
     owner = "stage" if stages == len(schedule.home) else "stage or replica"
 
-    def seconds(name: str, value: Given) -> tuple[Fraction, ...]:
-        return _shared_out(value, schedule, read(name, value, parse_time))
-
-    def size(name: str, value: Given) -> tuple[int, ...]:
-        return tuple(map(ceil, _shared_out(value, schedule, read(name, value, parse_bytes))))
-
-    def read(name: str, value: Given, parse: Callable[[Number], T]) -> tuple[T, ...]:
-        # One for each stage stands for all of its replicas.
+    def seconds(
+        name: str, value: Given, parse: Callable[[Number], int | Fraction] = parse_time
+    ) -> tuple[Fraction, ...]:
+        # One for each stage is that of all of its replicas.
         if not isinstance(value, _SINGLE) and len(value) == stages:
             value = [v for v, n in zip(value, schedule.replicas, strict=True) for _ in range(n)]
-        return _values(name, value, len(schedule.home), owner, parse, wrong)
+        values = _values(name, value, len(schedule.home), owner, parse, wrong)
+        return _shared_out(value, schedule, values, schedule.home)
+
+    def size(name: str, value: Given) -> tuple[int, ...]:
+        return tuple(map(ceil, seconds(name, value, parse_bytes)))
+
+    def pairs(value: Given) -> tuple[Fraction, ...]:
+        values = _values("overlapped", value, schedule.ranks, "rank", parse_time, wrong)
+        return _shared_out(value, schedule, values, range(schedule.ranks))
 
     times = StageTimes(
         seconds("forward", forward),
@@ -101,7 +105,7 @@ def stage_times(
         size("kept", activation if kept is None else kept),
         size("parameters", parameters),
         None if sync is None else _values("sync", sync, stages, "stage", parse_time, wrong),
-        None if overlapped is None else _pairs(overlapped, schedule, wrong),
+        None if overlapped is None else pairs(overlapped),
     )
     more = [r for r, kept in enumerate(times.kept) if kept > times.activation[r]]
     # Only where all sizes were read: zeros stand in for those that were not.
@@ -113,19 +117,14 @@ def stage_times(
     return times
 
 
-def _pairs(value: Given, schedule: Schedule, wrong: list[str]) -> tuple[Fraction, ...]:
-    """The time of two stages that overlap, by rank; a single value is for all stages of a rank."""
-    values = _values("overlapped", value, schedule.ranks, "rank", parse_time, wrong)
+def _shared_out(
+    value: Given, schedule: Schedule, values: Iterable[int | Fraction], ranks: Iterable[int]
+) -> tuple[Fraction, ...]:
+    """One value for each of the parts on these ranks; a single one is shared out over the stages of
+    a rank.
+    """
     shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
-    return tuple(time / share for time, share in zip(values, shares, strict=True))
-
-
-def _shared_out(value: Given, schedule: Schedule, values: Sequence[T]) -> tuple[Fraction, ...]:
-    """One value for each replica; a single one is shared out over the stages of a rank."""
-    shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
-    return tuple(
-        Fraction(each) / shares[rank] for each, rank in zip(values, schedule.home, strict=True)
-    )
+    return tuple(Fraction(each) / shares[rank] for each, rank in zip(values, ranks, strict=True))
 
 
 def _values(

@@ -245,13 +245,12 @@ class Load:
     @property
     def family(self) -> str:
         """Its kind, with its mark: what has kernels of its own."""
-        return f"{self.kind} {self.mark}" if self.mark else self.kind
+        return f"{self.kind} {self.mark}".rstrip()
 
     @property
     def forward(self) -> str:
         """The family of its forward: an op and its gradients have grids of blocks alike."""
-        kind = backward_of(self.kind) or self.kind
-        return f"{kind} {self.mark}" if self.mark else kind
+        return f"{backward_of(self.kind) or self.kind} {self.mark}".rstrip()
 
     @property
     def is_free(self) -> bool:

@@ -25,11 +25,18 @@ from ..description import (
     Shape,
     per,
 )
+from ..registry import register
 
 _CACHED = 4096
 
 Local = Callable[[Mapping[str, Any], Box], Mapping[str, Any]]
 """From the attributes of an op and the box of a shard to the attributes of the op it runs."""
+
+
+def register_each(names: str, describe: Describer, *settings: Any, **named: Any) -> None:
+    """Registers kinds, names parted by blanks, that differ in nothing but their names."""
+    for name in names.split():
+        register(name, describe, *settings, **named)
 
 
 def numbered(shape: Shape, whole: Sequence[int] = ()) -> tuple[Axis, ...]:

@@ -38,7 +38,7 @@ from ..description import (
     per,
 )
 from ..registry import Traits, register
-from . import broadcast, broadcast_reads, dimension, made, numbered
+from . import broadcast, broadcast_reads, dimension, made, numbered, register_each
 
 T = TypeVar("T")
 _BATCH = {0: "", 1: "b", 2: "b h"}
@@ -447,30 +447,27 @@ def rotary_embedding(call: Call) -> Description:
     return made(points, [points], 3)
 
 
-for _name in (
+_KINDS = (
+    "attention scaled_dot_product_attention scaled_dot_product_cudnn_attention "
+    "scaled_dot_product_flash_attention scaled_dot_product_flash_attention_for_cpu "
+    "scaled_dot_product_efficient_attention"
+)
+register_each(
+    _KINDS,
+    attention,
     "attention",
-    "scaled_dot_product_attention",
-    "scaled_dot_product_cudnn_attention",
-    "scaled_dot_product_flash_attention",
-    "scaled_dot_product_flash_attention_for_cpu",
-    "scaled_dot_product_efficient_attention",
-):
-    register(
-        _name,
-        attention,
-        "attention",
-        "q[b, h, s, d], k[b, h, t, d], v[b, h, t, e], mask[b, h, s, t] or none",
-        "y[b, h, s, e], lse[b, h, s] or none",
-        "is_causal",
-    )
-    register(
-        f"{_name}_backward",
-        attention_backward,
-        "attention",
-        "dy, q, k, v, y, lse[b, h, s] or none, mask or none",
-        "dq, dk, dv",
-        "is_causal",
-    )
+    "q[b, h, s, d], k[b, h, t, d], v[b, h, t, e], mask[b, h, s, t] or none",
+    "y[b, h, s, e], lse[b, h, s] or none",
+    "is_causal",
+)
+register_each(
+    " ".join(f"{name}_backward" for name in _KINDS.split()),
+    attention_backward,
+    "attention",
+    "dy, q, k, v, y, lse[b, h, s] or none, mask or none",
+    "dq, dk, dv",
+    "is_causal",
+)
 register(
     "flash_attention",
     _positions_first(attention),

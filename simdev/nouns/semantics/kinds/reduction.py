@@ -32,7 +32,7 @@ from ..description import (
     per,
 )
 from ..registry import Traits, register
-from . import Local, broadcast_reads, dimensions, made, numbered, pointwise, sized
+from . import Local, broadcast_reads, dimensions, made, numbered, pointwise, register_each, sized
 
 Reducer = Literal["sum", "max", "min", "prod"]
 
@@ -192,8 +192,8 @@ for _name, _count in WHOLE.items():
     register(_name, _describe, "reduction", "x", "y, index (int64) or none", _DIMS)
 for _name, (_class, _count) in ALONG.items():
     register(_name, _along(_count), _class, "x", "y", "dim")
-for _name in ("softmax_backward", "log_softmax_backward"):
-    register(_name, _along(4), "softmax", "dy, y", "dx", "dim, input_dtype")
+_BACKWARD = "softmax_backward log_softmax_backward"
+register_each(_BACKWARD, _along(4), "softmax", "dy, y", "dx", "dim, input_dtype")
 
 # Operations of the forward and of the backward, an element.
 for _name, _count, _backward in (
@@ -388,23 +388,22 @@ register(
     "normalized_shape",
 )
 # PyTorch's own kernel goes by the second name.
-for _name in ("rms_norm", "fused_rms_norm"):
-    register(
-        _name,
-        _norm(_by_row, 5),
-        "norm",
-        "x, weight or none",
-        "y, rstd or none",
-        "normalized_shape",
-    )
-    register(
-        f"{_name}_backward",
-        _norm(_by_row, 11, statistics=1),
-        "norm",
-        "dy, x, rstd, weight or none",
-        "dx, dweight",
-        "normalized_shape",
-    )
+register_each(
+    "rms_norm fused_rms_norm",
+    _norm(_by_row, 5),
+    "norm",
+    "x, weight or none",
+    "y, rstd or none",
+    "normalized_shape",
+)
+register_each(
+    "rms_norm_backward fused_rms_norm_backward",
+    _norm(_by_row, 11, statistics=1),
+    "norm",
+    "dy, x, rstd, weight or none",
+    "dx, dweight",
+    "normalized_shape",
+)
 register(
     "group_norm",
     _norm(_by_group, 8),
