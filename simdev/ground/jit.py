@@ -6,6 +6,10 @@ in another file the old machine code would go on running. So the cache lives in 
 a hash of the sources of all kernels. The folder lies in ``NUMBA_CACHE_DIR`` where that is set,
 else beside the package, else (an installation that cannot be written) in the user's cache folder.
 Where none can be written, kernels are compiled anew in each process.
+
+The compiled engine, the kernels of the oracle and ``simdev/search/kernels`` are made by ``jit`` and
+``jitable``. A folder in which kernels are added has to be named in ``KERNELS``, else an edit to it
+would run old machine code; ``tests/compile_kernels.py`` compiles the same folders.
 """
 
 from __future__ import annotations

@@ -4,6 +4,11 @@ back to text.
 A plain number is SI (bytes, bytes per second, seconds). kB, MB, GB are powers of 1,000 and KiB,
 MiB, GiB powers of 1,024; bits are never meant unless "bit" or "bps" is written. Numbers are
 decimals as written: 0.1 means one tenth.
+
+Nouns name a unit as the type of a field (``Bytes``, ``Seconds``), and ``unread`` puts the exact
+value in place of what was given. Files take their types from the same fields, so a quantity is
+added to a noun alone; a unit of another kind is needed in ``simdev/files/shape.py`` too. The texts
+for people (``format_bytes`` and its like) are those of reports and messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,14 @@
-"""The machine: Device, Link, Cluster.
+"""The machine: its devices, hosts and links (``Device``, ``Host``, ``Link``), and the ``Cluster``
+that they make. ``simdev.files.cluster`` and the importers make clusters; ``simdev.nouns.fabric``
+says how bytes go on them.
 
 A link is written once and normalised: its ends in the order of the devices, the links sorted by
 their ends, so that listing them in another order changes nothing.
+
+A queue mode is a name of ``QUEUES`` and a row of ``fabric.MODES``. A way to send an output to
+several readers is a name of ``TRANSFERS``, a rule of ``simdev/lowering/transfer.py``, and a number
+in ``simdev/oracle/placements/problem.py``. Modes of hosts mean what ``simdev/lowering/hosts.py``
+and ``simdev/execution/check/hosts.py`` make of them, each in its own way.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""How bytes go on a cluster: routes between devices, and what transfers hold or share on them.
+"""How bytes go on a cluster: routes between devices, and the queues or links that transfers hold or
+share on them. Lowering, the models of collectives, the oracle and calibration ask the one
+``Fabric`` of a cluster (``fabric_of``).
 
-What they hold follows from the queue mode of the cluster, an entry of ``MODES``: which queues a
-transfer holds where it leaves, where it arrives and on the links that it crosses, or whether it
-shares these. What a mode means is told here alone; to add one, add its name to ``cluster.QUEUES``
-too, and the kind of a new bank to ``cluster.QUEUE_PREFIXES``. A bank follows from the two ends of a
-transfer; a queue of a switch on the way would need a new value of ``QueueMode.links``.
+What a transfer holds follows from the queue mode of the cluster, an entry of ``MODES``: the queues
+where it leaves, where it arrives and on the links that it crosses, or a share of these. The meaning
+of a mode is told here alone; to add one, add its name to ``cluster.QUEUES`` too, and the kind of a
+new bank to ``cluster.QUEUE_PREFIXES``. A bank follows from the two ends of a transfer; a queue of a
+switch on the way would need a new value of ``QueueMode.links``.
 """
 
 from __future__ import annotations
@@ -394,7 +396,7 @@ class Fabric:
         """The queues of a segment with their rates (bytes per second), for messages that hold one
         queue after another (``Sync.hold``).
 
-        The queue of a link serves at the rate of that link, those of devices at that of the route.
+        The queue of a link serves at the rate of the link, one of a device at that of the route.
         """
         first = self.first_queue + self._first_link
         return tuple(

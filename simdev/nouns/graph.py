@@ -3,6 +3,12 @@
 The order of the ops is program order and means something (ties are broken by it); names are only
 names. Edges are not objects of their own: an op lists the tensors that it reads (``inputs``) and
 the ops it waits for (``control_inputs``).
+
+``simdev.files.graph`` and the importers make graphs, ``simdev.nouns.models`` builds them, and
+lowering turns their ops into tasks. Files take their types from the fields of ``Op`` and
+``Tensor``; the meaning of a new field is told in ``simdev/files/graph.py``. Where ops are split or
+symmetric ones are left out, sizes of memory are listed once more in
+``simdev/lowering/partition/emit.py`` and ``simdev/lowering/symmetry/quotient.py``.
 """
 
 from __future__ import annotations
@@ -323,8 +329,9 @@ class Graph(Displayed):
     @cached_property
     def holders(self) -> Mapping[tuple[int, int], int]:
         """By (producer, output) that the program holds (``Op.releases``) the position of the op
-        that lets it go: of those up to the one that says so the last that depends on it, for no
-        other is sure to run later. What is not in the graph (ops were fused, say) is left out.
+        that lets it go. It is the last dependent of the producer up to the op that names it, for no
+        other is sure to run later. Tensors that are not in the graph (ops were fused, say) are left
+        out.
         """
         ends = {}
         for end, op in enumerate(self.ops):
@@ -422,7 +429,7 @@ class Graph(Displayed):
             fields = {name: getattr(op, name) for name in Op.__slots__ if name != "name"}
             graph.add_node(op.name, **fields)
         for consumer, reads in zip(self.ops, self.reads, strict=True):
-            # Reads are sorted, so those of one producer stand together.
+            # Reads are sorted, so those of one producer follow one another.
             for position, pairs in groupby(reads, key=itemgetter(0)):
                 producer, outputs = self.ops[position], [output for _, output in pairs]
                 size = sum(producer.outputs[output].bytes for output in outputs if output >= 0)
@@ -443,5 +450,5 @@ def find_cycle(predecessors: Sequence[Sequence[int]]) -> list[int]:
         TopologicalSorter(dict(enumerate(predecessors))).prepare()
     except CycleError as error:
         cycle: list[int] = error.args[1]
-        return cycle[1:]  # its first node stands at both ends
+        return cycle[1:]  # its first node is at both ends
     return []

@@ -5,6 +5,13 @@ The execution contract counts the bytes that tensors ask for; so does ``MemoryMo
 else is a switch: sizes rounded as an allocator rounds them, gradients and optimizer state by the
 optimizer's name, and reserves for the framework's context and the communication library. None of it
 changes timing.
+
+A scenario's ``options.memory`` is a ``MemoryModel``; lowering counts buffers by it
+(``simdev/lowering/columns.py``), and the report replays the allocator
+(``simdev/report/measures/footprint.py``). An optimizer is a row of ``OPTIMIZERS``, a row of
+``UPDATES`` in ``simdev/nouns/models/backward.py``, and the work of its update op in
+``simdev/nouns/semantics/kinds/elementwise.py``; of a large model its bytes are
+``Parallelism.state_bytes``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@ memory; and the limit beyond which it is refused.
 
 Counts are upper bounds by the sizes of what is asked, or typical numbers where only lowering knows;
 times and bytes were measured on one core of an AMD EPYC. A guess may be off by a factor of three.
+
+Scenarios, the oracle and ``simdev pipeline`` ask before they lower, and refuse by
+``Scale.require``. A pass of lowering that makes many more tasks has to be counted here too, for
+nothing else looks at both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """Everything that follows from the graph of a training step alone: conventions of names, orders,
 weights with their gradients and updates, the forward op of each backward op (its mate), colocation
 groups and layers. Cluster, strategy and costs play no part.
+
+Lowering, searches, the oracle and captures of PyTorch share it. A rule of names belongs to the
+first part alone: ``PREFIXES`` is written by models (``simdev/nouns/models/builder.py``) and by
+captures (``simdev/measure``), and read back by ``forward_name`` and ``scope_of``.
 """
 
 from __future__ import annotations
@@ -76,10 +80,11 @@ def topological(
 ) -> list[int]:
     """The nodes 0, 1, .. in an order in which each comes after those ``before`` it (distinct ones).
 
-    Of the nodes that could be next comes, under ``ready``, the one that became so first (Kahn, CACM
-    1962), those of one moment by their numbers; under ``branch`` the one that became so last, so
-    that the order stays on a branch as long as it can; under a sequence of keys, one a node, the
-    one of the smallest key, then number. Nodes on a cycle, and what comes after them, are left out.
+    Several nodes may be next. Under ``ready`` the one that became ready first comes (Kahn, CACM
+    1962), of one moment the smallest number; under ``branch`` the one that became ready last, so
+    that the order stays on a branch as long as it can. Under a sequence of keys, one a node, the
+    smallest key comes, then the smallest number. Nodes on a cycle, and all that comes after them,
+    are left out.
     """
     waiting = [len(nodes) for nodes in before]
     after: list[list[int]] = [[] for _ in before]

@@ -4,6 +4,11 @@ they fill and read.
 Everything that varies by the thousand is a numpy column; a task, resource or buffer is a row
 number. Times are int64 picoseconds, sizes int64 bytes. Lists of rows are stored as CSR: the list of
 row i is ``ids[ptr[i]:ptr[i + 1]]``.
+
+Lowering makes task graphs, both engines execute them, the checker and the report read them, and
+``simdev/files/run.py`` saves them column by column. A new column is needed there too; one that
+changes timing in both engines (``simdev/execution/engine``) and, in another way, in
+``simdev/execution/check``.
 """
 
 from __future__ import annotations

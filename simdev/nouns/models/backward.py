@@ -4,6 +4,10 @@ Ops are visited from the last to the first. The rule of a kind (``gradient``, be
 ``ops``) reads the gradients of the op's outputs and records those of its operands; where a tensor
 has several readers their gradients are added up, two at a time, in the order of their arrival. This
 is what autograd runs, so each gradient has its true shape and cost.
+
+Builders are decorated by ``model``, which calls the rest. An optimizer needs its row in ``UPDATES``
+here, its state in ``simdev/nouns/memory.py`` and its work in
+``simdev/nouns/semantics/kinds/elementwise.py``.
 """
 
 from __future__ import annotations

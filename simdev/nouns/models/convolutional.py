@@ -18,6 +18,10 @@ and networks of any cell of that kind, as ENAS samples them (Pham et al., "Effic
 architecture search via parameter sharing", ICML 2018, section 2.4). The cells are those of the
 paper's figure 4, the frame (stem of two reductions, three groups of normal cells) that of its
 ImageNet networks. Left out: the auxiliary head and scheduled drop path.
+
+``models.MODELS`` names these builders. The same networks for PyTorch are in
+``simdev/measure/torch_models/classifiers.py``; ``simdev/learn/families.py`` samples cells of
+OPERATIONS.
 """
 
 from __future__ import annotations
@@ -347,8 +351,8 @@ def nasnet(
     The defaults are NASNet-A (4 @ 1056), the mobile one.
 
     ``filters`` of the first group, ``repeats`` of the normal cell in each, ``stem`` channels of the
-    first convolution. ``skip``: a cell behind a reduction reads, as the one before, what stood
-    before that.
+    first convolution. ``skip``: a cell behind a reduction reads, as its second input, the state
+    before that reduction.
     """
     if filters < 4:
         raise InputError(

@@ -7,6 +7,10 @@ in PyTorch's kernels.
 Attention takes heads where the projections leave them, (b, s, heads, d). Fused it is one op
 (FlashAttention) that keeps a number a row of scores; written out it is two products with a softmax
 between them, and the scores are kept, as the papers before FlashAttention have them.
+
+The builders of ``convolutional``, ``recurrent`` and ``transformers`` call the verbs. Kinds and
+attributes are those of ``simdev/nouns/semantics/kinds``, which has their work; a verb that records
+another attribute changes the keys by which profiles are looked up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,15 @@
 """Pipeline schedules as tables: per rank a sequence of actions, named and written as PyTorch's
-pipelining does.
+pipelining does. ``table`` has the table and its checks, ``generate`` the published schedules,
+``times`` the ones that are made from the times of stages; this module reads and writes tables as
+CSV.
 
 ``0F0`` is the forward of stage 0 on microbatch 0, ``1B0`` a whole backward, ``1I0`` the gradient of
 its input alone and ``1W0`` that of its weights. A table gives the order of each rank; times follow
 from the times of the stages.
+
+``simdev/lowering/pipeline.py`` picks the schedule of a strategy, and the passes of lowering turn
+its actions into tasks. The schedules that ``simdev plan`` tries are listed in
+``simdev/search/plan/space.py`` (large models) and ``simdev/search/plan/graphs.py``.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ Sources: GPipe, Huang et al. 2019; 1F1B with flush, Narayanan et al. 2021 (PipeD
 Megatron-LM section 2.2.1); interleaved 1F1B, Narayanan et al. 2021 (Megatron-LM, section 2.2.2)
 with PyTorch's rule for rounds; ZB-H1 and ZB-H2, Qi et al. 2024 (Zero Bubble, section 2), their
 handcrafted schedules; PipeDream, Narayanan et al. 2019 (section 3.2).
+
+A schedule that warms up and then does forwards and backwards in turn is a row of ``_KINDS``; any
+other is a function of its own, a name in ``NAMES`` and a case of ``named_schedule``. The bounds of
+``simdev plan`` (``simdev/search/plan/bounds.py``) know the families ``SPLIT`` and ``PAIRED``.
 """
 
 from __future__ import annotations
@@ -78,8 +82,8 @@ def _order(ranks: int, microbatches: int, chunks: int, kind: _Kind) -> Order:
     chunk, microbatch = number % chunks, number // chunks * size + place
     warmup = kind.per_hop * (ranks - 1 - rank) + (chunks - 1) * size
     warmup += microbatches * kind.flushed
-    # In turn: a forward, the backward that stands ``warmup`` before it, and behind that by
-    # ``delay`` a gradient of weights.
+    # In turn: a forward, the backward of ``warmup`` turns before, and a gradient of weights that is
+    # delayed by ``per_hop`` a rank.
     parts = [
         (chunk * ranks + rank, 0, turns - warmup),
         ((chunks - 1 - chunk) * ranks + rank, 1, turns + 0 * rank),
@@ -186,16 +190,18 @@ _KINDS = {
 }
 SCHEDULES = tuple(_KINDS)
 CHUNKED = tuple(name for name, kind in _KINDS.items() if kind.chunked)
-"""Those that may run several stages a rank."""
+"""Schedules that may run several stages a rank."""
 # Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
 SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
 SPLIT = (*(name for name, kind in _KINDS.items() if kind.split), *SEARCHED)
 """Schedules whose backwards are two actions each: of the input, then of the weights."""
 BIDIRECTIONAL = ("DualPipe",)
 FOLDED = ("DualPipeV",)
-"""Those of two stages a rank, of which the second ones go back the way of the first."""
+"""Schedules of two stages a rank: microbatches go through the first ones and back through the
+second ones.
+"""
 PAIRED = (*BIDIRECTIONAL, *FOLDED)
-"""Those in which a forward may overlap with a backward."""
+"""Schedules in which a forward may overlap with a backward."""
 NAMES = (*SCHEDULES, *SEARCHED, *PAIRED)
 """Every schedule that has a name."""
 

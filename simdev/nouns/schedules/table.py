@@ -1,8 +1,11 @@
 """A schedule as a table of actions, and its one expansion: the order of each rank, the actions that
-an action needs, and the ones that need it.
+an action needs, and the ones that need it. The second half refuses tables that no pipeline could
+run.
 
 Lowering expands tables by this module alone, whether a stage is a time, ops of a graph, or layers
-of a large model.
+of a large model. A new kind of action is a row of ``NEEDS`` and of ``StageTimes.ps``; the passes
+that give kinds their tasks are ``simdev/lowering/stages.py`` for ops and
+``simdev/lowering/hybrid/templates.py`` for layers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Times, latencies and bytes of the stages of a schedule, and the schedules that are made from
-them.
+them. ``simdev pipeline`` reads times by ``stage_times``, ``simdev/lowering/pipeline.py`` makes
+tasks of them, and ``simdev/lowering/hybrid`` has a schedule searched by the times of a large model.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class StageTimes:
     A whole backward takes backward + weight, and ``overlapped[r]`` together with a forward that
     overlaps with it on rank r (None: one follows the other). ``comm[s]`` is the latency from stage
     s to stage s + 1 and back, ``sync[s]`` what the replicas of stage s take together for the update
-    of a round (None: they do not wait for one another). ``activation`` are the bytes that a
-    microbatch leaves on a replica from its forward on, ``kept`` the part of them that stays after
-    the gradient of the input until that of the weights, ``parameters`` the bytes of one version of
-    weights.
+    of a round (None: they do not wait for one another). ``activation`` are the bytes of a
+    microbatch on a replica from its forward on. ``kept`` is the part of them that stays between the
+    gradient of the input and the gradient of the weights. ``parameters`` are the bytes of one
+    version of weights.
     """
 
     forward: tuple[Fraction, ...]

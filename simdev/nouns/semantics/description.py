@@ -21,6 +21,9 @@ filters[ci, co, dx] reads
         inputs=(Access((b, ci, x + dx)), Access((ci, co, dx))),
         flops=(per(2, b, co, x, ci, dx),),
     )
+
+Families in ``kinds`` write descriptions; ``registry``, ``regions``, ``splits`` and ``work`` read
+them. Nothing else interprets an index expression.
 """
 
 from __future__ import annotations
@@ -213,11 +216,11 @@ def clipped_interval(index: Expression, size: int, box: Box) -> Interval:
 
 
 def span_of(index: Expression, box: Box) -> int:
-    """How many positions a kernel walks over: the length of the interval, what lies outside of the
-    tensor too.
+    """How many positions a kernel walks over: the length of the interval, positions outside of the
+    tensor included.
 
-    Of an exact quotient it is the most that any alignment of the stride can give, so that parts of
-    equal size that are aligned differently run as the same kernel.
+    Of an exact quotient it is the most for any alignment of the stride: parts of equal size run as
+    the same kernel, however they are aligned.
     """
     divisor, inner = _exactly_divided(index)
     if divisor > 1:

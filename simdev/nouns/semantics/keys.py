@@ -1,6 +1,10 @@
 """The key of an op (all that tells one measured operator from another), and the load that it asks
 of a device: FLOPs and bytes. A row of a profile and an op of a graph with equal keys have equal
 loads.
+
+Profiles are written and looked up by these keys (``simdev/files/profile.py``, ``simdev/costs``),
+and estimates compare loads (``simdev/costs/estimates.py``, ``simdev/costs/surface.py``). A change
+to ``profile_key`` orphans the rows of profiles that were measured before.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ that it runs: for one shard, or for many at once.
 A shard is a box: intervals of some axes; the axes that it does not name are whole. Boxes of a grid
 name the same axes, and an interval follows from the axes of its own dimension alone: 64 parts of 8
 by 8 have 8 intervals along each dimension, not 64.
+
+Partitioning and the searches over splits call it. The kernels of the oracle
+(``simdev/oracle/splits``) read the regions of operands from columns, which
+``simdev/lowering/partition/cuts.py`` makes by ``along``.
 """
 
 from __future__ import annotations
@@ -255,8 +259,8 @@ def _by_box(
 def _known(
     semantics: Semantics, role: Literal["read", "made", "run"], tensor: int
 ) -> list[tuple[Dim, Callable[[Box], Any], dict[Hashable, dict[Any, Any]]]]:
-    """By dimension of a tensor how it is indexed, what tells its interval or extent on a box, and
-    what that told so far by the intervals of its axes: grids of one op share most of them.
+    """By dimension of a tensor its index, the call that gives its interval or extent on a box, and
+    the answers so far by the intervals of its axes: grids of one op share most of them.
     """
     if role == "made":
         dims, shape = semantics.makes[tensor], semantics.outputs[tensor]

@@ -1,5 +1,9 @@
 """Parallelism: how the training step of a Transformer is spread by data, tensor, pipeline and
 expert parallelism.
+
+``simdev/lowering/hybrid`` lowers it for large models and ``simdev/lowering/stages.py`` for graphs;
+``simdev/search/plan/space.py`` tries its fields. A field that changes bytes or times counts in
+``simdev/nouns/models/large/shard.py``, in the passes, and in the bounds of ``simdev/search/plan``.
 """
 
 from __future__ import annotations

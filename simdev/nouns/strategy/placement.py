@@ -5,6 +5,10 @@ each of its axes, and on which devices they run.
 Configurations are after SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural
 Networks", MLSys 2019, section 4): a degree for each axis that can be split, and a device for each
 part.
+
+Lowering and the oracle resolve placements and partitions here, and ``simdev/execution/scenario.py``
+does so to refuse wrong ones early. Short forms are written out as configurations elsewhere, in
+``simdev/lowering/partition/short.py``.
 """
 
 from __future__ import annotations
@@ -189,8 +193,8 @@ def _near_module(graph: Graph, key: str) -> str:
 def _split_groups(
     graph: Graph, cluster: Cluster, devices: Sequence[int], keys: Sequence[str | None]
 ) -> Iterator[str]:
-    """Groups on several devices: with the ops that stand there, by which entries, and what to write
-    instead.
+    """A line for each group on several devices: its ops there, the entries that put them there, and
+    the entry to write instead.
     """
     for group, members in graph.groups.items():
         there = [i for i in members if devices[i] != NOWHERE]

@@ -8,6 +8,11 @@ them, so the step time is a period (docs/reference/sync.md).
 The policies of the literature are settings of this one mechanism (``PRESETS``): P3 (Jayarajan et
 al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., OSDI 2020), TicTac
 (Hashemi et al., MLSys 2019), buckets (Li et al., VLDB 2020), local SGD (Stich, ICLR 2019).
+
+``simdev/lowering/sync`` lowers a policy. A new policy is a row of ``PRESETS`` and of
+``POLICY_MEANINGS``; a setting that no policy has yet is a field of ``Sync`` with its rule in
+``simdev/lowering/sync``. The credit of senders has a second rule on purpose:
+``simdev/execution/engine/credit.py`` decides it while a graph runs.
 """
 
 from __future__ import annotations

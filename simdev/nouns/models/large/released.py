@@ -1,8 +1,10 @@
-"""Models as they were released: their sizes by name, and where these stand; or from the
+"""Models as they were released: their sizes by name, with their sources; or from the
 ``config.json`` that Hugging Face keeps beside the weights of a release.
+``simdev/files/scenario.py`` reads both.
 
-The fields of such a file depend on its ``model_type``; what it does not say is what the classes of
-the library transformers take (``configuration_*.py``).
+The fields of such a file depend on its ``model_type``; for a field that it leaves out count the
+defaults of the library transformers (``configuration_*.py``). A type is a reader and a row of
+``TYPES``; a model is a row of ``_PUBLISHED`` or ``_RELEASED``.
 """
 
 from __future__ import annotations

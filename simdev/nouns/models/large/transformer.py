@@ -1,4 +1,9 @@
-"""Transformer: the sizes of a large language model, which determine work, memory and parameters."""
+"""Transformer: the sizes of a large language model, which determine work, memory and parameters.
+
+The modules beside it and ``simdev/lowering/hybrid`` read it. A field that changes a layer counts in
+three places: parameters and FLOPs here, bytes in ``shard``, kernels in ``work``; the config.json of
+a release tells it by ``released``.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +35,8 @@ MOST, MOST_LAYERS = 2**24, 2**14
 
 
 class LayerParameters(NamedTuple):
-    """Parameters of one layer: those that tp splits (``split``) and those that every rank of tp has
-    whole; of its experts likewise (``experts``, ``beside``).
+    """Parameters of one layer: ``split`` ones are cut by tp, ``whole`` ones are on every rank of
+    tp; of its experts likewise (``experts``, ``beside``).
     """
 
     split: int
@@ -55,7 +60,7 @@ class Transformer:
       ``rotary_width`` of each head's ``head_width`` tell the position, in the keys once for all
       heads; values are ``value_width`` wide (0: as keys, with and without latents).
     - ``head_norms``: each head's query and key is normed; ``post_norms``: so is what both parts of
-      a layer put out; ``sinks``: a number a head stands in every softmax.
+      a layer put out; ``sinks``: every softmax has one number more a head.
     - ``bias``: of all products; ``qkv_bias``: of queries, keys and values; ``router_bias``: of the
       choice of experts.
     - ``window`` > 0: a token attends to so many before it; every ``global_every``-th layer (0:
@@ -275,7 +280,7 @@ class Transformer:
         return LayerParameters(split, whole, shared * self.experts, self.bias * h * self.experts)
 
     def _attention_parameters(self) -> tuple[int, int]:
-        """Parameters of attention and norms: those that tp splits, and those that it does not."""
+        """Parameters of attention and norms: split by tp, and whole on every rank."""
         h, values = self.hidden, self.kv_heads * self.value_head
         split, whole = self._attention_weights()
         whole += (4 if self.post_norms else 2) * self.norm_parameters() + self.bias * h

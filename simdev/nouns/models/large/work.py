@@ -1,14 +1,18 @@
 """The work of a layer's shard: products, attention and passes over memory, as loads of the
-roofline, each with the op of profiles that it is like.
+roofline, each with the op of profiles that it is like. ``simdev/lowering/hybrid`` puts the blocks
+in order and asks the ladder of costs for their times.
 
-Bytes are those that kernels read and write where what frameworks fuse is fused: scale, mask and
-softmax; bias, dropout and addition; bias and GELU; SwiGLU; and the addition of a weight's gradient
-to the sum in its product (Megatron-LM, ``megatron/core/fusions``). Fused attention counts
-``Transformer.pairs`` of tokens, else all.
+Bytes are counted of kernels as frameworks fuse them: scale, mask and softmax; bias, dropout and
+addition; bias and GELU; SwiGLU; and the addition of a weight's gradient to the sum in its product
+(Megatron-LM, ``megatron/core/fusions``). Fused attention counts ``Transformer.pairs`` of tokens,
+else all.
 
 A product takes as long as the measured one: the addition of a gradient to its sum hides behind its
 arithmetic. A fused pass over memory takes as long as the plain op that is like it, by the bytes
 that both move. Measured attention is causal.
+
+The bytes that these kernels leave in memory are counted in ``shard``, the FLOPs of a whole step
+once more, in closed form, in ``Transformer.flops``.
 """
 
 from __future__ import annotations

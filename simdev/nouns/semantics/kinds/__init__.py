@@ -2,6 +2,9 @@
 
 Here is what describers share: axes of a shape, broadcast reads, attributes given once a dimension,
 and the attributes of a shard.
+
+A new kind goes into the family that it belongs to, with an example in ``tests/op_examples.py``.
+Where models shall train through it, ``simdev/nouns/models/ops.py`` has its verb and its gradient.
 """
 
 from __future__ import annotations

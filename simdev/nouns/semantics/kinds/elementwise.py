@@ -1,8 +1,11 @@
 """Elementwise ops with broadcasting, generators, which read nothing, and updates of parameters.
 
 Operations an element are those of the plain formula, each scalar operation (exp, sqrt, tanh, erf, a
-division too) counting one: a sigmoid is a negation, exp, sum and division. Those of an update are
-of PyTorch's single-tensor updates.
+division too) counting one: a sigmoid is a negation, exp, sum and division. An update counts the
+operations of PyTorch's single-tensor update.
+
+An optimizer's update is a row of ``UPDATES``; the state that the optimizer keeps in memory is told
+in ``simdev/nouns/memory.py``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Views touch no byte; concat, stack and pad copy. Which elements an index looks up is known only when
 it runs, so its dimension is taken whole. An embedding is a product with a one-hot matrix: split
 along its rows it is a reduction, with one row hit a point.
+
+That a kind is a view is told here by its trait; where a view was folded away,
+``simdev/nouns/semantics/views.py`` follows it back to the stored tensor.
 """
 
 from __future__ import annotations

@@ -12,8 +12,11 @@ t, :]) * v[b, h, t, e]. With fewer heads of k and v than of q (grouped queries),
 j + j - 1 of q share head h. Operations: 2 s t (d + e) a head and 5 s t for the softmax; backward 2
 s t (3 d + 2 e), the scores computed again, and 9 s t. A causal mask saves nothing. FlashAttention
 lays sequences out as [b, s, h, d], heads after positions, so that the heads of a projection are a
-reshape of it and no transposition stands between them (Dao et al., "FlashAttention", NeurIPS 2022);
+reshape of it, without a transposition (Dao et al., "FlashAttention", NeurIPS 2022);
 so do rotary embeddings (Su et al., "RoFormer", 2021).
+
+The extents by which estimates compare such kernels are counted in
+``simdev/nouns/semantics/keys.py``, which knows attention and its backward by their names.
 """
 
 from __future__ import annotations

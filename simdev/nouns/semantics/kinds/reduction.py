@@ -8,6 +8,9 @@ those of its own part, and a strategy that wants the statistics of the whole bat
 reduction. What layer_norm, group_norm and rms_norm normalise over stays whole. Operations an
 element: forward 8 (mean 1, variance 3, normalise 2, scale 2), RMS 5; backward 9 (batch, group), 13
 (layer) or 11 (RMS).
+
+A reducer that partial results are put together by needs a kind that combines it (``COMBINES`` in
+``kinds/elementwise.py``).
 """
 
 from __future__ import annotations

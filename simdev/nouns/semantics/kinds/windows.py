@@ -1,13 +1,16 @@
 """Convolutions and pools: windows with stride, padding, dilation and groups, in one, two or three
 dimensions, and their gradients.
 
-y[n, k, p] = Sum over c, r of x[n, c, p * stride - padding + r * dilation] * weight[k, c, r], with
-p, r standing for one index a spatial dimension. With G groups, output channel k reads the input
+y[n, k, p] = Sum over c, r of x[n, c, p * stride - padding + r * dilation] * weight[k, c, r], where
+p and r are one index a spatial dimension. With G groups, output channel k reads the input
 channels of its group k // (K / G). The operations are 2 N K P Q C R S for the forward and for each
 half of the backward (C: channels of one group).
 
-A pool counts one operation an element of each window. Its window is never split (its maximum comes
-with the place where it stands); batch, channels and positions are.
+A pool counts one operation an element of each window. Its window is never split, for a maximum
+comes with its place; batch, channels and positions are.
+
+The extents by which estimates compare convolutions are counted in
+``simdev/nouns/semantics/keys.py``, which knows their gradients by the ends of their names.
 """
 
 from __future__ import annotations
@@ -53,8 +56,8 @@ class Geometry(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """Names of the axes of a convolution: channels that it makes and that it reads, positions that
-    it makes and that it reads.
+    """Names of the axes of a convolution: channels that it makes (``outer``) and reads (``inner``),
+    positions that it makes and reads.
     """
 
     outer: str
