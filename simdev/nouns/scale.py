@@ -125,9 +125,8 @@ def scale_of(graph: Graph, cluster: Cluster, strategy: Strategy, repeats: bool =
 
 def _keys(graph: Graph, strategy: Strategy, first: int, second: int) -> bool:
     """Whether two ops are configured by themselves, and otherwise."""
-    named = (strategy.partition.get(graph.ops[op].name) for op in (first, second))
-    one_way, other_way = named
-    return one_way is not None and other_way is not None and one_way != other_way
+    ways = [strategy.partition.get(graph.ops[op].name) for op in (first, second)]
+    return None not in ways and ways[0] != ways[1]
 
 
 def _parts(graph: Graph, cluster: Cluster, strategy: Strategy) -> list[int]:

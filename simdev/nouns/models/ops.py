@@ -170,13 +170,13 @@ def softmax(x: Value, dim: int) -> Value:
     return record("softmax", x, dim=dim)
 
 
-def cross_entropy(logits: Value, labels: Value, name: str = "loss") -> Value:
+def cross_entropy(logits: Value, labels: Value) -> Value:
     """The mean over all rows of minus the log-probability of the label.
 
     Logits are (.., classes), labels (..).
     """
     rows = prod(logits.shape[:-1])
-    with logits.step.scope(name):
+    with logits.step.scope("loss"):
         chances = record("log_softmax", logits.view(rows, logits.shape[-1]), dim=1)
         # The loss, and the sum of the labels' weights that its backward divides by.
         outputs = [((), logits.dtype)] * 2

@@ -25,44 +25,6 @@ from .table import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Row, Schedule, chec
 Ints = NDArray[np.int64]
 
 
-def gpipe(ranks: int, microbatches: int) -> Schedule:
-    """All forwards, then all backwards, a stage a rank."""
-    return _made(ranks, microbatches, 1, _KINDS["GPipe"], "GPipe")
-
-
-def one_forward_one_backward(
-    ranks: int,
-    microbatches: int,
-    chunks: int = 1,
-    *,
-    per_hop: int = 1,
-    split: bool = False,
-    asynchronous: bool = False,
-    name: str = "1F1B",
-) -> Schedule:
-    """After some forwards to warm up, a rank does one forward and one backward in turn.
-
-    With p ranks, rank r warms up with ``per_hop`` (p - 1 - r) forwards, and with a whole round for
-    each of its ``chunks`` but one; stage c p + r is chunk c of rank r. ``split`` cuts the backward
-    in two and delays the gradient of the weights by ``per_hop`` r microbatches, so that it fills
-    the bubble at the end: per_hop 1 is ZB-H1, 2 is ZB-H2. Raises InputError where the microbatches
-    do not fill whole rounds of p or a little more (chunks > 1).
-    """
-    kind = _Kind(per_hop, split, asynchronous=asynchronous)
-    return _made(ranks, microbatches, chunks, kind, name)
-
-
-def _made(ranks: int, microbatches: int, chunks: int, kind: _Kind, name: str) -> Schedule:
-    check_sizes(ranks, microbatches, chunks)
-    order = _order(ranks, microbatches, chunks, kind)
-    kinds = FORWARD, INPUT if kind.split else BACKWARD, WEIGHT
-    rows = (
-        tuple(Action(stage, kinds[code], i) for stage, code, i in zip(*columns, strict=True))
-        for columns in zip(*(column.tolist() for column in order), strict=True)
-    )
-    return Schedule.generated(tuple(rows), name, kind.asynchronous, ranks * chunks)
-
-
 class Order(NamedTuple):
     """The actions of every rank in their order, columns (rank, place): the stage of each, its kind
     (0 forward, 1 backward or gradient of the input, 2 of the weights) and its microbatch.
@@ -74,7 +36,15 @@ class Order(NamedTuple):
 
 
 def _order(ranks: int, microbatches: int, chunks: int, kind: _Kind) -> Order:
-    """The actions that ``one_forward_one_backward`` puts into its rows."""
+    """The actions of every rank, which warms up with some forwards, then does one forward and one
+    backward in turn.
+
+    With p ranks, rank r warms up with ``per_hop`` (p - 1 - r) forwards, and with a whole round for
+    each of its ``chunks`` but one; stage c p + r is chunk c of rank r. A backward that is ``split``
+    in two delays the gradient of the weights by ``per_hop`` r microbatches, so that it fills the
+    bubble at the end: per_hop 1 is ZB-H1, 2 is ZB-H2. Raises InputError where the microbatches do
+    not fill whole rounds of p or a little more (chunks > 1).
+    """
     size = round_of(ranks, microbatches, chunks)
     turns, rank = np.arange(microbatches * chunks), np.arange(ranks)[:, None]
     # The chunk and the microbatch of each turn; backwards meet the chunks in reverse.
@@ -100,11 +70,16 @@ def _order(ranks: int, microbatches: int, chunks: int, kind: _Kind) -> Order:
     )
 
 
-def order_of(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Order:
-    """The actions of a named schedule in their order, without a table of them.
+def _rows(order: Order, split: bool) -> tuple[Row, ...]:
+    kinds = FORWARD, INPUT if split else BACKWARD, WEIGHT
+    return tuple(
+        tuple(Action(stage, kinds[code], i) for stage, code, i in zip(*columns, strict=True))
+        for columns in zip(*(column.tolist() for column in order), strict=True)
+    )
 
-    Of GPipe and what ``one_forward_one_backward`` makes. Raises InputError.
-    """
+
+def order_of(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Order:
+    """The actions of one of SCHEDULES in their order, without a table. Raises InputError."""
     return _order(ranks, microbatches, chunks, _KINDS[_chunked_name(full_name(name), chunks)])
 
 
@@ -168,8 +143,8 @@ def round_robin(replicas: Sequence[int], microbatches: int) -> Schedule:
 
 
 class _Kind(NamedTuple):
-    """How ``one_forward_one_backward`` makes a named schedule; ``chunked`` ones may run several
-    stages a rank, in ``flushed`` ones every rank warms up with all forwards.
+    """How ``_order`` makes a named schedule; ``chunked`` ones may run several stages a rank, in
+    ``flushed`` ones every rank warms up with all forwards (GPipe).
     """
 
     per_hop: int = 1
@@ -256,7 +231,9 @@ def named_schedule(
         return dualpipe(ranks, microbatches)
     if replicas:
         return round_robin(replicas, microbatches)
-    return _made(ranks, microbatches, chunks, kind, full)
+    check_sizes(ranks, microbatches, chunks)
+    rows = _rows(_order(ranks, microbatches, chunks, kind), kind.split)
+    return Schedule.generated(rows, full, kind.asynchronous, ranks * chunks)
 
 
 # DualPipe: two copies of a model, whose microbatches go through the ranks in two directions.

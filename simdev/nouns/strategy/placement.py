@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import translate
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Generic, NamedTuple, TypeVar
 
@@ -277,10 +277,11 @@ class Resolver:
         self, graph: Graph, cluster: Cluster, partition: Mapping[str, Configuration]
     ) -> None:
         self.graph, self.cluster, self.partition = graph, cluster, partition
-        self._splits: dict[int, tuple[Split, ...]] = {}
-        self._known: dict[int, Semantics] = {}
+        # Every pattern that matches an op asks for its splits, and a search for each configuration
+        # of it; searches ask for the same degrees of ops that compute the same.
+        self.splits, self._semantics = cache(self._op_splits), cache(self._op_semantics)
+        self._require = cache(lambda of, degrees: require_degrees(of, dict(degrees)))
         self._located: dict[tuple[tuple[str, ...], int], tuple[int, ...]] = {}
-        self._right: set[tuple[Semantics, tuple[tuple[str, int], ...]]] = set()
 
     @cached_property
     def weights(self) -> Weights:
@@ -312,13 +313,8 @@ class Resolver:
         axes = ", ".join(f'"{axis}"' for axis in self.partition[key].split)
         return f"no op that this matches can be split along {axes}"
 
-    def _semantics(self, position: int) -> Semantics:
+    def _op_semantics(self, position: int) -> Semantics:
         """Semantics of an op that can be split at all. Raises InputError."""
-        if position not in self._known:
-            self._known[position] = self._asked_semantics(position)
-        return self._known[position]
-
-    def _asked_semantics(self, position: int) -> Semantics:
         op = self.graph.ops[position]
         try:
             if len(op.made) < len(op.outputs):
@@ -331,16 +327,13 @@ class Resolver:
             reason = f'op "{op.name}" cannot be split: {error.problems[0]}'
             raise InputError(f".split: {reason}") from None
 
-    def splits(self, position: int) -> tuple[Split, ...]:
+    def _op_splits(self, position: int) -> tuple[Split, ...]:
         """The axes of an op that can be split; none where its kind has no semantics."""
-        # Every pattern that matches an op asks this, and a search for every configuration of it.
-        if position not in self._splits:
-            try:
-                self._semantics(position)
-                self._splits[position] = op_splits(self.graph, position, self.weights)
-            except InputError:
-                self._splits[position] = ()
-        return self._splits[position]
+        try:
+            self._semantics(position)
+            return op_splits(self.graph, position, self.weights)
+        except InputError:
+            return ()
 
     def _allowed(self, position: int, key: str) -> bool:
         # A pattern for layers would cut their weights too, which follow the ops that read them.
@@ -357,11 +350,9 @@ class Resolver:
         op = self.graph.ops[position]
         degrees = self._degrees(position, configuration.split)
         parts = prod(degrees.values())
-        # Searches ask for the same degrees of ops that compute the same, and for the same devices.
-        if parts > 1 and (self._semantics(position), (*degrees.items(),)) not in self._right:
+        if parts > 1:
             try:
-                require_degrees(self._semantics(position), degrees)
-                self._right.add((self._semantics(position), (*degrees.items(),)))
+                self._require(self._semantics(position), (*degrees.items(),))
             except InputError as error:
                 raise InputError(
                     problem
