@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T", bound=tuple[Any, ...])
 Ints = NDArray[np.int64]
 types: Any = numba.types  # untyped
-# Where compiled code, and what it calls, may stand.
+# The folders and modules of compiled code and of all that it calls.
 KERNELS = ("ground/jit.py", "execution/engine", "lowering", "oracle", "search/kernels")
 
 
@@ -96,7 +96,7 @@ class _Announcement(event.Listener):
         self.made = True
         folder = cache_folder()
         kept = f"once: {folder} keeps them" if folder else "set NUMBA_CACHE_DIR to keep them"
-        # A progress bar may stand in the line.
+        # The line may hold a progress bar.
         steered(sys.stderr).write(f"\r\x1b[Ksimdev compiles its kernels ({printable(kept)})\n")
         sys.stderr.flush()
 
@@ -156,8 +156,8 @@ def _fields(shape: type[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def opener(shape: type[T]) -> Callable[[Ints], T]:
-    """For kernels: the function that opens the words of a ``Table`` as its named tuple; an integer
-    in their place opens as None, so that one kernel is compiled with and without that table.
+    """For kernels: the function that opens the words of a ``Table`` as its named tuple. An integer
+    in their place opens as None: one kernel can be compiled with the table and without it.
     """
     kinds = list(_fields(shape).values())
     opened: Any = types.NamedTuple(kinds, shape)

@@ -254,8 +254,8 @@ class Queue(NamedTuple):
 class Segment:
     """A route that transfers take in one piece, in picoseconds.
 
-    ``resources`` are the queues that they hold, numbered as those of a task graph; ``flow_links``
-    the half-links that they share as flows: a transfer has one or the other, or neither.
+    ``resources`` are the queues that they hold, by their numbers in a task graph, ``flow_links``
+    the half-links that they share as flows; a transfer has the first, the second, or neither.
     ``held_ps`` is the latency for which the queues are held (of a flow: before it enters its
     links), ``lag_ps`` the latency that holds nothing, ``gap_ps`` the time for which the queues rest
     before the next transfer.

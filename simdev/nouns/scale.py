@@ -27,9 +27,9 @@ from .strategy import Configuration, Parallelism, Strategy, Sync
 NO_LIMIT = "none"
 LIMIT = "60 s"
 """The most time that a question may take by the guess, unless more is allowed."""
-# (seconds, bytes) of one: an op read from a file, a worker of a cluster with its links and its row
-# of a report, a part of a split op, a task, an action of a pipeline, a task of a large model, and
-# what another device does alike.
+# Each is (seconds, bytes) of one: READ, an op read from a file; WORKER, a worker of a cluster with
+# its links and its row of a report; SHARD, a part of a split op; TASK, a task; ACTION, an action of
+# a pipeline; ROW, a task of a large model; COPY, the same task on one more device.
 READ, WORKER = (90e-6, 2000), (0.65e-3, 10_000)
 SHARD, TASK = (210e-6, 3500), (75e-6, 2500)
 ACTION, ROW, COPY = (45e-6, 1500), (5e-6, 800), (1.2e-6, 400)

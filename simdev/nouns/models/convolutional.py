@@ -252,7 +252,7 @@ def inception_v3(
     for name, block in BLOCKS.items():
         with step.scope(name):
             x = _mixed(x, block, ENDS if block is MIXED_7 else ())
-        # The last blocks of 17x17 are where the paper hangs its second head.
+        # The paper's second head reads the last block of 17x17.
         beside = x if name == "mixed_6e" else beside
     scores = _scores(x, classes)
     return _with_auxiliary(scores, beside) if auxiliary else prediction_loss(scores)

@@ -73,9 +73,9 @@ _OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 def read_csv(text: str, name: str = "custom") -> Schedule:
     """A schedule from a table with a line a rank; empty cells are empty slots.
 
-    Reads what ``torch.distributed.pipelining`` dumps, in both of its formats: actions that
-    communicate become empty slots, and the parts of an OVERLAP_F_B are two actions of which the
-    first is one of ``Schedule.overlaps``. Raises InputError with every problem.
+    Reads what ``torch.distributed.pipelining`` dumps, in both of its formats. Actions that
+    communicate become empty slots. An OVERLAP_F_B becomes two actions, the first of which is in
+    ``Schedule.overlaps``. Raises InputError with every problem.
     """
     problems: list[str] = []
     overlaps = set[Action]()

@@ -108,7 +108,7 @@ def slots(orders: Sequence[Sequence[Action]]) -> dict[Action, int]:
         for before, action in pairwise(order):
             waits[action].append(before)
     sorter, runs = TopologicalSorter(waits), dict[Action, int]()
-    with suppress(CycleError):  # what stands in no circle is sorted all the same
+    with suppress(CycleError):  # actions in no circle are sorted all the same
         sorter.prepare()
     while ready := sorter.get_ready():
         for action in ready:

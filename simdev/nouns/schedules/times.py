@@ -72,10 +72,10 @@ def stage_times(
     One value is what a *rank* does for a microbatch, spread evenly over its stages (bytes rounded
     up); a sequence has one for each stage, or for each replica, stage by stage. ``comm`` is one
     latency for all neighbours, or one for each pair; stages of one rank need none. ``sync`` is one
-    time for all stages, or one for each; None for replicas that do not wait for one another.
-    ``kept`` is all of the activation where it is not given. ``overlapped`` is what a forward and a
-    whole backward take together that overlap, one for all ranks or for each; None runs them one
-    after the other. Raises InputError with every problem.
+    time for all stages, or one for each; None: replicas do not wait for one another. ``kept`` is
+    all of the activation where it is not given. ``overlapped`` is the time of a forward and a whole
+    backward that overlap, one for all ranks or for each; None: one follows the other. Raises
+    InputError with every problem.
     """
     wrong: list[str] = []
     stages = schedule.stages
@@ -109,7 +109,7 @@ def stage_times(
         None if overlapped is None else pairs(overlapped),
     )
     more = [r for r, kept in enumerate(times.kept) if kept > times.activation[r]]
-    # Only where all sizes were read: zeros stand in for those that were not.
+    # Only where all sizes were read: the others are zeros here.
     if more and not wrong:
         first = times.kept[more[0]]
         owner = owner.removeprefix("stage or ")
@@ -161,11 +161,13 @@ MADE, KEPT = 74, 32
 class Choices(NamedTuple):
     """The choices of a try where the heuristic leaves them open.
 
-    ``extra``: a stage warms up with a forward more, though it delays the first backward; ``skip``:
-    a forward that would delay a backward is put off while the next stage has one in store;
-    ``sparing``: a gap that is too short for a gradient of weights is filled only where the stage
-    would become the one that has waited longest. The paper names the first two as parameters; that
-    the third is tried both ways is ours.
+    - ``extra``: a stage warms up with one forward more, though it delays the first backward.
+    - ``skip``: a forward that would delay a backward is put off while the next stage has one in
+      store.
+    - ``sparing``: a gap too short for a gradient of weights is filled only where the stage would
+      else have waited longest.
+
+    The paper names the first two as parameters; to try the third both ways is ours.
     """
 
     extra: bool

@@ -299,9 +299,11 @@ def _sizes(regions: Sequence[Region]) -> list[Shape]:
 
 
 class Along(NamedTuple):
-    """One dimension of a tensor where axes of its op are cut: the number of the axis that it
-    follows (NONE: of no axis), and by place along that axis its interval, and its extent as the
-    kernel of a shard gets it; a single place where it follows none.
+    """One dimension of a tensor where axes of its op are cut.
+
+    ``axis`` is the number of the axis that it follows (NONE: it follows none). By place along that
+    axis ``intervals`` are its parts, and ``extents`` their lengths as the kernel of a shard gets
+    them; without an axis there is a single place.
     """
 
     axis: int

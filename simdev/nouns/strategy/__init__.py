@@ -242,8 +242,8 @@ class Strategy(Displayed):
     - ``partition``: op, group or pattern -> Configuration; what it leaves out follows its operands.
     - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op
       makes it.
-    - ``sync``: how gradients are added up in one step, one of SYNCS; or a policy of steps that
-      follow one another: a Sync, or one of POLICY_NAMES. Left out: "bucketed" under the short form
+    - ``sync``: how gradients are added up in one step (one of SYNCS), or a policy of steps in a
+      row (a Sync, or one of POLICY_NAMES). Left out: "bucketed" under the short form
       "data-parallel", as frameworks do, else "all-reduce".
     - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes
       precedence over it.

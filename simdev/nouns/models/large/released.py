@@ -290,10 +290,11 @@ def _read_gpt2(of: _Fields) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads a file of one type: fields that it ``requires`` to be so, other ``sizes`` of the model,
-    what it ``reads`` beside the common fields, whether embeddings are ``tied`` by default, and
-    where it has ``windows``, in every how manieth layer there is none (0: in no layer; None: no
-    windows).
+    """Reads a file of one type.
+
+    ``requires`` are fields with the only values that are modelled, ``sizes`` follow from the type,
+    and ``reads`` are fields beside the common ones. ``tied``: embeddings are tied by default. Where
+    there are ``windows``, every so manieth layer has none (0: all have one; None: none has).
     """
 
     requires: Mapping[str, Any] = FrozenDict()

@@ -199,9 +199,9 @@ class Transformer:
         return self.is_moe(layer), self.reach(layer)
 
     def pairs(self, layer: int) -> int:
-        """Pairs of tokens of one sample that count, by head: all within reach, or ``causal`` those
-        that are not masked, as if tokens were infinitely many (half of all, as FlashAttention
-        counts).
+        """Pairs of tokens of one sample that count, by head: all within reach. Where attention is
+        ``causal`` masked pairs do not count, as if tokens were infinitely many (half of all, as
+        FlashAttention counts).
         """
         reach = self.reach(layer)
         return reach * (2 * self.length - reach) // 2 if self.causal else self.length * reach
