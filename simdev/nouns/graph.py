@@ -201,7 +201,7 @@ class Op:
         yield from unlisted(self, phase=PHASES)
         if self.colocate is not None:
             yield from name_problems("colocate", self.colocate)
-        for name in ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes"):
+        for name in SIZES:
             yield from size_problems(name, getattr(self, name))
         if self.launches is not None and not is_count(self.launches):
             yield f"launches: must be a whole number, got {self.launches!r}"
