@@ -8,10 +8,9 @@ changes timing.
 
 A scenario's ``options.memory`` is a ``MemoryModel``; lowering counts buffers by it
 (``simdev/lowering/columns.py``), and the report replays the allocator
-(``simdev/report/measures/footprint.py``). An optimizer is a row of
-``OPTIMIZERS``, and the work of its update op a row of ``UPDATES`` in
-``simdev/nouns/semantics/kinds/elementwise.py``. Of a large model its bytes are
-``Parallelism.state_bytes``, and captures of PyTorch run the optimizers of
+(``simdev/report/measures/footprint.py``). An optimizer is a row of ``OPTIMIZERS``, and the work of
+its update op a row of ``UPDATES`` in ``simdev/nouns/semantics/kinds/elementwise.py``. Of a large
+model its bytes are ``Parallelism.state_bytes``, and captures of PyTorch run the optimizers of
 ``simdev/measure/tracing.py``.
 """
 

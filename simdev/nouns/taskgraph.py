@@ -23,7 +23,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ground.errors import InputError
+from ..ground.errors import refuse
 from ..ground.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
@@ -293,9 +293,7 @@ class TaskGraph:
     round: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = list(self._problems())
-        if problems:
-            raise InputError(problems)
+        refuse(self._problems())
 
     def _problems(self) -> Iterable[str]:
         tasks, count = self.tasks, len(self.tasks)

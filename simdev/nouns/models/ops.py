@@ -556,19 +556,13 @@ def _conv2d(call: Call, dy: Value) -> Gradients:
     yield from gradients_of([weight, *bias], "conv2d_backward_weight", [dy, x], **call.attrs)
 
 
-@gradient("max_pool2d")
-def _max_pool2d(call: Call, dy: Value) -> Gradients:
-    (x,), (_, place) = call.inputs, call.outputs
-    # Unlike the forward, the backward op of PyTorch writes its defaults out.
-    attrs = {"padding": [0, 0], **call.attrs, "dilation": [1, 1]}
-    yield x, record("max_pool2d_backward", dy, x, place, shape=x.shape, **attrs)
-
-
-@gradient("avg_pool2d")
-def _avg_pool2d(call: Call, dy: Value) -> Gradients:
-    (x,) = call.inputs
-    attrs = {"padding": [0, 0], **call.attrs, "count_include_pad": True}
-    yield x, record("avg_pool2d_backward", dy, x, shape=x.shape, **attrs)
+@gradient("max_pool2d", "avg_pool2d")
+def _pool2d(call: Call, dy: Value) -> Gradients:
+    (x,), (_, *place) = call.inputs, call.outputs
+    # Unlike the forward, the backward ops of PyTorch write their defaults out.
+    told = {"dilation": [1, 1]} if place else {"count_include_pad": True}
+    attrs = {"padding": [0, 0], **call.attrs, **told}
+    yield x, record(f"{call.kind}_backward", dy, x, *place, shape=x.shape, **attrs)
 
 
 @gradient("mean")

@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import Literal
 
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
 from .description import Axis, Index, Interval
 from .registry import Semantics
 
@@ -203,9 +203,7 @@ def require_degrees(semantics: Semantics, degrees: Mapping[str, int], even: bool
     number from 1 to its size, or (``even``) does not divide it.
     """
     allowed = {split.axis: split.size for split in splits(semantics)}
-    problems = list(_degree_problems(semantics, allowed, degrees, even))
-    if problems:
-        raise InputError(problems)
+    refuse(_degree_problems(semantics, allowed, degrees, even))
 
 
 def _degree_problems(
