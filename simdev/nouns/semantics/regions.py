@@ -36,7 +36,10 @@ from .registry import Dim, Semantics
 
 _CACHED = 65_536
 NONE = -1
-Role = Literal["read", "made"]
+Role = Literal["read", "made", "run"]
+"""The region that is read of an operand, that is made of an output, or ("run") the shape of an
+operand as a kernel gets it.
+"""
 V = TypeVar("V", bound=Hashable)
 
 
@@ -227,37 +230,34 @@ def _by_dimension(semantics: Semantics, boxes: Sequence[Box]) -> Shards | None:
     s, every = semantics, len(boxes)
     if any(access.when is not None for access in s.description.inputs):
         return None
-    columns: dict[Role, list[list[Region]]] = {}
-    roles: tuple[tuple[Role, Sequence[Shape]], ...] = (("read", s.inputs), ("made", s.outputs))
-    for role, shapes in roles:
-        columns[role] = [_by_box(s, role, tensor, boxes) for tensor in range(len(shapes))]
-        for column, shape in zip(columns[role], shapes, strict=True):
-            if any(_unless_empty(region, shape) is None for region in set(column)):
-                return None
+    read = [_by_box(s, "read", operand, boxes) for operand in range(len(s.inputs))]
+    made = [_by_box(s, "made", output, boxes) for output in range(len(s.outputs))]
+    shaped = zip((*read, *made), (*s.inputs, *s.outputs), strict=True)
+    if any(
+        _unless_empty(region, shape) is None for regions, shape in shaped for region in set(regions)
+    ):
+        return None
     local = s.description.local
     runs = [_by_box(s, "run", tensor, boxes) for tensor in range(len(s.inputs))]
     return Shards(
         [s.attrs] * every if local is same_attributes else [local(s.attrs, box) for box in boxes],
         [tuple(range(len(s.inputs)))] * every,
         _rows(runs, every),
-        _rows([_sizes(regions) for regions in columns["made"]], every),
-        _rows(columns["made"], every),
-        _rows(columns["read"], every),
+        _rows(list(map(_sizes, made)), every),
+        _rows(made, every),
+        _rows(read, every),
     )
 
 
-def _by_box(
-    semantics: Semantics, role: Literal["read", "made", "run"], tensor: int, boxes: Sequence[Box]
-) -> list[Any]:
-    """By box the region of a tensor, or ("run") the shape in which a kernel gets an operand."""
-    known = _known(semantics, role, tensor)
-    columns = [_each(boxes, dim, call, of) for dim, call, of in known]
+def _by_box(semantics: Semantics, role: Role, tensor: int, boxes: Sequence[Box]) -> list[Any]:
+    """By box the region of a tensor, or its shape ("run")."""
+    columns = [_each(boxes, *known) for known in _known(semantics, role, tensor)]
     return _rows(columns, len(boxes))
 
 
 @lru_cache(_CACHED)
 def _known(
-    semantics: Semantics, role: Literal["read", "made", "run"], tensor: int
+    semantics: Semantics, role: Role, tensor: int
 ) -> list[tuple[Dim, Callable[[Box], Any], dict[Hashable, dict[Any, Any]]]]:
     """By dimension of a tensor its index, the call that gives its interval or extent on a box, and
     the answers so far by the intervals of its axes: grids of one op share most of them.
@@ -266,13 +266,11 @@ def _known(
         dims, shape = semantics.makes[tensor], semantics.outputs[tensor]
     else:
         dims, shape = semantics.reads[tensor], semantics.inputs[tensor]
-    calls: list[Callable[[Box], Any]]
-    if role == "run":
-        is_padded = semantics.description.inputs[tensor].padded
-        calls = [partial(_run, dim, size, is_padded) for dim, size in zip(dims, shape, strict=True)]
-    else:
-        calls = [partial(_interval, dim, size) for dim, size in zip(dims, shape, strict=True)]
-    return [(dim, call, {}) for dim, call in zip(dims, calls, strict=True)]
+    pairs = list(zip(dims, shape, strict=True))
+    if role != "run":
+        return [(dim, partial(_interval, dim, size), {}) for dim, size in pairs]
+    is_padded = semantics.description.inputs[tensor].padded
+    return [(dim, partial(_run, dim, size, is_padded), {}) for dim, size in pairs]
 
 
 def _each(

@@ -383,12 +383,14 @@ def _region(entries: Sequence[Entry], shape: Shape, tensor: str) -> Region:
 
 
 def _dims(entries: Sequence[Entry], region: Region) -> Dims:
-    dims: list[tuple[Axis | Index | None, frozenset[str], Interval]] = []
-    for entry, interval in zip(entries, region, strict=True):
-        index = Index((), entry) if isinstance(entry, int) else entry
-        names = () if index is None else (axis.name for axis in axes_of(index))
-        dims.append((index, frozenset(names), interval))
-    return tuple(dims)
+    return tuple(
+        (
+            Index((), entry) if isinstance(entry, int) else entry,
+            frozenset(axis.name for axis in _entry_axes((entry,))),
+            interval,
+        )
+        for entry, interval in zip(entries, region, strict=True)
+    )
 
 
 def _axes(description: Description) -> tuple[Axis, ...]:
