@@ -9,8 +9,8 @@ Attention takes heads where the projections leave them, (b, s, heads, d). Fused 
 between them, and the scores are kept, as the papers before FlashAttention have them.
 
 The builders of ``convolutional``, ``recurrent`` and ``transformers`` call the verbs. Kinds and
-attributes are those of ``simdev/nouns/semantics/kinds``, which has their work; a verb that records
-another attribute changes the keys by which profiles are looked up.
+their attributes are described in ``simdev/nouns/semantics/kinds``. A verb that records another
+attribute changes the keys of its ops, by which rows of profiles are looked up.
 """
 
 from __future__ import annotations

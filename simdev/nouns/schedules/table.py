@@ -1,6 +1,5 @@
-"""A schedule as a table of actions, and its one expansion: the order of each rank, the actions that
-an action needs, and the ones that need it. The second half refuses tables that no pipeline could
-run.
+"""A schedule as a table of actions, and its one expansion: the order of each rank, what an action
+needs, and what needs it. The second half refuses tables that no pipeline could run.
 
 Lowering expands tables by this module alone, whether a stage is a time, ops of a graph, or layers
 of a large model. A new kind of action is a row of ``NEEDS`` and of ``StageTimes.ps``; the passes
