@@ -76,7 +76,7 @@ class Parallelism:
       of the other activations, as xformers' ``SwiGLUFusedOp`` makes it again.
     - ``flash``: attention is one op that keeps no scores (None: as when the model was published;
       Megatron-LM has it since 2023).
-    - ``sequence_parallel``: tensors that tp does not split are split along the sequence (Korthikanti
+    - ``sequence_parallel``: tensors that tp leaves whole are split along the sequence (Korthikanti
       et al. 2022). Then an all_reduce becomes an all_gather and a reduce_scatter, and the input of
       a product is gathered again for the gradient of its weights. With ``tensor_overlap`` that goes
       on beside the gradient of the input (section 4.2.2 there), for which Megatron-LM has kernels
