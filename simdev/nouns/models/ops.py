@@ -560,8 +560,8 @@ def _conv2d(call: Call, dy: Value) -> Gradients:
 def _pool2d(call: Call, dy: Value) -> Gradients:
     (x,), (_, *place) = call.inputs, call.outputs
     # Unlike the forward, the backward ops of PyTorch write their defaults out.
-    told = {"dilation": [1, 1]} if place else {"count_include_pad": True}
-    attrs = {"padding": [0, 0], **call.attrs, **told}
+    defaults = {"dilation": [1, 1]} if place else {"count_include_pad": True}
+    attrs = {"padding": [0, 0], **call.attrs, **defaults}
     yield x, record(f"{call.kind}_backward", dy, x, *place, shape=x.shape, **attrs)
 
 
