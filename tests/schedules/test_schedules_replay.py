@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schedule_shapes import gpipe
 from schedule_times import COUNTS, PS, TIMES, live, run, step
 from simdev.ground.errors import InputError
 from simdev.lowering.pipeline import pipeline_task_graph
-from simdev.nouns.schedules import SCHEDULES, Schedule, gpipe, named_schedule, read_csv, stage_times
+from simdev.nouns.schedules import SCHEDULES, Schedule, named_schedule, read_csv, stage_times
 from simdev.nouns.taskgraph import TRANSFER
 
 

@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedule_shapes import SHAPES, table
+from schedule_shapes import SHAPES, gpipe, table
 from simdev.ground.errors import InputError
 from simdev.nouns.schedules import (
     Action,
     aligned,
-    gpipe,
     named_schedule,
-    one_forward_one_backward,
     read_csv,
     schedule_csv,
     stage_times,
@@ -236,7 +234,7 @@ def test_weight_versions_of_pipedream() -> None:
     """
     assert weight_versions(named_schedule("PipeDream", 5, 20)) == (5, 4, 3, 2, 1)
     assert weight_versions(named_schedule("PipeDream", 5, 2)) == (2, 2, 2, 2, 1)
-    assert weight_versions(one_forward_one_backward(5, 20)) == (1,) * 5
+    assert weight_versions(named_schedule("1F1B", 5, 20)) == (1,) * 5
 
 
 def test_rows_keep_their_empty_slots() -> None:
