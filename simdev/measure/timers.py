@@ -19,6 +19,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -157,6 +158,7 @@ FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 64 * 2**20}
 # What the host is taken to need for a call: at first, at least (100 us of filler), at most.
 FIRST_HOST_NS, LEAST_HOST_NS, MOST_HOST_NS = 250_000, 50_000, 20_000_000
 CUDA_WARM_S = 1.0
+QUANTILES = (0.1, 0.5, 0.9)
 # Calls whose kernels are counted and timed.
 KERNEL_CALLS = 9
 
@@ -335,11 +337,6 @@ def keep_freed_memory() -> bool:
         return False
 
 
-def quantile(values: Sequence[int], share: float) -> int:
-    """The value below which this share of the values lies (nearest rank)."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
 def median(values: Sequence[int]) -> int:
     """The median, as a whole number."""
     return round(statistics.median(values))
@@ -347,7 +344,7 @@ def median(values: Sequence[int]) -> int:
 
 def timing_fields(times: Sequence[int]) -> dict[str, Any]:
     """The fields ``t_ns`` and ``rel_err`` of a profile row, of samples in ns."""
-    p10, p50, p90 = quantile(times, 0.1), median(times), quantile(times, 0.9)
+    p10, p50, p90 = map(round, np.quantile(times, QUANTILES))
     quantiles = {"p10": p10, "p50": p50, "p90": p90, "min": min(times), "n": len(times)}
     return {"t_ns": quantiles, "rel_err": round((p90 - p10) / (2 * max(1, p50)), 4)}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...execution.period import follow_one_another, step_time_ps
 from ...execution.scenario import Scenario, execute, graph_of, of_every_device
 from ...files.cluster import cluster_text
 from ...files.reading import PathLike, read_json
@@ -23,12 +24,12 @@ from ...ground.units import PS_PER_SECOND, format_bandwidth, format_seconds, pic
 from ...ground.version import __version__
 from ...nouns.cluster import Cluster
 from ...nouns.graph import Graph, Op
-from ...nouns.taskgraph import TRANSFER, Ints
+from ...nouns.taskgraph import TRANSFER
 from ...nouns.trace import Trace
 from ...report.table import NUMBER, TEXT, Table, shorten, table_text
 from .fit import FIT, fit
 from .hosts import HostCalibration
-from .observe import MOST_OVERLAP, Measured, Member, Scene
+from .observe import MOST_OVERLAP, Measured, Member, Scene, period_ps, step_of
 from .solve import Parameter, goodness
 from .steps import StepFit
 
@@ -215,11 +216,12 @@ class Quality:
 class Calibration:
     """The answer of ``calibrate``.
 
-    ``steps_s`` are the measured steps in seconds, ``before_s`` and ``fitted_s`` the step times of
-    the two scenarios. ``strangers`` are names of the trace that no task has, ``absent`` tasks that
-    the trace does not hold, ``uneven`` those that it holds more or less often than the others (and
-    that were left out). ``overlap`` is the share of spans that begin before the one before them on
-    their serial queue has ended; 0 where that is too rare to matter.
+    ``steps_s`` are the measured steps in seconds (their period alone, where the scenario's steps
+    follow one another), ``before_s`` and ``fitted_s`` the step times of the two scenarios. Three
+    lists of names say what could not be used: ``strangers``, spans of no task; ``absent``, tasks
+    without a span; ``uneven``, tasks with more or fewer spans than the others. ``overlap`` is the
+    share of spans that begin before the one before them on their serial queue has ended; 0 where
+    that is too rare to matter.
     """
 
     scenario: Scenario
@@ -273,11 +275,15 @@ def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
     # Executed, not summed up: queues and waits shift the step as a whole.
     before, after = (execute(of_every_device(there)).trace for there in (scenario, fitted))
     residuals = tuple(_residuals(scene, before, after))
-    steps = scene.steps
-    lengths = [
-        int(finish[steps.known].max() - start[steps.known].min()) / PS_PER_SECOND
-        for start, finish in zip(steps.start, steps.finish, strict=True)
-    ]
+    steps, strangers = scene.steps, scene.steps.strangers
+    if follow_one_another(scenario.strategy, scenario.steps):
+        tasks = frozenset(scene.task_graph.tasks.name)
+        known = [residual.task for residual in residuals]
+        lengths = [period_ps(measured, known)]
+        strangers = tuple(name for name in strangers if step_of(name, tasks)[0] not in tasks)
+    else:
+        ends, begins = steps.finish[:, steps.known], steps.start[:, steps.known]
+        lengths = (ends.max(axis=1) - begins.min(axis=1)).tolist()
     kinds = dict.fromkeys(residual.kind for residual in residuals)
     return Calibration(
         fitted,
@@ -285,10 +291,10 @@ def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
         residuals,
         tuple(_quality(kind, residuals) for kind in sorted(kinds)),
         measured.source,
-        tuple(lengths),
-        before.end_ps / PS_PER_SECOND,
-        after.end_ps / PS_PER_SECOND,
-        steps.strangers,
+        tuple(length / PS_PER_SECOND for length in lengths),
+        step_time_ps(before) / PS_PER_SECOND,
+        step_time_ps(after) / PS_PER_SECOND,
+        strangers,
         steps.absent,
         steps.uneven,
         scene.overlap if scene.overlap > MOST_OVERLAP else 0.0,
@@ -298,9 +304,14 @@ def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
 def _residuals(scene: Scene, before: Trace, after: Trace) -> Iterator[Residual]:
     tasks = scene.task_graph.tasks
     measured = (scene.steps.finish - scene.steps.start).mean(axis=0)
-    lengths: list[Ints] = [trace.finish - trace.start for trace in (before, after)]
+    # By name: of several steps the first is compared, and dispatches come behind the last.
+    lasting = [
+        dict(zip(trace.task_graph.tasks.name, (trace.finish - trace.start).tolist(), strict=True))
+        for trace in (before, after)
+    ]
     for task in np.flatnonzero(scene.steps.known).tolist():
-        times = (float(column[task]) / PS_PER_SECOND for column in (measured, *lengths))
+        lengths = (measured[task], *(lengths[tasks.name[task]] for lengths in lasting))
+        times = (float(length) / PS_PER_SECOND for length in lengths)
         yield Residual(
             tasks.name[task], "transfer" if tasks.kind[task] == TRANSFER else "op", *times
         )

@@ -10,8 +10,8 @@ transfer to it finished waited for the transfer's lag alone.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ...execution.period import steady_state
 from ...files import read_run
 from ...files.reading import PathLike, label, read_json, shown
 from ...ground.errors import InputError
@@ -48,10 +49,13 @@ Span = tuple[int, int]  # start and finish in ps
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The spans of a trace by name, in ps; ``source`` is the name of its file."""
+    """The spans of a trace by name, in ps; ``source`` is the name of its file, ``period_ps`` the
+    period of a saved run of steps that follow one another.
+    """
 
     spans: Mapping[str, tuple[Span, ...]]
     source: str = ""
+    period_ps: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,20 +91,23 @@ def read_measured(path: PathLike) -> Measured:
         events = value if isinstance(value, list) else None
         if isinstance(value, dict):
             events = value.get("traceEvents")
-        spans = _of_run(value) if events is None else _of_events(events)
+        measured = _of_run(value) if events is None else Measured(_of_events(events))
     except InputError as error:
         raise error.within(label(path)) from None
-    if not spans:
+    if not measured.spans:
         raise InputError("holds no spans", label(path))
-    return Measured(spans, label(path))
+    return replace(measured, source=label(path))
 
 
-def _of_run(value: Any) -> dict[str, tuple[Span, ...]]:
+def _of_run(value: Any) -> Measured:
     if not isinstance(value, dict) or "spans" not in value:
         raise InputError('is neither a saved run ("spans") nor a Chrome trace ("traceEvents")')
     trace = read_run(value).trace
     times = zip(trace.start.tolist(), trace.finish.tolist(), strict=True)
-    return {name: (span,) for name, span in zip(trace.task_graph.tasks.name, times, strict=True)}
+    names = trace.task_graph.tasks.name
+    spans = {name: (span,) for name, span in zip(names, times, strict=True)}
+    steady = steady_state(trace)
+    return Measured(spans, period_ps=None if steady is None else steady.step_ps)
 
 
 def _of_events(events: Any) -> dict[str, tuple[Span, ...]]:
@@ -184,6 +191,36 @@ def matched(measured: Measured, task_graph: TaskGraph) -> MeasuredSteps:
         tuple(name for name in names if name not in measured.spans),
         tuple(name for name in present if len(measured.spans[name]) != steps),
     )
+
+
+def period_ps(measured: Measured, tasks: Sequence[str]) -> float:
+    """The period of the measured steps, from end to end: that of a saved run as its steps repeat,
+    else the mean over the later half of the steps, without the last, behind which none follows.
+
+    Raises InputError for fewer than three steps, which have no period.
+    """
+    if measured.period_ps is not None:
+        return measured.period_ps
+    known, ends = frozenset(tasks), dict[int, int]()
+    for name, spans in measured.spans.items():
+        task, first = step_of(name, known)
+        if task in known:
+            for step, (_, finish) in enumerate(spans, first):
+                ends[step] = max(finish, ends.get(step, finish))
+    if len(ends) < 3:
+        raise InputError(
+            f"the steps of the scenario follow one another, and the trace holds {len(ends)}: "
+            "no fewer than 3 tell a period",
+            measured.source or None,
+        )
+    periods = np.diff([ends[step] for step in sorted(ends)])[:-1]
+    return float(periods[len(periods) // 2 :].mean())
+
+
+def step_of(name: str, tasks: Container[str]) -> tuple[str, int]:
+    """The task of a span and its step: ``task~k`` is that of step k, as ``lowering`` names them."""
+    task, _, step = name.rpartition("~")
+    return (task, int(step)) if step.isdecimal() and name not in tasks else (name, 0)
 
 
 UNKNOWN = -1
