@@ -1,5 +1,9 @@
 """Readers of the field's public formats: scenarios, clusters and tables of collectives with their
 provenance.
+
+``simdev import`` calls ``import_file``. A new format is a module here, a row of FORMATS, and a
+pattern in ``recognise`` (TEXTS, JSONS); the help of the verb prints FORMATS, and
+``docs/how-to/importers.md`` has a row of each.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from .partitioning import layers_scenario, parse_layers, parse_workload, workloa
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """What ``files`` are of a format, what they become, and what the numbers in them mean."""
+    """A format for people: its ``files``, what they become, and the units of their numbers."""
 
     files: str
     becomes: str
@@ -190,8 +194,8 @@ def _import_ranks(
 def provenance_of(sources: Sequence[Source], format: str) -> dict[str, Any]:
     """Where imported numbers come from: names and hashes of the files, and their units."""
     files = [{"file": source.name, "sha256": source.sha256} for source in sources]
-    told = files[0] if len(files) == 1 else {"files": files}
-    return {**told, "units": EVERY_FORMAT[format].units}
+    origin = files[0] if len(files) == 1 else {"files": files}
+    return {**origin, "units": EVERY_FORMAT[format].units}
 
 
 TEXTS: Sequence[tuple[str, str]] = (

@@ -3,6 +3,9 @@ signals of sampled placements become a loss. A signal is better where it is smal
 
 No rule needs PyTorch itself. Shapes: n placements, G stages; ``log_chosen`` [n, G] are the
 log-probabilities (natural) of the devices that were chosen, each given those before it.
+
+The learners choose a rule by their settings (``settings``), and ``training`` runs it. What a
+placement costs is the oracle's answer.
 """
 
 from __future__ import annotations

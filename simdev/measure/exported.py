@@ -1,8 +1,11 @@
 """Programs of torch.export as modules, from what their archives say, without code of theirs.
 
 A program is a list of calls of PyTorch's operators. Only operators of ATen that make tensors or
-sizes are called, and arithmetic of sizes; they are called within the modules that they were
-recorded in, so that whoever watches modules sees those of the program that was exported.
+sizes are called, and arithmetic of sizes. Each runs within the modules in which it was recorded: a
+recorder that watches modules sees the modules of the exported program.
+
+``programs`` runs it. The archive itself is read, and its parts are checked, by
+``simdev.files.program``.
 """
 
 from __future__ import annotations
@@ -486,7 +489,7 @@ def _refuse_many_parts(func: Any, arguments: Mapping[str, Any]) -> None:
 
 
 PLAIN = frozenset({"as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings"})
-"""Arguments that stand as they are."""
+"""Kinds of arguments that are values already."""
 ARGUMENTS: Mapping[str, Callable[[Any, Values], Any]] = {
     "as_none": lambda value, values: None,
     "as_name": _known,
@@ -509,7 +512,7 @@ ARGUMENTS: Mapping[str, Callable[[Any, Values], Any]] = {
     "as_layout": lambda value, values: _of({7: torch.strided}, value, "layout"),
     "as_device": lambda value, values: _device(value),
 }
-"""How arguments that stand for something else are read, by their kind."""
+"""How arguments that name or encode a value are read, by their kind."""
 
 
 @contextmanager

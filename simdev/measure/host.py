@@ -4,6 +4,9 @@ Calls of operators alone tell half of it: in a step the host also runs the modul
 autograd's graph and walks it. So the phases of real steps are timed on the host, never waiting for
 the device, and each phase is split over its operators by what the profiler saw each of them take.
 Nothing here asks what the device does, so that all of it runs on a CPU too.
+
+``steps`` calls it for each step. What it writes under ``host`` in a profile's header is read by
+``compare`` and by ``simdev.costs.dispatch``.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ Each distinct operator runs alone on preallocated random inputs, at least three 
 warm-ups; its time is the median of the samples. Updates run in turns, as a step runs them: each
 parameter is touched once a step, so an update that is repeated alone would meet it in a cache where
 no step meets it.
+
+``steps`` calls it for captured steps and grids. The rows that it makes are read by
+``simdev.files.profile``; a new field of a row has to be known there, and to ``doctor`` where it can
+be wrong.
 """
 
 from __future__ import annotations

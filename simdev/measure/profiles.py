@@ -1,4 +1,9 @@
-"""From the name of a model to a graph file and a profile file."""
+"""From the name of a model to a graph file and a profile file.
+
+``simdev profile`` calls it. It joins the parts: ``building`` finds the model, ``capture`` makes the
+graph, ``steps`` measures, ``provenance`` tells the machine. Random shapes of op classes
+(``--grid``) are drawn here too: a new class is a row of CLASSES.
+"""
 
 from __future__ import annotations
 
@@ -277,7 +282,7 @@ def capture_point(point: Point, device: str, dtype: torch.dtype) -> Capture:
         with recorder:
             value = point.function(*tensors)
             recorder.note_saved(value)
-        # Given, so that no loss of the point's stands among its rows.
+        # Given, so that no loss of the point's is among its rows.
         gradient = torch.empty_like(value)
         leaves[recorder.add_leaf("input", gradient)] = "gradient"
         recorder.phase = "backward"
@@ -405,10 +410,11 @@ def profile_grid(
     flush: bool | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Measures random shapes of op classes (``grid.CLASSES``, or all: ``copies`` are by size);
+    """Measures random shapes of op classes (``CLASSES``, or all: ``copies`` are by size);
     returns the profile.
 
-    ``points`` a class and dtype (default: the device's). Copies stand alone. Raises InputError.
+    ``points`` a class and dtype (default: the device's). Copies are a grid of their own. Raises
+    InputError.
     """
     conditions = _conditions(device, seconds, flush, progress)
     names = list(dict.fromkeys(classes)) or list(CLASSES)

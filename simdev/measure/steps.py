@@ -2,6 +2,9 @@
 
 The sum of the operators over the step against the step itself is the check of the method, kept in
 the header. Limit: an operator alone meets warmer caches than inside a step.
+
+``profiles`` calls it. What it adds to a profile's header (``step``, ``noise``) is read by
+``compare`` and judged by ``doctor``.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ STEP_WARM_UPS, LEAST_STEPS, MOST_STEPS, ROW_STEPS = 2, 3, 25, 20
 class StepTimer:
     """Runs whole training steps and keeps the time of their phases.
 
-    On a CPU it is the CPU time of the one thread. On a GPU events stand between the phases, so that
-    nothing waits for the device inside a step.
+    On a CPU it is the CPU time of the one thread. On a GPU events are recorded between the phases,
+    so that nothing waits for the device inside a step.
     """
 
     def __init__(
@@ -65,8 +68,8 @@ class StepTimer:
         return max(LEAST_STEPS, min(MOST_STEPS, int(seconds / self.seconds)))
 
     def measure_row(self, count: int = ROW_STEPS) -> None:
-        """The wall time of a step in a row of steps that nobody waits for, which is what training
-        takes, and the peaks of memory that PyTorch counts meanwhile.
+        """The wall time of a step in a row of steps that nobody waits for, as in training, and
+        the peaks of memory that PyTorch counts meanwhile.
         """
         self._steps(STEP_WARM_UPS)
         torch.cuda.synchronize()

@@ -4,6 +4,9 @@ runs: its workspace and, on a GPU, its kernels.
 On a CPU the reference is the CPU time of the one thread that runs: wall time measures the
 neighbours too. On a GPU events bracket the call behind a filler that keeps the device busy while
 the host catches up, so that launches hide.
+
+``operators``, ``steps`` and ``transfers`` call it. Whether a row's quantiles (``timing_fields``)
+are in order is checked by ``doctor``.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from .record import Call, Slot, TensorSpec
 INPUT_SETS = 3
 # Inputs of this size push themselves out of the caches: one set of them is enough.
 SINGLE_SET_BYTES = 64 * 2**20
-# Whole numbers that random ones stand for: their range is known, or nothing hangs on them.
+# Operators whose whole numbers may be random: the range is known, or does not matter.
 _KNOWN = frozenset(
     {
         "embedding",

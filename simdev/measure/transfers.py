@@ -11,6 +11,8 @@ transfer. The line latency + bytes / bandwidth is fitted by least squares on the
 that small transfers count as much as large ones. Limit: wall time, which a busy machine only
 lengthens; so each size is measured in many short rounds spread over the run, and the round with the
 least median counts.
+
+``profiles`` calls it for copies, ``simdev profile --links`` for messages between processes.
 """
 
 from __future__ import annotations

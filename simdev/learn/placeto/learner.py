@@ -1,4 +1,8 @@
-"""Placeto's learner: REINFORCE over episodes of improvement, with a baseline for each visit."""
+"""Placeto's learner: REINFORCE over episodes of improvement, with a baseline for each visit.
+
+``simdev.search`` finds it by its row in ``learn.methods``, ``pretraining`` by the ``general`` of
+that row. Its network is in ``network``, its settings are in ``learn.settings``.
+"""
 
 from __future__ import annotations
 
@@ -280,7 +284,7 @@ def imitate(
     network: PlacetoNetwork, adam: torch.optim.Adam, task: Task, placement: Ints
 ) -> dict[str, float]:
     """Raise the probability that an episode ends at ``placement`` (devices by group), whatever it
-    began at: groups that were visited stand as there, the others at random.
+    began at: groups that were visited are as there, the others at random.
 
     Ends where an episode is expected to differ in few groups; how many updates that took, and in
     how many groups. Raises SpentError where the time is over.

@@ -1,5 +1,7 @@
 """Fitting gaps, latencies, bandwidths and efficiencies of a scenario to a measured trace, by least
 squares, and host times of large models to measured steps.
+
+``simdev calibrate`` is the caller.
 """
 
 from __future__ import annotations

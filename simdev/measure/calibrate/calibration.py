@@ -1,5 +1,8 @@
-"""Calibration: the fitted scenario beside the one it came from, and how well each tells the
-trace.
+"""Calibration: the fitted scenario beside the one it came from, and how well each tells the trace.
+
+It joins the parts: ``observe`` reads the trace, ``fit`` fits, ``solve`` is the mathematics; here
+the fitted scenario is executed, told and written. Where steps follow one another, periods are
+compared (``simdev.execution.period``).
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from .steps import StepFit
 def fitted_cluster(calibration: Calibration) -> Cluster:
     """The fitted cluster with the provenance of what was fitted."""
     cluster = calibration.scenario.cluster
-    # What stood for all links, or all devices, stands no more.
+    # An origin that was told for all links, or all devices, is theirs no more.
     stale = set()
     for parameter in calibration.parameters:
         if parameter.fitted and parameter.on_links:
@@ -61,8 +64,8 @@ def write_fitted(
 ) -> None:
     """Write the scenario of the file ``source`` with what was fitted, whole or not at all.
 
-    Its cluster stands in it as an object, and so does its graph where efficiencies were fitted: the
-    ops of their classes carry times. Other parts stay the files that they were, told from the
+    The file holds the cluster itself, and the graph too where efficiencies were fitted: the ops of
+    their classes carry times. Other parts stay the files that they were, told from the
     folder of ``place`` (``path`` where that is None: it may be a temporary file). Raises
     InputError, OSError.
     """

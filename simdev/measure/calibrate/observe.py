@@ -5,6 +5,10 @@ Under the execution contract a task starts at the latest of its predecessors' re
 resource that it holds, the finish + gap of the task before it. So a task that was ready when the
 one before it finished waited for the gap alone; and one that found its resources idle when a
 transfer to it finished waited for the transfer's lag alone.
+
+``fit`` asks it for waits, ``calibration`` for measured steps. It is the third home of the rule of
+starts, beside the engines and ``simdev.execution.check``: a new reason to wait has to be known in
+``_cause``, or it passes for a gap.
 """
 
 from __future__ import annotations
@@ -63,9 +67,9 @@ class MeasuredSteps:
     """Start and finish of every task of a task graph in each measured step, in ps: arrays of
     [steps, tasks].
 
-    A task that was not measured has MISSING as start and finish. ``strangers`` are names of the
-    trace that are no task, ``absent`` tasks that the trace does not hold, ``uneven`` those that it
-    holds more or less often than the others.
+    A task that was not measured has MISSING as start and finish. ``strangers`` are spans of no
+    task, ``absent`` tasks without a span, ``uneven`` tasks with more or fewer spans than the
+    others.
     """
 
     start: Ints

@@ -5,6 +5,9 @@ once, by least mean |log(simulated / measured)|, which treats too slow and too f
 drawn by outliers. It has corners and valleys, so the simplex of Nelder and Mead (scipy) descends
 from the best of a grid. Each step is lowered once: its host times change lengths of dispatches
 only.
+
+``simdev calibrate SCENARIO TABLE.csv`` calls it; the host times that it fits are those of
+``simdev.nouns.models.large``.
 """
 
 from __future__ import annotations
@@ -53,8 +56,8 @@ class MeasuredStep:
 class StepFit:
     """Host times by phase in seconds that fit measured steps; errors are simulated / measured - 1.
 
-    ``before`` are the errors of the scenarios as given, ``fitted`` those with the times,
-    ``left_out`` those with times that were fitted to the other half of the steps.
+    ``before`` are the errors of the scenarios as given, ``fitted`` the errors with the times,
+    ``left_out`` the errors with times fitted to the other half of the steps.
     """
 
     host_time: Mapping[str, Fraction]

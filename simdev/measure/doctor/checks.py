@@ -1,5 +1,8 @@
 """Checks of a profile: whether its times can be true, row by row and against one another, whether
 their units are right, and whether they were measured well.
+
+The table CHECKS beside it runs them. Bounds are those of a datasheet (``simdev.costs.roofline``);
+what an op asks for is told by ``simdev.nouns.semantics``.
 """
 
 from __future__ import annotations
@@ -145,7 +148,7 @@ def _reversed(samples: Sequence[Sample]) -> Iterator[str]:
         [[extent for shape in sample.shapes for extent in shape] for sample in samples], np.float64
     )
     size = np.array([sum(prod(shape) for shape in sample.shapes) for sample in samples], np.float64)
-    # Only what lies beyond both spreads: a time of which a row tells no spread stands for itself.
+    # Only what lies beyond both spreads: a time without a spread is taken as it is.
     low, high = (
         np.array([_beyond(sample, name, pick) for sample in samples])
         for name, pick in (("p10", min), ("p90", max))

@@ -1,5 +1,7 @@
-"""The rows of a profile from a trace: which operators count, what of their time, and over which
-steps.
+"""The rows of a profile from a trace: it chooses operators, their share of the time, and the steps.
+
+``simdev import TRACE -o FILE.jsonl`` calls ``trace_profile``. ``replay`` names an operator,
+``updates`` the optimizer's; rows have the fields that ``measure.operators`` writes.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ from .updates import OPTIMIZER, Parameter, Timed, optimizer_steps, parameters_of
 class Replay:
     """The calls behind operators, each kind of call put together once.
 
-    ``types`` as in ``replayed``; ``parameters`` stand for lists of more than 30 tensors, of which a
-    trace has no shapes: what runs over so many at once runs over all parameters or their gradients.
+    ``types`` as in ``replayed``. Of lists of more than 30 tensors a trace has no shapes;
+    ``parameters`` are taken for them: an operator over so many runs over all parameters or their
+    gradients.
     """
 
     def __init__(self, types: Types, parameters: Sequence[Parameter] = ()) -> None:

@@ -3,6 +3,9 @@
 An update of simdev is one op a parameter; PyTorch runs several operators over one parameter, or one
 over lists of all. A loop's operators tell whose they are; what runs over lists is divided over the
 parameters by their elements.
+
+``reading`` and ``step`` call it. An optimizer is known here by the name of its class
+(UPDATE_KINDS); its update op is described in ``simdev.nouns.semantics.kinds``.
 """
 
 from __future__ import annotations
