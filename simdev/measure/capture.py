@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..costs import PHASE_CODES, profile_key
 from ..nouns.semantics import traits_of
 from ..nouns.structure import PREFIXES
-from .kinds import Fields
+from .kinds import Fields, dtype_name
 from .record import Call, Instance, Record, Recorder, Slot, TensorSpec
 from .tracing import Gradient, Loss, Optimizer, optimizer_named, trace_step
 
@@ -201,13 +201,13 @@ class Writer:
     def _op(self, name: str, record: Record) -> str:
         """Writes one op; returns its key."""
         shapes, attrs = _operands(record)
-        dtypes = [_dtype(record.call.specs[i]) for i in record.operands]
+        dtypes = [dtype_name(record.call.specs[i].dtype) for i in record.operands]
         made = [self.recorder.records[i].outputs[output] for i, output in record.sources]
         # Views are folded away: where the op sees another shape or dtype than was made, it says so.
         folded: Fields = {}
         if shapes != [list(spec.shape) for spec in made]:
             folded["in"] = shapes
-        if dtypes != [_dtype(spec) for spec in made]:
+        if dtypes != [dtype_name(spec.dtype) for spec in made]:
             folded["dt"] = dtypes
         op: Fields = {
             "name": name,
@@ -294,8 +294,4 @@ def _contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def _output(spec: TensorSpec) -> Fields:
-    return {"bytes": spec.bytes, "shape": list(spec.shape), "dtype": _dtype(spec)}
-
-
-def _dtype(spec: TensorSpec) -> str:
-    return str(spec.dtype).removeprefix("torch.")
+    return {"bytes": spec.bytes, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}

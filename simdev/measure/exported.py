@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..files.program import Node, SavedProgram, TensorMeta, extent_of, inner_graph, the_one
 from ..ground.errors import InputError, prefixed
+from .kinds import dtype_name
 from .tracing import NEEDS_VALUES
 
 DTYPES = {
@@ -138,7 +139,7 @@ class Exported:
             if not fits or tensor.dtype != DTYPES[meta["dtype"]]:
                 raise InputError(
                     f"inputs: {name}: was exported with another shape or dtype than "
-                    f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+                    f"{list(tensor.shape)} of {dtype_name(tensor.dtype)}"
                 )
         return tensors
 

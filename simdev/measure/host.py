@@ -11,7 +11,6 @@ Nothing here asks what the device does, so that all of it runs on a CPU too.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,12 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.nn.modules import module as modules
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, record_function
 
 from ..costs import PHASE_CODES
 from ..nouns.graph import PHASES
 from .capture import Capture
 from .kinds import Fields
+from .timers import profiler
 from .tracing import Optimizer
 
 HOST_STEPS, HOST_WARM_UPS, PROFILED_STEPS = 7, 2, 3
@@ -227,10 +227,9 @@ def _profiled(
     """The host's time of every dispatched call of forward and backward in one profiled step, as
     ``split`` tells them, and the share of calls that were found.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     step.clear()
     breather.start()
-    with profile(activities=[ProfilerActivity.CPU]) as trace:
+    with profiler(ProfilerActivity.CPU) as trace:
         with (
             breather.in_forward(many["forward"]),
             breather.in_backward(many["backward"]),

@@ -126,6 +126,11 @@ def attributes(func: Any, arguments: Mapping[str, Any]) -> Fields:
     return kept
 
 
+def dtype_name(dtype: object) -> str:
+    """The name of a dtype of PyTorch as files have it: ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def _plain(value: Any, keep_floats: bool) -> Any:
     """A JSON value, or None where the argument is a tensor or does not matter."""
     if isinstance(value, bool | int | str) or (keep_floats and isinstance(value, float)):

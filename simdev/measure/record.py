@@ -31,6 +31,7 @@ from .kinds import (
     VALUES_TO_HOST,
     aten_name,
     attributes,
+    dtype_name,
     kind_of,
     named_arguments,
 )
@@ -79,7 +80,7 @@ class Scopes:
         # Only where modules are called: below autograd, where operators are seen, it is off.
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
-                self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+                self.autocast = dtype_name(torch.get_autocast_dtype(device))
 
     def leave(self, *_: Any) -> None:
         """A module's forward ends."""

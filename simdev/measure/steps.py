@@ -27,7 +27,7 @@ from .capture import Capture, row_key
 from .host import HostTimes, StepParts, measure_host, ops_of_phase
 from .kinds import Fields
 from .operators import LEAST_REPS, MOST_REPS, PASSES, WARM_UPS, Conditions, Noise, measure_operators
-from .timers import INPUT_SETS, KERNEL_CALLS, Timer, make_timer, median, quiet
+from .timers import INPUT_SETS, KERNEL_CALLS, Timer, first_line, make_timer, median, quiet
 from .tracing import Loss, optimizer_named, refusing
 
 # Runs whole training steps: their phases one by one, in a row without waiting, on the host.
@@ -307,8 +307,7 @@ def _hosts(
         except (RuntimeError, StopIteration) as error:
             # A profiler that may not watch, memory that two steps in a row do not leave: the
             # operators are still worth their rows.
-            lines = str(error).splitlines() or [type(error).__name__]
-            reasons.append(f"host of {step.captured.graph['name']}: {lines[0]}")
+            reasons.append(f"host of {step.captured.graph['name']}: {first_line(error)}")
     return hosts, reasons
 
 

@@ -105,9 +105,7 @@ def make_inputs(call: Call, device: str, seed: int) -> list[Tensor]:
 def _make(
     spec: TensorSpec, bound: int, positive: bool, generator: torch.Generator, device: str
 ) -> Tensor:
-    # The memory behind the tensor: with stride 0 smaller than the tensor, with gaps larger.
-    extent = 1 + sum((size - 1) * step for size, step in zip(spec.shape, spec.stride, strict=True))
-    extent = extent if 0 not in spec.shape else 0
+    extent = extent_behind(spec.shape, spec.stride)
     where: dict[str, Any] = {"generator": generator, "device": device}
     if spec.dtype == torch.bool:
         memory = torch.rand(extent, **where) < 0.5
@@ -120,6 +118,15 @@ def _make(
     else:
         memory = torch.randint(bound, (extent,), **where).to(spec.dtype)
     return memory.as_strided(spec.shape, spec.stride)
+
+
+def extent_behind(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements of the memory behind a tensor: with a stride of 0 fewer than its own, with gaps
+    more.
+    """
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 def _index_bound(call: Call) -> int:
@@ -293,6 +300,11 @@ def make_timer(device: str, flush: bool) -> Timer:
     return CudaTimer(flush) if device == "cuda" else CpuTimer(flush)
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what PyTorch says of an error, else the error's kind."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def require_device(device: str) -> None:
     """Raises InputError for anything but "cpu" and "cuda", and for a GPU that is not there."""
     if device not in ("cpu", "cuda"):
@@ -352,6 +364,13 @@ def timing_fields(times: Sequence[int]) -> dict[str, Any]:
     return {"t_ns": quantiles, "rel_err": round((p90 - p10) / (2 * max(1, p50)), 4)}
 
 
+def profiler(*activities: ProfilerActivity, **options: Any) -> profile:
+    """PyTorch's profiler of these activities, which says nothing itself."""
+    # Otherwise the tracer writes on stderr when it starts and stops, once a call.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    return profile(activities=activities, **options)
+
+
 def workspace_bytes(thunk: Thunk, device: str) -> int:
     """Bytes that a call holds at its peak beyond what it returns ("cpu" or "cuda").
 
@@ -371,9 +390,7 @@ def peak_beyond(changes: Sequence[int]) -> int:
 
 def _cpu_allocations(thunk: Thunk) -> list[int]:
     """Bytes taken (positive) and given back (negative) during a call, in turn."""
-    # Otherwise the tracer writes on stderr when it starts and stops, once a call.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+    with torch.no_grad(), profiler(ProfilerActivity.CPU, profile_memory=True) as trace:
         result = thunk()
     roots = trace.profiler.kineto_results.experimental_event_tree()
     changes = [size for _, size in sorted(_allocations(roots))]
@@ -406,12 +423,8 @@ def cuda_kernels(thunks: Sequence[Thunk], calls: int = KERNEL_CALLS) -> tuple[in
 
     The calls follow one another, with whatever the caches hold. Needs a CUDA device.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     torch.cuda.synchronize()
-    with (
-        torch.no_grad(),
-        profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace,
-    ):
+    with torch.no_grad(), profiler(ProfilerActivity.CPU, ProfilerActivity.CUDA) as trace:
         for i in range(calls):
             thunks[i % len(thunks)]()
         torch.cuda.synchronize()

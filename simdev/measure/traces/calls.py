@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
 
-import torch
-
-from ..kinds import Fields
+from ..kinds import Fields, dtype_name
 from .events import ANNOTATIONS, LAUNCHES, OPERATORS, Event, Events, is_shape
 from .replay import ATEN, DTYPES, is_composite
 from .updates import OPTIMIZER
@@ -300,21 +298,17 @@ def fused_row(event: Event) -> tuple[Fields, list[Fields]]:
     graph = GRAPH.match(event.name)
     read, written = tensors[:-1], tensors[-1:]
     outputs = [
-        {"bytes": prod(shape) * dtype.itemsize, "shape": shape, "dtype": _name(dtype)}
+        {"bytes": prod(shape) * dtype.itemsize, "shape": shape, "dtype": dtype_name(dtype)}
         for shape, dtype in written
     ]
     row = kernel_row(event.name, event.phase) | {
         "in": [shape for shape, _ in read],
-        "dt": [_name(dtype) for _, dtype in read],
+        "dt": [dtype_name(dtype) for _, dtype in read],
         "out": [shape for shape, _ in written],
     }
     if graph:
         row |= {"op": REGION_KIND, "attrs": {"graph": graph[1][:16]}}
     return row, outputs
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(eq=False)
