@@ -394,7 +394,7 @@ def gdp(trial: Trial) -> None:
     proximal policy optimisation.
 
     Nodes are the groups of the problem's oracle: single ops, but for those that must share
-    together. Raises SpentError.
+    a device. Raises SpentError.
     """
     settings: GDPSettings = trial.learning.settings
     policy = on_graph(trial)

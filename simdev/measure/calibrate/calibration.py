@@ -23,6 +23,7 @@ from ...files.reading import PathLike, read_json
 from ...files.scenario import moved
 from ...files.shape import VERSION, plain
 from ...files.writing import write_text
+from ...ground.frozen import FrozenDict
 from ...ground.units import PS_PER_SECOND, format_bandwidth, format_seconds, picoseconds, time_text
 from ...ground.version import __version__
 from ...nouns.cluster import Cluster
@@ -69,19 +70,13 @@ def write_fitted(
     folder of ``place`` (``path`` where that is None: it may be a temporary file). Raises
     InputError, OSError.
     """
-    value = read_json(source)
-    folder = "" if os.fspath(source) == "-" else os.path.dirname(os.fspath(source))
-    target = os.path.dirname(os.fspath(path if place is None else place))
-    written = {"version": VERSION} | moved(plain(value), folder, target)
+    written = _document(source, path if place is None else place)
     # By the writer of clusters, so that both outputs say the same.
     written["cluster"] = json.loads(cluster_text(fitted_cluster(calibration)))
     timed = _timed_ops(calibration)
     if timed:
-        written["graph"] = _with_times(value["graph"], folder, timed)
-    provenance = _provenance(calibration, True)
-    if provenance:
-        written["provenance"] = written.get("provenance", {}) | provenance
-    _write(path, written)
+        written["graph"] = _graph_with(source, "time", timed)
+    _write(path, written, _provenance(calibration, True))
 
 
 def write_fitted_steps(
@@ -91,22 +86,18 @@ def write_fitted_steps(
 
     Paths are told as by ``write_fitted``. Raises InputError, OSError.
     """
-    target = os.path.dirname(os.fspath(path if place is None else place))
-    folder = os.path.dirname(os.fspath(source))
-    written = {"version": VERSION} | moved(plain(read_json(source)), folder, target)
     times = {phase: time_text(time) for phase, time in fit.host_time.items()}
-    written["graph"] = {**written["graph"], "host_time": times}
-    written["provenance"] = written.get("provenance", {}) | {
-        "graph.host_time": {
-            "value": times,
-            "kind": "fitted",
-            "steps": len(fit.names),
-            "mean_error": fit.mean_error("fitted"),
-            "mean_error_left_out": fit.mean_error("left_out"),
-            "source": f"simdev calibrate {__version__} on {fit.source}",
-        }
+    origin = {
+        "value": times,
+        "kind": "fitted",
+        "steps": len(fit.names),
+        "mean_error": fit.mean_error("fitted"),
+        "mean_error_left_out": fit.mean_error("left_out"),
+        "source": f"simdev calibrate {__version__} on {fit.source}",
     }
-    _write(path, written)
+    written = _document(source, path if place is None else place)
+    written["graph"] |= {"host_time": times}
+    _write(path, written, {"graph.host_time": origin})
 
 
 def write_hosted(
@@ -115,25 +106,36 @@ def write_hosted(
     """Write the scenario of the file ``source`` with a graph whose ops tell their host's times,
     whole or not at all. Raises InputError, OSError.
     """
-    value, folder = read_json(source), os.path.dirname(os.fspath(source))
-    target = os.path.dirname(os.fspath(path if place is None else place))
-    written = {"version": VERSION} | moved(plain(value), folder, target)
     times = {
         op.name: time_text(Fraction(op.host_time))
         for op in graph_of(calibration.scenario).ops
         if isinstance(op.host_time, (int, Fraction))
     }
-    written["graph"] = _with_times(value["graph"], folder, times, "host_time")
-    _write(path, written)
+    written = _document(source, path if place is None else place)
+    _write(path, written | {"graph": _graph_with(source, "host_time", times)})
 
 
-def _write(path: PathLike, written: Mapping[str, Any]) -> None:
+def _document(source: PathLike, place: PathLike) -> dict[str, Any]:
+    """The document of a scenario's file, its paths told from the folder of ``place``."""
+    target = os.path.dirname(os.fspath(place))
+    return {"version": VERSION} | moved(plain(read_json(source)), _folder(source), target)
+
+
+def _write(
+    path: PathLike, written: dict[str, Any], provenance: Mapping[str, Any] = FrozenDict()
+) -> None:
+    if provenance:
+        written["provenance"] = written.get("provenance", {}) | provenance
     # A part a line: what people may want to see beside the graph stays legible.
     lines = ",\n".join(
         f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}"
         for key, part in written.items()
     )
     write_text(path, f"{{{lines}}}\n")
+
+
+def _folder(source: PathLike) -> str:
+    return "" if os.fspath(source) == "-" else os.path.dirname(os.fspath(source))
 
 
 def _timed_ops(calibration: Calibration) -> dict[str, dict[str, str]]:
@@ -147,10 +149,12 @@ def _timed_ops(calibration: Calibration) -> dict[str, dict[str, str]]:
     }
 
 
-def _with_times(
-    part: Any, folder: str, timed: Mapping[str, str | Mapping[str, str]], field: str = "time"
-) -> Any:
-    graph = plain(part if isinstance(part, dict) else read_json(os.path.join(folder, part)))
+def _graph_with(source: PathLike, field: str, timed: Mapping[str, str | Mapping[str, str]]) -> Any:
+    """The graph of a scenario's file whose ops have these values in a field, by their names."""
+    part = read_json(source)["graph"]
+    graph = plain(
+        part if isinstance(part, dict) else read_json(os.path.join(_folder(source), part))
+    )
     for op in graph["ops"]:
         op |= {field: timed[op["name"]]} if op["name"] in timed else {}
     return graph
