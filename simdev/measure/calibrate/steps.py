@@ -245,12 +245,8 @@ def _lines(fit: StepFit) -> Iterator[str]:
     for phase, time in fit.host_time.items():
         of = "a step" if phase == "update" else "a layer and microbatch"
         yield f"  {phase:<8}  {float(time) * 1e3:.4g} ms {of}"
-    rows = (
-        ("before", fit.before),
-        ("fitted", fit.fitted),
-        ("fitted to the other half", fit.left_out),
-    )
-    for name, errors in rows:
+    names = ("before", "fitted", "fitted to the other half")
+    for name, errors in zip(names, (fit.before, fit.fitted, fit.left_out), strict=True):
         size = np.abs(np.array(errors))
         yield (
             f"Errors {name}: mean {size.mean():.1%}, median {np.median(size):.1%}, signed "
