@@ -10,8 +10,10 @@ from __future__ import annotations
 import io
 import os
 from argparse import Namespace
+from collections import UserString
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, printable, refuse, within
@@ -54,19 +56,29 @@ GROUPS = {
         ("--warm-up", "N", "steps of a trace left out (default 1 of three or more)"),
     ),
 }
-EPILOG = """formats, told from what the file holds, and what they become:
-  pipedream         PipeDream's profiles (graph.txt)                    scenario
-  dnn-partitioning  workloads of dnn-partitioning (JSON)                scenario
-  onnx              ONNX models (.onnx)                                 scenario
-  torch-export      programs of torch.export (.pt2)                     scenario
-  networkx          node-link JSON, GraphML                             scenario
-  chakra            MLCommons Chakra traces, one file a rank (.et)      scenario
-  kineto            traces of torch.profiler (record_shapes=True)       profile (.jsonl) or
-                                                                        scenario (.json)
-  nvidia-smi-topo   output of nvidia-smi topo -m                        cluster
-  nccl-tests        output of nccl-tests                                tables of collectives
 
-docs/how-to/importers.md tells how each is read."""
+
+class _Epilog(UserString):
+    """The formats with what they become, looked up where the help is printed: their readers take
+    time to load.
+    """
+
+    def __init__(self) -> None:
+        pass
+
+    def __bool__(self) -> bool:
+        return True
+
+    @cached_property
+    def data(self) -> str:  # type: ignore[override]
+        """The text."""
+        from ..formats import table_of_formats
+
+        head = "formats, told from what the file holds, and what they become:"
+        return f"{head}\n{table_of_formats()}\n\ndocs/how-to/importers.md tells how each is read."
+
+
+EPILOG = _Epilog()
 
 
 def run(args: Namespace) -> int:

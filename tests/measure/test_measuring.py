@@ -18,10 +18,11 @@ from simdev.costs import op_key  # noqa: E402
 from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure import profile_model  # noqa: E402
 from simdev.measure.building import resolve  # noqa: E402
-from simdev.measure.capture import row_key  # noqa: E402
+from simdev.measure.capture import capture, row_key  # noqa: E402
 from simdev.measure.operators import measure_call, measure_in_turns  # noqa: E402
 from simdev.measure.provenance import driver_fields, gpu_kind  # noqa: E402
 from simdev.measure.record import Call, Slot, TensorSpec  # noqa: E402
+from simdev.measure.steps import Step as WholeStep  # noqa: E402
 from simdev.measure.steps import StepTimer  # noqa: E402
 from simdev.measure.timers import (  # noqa: E402
     CudaTimer,
@@ -318,8 +319,9 @@ def test_a_flush_comes_before_each_gpu_call(fake_cuda: FakeDevice) -> None:
 def test_steps_on_a_gpu_are_timed_by_events(
     fake_cuda: FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, inputs, loss = mlp(batch=2, width=4, layers=1)
-    steps = StepTimer(module, inputs, loss, "sgd-momentum", "cpu")
+    model = mlp(batch=2, width=4, layers=1)
+    step = WholeStep(capture(*model), *model, "sgd-momentum")
+    steps = StepTimer(step, "cpu")
     steps.device = "cuda"
     costs = iter([5, 7, 11] * 2)
     monkeypatch.setattr(

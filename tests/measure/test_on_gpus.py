@@ -169,13 +169,15 @@ def test_steps_in_a_row_tell_their_wall_time_and_memory(monkeypatch: pytest.Monk
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 90)
     module, batch, loss = mlp(batch=2, width=4, layers=1)
-    counted = StepTimer(
-        module, batch, lambda m, *data: ran.append(1) or loss(m, *data), "adam", "cpu"
+    captured = capture(module, batch, loss)
+    step = steps.Step(
+        captured, module, batch, lambda m, *data: ran.append(1) or loss(m, *data), "adam"
     )
+    counted = StepTimer(step, "cpu")
     counted.run(1)
     counted.measure_row()
     assert len(ran) == 1 + STEP_WARM_UPS + ROW_STEPS
-    report = counted.report(capture(module, batch, loss), [])
+    report = counted.report([])
     assert (report["wall_s"], report["steps_in_row"]) == (3.0, ROW_STEPS)
     assert report["memory"] == {
         "allocated_before": 5,
