@@ -192,20 +192,22 @@ def _lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | Non
     """
     nodes, routes, held = len(instance.mean), instance.routes, held_of(instance)
     rows, tensors_of = instance.tensors
-    ends = np.array(instance.edges, np.int64).reshape(-1, 2)
-    order = np.lexsort((ends[:, 0], ends[:, 1]))
-    carried = Rows.of(tensors_of[instance.edges[e]] for e in order.tolist())
-    home = np.full(len(rows), -1, np.int64)
-    for (producer, _), tensors in tensors_of.items():
-        home[tensors] = producer
+    reads = instance.prepared.reads
+    producer, consumer = np.array(instance.edges, np.int64).reshape(-1, 2).T
+    read_from, read_by = (
+        Rows.of_pairs(consumer, producer, nodes),
+        Rows.of_pairs(producer, consumer, nodes),
+    )
+    edges = zip(read_from.ids.tolist(), read_from.owners().tolist(), strict=True)
+    carried = Rows.of([tensors_of[edge] for edge in edges])
     return Lists(
         ops=nodes,
         devices=len(instance.prepared.cluster.devices),
         duration=instance.duration.reshape(-1),
-        in_ptr=_ptr(ends[:, 1], nodes),
-        producer=ends[order, 0],
-        out_ptr=_ptr(ends[:, 0], nodes),
-        consumer=ends[:, 1].copy(),
+        in_ptr=read_from.ptr,
+        producer=read_from.ids,
+        out_ptr=read_by.ptr,
+        consumer=read_by.ids,
         carried_ptr=carried.ptr,
         carried=carried.ids,
         classes=instance.sending.shape[1],
@@ -219,9 +221,9 @@ def _lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | Non
         member=instance.groups.ids,
         group=instance.group_of,
         made=held.made,
-        size=instance.prepared.reads.bytes[list(rows)],
+        size=reads.bytes[list(rows)],
         at_home=held.at_home,
-        home=home,
+        home=instance.run_by[reads.producer[list(rows)]],
         kept=held.kept,
         persistent=held.persistent,
         reserve=held.reserve,
@@ -259,11 +261,3 @@ def _clock_of(lists: Lists) -> Clock:
         used=full(devices, 0),
         cell=full(4, 0),
     )
-
-
-def _ptr(column: Ints, count: int) -> Ints:
-    """Where the entries of each number begin in a sorted column."""
-    return np.concatenate(([0], np.cumsum(np.bincount(column, minlength=count)))).astype(np.int64)
-
-
-"""Baechi (Jeon et al., SoCC 2020): memory-constrained placers that need no learning."""

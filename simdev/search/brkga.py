@@ -157,8 +157,3 @@ def _sizes(settings: Settings) -> tuple[int, int]:
             f"population of {size}"
         )
     return elites, mutants
-
-
-"""A biased random-key genetic algorithm over placements (Goncalves, Resende, Journal of Heuristics,
-2011).
-"""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -355,11 +355,11 @@ def adjust(
     """
     if rule not in RULES:
         raise InputError(f'prepare: adjust: must be one of {", ".join(RULES)}, got "{rule}"')
-    if times is None and rule.startswith("time"):
+    weights = times
+    if not rule.startswith("time"):
+        weights = [persistent_bytes(op) + op.workspace_bytes for op in graph.ops]
+    if weights is None:
         raise InputError(f'prepare: adjust: "{rule}" needs the times of the ops')
-    weights: Sequence[float] = [persistent_bytes(op) + op.workspace_bytes for op in graph.ops]
-    if times is not None and rule.startswith("time"):
-        weights = times
     original = regrouped(graph, declared(graph))
     free = Graph(graph.name, tuple(replace(op, colocate=None) for op in original.ops))
     runs = Grouped.of(graph).runs
@@ -410,11 +410,10 @@ def prepare(
         if isinstance(grouped, Adjusted):
             raise InputError('prepare: "adjust" must be the last')
         kind, _, rule = name.partition(":")
+        function = PREPARATIONS[kind]
         if kind == "adjust":
-            then: Grouped = adjust(grouped.graph, rule or "memory-sum", times)
-        else:
-            then = PREPARATIONS[kind](grouped.graph)
-        grouped = _after(grouped, then)
+            function = partial(adjust, rule=rule or "memory-sum", times=times)
+        grouped = _after(grouped, function(grouped.graph))
     return grouped
 
 
