@@ -1,4 +1,8 @@
-"""Baechi (Jeon et al., SoCC 2020): memory-constrained placers that need no learning."""
+"""Baechi (Jeon et al., SoCC 2020): memory-constrained placers that need no learning.
+
+methods.py names ``m_topo``, ``m_etf`` and ``m_sct``. The clock of the latter two is compiled
+(``kernels/clock.py``): its columns are filled here, so a column is changed in both modules.
+"""
 
 from __future__ import annotations
 

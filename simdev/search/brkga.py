@@ -1,5 +1,8 @@
 """A biased random-key genetic algorithm over placements (Goncalves, Resende, Journal of Heuristics,
 2011).
+
+methods.py names it as a learner: its ``Settings`` are read like theirs (learners.py), but it keeps
+no policy.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Decoder:
-    """The meaning of keys. ``allowed`` [group, device] says where each group may stand.
+    """The meaning of keys. ``allowed`` [group, device] says where each group may go.
 
     "share": a group's one key cuts [0, 1) into as many equal parts as it has devices. "affinity": a
     key for each device, the largest of those allowed wins (REGAL, Paliwal and others, ICLR 2020).
@@ -80,7 +83,7 @@ class Decoder:
         return devices
 
     def keys(self, placement: Ints, random: Generator) -> Floats:
-        """Keys [group, width] of an individual that stands for a placement."""
+        """Keys [group, width] of an individual that means a placement."""
         groups = np.arange(len(placement))
         if self.name == "affinity":
             keys = random.random(self.allowed.shape)

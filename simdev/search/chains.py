@@ -1,9 +1,12 @@
 """Chains: several walks of one search, in rounds; between rounds the worse half goes on from where
-the better half stands.
+the better half is.
 
 Rounds are counted in evaluations, each chain draws its own random numbers, and what the chains
 found is put together in their order: so the answer depends on how many chains there are, and not on
 how many processes work, or where.
+
+Greedy search, annealing and FlexFlow walk in chains; methods.py marks them by ``chains``. Each has
+a class with ``advance``.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ ROUNDING = 1e-9  # of shares that are added up
 class Chain:
     """One walk between two rounds.
 
-    ``where`` is the place from which its method goes on, ``rank`` how good that is, ``memory`` the
-    rest that a method keeps of it. ``ended``: it has nowhere to go.
+    Its method goes on from the place ``where``, ``rank`` is how good this place is, ``memory`` the
+    rest that a method keeps of the walk. ``ended``: it has nowhere to go.
     """
 
     random: np.random.Generator
@@ -44,7 +47,7 @@ class Walker(Protocol):
 
     def advance(self, trial: Trial, chain: Chain, phase: Any) -> None:
         """Go on until the budget of ``trial`` is spent (SpentError may pass), or until the round is
-        over, and leave the chain as it stands then. Random numbers are the chain's.
+        over, and leave the chain as it is then. Random numbers are the chain's.
         """
 
 
@@ -111,8 +114,8 @@ def begun(trial: Trial, where: Iterable[Any], rank: Rank) -> list[Chain]:
 def run_chains(
     trial: Trial, walker: Walker, chains: Sequence[Chain], rounds: Iterable[Round]
 ) -> list[Chain]:
-    """Let the chains walk, round by round, until there is none left or all have ended; how they
-    stand then.
+    """Let the chains walk, round by round, until there is none left or all have ended; returns the
+    chains as they are then.
 
     Raises SpentError where the budget is used up, and KeyboardInterrupt once the best so far is
     kept.
@@ -194,8 +197,8 @@ def _worth(point: Point) -> tuple[int, int]:
 
 
 def exchanged(chains: Sequence[Chain]) -> list[Chain]:
-    """The chains, of which the worse half goes on from where the better half stands: the worst from
-    the best. What each remembers, and its random numbers, stay its own.
+    """The chains, of which the worse half goes on from where the better half is: the worst from the
+    best. What each remembers, and its random numbers, stay its own.
     """
     order = sorted(range(len(chains)), key=lambda number: (chains[number].rank, number))
     after = list(chains)

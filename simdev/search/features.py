@@ -3,6 +3,9 @@
 The published systems describe an op or a group by its type, its cost, its output sizes and shapes
 and the edges to others (ColocRL, ICML 2017; HDP, ICLR 2018; Placeto, NeurIPS 2019). Nothing here
 knows how many nodes there are, so that a policy may be carried to another graph.
+
+The learners of ``simdev/learn`` call ``features_of``; annealing needs ``neighbours`` alone. Where a
+column changes, VERSION does: policy.py refuses the policies of another version.
 """
 
 from __future__ import annotations
@@ -39,17 +42,17 @@ class Nodes:
     """The n nodes of a graph, which are its ops or groups of them, for D devices: a row each.
 
     ``kind`` [n, K] and ``phase`` [n, 3] count ops by KINDS and PHASES. ``seconds`` [n, D] is the
-    time of all ops of a node on each device, 0 where it may not stand; ``able`` [n, D] where it
-    may. Bytes [n]: ``output_bytes`` of all that is computed (views take none),
+    time of all ops of a node on each device, 0 where it may not go; ``able`` [n, D] where it may.
+    Bytes [n]: ``output_bytes`` of all that is computed (views take none),
     ``persistent_bytes`` of parameters, gradients and states, ``workspace_bytes`` the most that an
     op works with. ``shape`` [n, 4] sums the extents of each op's largest output, 0 where there are
     none. ``source`` and ``target`` [e] are the edges between different nodes, each once, sorted;
     ``edge_bytes`` [e] counts a tensor once, however many ops of the target read it (0: control
     inputs alone).
 
-    ``order`` [n] is the topological number. Groups may form cycles: those of a cycle follow each
-    other in the order of their first ops (for that is how ``Oracle.groups`` is sorted, and a group
-    on no cycle still comes after all that it reads).
+    ``order`` [n] is the topological number. Groups may form cycles: the groups of a cycle follow
+    each other in the order of their first ops, as in ``Oracle.groups``. A group on no cycle comes
+    after all groups that it reads.
     """
 
     names: tuple[str, ...]
@@ -126,7 +129,7 @@ class GraphFeatures:
 def features_of(oracle: Oracle) -> GraphFeatures:
     """The features of an oracle's graph on its cluster, with the training state that is counted.
 
-    Where a node can stand nowhere its row of ``able`` is False throughout. Raises InputError where
+    Where a node can go nowhere its row of ``able`` is False throughout. Raises InputError where
     costs cannot be told.
     """
     graph, group_of = oracle.prepared.graph, np.array(unit_of(oracle.graph), np.int64)
@@ -185,8 +188,8 @@ def _nodes(
     edges: tuple[Ints, Ints, Floats],
     sequence: Sequence[int],
 ) -> Nodes:
-    """The nodes to which the ops belong (``node_of``), where they ``may`` stand, their edges
-    (``_edges``) and an order of them.
+    """The nodes to which the ops belong (``node_of``), the devices that they ``may`` go to, their
+    edges (``_edges``) and an order of them.
     """
     prepared, count = oracle.prepared, len(names)
     ops, duration = prepared.graph.ops, prepared.duration

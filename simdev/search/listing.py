@@ -1,4 +1,7 @@
-"""List schedulers that plan by times alone, without queues or memory: HEFT and critical path."""
+"""List schedulers that plan by times alone, without queues or memory: HEFT and critical path.
+
+They read the ``Instance`` of a problem; fitting.py scores their plans and makes them fit.
+"""
 
 from __future__ import annotations
 

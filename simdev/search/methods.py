@@ -1,4 +1,8 @@
-"""The table of methods: for each name a function, and what it needs by default."""
+"""The table of methods: for each name a function, and what it needs by default.
+
+``search``, comparisons, the commands and the server read METHODS. Rows of methods that learn are in
+``simdev/learn/methods.py``, and the README counts all of them.
+"""
 
 from __future__ import annotations
 

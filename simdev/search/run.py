@@ -1,7 +1,12 @@
 """``search`` runs one method on one question, from the call to its Result.
 
 The arguments are checked, the question becomes a problem for the method, a learner is given its
-start, the method runs within the budget, and its best is the Result.
+start, the method runs within the budget, and its best is the Result. ``search_oracle`` is the same
+for a comparison, which has prepared its oracles and checked its limits.
+
+A new argument of ``search`` is also an option in ``simdev/commands/search.py``; where it holds for
+comparisons, a field of ``Terms`` in ``comparison/__init__.py``; where learners alone take it, a
+field of ``LearnerOptions`` in learners.py.
 """
 
 from __future__ import annotations
@@ -85,7 +90,7 @@ def search(
     search, whatever the preparation. Where what a method plans cannot be (between devices without a
     route), or is not ready in time, the best of these starts is the answer, beyond the limits.
 
-    ``chains`` is how many walks a local search keeps, which exchange where they stand; the answer
+    ``chains`` is how many walks a local search keeps, which exchange their placements; the answer
     depends on it. ``n_jobs`` is how many processes work on them (``simdev.ground.jobs``),
     which changes no answer.
 
@@ -94,9 +99,8 @@ def search(
     name; ``policy`` a saved policy to begin with, which ``train=False`` evaluates only; ``n_jobs``
     as above.
 
-    Raises InputError for a method or preparation that is not there, limits that are none, a group
-    that can stand nowhere, where no placement can be, and for a malformed one that an object
-    proposes.
+    Raises InputError for an unknown method or preparation, wrong limits, a group without any
+    possible device, where no placement can be, and for a malformed one that an object proposes.
     """
     check_limits(method, budget, seed, seconds, prepare)
     chaining = chaining_of(method, chains, n_jobs)
@@ -123,15 +127,15 @@ def check_limits(
         raise InputError(f"method: must be a name, or an object with ask and tell, got {method!r}")
     if isinstance(prepare, str):
         raise InputError(f'prepare: must be a list of names, got "{prepare}"')
-    _require_whole("seed", seed, 0)
-    _require_whole("budget", 1 if budget is None else budget, 1)
+    require_whole("seed", seed, 0)
+    require_whole("budget", 1 if budget is None else budget)
     if seconds is not None and (
         isinstance(seconds, bool) or not isinstance(seconds, Real) or not float(seconds) > 0
     ):
         raise InputError(f"seconds: must be a number > 0, got {seconds!r}")
 
 
-def _require_whole(name: str, value: object, least: int) -> int:
+def require_whole(name: str, value: object, least: int = 1) -> int:
     """A whole number. Raises InputError for anything else, and for one below ``least``."""
     # A bool is an Integral too, and nobody means it as a number.
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
@@ -150,7 +154,7 @@ def chaining_of(method: str | AskTell, chains: object, n_jobs: int | None) -> Ch
         raise InputError(
             f"chains: goes with methods that walk ({walkers}), not with {name_of(method)}"
         )
-    count = _require_whole("chains", chains, 1)
+    count = require_whole("chains", chains)
     if not is_serial(n_jobs):
         require_joblib()
     return Chaining(count, None if n_jobs is None else int(n_jobs))

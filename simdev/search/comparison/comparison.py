@@ -1,5 +1,8 @@
 """Comparison: every method on every question, as a value; its rows, its marks, and its tables for
 people.
+
+``run_comparison`` makes it, ``simdev/commands/comparison.py`` prints its tables and its JSON. A
+column of ``table`` is made in ``row_of``; people read it in ``ended_table``.
 """
 
 from __future__ import annotations
@@ -19,16 +22,13 @@ from ...report.table import NUMBER, ONE_DEVICE, TEXT, Table
 from ..result import Result
 from .curves import (
     AXES,
-    LOWER,
-    MEDIAN,
     STEPS,
-    UPPER,
     Curve,
     curve_of,
     draw,
     improvements,
     places_of,
-    quantile,
+    quartiles,
 )
 from .runs import Entrant, Reference, References, Run
 
@@ -111,7 +111,7 @@ def row_of(runs: Sequence[Run], references: References) -> dict[str, Any]:
 def _quartiles_ps(results: Sequence[Result]) -> tuple[float, float, float]:
     """The quartiles of the steps that the runs ended with; inf for what does not fit."""
     steps = np.array([r.cost.step_ps if r.cost.feasible else inf for r in results])
-    lower, middle, upper = (float(quantile(steps, share)) for share in (LOWER, MEDIAN, UPPER))
+    lower, middle, upper = quartiles(steps).tolist()
     return lower, middle, upper
 
 
@@ -162,7 +162,7 @@ def reached(runs: Sequence[Run], mark: Mark) -> dict[str, Any] | None:
     if not results:
         return None
     first = {axis: [_first_at(result, axis, mark) for result in results] for axis in AXES}
-    at = {axis: float(quantile(np.array(places), MEDIAN)) for axis, places in first.items()}
+    at = {axis: float(quartiles(np.array(places))[1]) for axis, places in first.items()}
     times = sum(map(isfinite, first[AXES[0]]))
     return {"mark": mark.name, "mark_s": mark.step_s, **at, "reached": times, "seeds": len(results)}
 

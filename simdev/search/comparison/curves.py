@@ -2,14 +2,15 @@
 their picture.
 
 Between two evaluations nothing is known, so nothing is interpolated: the value at a place is that
-of the last improvement before it. A best that does not fit counts as infinite.
+of the last improvement before it. A best that does not fit counts as infinite. ``Comparison`` alone
+calls it; the medians of its rows come from ``quartiles``, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, inf, isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 EVALUATIONS, CPU_SECONDS = AXES = "evaluations", "cpu_seconds"
 STEPS = "lower_s", "median_s", "upper_s"
 PLACES = 200  # of a grid, equally far apart in logarithms
-LOWER, MEDIAN, UPPER = 0.25, 0.5, 0.75
+QUARTILES = 0.25, 0.5, 0.75
+HUGE = 1e300  # more than any step, in whatever unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,18 +71,15 @@ def best_so_far(result: Result, axis: str, places: Floats) -> Floats:
     return best
 
 
-def quantile(values: Floats, share: float) -> Floats:
-    """The value over the first axis that a share of the others do not exceed.
+def quartiles(values: Floats) -> Floats:
+    """The lower quartile, the median and the upper quartile over the first axis [3, ...].
 
-    Between two of them it is interpolated linearly, as NumPy does; next to one that is infinite it
-    is infinite.
+    Between two values they are interpolated linearly, as NumPy does; next to one that is infinite
+    they are infinite.
     """
-    ordered = np.sort(values, axis=0)
-    place = share * (len(values) - 1)
-    low, high = ordered[floor(place)], ordered[ceil(place)]
-    with np.errstate(invalid="ignore"):  # inf - inf, which is not taken
-        between: Floats = low + (place - floor(place)) * (high - low)
-    return np.where(np.isfinite(high), between, high)
+    # NumPy makes NaN of an infinite value; a huge one shows in whatever is interpolated from it.
+    each: Floats = np.quantile(np.minimum(values, HUGE), QUARTILES, axis=0)
+    return np.where(each < HUGE / 8, each, inf)
 
 
 def places_of(results: Sequence[Result], axis: str) -> Floats:
@@ -110,8 +109,7 @@ def curve_of(method: str, results: Sequence[Result], axis: str, places: Floats) 
     end = max(float(result.provenance[axis]) for result in results)
     at = np.append(places[places < end], end)
     values = np.array([best_so_far(result, axis, at) for result in results])
-    lower, median, upper = (quantile(values, share) for share in (LOWER, MEDIAN, UPPER))
-    return Curve(method, axis, at, lower, median, upper)
+    return Curve(method, axis, at, *quartiles(values))
 
 
 # The picture.

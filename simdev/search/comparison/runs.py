@@ -1,5 +1,9 @@
 """Runs: one method with one seed on one question, as a value that JSON can hold; the questions, and
 the references that their runs are compared with.
+
+``run_comparison`` makes runs of the records in a journal. ``record_of`` and ``run_of`` are the two
+ways between a Result and a record: a field of Result that shall be kept is in both.
+``simdev/commands/search.py`` tells the references of a single search, too.
 """
 
 from __future__ import annotations

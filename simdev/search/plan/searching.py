@@ -6,6 +6,9 @@ same for a microbatch) makes room for its setups that fit, a setup for its plans
 itself with the bound of its actions. The first entry of the heap has the least bound of all plans
 that are left; once it is above the last of the best, the search ends. The best plans have different
 degrees, unless plans of equal degrees are asked for, too.
+
+``simdev/commands/plan.py`` calls ``plans_of``, Python calls ``plan``. A figure of a plan is made in
+``score`` and becomes a column by FIGURES of outcome.py.
 """
 
 from __future__ import annotations
@@ -25,12 +28,13 @@ from typing import TYPE_CHECKING, Any
 from ...execution.engine import choose, simulate
 from ...execution.scenario import fingerprint
 from ...ground.errors import InputError, SimdevError
-from ...ground.units import PS_PER_SECOND, Number, is_count
+from ...ground.units import PS_PER_SECOND, Number
 from ...lowering.hybrid import lower_hybrid
 from ...nouns.models.large.roles import ROLES, LargeStep
 from ...nouns.trace import Trace
 from ...report.measures.costs import shares
 from ...report.measures.training import BUBBLE, EXPOSED, Training, critical_rank
+from ..run import require_whole
 from ..sweep.journal import (
     Answer,
     Loop,
@@ -267,9 +271,10 @@ class Search:
         """The least bytes that any plan holds, where none fits: of setups, too, that were left out
         whole.
         """
-        heapq.heapify(self._too_large)
-        while self._too_large and self._too_large[0][0] < (self.counts.least_bytes or inf):
-            for plan in self.space.plans(heapq.heappop(self._too_large)[2]):
+        for held, _, setup in sorted(self._too_large):
+            if held >= (self.counts.least_bytes or inf):
+                return
+            for plan in self.space.plans(setup):
                 with suppress(InputError):
                     self.counts.hold(self.bounds.plan(plan).peak_bytes)
 
@@ -370,8 +375,8 @@ def plan(
     top
         So many answers.
     price
-        Of an hour of a device in dollars, for the column ``cost_per_million_tokens``; it stands in
-        the scenarios, too.
+        Of an hour of a device in dollars, for the column ``cost_per_million_tokens``; the
+        scenarios have it, too.
     front
         Whether to look for the whole front of step time, memory and devices, too: all plans that
         no other beats in all three. It takes longer.
@@ -409,14 +414,11 @@ def plans_of(
     progress: bool | None = None,
 ) -> Plans:
     """The best plans of a question, with what became of all others. Raises InputError."""
-    if not is_count(top) or not top:
-        raise InputError(f"top: must be a whole number of at least 1, got {top!r}")
+    require_whole("top", top)
     choose(ENGINE, 0)  # refuses where it is missing
     begun = time.perf_counter()
-    space, counts = (
-        Space(question.model, question.devices, question.global_batch, choices),
-        Counts(),
-    )
+    space = Space(question.model, question.devices, question.global_batch, choices)
+    counts = Counts()
     setups = list(space.setups(counts.illegal))
     counts.legal = sum(map(space.count, setups))
     if not counts.legal:

@@ -6,6 +6,10 @@ recomputation, a *plan* adds the schedule and ZeRO. Plans that differ in name al
 rank has no pipeline to fill, so schedules with one order of its actions are one; one replica has
 nobody to share states with; selective recomputation repeats nothing where attention keeps no
 scores.
+
+A field of ``Parallelism`` that is set by the caller needs nothing here. One that is tried in every
+legal way is a field of Layout, Setup or Plan and an entry of COUNTS or LISTED; the bounds have to
+hold for it (bounds.py), and tests/search/test_plan_bounds.py compares them with simulation.
 """
 
 from __future__ import annotations
@@ -45,12 +49,13 @@ from ...nouns.schedules.table import check_sizes
 from ...nouns.strategy.parallelism import CONTEXTS, DEGREES, MODULES, MOST, RECOMPUTES, Parallelism
 
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
-"""Those that are tried where nobody names others."""
+"""The schedules that are tried where nobody names others."""
 PLANNED = tuple(name for name in NAMES if name != "PipeDream")
-"""Those that may be named: steps of PipeDream overlap."""
+"""The schedules that may be named: not PipeDream, whose steps overlap."""
 UNCHUNKED = {"Interleaved1F1B": "1F1B", "InterleavedZeroBubble": "ZB-H1"}
-"""What is tried for those of several chunks where a rank has one. Alone it does the same; in a
-pipeline Interleaved1F1B of one chunk warms up twice as far, which is left out (ours).
+"""The schedule that is tried in place of one of several chunks where a rank has one chunk. On a
+single rank it does the same; in a pipeline Interleaved1F1B of one chunk warms up twice as far, and
+is left out (ours).
 """
 ZEROS = 0, 1, 2, 3
 COUNTS = (*DEGREES, "microbatch", "chunks")

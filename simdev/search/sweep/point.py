@@ -2,7 +2,8 @@
 
 The key of a point hashes what its scenario says, all files it names, and the engine's version.
 Files are hashed, not named: a scenario moved elsewhere keeps its key, a file edited in place
-changes it.
+changes it. sweeping.py and ``simdev/measure/calibrate/steps.py`` call ``rows_of``. A new way for a
+scenario to name a file belongs into ``_with_paths`` and ``_document_point``, too.
 """
 
 from __future__ import annotations
