@@ -103,7 +103,7 @@ OPTIONS = (
     ("--front", "", "the whole front of step time, memory and devices, too; takes longer"),
     ("--alike", "", "every plan is a row: those of equal degrees, and within 1 %% of another"),
     ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
-    ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
+    ("--journal", "FILE", "where simulated plans and bounds are kept for the next run"),
     (
         "-o --output",
         "DIR",

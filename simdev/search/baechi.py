@@ -25,6 +25,7 @@ from .trial import Trial
 
 # an edge whose variable is at most this is to a favourite child (Baechi's released setting)
 THRESHOLD = 0.1
+LP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +41,7 @@ class Relaxed:
     solved: bool = True
 
 
-def relaxed(instance: Instance, seconds: float | None = None) -> Relaxed:
+def relaxed(instance: Instance, seconds: float = LP_SECONDS) -> Relaxed:
     """Solve the relaxed program of Hanen and Munier (1995), as Baechi states it (Jeon et al., SoCC
     2020, section 3.3).
 
@@ -54,12 +55,12 @@ def relaxed(instance: Instance, seconds: float | None = None) -> Relaxed:
     program = _program(instance, instance.mean / unit, instance.edge_ps / unit)
     objective, matrix, _, right = program.tables(sparse)
     bounds = [(0.0, high) for high in program.high]
-    options = {} if seconds is None else {"time_limit": seconds}
+    options = {"time_limit": seconds}
     optimum = attended(
         lambda: optimize.linprog(
             objective, matrix, right, bounds=bounds, method="highs-ds", options=options
         ),
-        inf if seconds is None else seconds,
+        seconds,
     )
     edges = len(instance.edges)
     if optimum is None or optimum.x is None:
@@ -105,8 +106,6 @@ def favourites(instance: Instance, delayed: Floats) -> Ints:
 
 # Baechi's three placers (Jeon et al., SoCC 2020): m-TOPO, m-ETF, m-SCT, judged by the simulated
 # step.
-
-LP_SECONDS = 60.0
 
 
 def m_topo(trial: Trial) -> None:
@@ -186,7 +185,7 @@ def earliest_first(
     row = _lists_of(instance, limits, favourite)
     lists, clock = Columns(row), Columns(_clock_of(row))
     makespan_ps = schedule(lists.handle, clock.handle)
-    # What could stand nowhere goes to the first device: the oracle says why it cannot.
+    # An op without a possible device goes to the first: the oracle says why it cannot be there.
     return np.maximum(clock.array("device").astype(np.int64), 0), makespan_ps
 
 
@@ -195,13 +194,10 @@ def _lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | Non
     ``favourite`` child by node.
     """
     nodes, routes, held = len(instance.mean), instance.routes, held_of(instance)
-    rows, tensors_of = instance.tensors
-    reads = instance.prepared.reads
+    (rows, tensors_of), reads = instance.tensors, instance.prepared.reads
     producer, consumer = np.array(instance.edges, np.int64).reshape(-1, 2).T
-    read_from, read_by = (
-        Rows.of_pairs(consumer, producer, nodes),
-        Rows.of_pairs(producer, consumer, nodes),
-    )
+    read_from = Rows.of_pairs(consumer, producer, nodes)
+    read_by = Rows.of_pairs(producer, consumer, nodes)
     edges = zip(read_from.ids.tolist(), read_from.owners().tolist(), strict=True)
     carried = Rows.of([tensors_of[edge] for edge in edges])
     return Lists(

@@ -48,7 +48,7 @@ class Settings:
         return cls(elite=0.2, mutants=0.2, inherit=0.7, decoder="affinity")
 
 
-# Random keys: individuals as numbers in [0, 1), the placements that they stand for, and how they
+# Random keys: individuals as numbers in [0, 1), the placements that they mean, and how they
 # breed.
 # Keys are [individual, group, width]; width is 1 under the decoder "share", the number of devices
 # under "affinity".
@@ -76,7 +76,7 @@ class Decoder:
             best: Ints = np.where(self.allowed, keys, -1.0).argmax(axis=-1)
             return best
         counts = self.allowed.sum(axis=1)
-        # The n-th allowed device is where the n-th True stands; a sort puts these first, in order.
+        # The n-th allowed device is the place of the n-th True; a sort puts these first, in order.
         order = np.argsort(~self.allowed, axis=1, kind="stable")
         place = (keys[..., 0] * counts).astype(np.int64)
         devices: Ints = order[np.arange(len(counts)), place]

@@ -146,8 +146,8 @@ def run_chains(
 def _limits(
     budget: Budget, rounds: Iterable[Round]
 ) -> Iterator[tuple[Any, int | None, float | None]]:
-    """Of each round its phase, and its share of the rest of a budget, counted from when the first
-    began: evaluations and seconds, None where there is no limit.
+    """The phase of each round, and the evaluations and seconds that it may use (None: no limit):
+    its share of what was left of the budget when the first round began.
     """
     begun, begun_s, passed = budget.evaluations, budget.wall_seconds, 0.0
     for step in rounds:

@@ -10,10 +10,11 @@ column changes, VERSION does: policy.py refuses the policies of another version.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -75,41 +76,33 @@ class Nodes:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns of ``scaled``, which depend on the number of devices alone."""
-        devices = range(self.seconds.shape[1])
-        return (
-            *(f"kind {name}" for name in KINDS),
-            *(f"phase {name}" for name in PHASES),
-            *(f"seconds {device}" for device in devices),
-            *(f"able {device}" for device in devices),
-            "output bytes",
-            *(f"extent {axis}" for axis in range(EXTENTS)),
-            "persistent bytes",
-            "workspace bytes",
-            "bytes read",
-            "bytes sent",
-            "order",
-        )
+        return tuple(name for names, _ in self._blocks() for name in names)
 
     def scaled(self) -> NDArray[np.float32]:
         """The table [n, F] of ``columns``, from 0 to 1: each is divided by its maximum, where that
         is not 0; times by that of all devices together, so that slower devices still show (ours).
         """
-        longest = self.seconds.max(initial=0.0)
-        table = np.column_stack(
-            [
-                *(self.kind, self.phase),
-                self.seconds / (longest or 1.0),
-                *(self.able, self.output_bytes, self.shape),
-                *(self.persistent_bytes, self.workspace_bytes),
-                np.bincount(self.target, self.edge_bytes, len(self)),
-                np.bincount(self.source, self.edge_bytes, len(self)),
-                self.order,
-            ]
-        ).astype(np.float64)
+        columns = np.column_stack([block for _, block in self._blocks()])
+        table = columns.astype(np.float64)
         most = table.max(axis=0, initial=0.0)
-        begin = len(KINDS) + len(PHASES)
-        most[begin : begin + self.seconds.shape[1]] = 1.0
+        times = np.char.startswith(self.columns, "seconds")
+        most[times] = most[times].max(initial=0.0)
         return (table / np.where(most > 0, most, 1.0)).astype(np.float32)
+
+    def _blocks(self) -> Iterator[tuple[Sequence[str], NDArray[Any]]]:
+        """The names of some columns, and the columns."""
+        devices = range(self.seconds.shape[1])
+        yield [f"kind {name}" for name in KINDS], self.kind
+        yield [f"phase {name}" for name in PHASES], self.phase
+        yield [f"seconds {device}" for device in devices], self.seconds
+        yield [f"able {device}" for device in devices], self.able
+        yield ["output bytes"], self.output_bytes
+        yield [f"extent {axis}" for axis in range(EXTENTS)], self.shape
+        yield ["persistent bytes"], self.persistent_bytes
+        yield ["workspace bytes"], self.workspace_bytes
+        yield ["bytes read"], np.bincount(self.target, self.edge_bytes, len(self))
+        yield ["bytes sent"], np.bincount(self.source, self.edge_bytes, len(self))
+        yield ["order"], self.order
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -181,7 +181,7 @@ def _values(kind: type[Any], given: object) -> dict[str, Any]:
     for part in filter(None, (part.strip() for part in given.split(","))):
         name, equals, value = part.partition("=")
         if part == PUBLISHED:
-            # What is written out goes before the paper's values, wherever it stands.
+            # What is written out goes before the paper's values, in whatever order they come.
             values = asdict(kind.published()) | values
         elif not equals:
             raise InputError(f'settings: must be "{PUBLISHED}" or NAME=VALUE, got "{part}"')

@@ -110,7 +110,7 @@ class _Methods(UserDict[str, Method]):
     """
 
     def __init__(self) -> None:
-        """No base ``__init__``, which would set ``data``."""
+        """Leaves ``data`` to the property below: the ``__init__`` of UserDict would set it."""
 
     @cached_property
     def data(self) -> dict[str, Method]:  # type: ignore[override]

@@ -99,7 +99,7 @@ def fuse(graph: Graph) -> Grouped:
     """
     import networkx as nx
 
-    # Neighbours stand in the order in which their edges were made: it decides what is fused first.
+    # Neighbours are in the order in which their edges were made: it decides what is fused first.
     net: nx.DiGraph[int] = nx.DiGraph()
     net.add_nodes_from(range(len(graph.ops)))
     for consumer, reads in enumerate(graph.reads):
@@ -170,16 +170,16 @@ def _fused_op(graph: Graph, ops: tuple[int, ...], lead: Op, crossing: set[tuple[
         colocate=lead.colocate,
         time=_sum_of(members, "time"),
         host_time=_sum_of(members, "host_time"),
-        launches=sum(counts) if (counts := _launches(members)) else None,
+        launches=_launches(members),
         blocks_host=any(op.blocks_host for op in members),
     )
 
 
-def _launches(members: Sequence[Op]) -> list[int]:
-    """The kernels that each launches, one where it does not say; empty where none says."""
+def _launches(members: Sequence[Op]) -> int | None:
+    """The kernels that all launch, one where an op does not say; None where none says."""
     if all(op.launches is None for op in members):
-        return []
-    return [1 if op.launches is None else op.launches for op in members]
+        return None
+    return sum(1 if op.launches is None else op.launches for op in members)
 
 
 def _sum_of(members: Sequence[Op], name: str) -> Fraction | Mapping[str, Fraction] | None:

@@ -237,7 +237,7 @@ def problem_of(
     together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated
     inner = oracle if together == oracle.graph else oracle.on(together)
     problem = SearchProblem(inner, grouped, oracle, given)
-    _ = problem.choices  # raises for a group that can stand nowhere, whatever the method
+    _ = problem.choices  # raises for a group without a possible device, whatever the method
     return problem
 
 
@@ -264,8 +264,8 @@ def _run(
 
 
 def fall_back(trial: Trial) -> None:
-    """Where a method has evaluated nothing that can be (no plan was ready in time, or none can be),
-    the best start is the answer: at any price.
+    """Take the best start as the answer, at any price, where a method has evaluated no possible
+    placement: no plan was ready in time, or none can be.
     """
     if trial.best.points:
         return
@@ -345,7 +345,7 @@ def _beginning(
     else:
         names = METHODS[start].prepare if prepare is None else prepare
         row, cost, split = _imitated(trial, learning, names)
-    if cost is IMPOSSIBLE:  # its groups cannot stand so, and nobody shall imitate that
+    if cost is IMPOSSIBLE:  # it cannot be, and nobody shall imitate it
         row = None
     name = "the best start" if start == AUTO else start
     best.details["warm"] = {
@@ -385,30 +385,23 @@ def _imitated(
 ) -> tuple[Ints, Cost, bool]:
     """The answer of another method by the groups of this problem, its cost, and whether it splits
     some of them.
+
+    That method searches the whole question, after preparations of its own and with a share of the
+    budget. Its evaluations count in this search, which keeps its best. Raises InputError or
+    DeadlockError where it has no answer.
     """
+    name, whole = learning.start, trial.problem.whole
+    method = METHODS[name]
     with prefixed("warm: "):
-        column, cost = _run_within(trial, learning.start, learning.share, preparations)
+        problem = problem_of(whole, trial.problem.given, name, method, preparations)
+        inner = Trial(problem, trial.budget.part(learning.share, method.budget), trial)
+        with suppress(SpentError):
+            method.run(inner)
+        fall_back(inner)
+        if inner.best.placement is None:
+            raise inner.best.refused or InputError(f"{name}: no placement was found that can be")
+    column, cost = inner.best.placement
     row, split = trial.problem.by_group(column)
     if not split:
         trial.adopt(column, cost)
     return row, trial.score_once(row), split
-
-
-def _run_within(
-    outer: Trial, name: str, share: float, preparations: Sequence[str]
-) -> tuple[Ints, Cost]:
-    """The answer of a method's own search of the whole question inside another one, after
-    preparations of its own and with a share of the budget.
-
-    Its evaluations count in the other search, which keeps its best. Raises InputError or
-    DeadlockError where it has no answer.
-    """
-    method, whole = METHODS[name], outer.problem.whole
-    problem = problem_of(whole, outer.problem.given, name, method, preparations)
-    trial = Trial(problem, outer.budget.part(share, method.budget), outer)
-    with suppress(SpentError):
-        method.run(trial)
-    fall_back(trial)
-    if trial.best.placement is None:
-        raise trial.best.refused or InputError(f"{name}: no placement was found that can be")
-    return trial.best.placement

@@ -66,7 +66,7 @@ def frequencies(placements: Ints, devices: int) -> Floats:
 
 
 def mixed(chance: Floats, other: Floats, share: float) -> Floats:
-    """One distribution with a share of another mixed in."""
+    """The first distribution with a share of the other mixed in."""
     return (1.0 - share) * chance + share * other
 
 

@@ -26,7 +26,7 @@ from ..oracle import Cost, Oracle
 
 NEVER = 1 << 62  # more than any step or excess
 IMPOSSIBLE = Cost(inf, False, NEVER, NEVER, ())
-"""Of a placement that cannot be, like one between devices without a route: worse than any other."""
+"""The cost of a placement that cannot be, say between devices without a route: the worst of all."""
 
 Rank = tuple[int, int, int]
 WORST: Rank = (NEVER, NEVER, NEVER)

@@ -125,7 +125,7 @@ class Budget:
         return self.limit is not None and self.evaluations >= max(self.limit, 1)
 
     def count(self, evaluations: int = 1) -> None:
-        """One more evaluation, or so many."""
+        """Count so many more evaluations."""
         self.evaluations += evaluations
         if self._progress is not None:
             self._progress(self.evaluations)

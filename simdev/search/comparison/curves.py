@@ -55,7 +55,7 @@ class Curve:
 
 
 def improvements(result: Result, axis: str) -> tuple[Floats, Floats]:
-    """Where on the axis the best that fits got better, and its step from there on in seconds."""
+    """The places of the axis at which the best that fits got better, and its steps in seconds."""
     fitting = [point for point in result.points if not point.memory_excess]
     at = [p.evaluation if axis == EVALUATIONS else p.cpu_seconds for p in fitting]
     steps = [point.step_ps / 1e12 for point in fitting]
@@ -89,10 +89,10 @@ def places_of(results: Sequence[Result], axis: str) -> Floats:
     Raises ValueError where there are no results.
     """
     first = min(_first(result, axis) for result in results)
-    last = max(float(result.provenance[axis]) for result in results)
-    places = np.geomspace(first, max(last, first), PLACES)
+    last = max(first, *(float(result.provenance[axis]) for result in results))
+    places = np.geomspace(first, last, PLACES)
     # Rounding must not lose the first answer, nor what the last evaluation brought.
-    places[0], places[-1] = first, max(last, first)
+    places[0], places[-1] = first, last
     return np.unique(np.round(places)) if axis == EVALUATIONS else np.unique(places)
 
 
@@ -115,7 +115,7 @@ def curve_of(method: str, results: Sequence[Result], axis: str, places: Floats) 
 # The picture.
 
 TITLES = {"evaluations": "evaluations", "cpu_seconds": "CPU seconds"}
-COLOURS = DEVICES[:-1]  # the last is black, of what stands beside
+COLOURS = DEVICES[:-1]  # the last is black, of the references
 DASHES: Sequence[Any] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 MARKERS = "os^DvPX<>p"
 BESIDE: Mapping[str, Mapping[str, Any]] = {
@@ -187,14 +187,13 @@ def _scale(curves: Mapping[str, Sequence[Curve]], beside: Mapping[str, float]) -
     """The axis of all steps that fit, up to HIGHEST times the slowest reference, or up to the end
     of the slowest method.
     """
-    every = np.concatenate([curve.upper_s for curve in curves[AXES[0]]])
-    ends = [float(curve.lower_s[-1]) for curve in curves[AXES[0]]]
-    every = np.concatenate([every, ends, list(beside.values())])
+    shown = curves[AXES[0]]
+    parts = *(curve.upper_s for curve in shown), [curve.lower_s[-1] for curve in shown]
+    every = np.concatenate([*parts, list(beside.values())])
     every = every[np.isfinite(every)] if np.isfinite(every).any() else np.ones(1)  # none fits
     low, high = float(every.min()), float(every.max())
     if beside:
-        high = min(high, HIGHEST * max(beside.values()))
-        high = max(high, low)
+        high = max(min(high, HIGHEST * max(beside.values())), low)
     unit, unit_ps = time_unit(int(low * PS_PER_SECOND))
     # Room for markers at both ends, in the logarithm.
     margin = (high / low) ** 0.04 * 1.01

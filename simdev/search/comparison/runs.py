@@ -60,11 +60,11 @@ class Run:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has a result, and nobody cut it short."""
+        """Whether the run has a result, and nobody cut it short."""
         return self.result is not None and self.result.provenance["ended"] != "interrupted"
 
     def to_json(self) -> dict[str, Any]:
-        """Its seed with the whole result, or with the reason why there is none."""
+        """The seed with the whole result, or with the reason why there is none."""
         result = {"reason": self.reason} if self.result is None else self.result.to_json()
         return {"seed": self.seed, **result}
 
@@ -90,7 +90,7 @@ class References:
 
     @property
     def by_name(self) -> dict[str, Reference | None]:
-        """Both, by what people read of them."""
+        """Both references by the names that people read."""
         return {ONE_DEVICE: self.single, PRESENT: self.present}
 
 

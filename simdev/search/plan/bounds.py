@@ -63,7 +63,6 @@ from .pieces import (
     EMBEDDING,
     ENDS,
     MAIN,
-    Division,
     Ground,
     Pieces,
     least,
@@ -127,7 +126,7 @@ class Path:
         by_kind += [[np.zeros((0, TURN), np.int64)] * len(parts)] * (3 - len(by_kind))
         rows = [rows for of_stage in zip(*by_kind, strict=True) for rows in of_stage]
         at = np.cumsum([0, *map(len, rows)])
-        # The gates of lowering.hybrid.actions; no more than all turns stand before one.
+        # The gates of lowering.hybrid.actions; no more than all turns come before one.
         most = max(int(at[-1]) * self.microbatches, 1)
         reach = min(1 + self.p.prefetch, most) if self.p.zero == 3 else 1
         behind = min(1 + self.p.in_flight * self.p.overlap, most)
@@ -411,32 +410,32 @@ class Bounds:
 
     def plan(self, plan: Plan) -> Bound:
         """The bound of one plan."""
-        peak, fits = self._memory(plan)
-        return Bound(self._time(plan) if fits else 0, peak, fits)
-
-    def _memory(self, plan: Plan) -> tuple[int, bool]:
         path = self._path(plan)
-        if plan.schedule in PAIRED:
-            held = self._paired(plan, path.division)
-        else:
-            held = path.pieces.tails(path.division)[:, 1]
-            if plan.schedule not in SEARCHED:
-                held = held + self._flying(plan._replace(zero=0))  # whatever ZeRO shares out
-        return int(held.max()), bool((held <= path.ground.capacity(path.pp)).all())
+        held = (self._paired if plan.schedule in PAIRED else self._held)(path)
+        fits = bool((held <= path.ground.capacity(path.pp)).all())
+        return Bound(self._time(path) if fits else 0, int(held.max()), fits)
 
-    def _paired(self, plan: Plan, division: Division) -> Ints:
+    def _held(self, path: Path) -> Ints:
+        """By rank: what is there throughout, and what microbatches in flight hold."""
+        held: Ints = path.pieces.tails(path.division)[:, 1]
+        if path.plan.schedule in SEARCHED:
+            return held
+        return held + self._flying(path.plan._replace(zero=0))  # whatever ZeRO shares out
+
+    def _paired(self, path: Path) -> Ints:
         """By rank of DualPipe or DualPipeV: what is there throughout, and what all forwards before
         the first backward save.
         """
+        plan, division = path.plan, path.division
         program = self._program(plan.setup, plan.zero, division.layers, plan.schedule)
-        ranks = np.arange(plan.setup.layout.pp)
+        ranks = np.arange(path.pp)
         buckets = ([n for n in program.buckets(rank) if n != NO_LAYER] for rank in ranks.tolist())
         held = [
             sum(persistent_bytes(program, rank, layers).values())
             for rank, layers in enumerate(buckets)
         ]
         # The turns of schedules.dualpipe: near microbatches come in from the nearer end.
-        saved, stages = self.pieces(plan.setup, plan.zero).saved(division), len(division.layers)
+        saved, stages = path.pieces.saved(division), len(division.layers)
         near = np.minimum(ranks, stages - 1 - ranks)
         both = near + 1
         warm: Ints = (2 * (stages // 2) - both) * saved[near] + both * saved[stages - 1 - near]
@@ -446,11 +445,10 @@ class Bounds:
         ground = self.ground(plan.setup.layout.cluster)
         return Path(self.pieces(plan.setup, plan.zero), ground, plan)
 
-    def _time(self, plan: Plan) -> int:
-        waited = self.waited_ps(plan)
+    def _time(self, path: Path) -> int:
+        plan, waited = path.plan, self.waited_ps(path.plan)
         if plan.schedule in (*SEARCHED, *PAIRED):
             return waited
-        path = self._path(plan)
         # ZeRO 0 and 1 differ behind the last action alone.
         actions = path.actions() if plan.zero >= 2 else self._ended(plan._replace(zero=0))
         return max(waited, path.step_ps(*actions))

@@ -107,7 +107,7 @@ def less(size: int, other: int) -> bool:
 
 
 def simplicity(scored: Scored) -> tuple[Any, ...]:
-    """The less the simpler, as the module says."""
+    """A key that sorts the simplest plan first, by the order that the module tells."""
     plan, fields = scored.plan, scored.plan.fields
     degrees = [fields[name] for name in DEGREES]
     kinds = sum(degree > 1 for degree in degrees)

@@ -164,7 +164,7 @@ def choices_of(given: Mapping[str, Any] | None) -> Choices:
 
 
 def _parallelism(others: Settings, **degrees: Any) -> Parallelism:
-    """One with these settings; what is made again goes with selective recomputation alone."""
+    """A Parallelism of these settings; modules to recompute go with selective recomputation."""
     settings = dict(others)
     if "recompute_modules" in settings:
         settings["recompute"] = RECOMPUTES[1]
@@ -213,14 +213,14 @@ class Space:
     choices: Choices
 
     def setups(self, illegal: Counter[str]) -> Iterator[Setup]:
-        """The legal ones in their order; plans that are none are counted by their reasons."""
+        """The legal setups in their order; illegal plans are counted by their reasons."""
         for number in range(len(self.devices)):
             for layout in self._layouts(number):
                 for others in self.choices.others:
                     yield from self._of_layout(layout, others, illegal)
 
     def plans(self, setup: Setup) -> list[Plan]:
-        """The legal ones of a setup in their order."""
+        """The legal plans of a setup in their order."""
         return [Plan(setup, *each) for each in self._ways(setup.layout, setup.microbatches)[0]]
 
     def count(self, setup: Setup) -> int:

@@ -181,7 +181,7 @@ def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str)
     link.
     """
     if root == "strategy" and isinstance(part, dict) and steps[0] == "sync" and len(steps) > 1:
-        # The name of a policy alone stands for its settings.
+        # The name of a policy alone means its settings.
         sync = part.get("sync")
         part = {**part, "sync": {"policy": sync}} if isinstance(sync, str) else part
     if root != "cluster" or not isinstance(part, dict) or "preset" in part:

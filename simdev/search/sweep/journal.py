@@ -238,7 +238,10 @@ def _sync_folder(path: str) -> None:
         os.close(folder)
 
 
-# The versions of what answers, which stand in the keys of a journal.
+# The versions of the sources that answer, which are in the keys of a journal. A pattern names the
+# sources that read or draw answers and take no part in them; all others count: better too much.
+
+READERS = r"commands|formats|learn|measure|oracle|execution/check|report/(export|figures|page)"
 
 
 @cache
