@@ -103,7 +103,7 @@ OPTIONS = (
     ("--front", "", "the whole front of step time, memory and devices, too; takes longer"),
     ("--alike", "", "every plan is a row: those of equal degrees, and within 1 %% of another"),
     ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
-    ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
+    ("--journal", "FILE", "where simulated plans and bounds are kept for the next run"),
     (
         "-o --output",
         "DIR",
@@ -298,7 +298,7 @@ def _table(plans: Plans) -> Any:
     columns |= {"step": TIME, "tokens/s": TEXT, "MFU": SHARE, "memory": BYTES}
     columns |= {"bubble": SHARE, "exposed": SHARE}
     columns |= dict.fromkeys(["within 1 %"] * plans.folds + ["$/M tokens"] * has_price, TEXT)
-    columns["why slower"] = TEXT
+    columns["slower than #1 by"] = TEXT
     rows = []
     for number, row in enumerate(plans.frame.to_dict("records"), 1):
         row["schedule"] += f" x {row['chunks']}" * (row["chunks"] > 1)
@@ -308,20 +308,23 @@ def _table(plans: Plans) -> Any:
         folded = [f"+{row['folded']}"] * plans.folds
         price = [f"{row['cost_per_million_tokens']:.4g}"] if has_price else []
         rows.append((number, *cells, *figures, *shares, *folded, *price, row["why"]))
-    return Table(_title(plans), columns, tuple(rows), shown=len(rows))
+    front = " and the front of step time, memory and devices" * bool(plans.front)
+    title, legend = f"The best plans{front}, the fastest first", "\n  ".join(_legend(plans))
+    return Table(title, columns, tuple(rows), legend, shown=len(rows))
 
 
-def _title(plans: Plans) -> str:
+def _legend(plans: Plans) -> Iterator[str]:
+    """Lines below the table: which plans are rows, and what the columns tell."""
     from ..search.plan.searching import degrees
 
-    title = "The best plans"
     if len({degrees(scored.plan.setup) for scored in plans.best}) == len(plans.best) > 1:
-        title += ", each the best of its degrees"
+        yield "rows: of all plans with the same degrees the best one"
     if plans.folds:
-        title += ", of those within 1 % of one another the simplest"
+        yield "within 1 %: how many others are as fast, up to 1 %; the row is the simplest of them"
+    yield f"memory: the peak of the fullest device{_capacity(plans)}"
     peaks = " or ".join(dict.fromkeys(plans.frame["peak_dtype"]))
-    title += f"; MFU is of the {peaks} peak{_capacity(plans)}"
-    return title + ", and the front of step time, memory and devices" * bool(plans.front)
+    yield f"MFU: the share of the {peaks} peak that the FLOPs of the model need"
+    yield "bubble, exposed: the shares of the step in which devices are idle, or only communicate"
 
 
 # What the planners of the papers make of a model's graph.

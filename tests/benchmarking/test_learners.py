@@ -35,7 +35,7 @@ def test_tables_and_pictures_of_every_question(
     assert "| annealing | 20.0000 | 20.0000 to 20.0000 | x 1.85 | 300 |" in printed
     assert (tmp_path / "learners-fan.png").exists()
     assert (tmp_path / "learners-pairs.png").exists()
-    monkeypatch.setattr("simdev.search.comparison.runner.answer", None)  # nothing is left to run
+    monkeypatch.setattr("simdev.search.comparison.answer", None)  # nothing is left to run
     learners.main(["--methods", "single,annealing", "--quick", *folder])
     assert capsys.readouterr().out == printed
     with pytest.raises(SystemExit):

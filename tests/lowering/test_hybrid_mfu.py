@@ -130,6 +130,6 @@ def test_text_and_json_name_the_peak(tmp_path: Any, capsys: pytest.CaptureFixtur
 
 def test_plans_name_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
     line = "plan llama3.2-1b --cluster dgx-h100 --global-batch 8 --top 1 --set tp=8 --set zero=1"
-    assert "MFU is of the bfloat16 peak" in told(capsys, line)
+    assert "MFU: the share of the bfloat16 peak" in told(capsys, line)
     (row,) = json.loads(told(capsys, f"{line} --json"))["plans"]
     assert row["peak_dtype"] == "bfloat16"

@@ -10,7 +10,7 @@ import pytest
 
 from simdev.commands import main
 from simdev.search import METHODS
-from simdev.search.comparison import runner
+from simdev.search import comparison as comparisons
 from simdev.search.trial import Trial
 
 OPS = [{"name": "s", "outputs": [{"bytes": 1}], "time": "1 ms"}]
@@ -71,7 +71,7 @@ def test_a_journal_is_gone_on_from(scenario, capsys, monkeypatch):
     first = [*COMPARE, "--journal", "j", "--json"]
     assert main(["search", scenario, *first]) == 0
     printed = capsys.readouterr().out
-    monkeypatch.setattr("simdev.search.comparison.runner.answer", None)  # nothing is left to run
+    monkeypatch.setattr("simdev.search.comparison.answer", None)  # nothing is left to run
     assert main(["search", scenario, *first]) == 0
     assert capsys.readouterr().out == printed
 
@@ -124,7 +124,7 @@ def test_an_interrupt_prints_what_is_there_and_keeps_the_best(scenario, capsys, 
         return score(self, placement)
 
     for method in ("single", "random", "annealing"):
-        runner.rehearse(method)
+        comparisons.rehearse(method)
     with monkeypatch.context() as patch:
         patch.setattr(Trial, "score", interrupted)
         assert main(["search", scenario, *COMPARE, "-o", "best.json", "--journal", "j"]) == 0

@@ -163,7 +163,7 @@ def test_the_error_stands_beside_step_plans_and_their_page(
     printed = capsys.readouterr().out
     assert line in printed
     assert "under this model of the machine" in printed
-    assert "of those within 1 % of one another the simplest" in printed
+    assert "as fast, up to 1 %; the row is the simplest of them" in printed
     value = json.loads(Path("plans/plans.json").read_text())
     assert value["counts"]["published"] == published_error(LARGE["llama3.2-1b"]).to_json()
     page = answers_data(value, "plans.json")

@@ -120,19 +120,19 @@ def test_a_task_goes_to_a_process_once():
             patch.setattr(workers, "_call", watched)
             team.run("add", [(1, 2)] * 2)
             team.run("add", [(1, 2)] * 2)
-            workers._tasks.clear()  # as in a process that joined later
+            workers._tasks._values.clear()  # as in a process that joined later
             assert team.run("add", [(1, 2)] * 2) == [6, 6]
     assert Task.pickled == 1
     assert [size > 0 for size in sizes] == [True] * 2 + [False] * 4 + [True] * 2
 
 
 def test_a_process_keeps_few_tasks():
-    workers._tasks.clear()
+    workers._tasks._values.clear()
     data = [pickle.dumps(Task(size)) for size in range(KEPT + 3)]
     for number, each in enumerate(data):
         assert workers._call(bytes([number]), each, "add", (0, 0)).error is None
-    assert len(workers._tasks) == KEPT
-    workers._tasks.clear()
+    assert len(workers._tasks._values) == KEPT
+    workers._tasks._values.clear()
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
