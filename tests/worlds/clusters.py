@@ -50,8 +50,8 @@ def star(
     return Cluster("star", (*own, hub), links, queues)
 
 
-def limited(cluster: Cluster, memory: int | str | None) -> Cluster:
-    """The cluster, each of its devices with so much memory (bytes; None: as much as one likes)."""
+def limited(cluster: Cluster, memory: int | None) -> Cluster:
+    """The cluster, each of its devices with so many bytes of memory; None: as many as one likes."""
     own = tuple(replace(device, memory=memory) for device in cluster.devices)
     return replace(cluster, devices=own)
 

@@ -151,19 +151,20 @@ def written(path: Path, value: Any) -> Path:
     return path
 
 
-TINY = question(
-    {
+TINY: dict[str, Any] = {
+    "version": 1,
+    "graph": {
         "ops": [
             {"name": "a", "time": "1 us", "outputs": [{"bytes": 8000}]},
             {"name": "b", "time": "1 us", "inputs": ["a"]},
         ]
     },
-    {
+    "cluster": {
         "devices": [{"name": "gpu:0"}, {"name": "gpu:1"}],
         "links": {"all_to_all": {"bandwidth": "1 GB/s"}},
     },
-    {"a": "gpu:0", "b": "gpu:1"},
-)
+    "strategy": {"a": "gpu:0", "b": "gpu:1"},
+}
 """Two ops of 1 us on two devices, with 8,000 bytes between them, which take 8 us."""
 
 
