@@ -3,7 +3,7 @@
     runs (method x seed x question; kept in a journal) -> Comparison -> table, curves, picture
 
 ``run_comparison`` asks every method every question and makes the value, ``compare`` is its table.
-``simdev/commands/comparison.py`` and benchmarks call them. Limits are checked as those of one
+``simdev/commands/search.py`` and benchmarks call them. Limits are checked as those of one
 search are (run.py); runs.py has what a journal keeps of a run.
 """
 

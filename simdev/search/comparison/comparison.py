@@ -1,7 +1,7 @@
 """Comparison: every method on every question, as a value; its rows, its marks, and its tables for
 people.
 
-``run_comparison`` makes it, ``simdev/commands/comparison.py`` prints its tables and its JSON. A
+``run_comparison`` makes it, ``simdev/commands/search.py`` prints its tables and its JSON. A
 column of ``table`` is made in ``row_of``; people read it in ``ended_table``.
 """
 
