@@ -340,7 +340,7 @@ def test_hostile_rows_give_a_positive_time_or_none(
         return
     costs = CostModel((found,), (SPEC,) if has_spec else ())
     for text in [text for row in wanted for text in keys_of(row)]:
-        cost = costs._answer(text, json.loads(text)[1], "fast")
+        cost = costs.cost_of_key(text, json.loads(text)[1], "fast")
         assert cost is None or cost.rung == "measured" or cost.seconds > 0
         assert cost is None or cost.rel_err is None or cost.rel_err >= 0
 
