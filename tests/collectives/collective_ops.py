@@ -16,8 +16,6 @@ from simdev.nouns.strategy import Strategy
 from simdev.nouns.taskgraph import TaskGraph
 from simdev.nouns.trace import Trace
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
-
 
 def mesh(ranks: int, queues: str, **link: Any) -> Cluster:
     link = {"bandwidth": 10**9, "latency": "3 us"} | link

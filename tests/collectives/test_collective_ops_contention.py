@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collective_ops import (
-    KINDS,
     checked,
     collective,
     lowered,
@@ -19,6 +18,7 @@ from collective_ops import (
     two_nodes,
 )
 from simdev.costs import CostModel
+from simdev.costs.collectives import COLLECTIVES
 from simdev.lowering import lower
 from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
@@ -124,7 +124,7 @@ def programs(draw: st.DrawFn) -> tuple[Graph, Cluster, Strategy, MemoryModel]:
     ops: list[Op] = [Op("alone", time="1 us", outputs=(Tensor(100),))]
     place = {"alone": names[0]}
     for i in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(KINDS))
+        kind = draw(st.sampled_from(COLLECTIVES))
         ranks = draw(st.permutations(names))[
             : 2 if kind == "p2p" else draw(st.integers(2, len(names)))
         ]

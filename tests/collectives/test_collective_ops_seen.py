@@ -24,6 +24,7 @@ from peers import measured_all_reduces
 from sharded import COSTS
 from simdev.costs import CostModel
 from simdev.costs.collectives import CollectiveTable, bus_bandwidth, table_of_rows
+from simdev.costs.collectives.phases import ALGORITHMS
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.execution.scenario import load_scenario
@@ -168,7 +169,7 @@ def test_the_oracle_and_the_simulation_agree() -> None:
         assert Oracle(linears(), two_nodes(2, "link"), COSTS)(strategy).step_ps == step
     ops, place = collective("c", "all_reduce", [f"g{i}" for i in range(4)], 4000)
     oracle = Oracle(Graph("one", tuple(ops)), two_nodes(2, "link"))
-    for algorithm in ("ring", "tree", "hierarchical", "direct"):
+    for algorithm in ALGORITHMS:
         step = simulate(
             lowered(two_nodes(2, "link"), "all_reduce", 4000, algorithm=algorithm)
         ).end_ps

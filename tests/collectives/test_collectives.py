@@ -25,7 +25,7 @@ from simdev.costs.collectives import (
 from simdev.costs.collectives.rounds import legs
 from simdev.files import read_preset
 from simdev.ground.errors import InputError
-from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.fabric import Fabric
 
 WIRE = Wire(Fraction(3, 10**6), Fraction(10**9))
@@ -108,7 +108,7 @@ def test_no_number_of_chunks_is_better_than_the_best(
     assert seconds(best) == min(map(seconds, range(1, max(1, size // 4096) + 1)))
 
 
-@pytest.mark.parametrize("queues", ["link", "fair", "device", "half-duplex", "egress"])
+@pytest.mark.parametrize("queues", [queues for queues in QUEUES if queues != "parallel"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_simulated_ring_takes_what_the_closed_form_says(queues: str, ranks: int) -> None:
     cluster = star(ranks, queues)
@@ -145,7 +145,7 @@ def test_flows_share_what_they_cross() -> None:
 @pytest.mark.parametrize(
     "name", ["dgx-1v", "dgx-h100", "l40s-8x", "nc-a100-pairs", "flexflow-p100", "4x-rtx-2080"]
 )
-@pytest.mark.parametrize("queues", ["device", "half-duplex", "egress", "link", "fair", "parallel"])
+@pytest.mark.parametrize("queues", QUEUES)
 def test_many_messages_go_the_ways_of_routes(name: str, queues: str) -> None:
     """From eight destinations on a walk finds the ways; they are those of the routes, one by
     one.

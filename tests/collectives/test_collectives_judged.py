@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collective_ops import KINDS, collective, lowered, mesh, two_nodes
+from collective_ops import collective, lowered, mesh, two_nodes
 from simdev.costs import CostModel
+from simdev.costs.collectives import COLLECTIVES
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.files import read_preset
@@ -31,7 +32,7 @@ def with_bytes(task_graph: TaskGraph, more: int) -> TaskGraph:
 
 @pytest.mark.parametrize("cost", ["closed", "expanded"])
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", COLLECTIVES)
 def test_a_byte_more_than_an_algorithm_sends_is_noticed(kind: str, ranks: int, cost: str) -> None:
     ranks = 2 if kind == "p2p" else ranks
     ops, place = collective("c", kind, [f"g{i}" for i in range(ranks)], 6000, cost=cost)

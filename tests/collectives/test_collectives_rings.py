@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closed_forms import ring, ring_wire
-from collective_ops import KINDS, collective, seconds
+from collective_ops import collective, seconds
 from simdev.costs import CostModel
-from simdev.costs.collectives import bus_bandwidth, collective_model, lane_rings
+from simdev.costs.collectives import COLLECTIVES, bus_bandwidth, collective_model, lane_rings
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.files import read_preset
@@ -207,7 +207,7 @@ def test_one_answer_at_every_door(name: str) -> None:
         assert ps <= 4.4 * 10**9
 
 
-@pytest.mark.parametrize("kind", KINDS[:6])
+@pytest.mark.parametrize("kind", COLLECTIVES[:6])
 @pytest.mark.parametrize("queues", ["link", "fair"])
 def test_rings_in_messages_are_their_closed_form(kind: str, queues: str) -> None:
     """Six rings over a cube mesh, two on links of two lanes: both engines, and the checker."""

@@ -26,6 +26,7 @@ from simdev.execution.engine import simulate
 from simdev.ground.errors import DeadlockError
 from simdev.lowering import lower_prepared
 from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.strategy import POLICIES as ORDERS
 from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.taskgraph import TaskGraph
 from simdev.nouns.trace import Trace
@@ -123,7 +124,7 @@ def outcome(task_graph: TaskGraph, engine: str) -> object:
 
 
 @pytest.mark.parametrize("queues", QUEUES)
-@pytest.mark.parametrize("policy", ["fifo", "priority", "program", "fixed"])
+@pytest.mark.parametrize("policy", ORDERS)
 def test_engines_agree_at_full_size(queues, policy):
     """200 ops of realistic random times on 5 devices: large sums and long queues instead of
     ties.

@@ -20,7 +20,7 @@ from simdev.lowering import Prepared, iterated, lower, lower_step, written_out
 from simdev.nouns.cluster import Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models.layers import Layer, layer_graph
-from simdev.nouns.strategy import Collectives, Order, Parallelism, Strategy, sync_policy
+from simdev.nouns.strategy import POLICIES, Collectives, Order, Parallelism, Strategy, sync_policy
 from simdev.nouns.strategy.sync import PRESETS
 from simdev.nouns.taskgraph import DISPATCH, TaskGraph
 from simdev.nouns.trace import Trace
@@ -69,7 +69,7 @@ def dispatched(task_graph: TaskGraph) -> list[str]:
 
 
 @pytest.mark.parametrize("host", HOSTS, ids=str)
-@pytest.mark.parametrize("policy", ["fifo", "program", "priority"])
+@pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy != "fixed"])
 def test_split_ops_their_sums_and_all_reduces(host: Host, policy: str) -> None:
     machine = replace(cluster(devices=2), host=host)
     priority = {"dw2": 2, "conv1": -1} if policy == "priority" else {}

@@ -21,7 +21,7 @@ from simdev.lowering.hybrid import lower_hybrid
 from simdev.nouns.cluster import Cluster
 from simdev.nouns.models.large import Transformer, large_model, shard_of
 from simdev.nouns.models.large.roles import DATA, PIPELINE
-from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.nouns.strategy.parallelism import RECOMPUTES, Parallelism
 from specs import SPEC
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "large-models.md").read_text()
@@ -72,7 +72,7 @@ def steps(draw: st.DrawFn) -> tuple[Transformer, dict[str, Any]]:
             st.sampled_from([("1F1B", 1), ("GPipe", 1), ("ZB-H1", 1), ("Interleaved1F1B", 2)])
         )
     assume(pp * chunks <= model.layers)
-    recompute = draw(st.sampled_from(["none", "selective", "full"]))
+    recompute = draw(st.sampled_from(RECOMPUTES))
     chosen = {
         "recompute_modules": draw(modules(recompute)), "tensor_overlap": draw(st.booleans()),
         "dp": dp, "tp": tp, "pp": pp, "schedule": schedule, "chunks": chunks,

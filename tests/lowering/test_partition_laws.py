@@ -72,7 +72,7 @@ def test_buckets_send_what_collectives_of_each_gradient_send(case: Case) -> None
 
 def make_queued(tape: Tape) -> Case:
     """Without fair links, which the oracle's short path does not know."""
-    return make_case(tape, ("device", "half-duplex", "link", "egress", "parallel"))
+    return make_case(tape, tuple(queues for queues in QUEUES if queues != "fair"))
 
 
 @settings(max_examples=40)

@@ -23,7 +23,7 @@ from simdev.execution.scenario import execute
 from simdev.files import read_strategy, write_strategy
 from simdev.ground.errors import InputError
 from simdev.lowering.stages import even_cut, stages_of
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import QUEUES, Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models import build
 from simdev.nouns.strategy import Parallelism, Strategy
@@ -239,7 +239,7 @@ def test_tied_weights_are_sent_and_their_gradients_come_back() -> None:
     st.integers(1, 3),
     st.integers(1, 5),
     st.sampled_from(["GPipe", "1F1B", "ZB-H1", "ZB-H2"]),
-    st.sampled_from(["device", "half-duplex", "egress", "link", "fair", "parallel"]),
+    st.sampled_from(QUEUES),
     st.sampled_from(["once", "repeated"]),
 )
 def test_engines_oracle_and_checker_agree(

@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
+from simdev.nouns.cluster import QUEUES
 from simdev.nouns.models.layers import Layer
 from simdev.nouns.strategy import sync_policy
 from simdev.report import run
 from sync_cases import machines, scenario_of
 
 POLICIES = ("parameter-server", "sliced", "p3")
-QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
 
 
 def check_bytes(seed: int) -> None:

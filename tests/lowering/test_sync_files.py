@@ -15,7 +15,7 @@ import pytest
 from simdev.commands import main
 from simdev.costs import CostModel, DeviceSpec
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
+from simdev.execution.engine import ENGINES, simulate
 from simdev.execution.scenario import Scenario, execute
 from simdev.files import read_strategy, write_strategy
 from simdev.ground.errors import InputError
@@ -43,7 +43,7 @@ def test_policies_of_a_partitioned_model(policy: str, queues: str) -> None:
     prepared = Prepared(build("lenet", batch=8), cluster, CostModel(specs=(spec,)))
     step = lower_step(prepared, strategy)
     graph = iterated(step, 3)
-    one, other = (simulate(graph, engine) for engine in ("simpy", "compiled"))
+    one, other = (simulate(graph, engine) for engine in ENGINES)
     assert np.array_equal(one.start, other.start)
     assert np.array_equal(one.finish, other.finish)
     assert check(graph, one) == ()

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
+from simdev.execution.engine import ENGINES, simulate
 from simdev.execution.period import steady_state
 from simdev.execution.scenario import execute
 from simdev.lowering import Prepared, iterated, lower_prepared, lower_step
@@ -93,7 +93,7 @@ def test_engines_checker_and_memory_agree_on_any_policy(
     prepared, strategy = _question(layers_told, cluster, sync)
     step = lower_step(prepared, strategy)
     graph = iterated(step, 3)
-    traces = [simulate(graph, engine) for engine in ("simpy", "compiled")]
+    traces = [simulate(graph, engine) for engine in ENGINES]
     assert np.array_equal(traces[0].start, traces[1].start)
     assert np.array_equal(traces[0].finish, traces[1].finish)
     assert check(graph, traces[0]) == ()

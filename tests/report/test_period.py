@@ -21,15 +21,15 @@ from simdev.commands.server.protocol import respond
 from simdev.commands.server.state import ServerState
 from simdev.costs import CostModel
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
+from simdev.execution.engine import ENGINES, simulate
 from simdev.execution.period import COUNTS, steady_state
 from simdev.execution.scenario import execute
 from simdev.ground.errors import DeadlockError
 from simdev.lowering import Prepared, iterated, lower_step
-from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models.layers import Layer, layer_graph
-from simdev.nouns.strategy import Order, Strategy, Sync, sync_policy
+from simdev.nouns.strategy import POLICIES, Order, Strategy, Sync, sync_policy
 from simdev.report import Report
 from simdev.report.measures.spans import computing_mask
 from simdev.report.measures.spread import sent_bytes
@@ -125,7 +125,7 @@ def test_of_steps_that_never_repeat_the_mean_of_the_later_half_is_marked() -> No
 
 SECONDS, PARAMETERS = st.integers(0, 4), st.integers(1, 40)
 LAYERS = st.lists(st.builds(Layer, SECONDS, SECONDS, PARAMETERS), min_size=1, max_size=4)
-POLICIES = st.one_of(
+SYNCS = st.one_of(
     st.builds(lambda n: sync_policy("p3", slice_parameters=n), st.integers(2, 9)),
     st.builds(lambda n: sync_policy("parameter-server", even_parameters=n), st.integers(1, 30)),
     st.builds(lambda n: sync_policy("bucketed", bucket=n), st.integers(20, 200)),
@@ -136,7 +136,7 @@ POLICIES = st.one_of(
 
 
 @settings(max_examples=25, deadline=None)
-@given(LAYERS, st.integers(2, 4), st.sampled_from(["device", "half-duplex", "egress"]), POLICIES)
+@given(LAYERS, st.integers(2, 4), st.sampled_from(["device", "half-duplex", "egress"]), SYNCS)
 @example([Layer(1, 3, 54), Layer(3, 3, 8)], 3, "device", sync_policy("p3", slice_parameters=3))
 def test_what_is_said_to_repeat_does_so_for_ever(
     layers: list[Layer], workers: int, queues: str, sync: Sync
@@ -172,14 +172,14 @@ def random_steps(seed: int) -> Scenario:
     ]
     devices = [Device(f"gpu:{d}") for d in range(draw.randint(1, 3))]
     latency = draw.choice((0, 3)) * unit
-    queues = draw.choice(("parallel", "device", "half-duplex", "egress", "link", "fair"))
+    queues = draw.choice(QUEUES)
     cluster = Cluster.all_to_all("random", devices, queues, bandwidth=PS, latency=latency)
     if hosted:
         threads = draw.choice(("device", "node"))
         host = Host(draw.choice(("eager", "graph")), draw.randint(1, 20), threads, 2 * unit)
         cluster = replace(cluster, host=host)
     placement = {op.name: draw.choice(devices).name for op in ops}
-    order = draw.choice(("fifo", "program", "priority"))
+    order = draw.choice([policy for policy in POLICIES if policy != "fixed"])
     ranks = {op.name: draw.randint(0, 3) for op in ops} if order == "priority" else {}
     strategy = Strategy(placement, Order(order, ranks))
     return Scenario(
@@ -325,7 +325,7 @@ def test_a_sweep_ranks_policies_by_their_period() -> None:
 
 
 def test_engines_agree_on_the_period() -> None:
-    reports = [run(replace(TWO, engine=engine)) for engine in ("simpy", "compiled")]
+    reports = [run(replace(TWO, engine=engine)) for engine in ENGINES]
     assert reports[0].to_json() | {"engine": ""} == reports[1].to_json() | {"engine": ""}
     assert steady_state(execute(TWO).trace) == reports[0].steady
 
