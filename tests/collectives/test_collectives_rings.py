@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -35,10 +35,6 @@ MIB = 2**20
 SIZE = 256 * MIB
 
 
-def hops(ring_: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(ring_, [*ring_[1:], ring_[0]], strict=True))
-
-
 def require_rings(cluster: Cluster, ranks: Sequence[int], over_each: int = 1) -> int:
     """How many: each passes every rank once over direct links, no lane carries more than its
     share.
@@ -47,7 +43,7 @@ def require_rings(cluster: Cluster, ranks: Sequence[int], over_each: int = 1) ->
     crossed: Counter[int] = Counter()
     for one in rings:
         assert sorted(one) == sorted(ranks)
-        crossed.update(cluster.neighbours[a][b] for a, b in hops(one))
+        crossed.update(cluster.neighbours[a][b] for a, b in pairwise([*one, one[0]]))
     for half_link, count in crossed.items():
         assert count <= over_each * (cluster.half_links[half_link].link.lanes or 0)
     return len(rings)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdev import CostModel, Graph, Op, Scenario, Strategy, load_scenario, oracle_of, run, sweep
+from simdev import CostModel, Graph, Op, Strategy, load_scenario, oracle_of, run, sweep
 from simdev.commands import main
 from simdev.costs import DeviceSpec, Profile, Row, op_key
 from simdev.ground.errors import MissingCostError
@@ -146,10 +146,6 @@ ALONE = {"placement": {"*": "gpu:0"}}
 PARALLEL = {"version": 1, "short": "data-parallel", "devices": ["gpu:0", "gpu:1"]}
 
 
-def strict(scenario: Scenario) -> Scenario:
-    return replace(scenario, costs=replace(scenario.costs, strict=True))
-
-
 @pytest.mark.parametrize("strategy", [ALONE, PARALLEL, {"placement": {"*": "gpu:0", "d": "gpu:1"}}])
 def test_it_is_told_wherever_a_step_is_simulated(strategy: Any) -> None:
     scenario = load_scenario(question(strategy))
@@ -184,7 +180,8 @@ def test_searches_and_sweeps_know_it() -> None:
 
 @pytest.mark.parametrize("strategy", [ALONE, PARALLEL])
 def test_a_strict_step_is_refused_and_lists_the_kinds(strategy: Any) -> None:
-    scenario = strict(load_scenario(question(strategy)))
+    scenario = load_scenario(question(strategy))
+    scenario = replace(scenario, costs=replace(scenario.costs, strict=True))
     line = 'simdev has no description of the kinds of ops "index" (2), "topk" (1)'
     with pytest.raises(MissingCostError) as error:
         run(scenario)

@@ -25,10 +25,6 @@ def shards(found: Partitioned, op: str) -> list[str]:
     ]
 
 
-def shape(found: Partitioned, name: str, output: int = 0) -> tuple[int, ...]:
-    return found.graph.ops[found.graph.index[name]].outputs[output].shape
-
-
 def op_of(found: Partitioned, name: str) -> Op:
     return found.graph.ops[found.graph.index[name]]
 
@@ -51,7 +47,9 @@ SOME_CHANNELS = {
 
 def test_leaves_lie_where_they_are_read() -> None:
     found = parts(linears(), SOME_CHANNELS)
-    assert {found.placement[name]: shape(found, name) for name in shards(found, "w2")} == {
+    assert {
+        found.placement[name]: op_of(found, name).outputs[0].shape for name in shards(found, "w2")
+    } == {
         "gpu:0": (8, 8),  # fc2 and the backward read all of it
         "gpu:1": (8, 8),
         "gpu:2": (4, 8),
@@ -207,7 +205,7 @@ def test_partial_results_are_added_up_as_they_are_read() -> None:
         {"k": (0, 4)},
         {"k": (4, 8)},
     ]
-    assert [shape(found, f"fc2#sum{i}") for i in (0, 1)] == [(8, 4), (8, 4)]
+    assert [op_of(found, f"fc2#sum{i}").outputs[0].shape for i in (0, 1)] == [(8, 4), (8, 4)]
     assert [op_of(found, f"fc3#{i}").inputs[0] for i in (0, 1)] == ["fc2#sum0:0", "fc2#sum1:0"]
 
 

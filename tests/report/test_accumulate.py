@@ -190,15 +190,11 @@ def test_consecutive_steps_overlap_where_nothing_joins_them() -> None:
     # The second update of 9 s begins 3 s earlier and ends while the first still runs.
     assert run(replace(slow, steps="once")).step_ps // PS == 19
     assert run(slow).step_ps // PS == 19
-    late = replace(slow, graph=_with_time(slow.graph, "u1", 15))
+    ops = [replace(op, time=15) if op.name == "u1" else op for op in slow.graph.ops]
+    late = replace(slow, graph=Graph(slow.graph.name, tuple(ops)))
     # Alone the step waits for it; repeated, the next forward of stage 0 hides 2 s of it.
     assert run(replace(late, steps="once")).step_ps // PS == 22
     assert run(late).step_ps // PS == 20
-
-
-def _with_time(graph: Graph, name: str, seconds: int) -> Graph:
-    ops = tuple(replace(op, time=seconds) if op.name == name else op for op in graph.ops)
-    return Graph(graph.name, ops)
 
 
 @pytest.mark.parametrize("order", ["fifo", "program"])

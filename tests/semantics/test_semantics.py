@@ -39,10 +39,6 @@ from simdev.nouns.semantics.registry import Semantics
 NAMES = sorted(kinds())
 
 
-def of(kind: str, call: Call) -> Semantics:
-    return semantics_of(kind, call.attrs, call.inputs, call.outputs)
-
-
 def halves(semantics: Semantics, axis: str, degree: int = 2) -> list[Box]:
     size = next(a.size for a in semantics.axes if a.name == axis)
     return [{axis: part} for part in parts_of(size, degree)]
@@ -295,7 +291,7 @@ def test_an_unknown_kind_is_no_guess() -> None:
 )
 def test_shapes_that_do_not_fit_are_refused(kind: str, example: Call, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        of(kind, example)
+        semantics_of(kind, example.attrs, example.inputs, example.outputs)
     assert work(kind, example.attrs, example.inputs, example.outputs, []) is None
 
 
