@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, settings
 from examples import draw_few
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.semantics import registry
-from strategies import UNIT, World, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.scenarios import World
 
 # for benchmarks: plain `pytest` puts tests/ alone there
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -77,6 +79,13 @@ def kinds_as_before() -> Iterator[None]:
     if kinds != registry._KINDS:
         registry._KINDS, registry._TRAITS = kinds, traits
         registry._semantics_of.cache_clear()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of the test, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def _devices(count: int) -> list[Device]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import split_graphs
+from worlds import split_graphs
 
 # plain `pytest` puts tests/ alone on the path
 sys.path.append(str(Path(__file__).resolve().parents[2]))

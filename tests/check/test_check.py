@@ -13,7 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from programs import (
+from simdev.execution.check import RULES, Claim, Violation, check
+from simdev.execution.engine import simulate
+from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.taskgraph import Resource, Rows, TaskGraph
+from simdev.nouns.trace import Trace
+from worlds.graphs import op
+from worlds.programs import (
     T,
     behind,
     gapped,
@@ -25,12 +31,9 @@ from programs import (
     sequence,
     sequenced,
 )
-from simdev.execution.check import RULES, Claim, Violation, check
-from simdev.execution.engine import simulate
-from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.taskgraph import Resource, Rows, TaskGraph
-from simdev.nouns.trace import Trace
-from strategies import Tape, World, make_task_graph, op, repeated, task_graphs, worlds
+from worlds.scenarios import World, worlds
+from worlds.tape import Tape
+from worlds.task_graphs import make_task_graph, repeated, task_graphs
 
 # What valid programs look like from outside
 

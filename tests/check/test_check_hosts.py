@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from host_worlds import PS
 from simdev.costs import CostModel
 from simdev.execution.check import Violation, check, host_faults
 from simdev.execution.engine import simulate
@@ -19,6 +18,7 @@ from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.trace import Trace
 from simdev.report import run
+from worlds.host_worlds import PS
 
 
 def question(**host: object) -> tuple[Graph, Cluster]:

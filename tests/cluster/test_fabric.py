@@ -27,7 +27,9 @@ from simdev.nouns.strategy import PRESETS, Collectives, Strategy, sync_policy
 from simdev.nouns.taskgraph import COLLECTIVE, TRANSFER, TaskGraph
 from simdev.nouns.trace import Trace
 from simdev.oracle import Oracle
-from strategies import UNIT, World, op, worlds
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.scenarios import World, worlds
 
 NODE = Bank("node", lambda device: str(device.node))
 MORE = {
@@ -269,8 +271,8 @@ def test_every_policy_runs_in_every_mode(queues: str, policy: str) -> None:
 
 @pytest.mark.parametrize("queues", ALL)
 def test_split_ops_and_their_sums_are_costed_alike_by_oracle_and_engine(queues: str) -> None:
-    from sharded import COSTS  # its import builds graphs
-    from split_graphs import linears
+    from worlds.costs import COSTS  # its import builds graphs
+    from worlds.split_graphs import linears
 
     cluster = replace(star(queues), transfer="once-per-device")
     strategy = Strategy(short="data-parallel")

@@ -21,7 +21,6 @@ from collective_ops import (
     two_nodes,
 )
 from peers import measured_all_reduces
-from sharded import COSTS
 from simdev.costs import CostModel
 from simdev.costs.collectives import CollectiveTable, bus_bandwidth, table_of_rows
 from simdev.costs.collectives.phases import ALGORITHMS
@@ -42,7 +41,8 @@ from simdev.report import run
 from simdev.report.measures.spans import Window, timeline_rows
 from simdev.report.measures.spread import sent_bytes
 from simdev.report.measures.usage import link_use
-from split_graphs import linears
+from worlds.costs import COSTS
+from worlds.split_graphs import linears
 
 MIB = 2**20
 

@@ -28,7 +28,7 @@ from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.nouns.graph import Graph
 from simdev.nouns.strategy import ALGORITHMS, Collectives, Strategy
 from simdev.nouns.strategy.parallelism import Parallelism
-from specs import SPEC
+from worlds.costs import SPEC
 
 Case = tuple[Cluster, str, tuple[int, ...], int]
 GB = 10**9

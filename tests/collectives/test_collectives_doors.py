@@ -22,7 +22,7 @@ from simdev.nouns.strategy import Collectives, Configuration, Parallelism, sync_
 from simdev.nouns.taskgraph import COLLECTIVE
 from simdev.oracle import oracle_of
 from simdev.search.soap.optcnn import Wires
-from split_graphs import leaf, parameter, tensor, update
+from worlds.graphs import leaf, parameter, tensor, update
 
 MIB = 2**20
 ROWS, COLUMNS = 48, 2**10

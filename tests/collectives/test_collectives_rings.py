@@ -27,9 +27,9 @@ from simdev.nouns.models.layers import Layer, layer_graph
 from simdev.nouns.strategy import Configuration, Strategy, sync_policy
 from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.nouns.taskgraph import COLLECTIVE
-from specs import SPEC
-from split_graphs import leaf, parameter, tensor, update
 from test_collectives_cuts import cut_seconds
+from worlds.costs import SPEC
+from worlds.graphs import leaf, parameter, tensor, update
 
 MIB = 2**20
 SIZE = 256 * MIB

@@ -9,7 +9,9 @@ import pytest
 
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.strategy import Order
-from strategies import UNIT, World, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.scenarios import World
 
 # The anomaly museum: what is no law. Each case has the whole timeline before and after the change
 

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import common
-from sequences import fixed, longest_paths
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.ground.errors import DeadlockError
@@ -30,18 +29,12 @@ from simdev.nouns.strategy import POLICIES as ORDERS
 from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.taskgraph import TaskGraph
 from simdev.nouns.trace import Trace
-from strategies import (
-    POLICIES,
-    UNIT,
-    Tape,
-    World,
-    drawn,
-    make_world,
-    op,
-    repeated,
-    task_graphs,
-    worlds,
-)
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.scenarios import World, make_world, worlds
+from worlds.sequences import fixed, longest_paths
+from worlds.tape import Tape, drawn
+from worlds.task_graphs import POLICIES, repeated, task_graphs
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")
 TIMED = ("fifo", "priority")

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sequences import longest_paths
 from simdev.execution.engine import simulate
 from simdev.nouns.cluster import QUEUES
 from simdev.nouns.graph import Tensor
 from simdev.nouns.strategy import Order
 from simdev.nouns.taskgraph import Rows
-from strategies import UNIT, World, task_graphs, worlds
+from worlds.clusters import UNIT
+from worlds.scenarios import World, worlds
+from worlds.sequences import longest_paths
+from worlds.task_graphs import task_graphs
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")
 

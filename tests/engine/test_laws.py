@@ -23,7 +23,10 @@ from simdev.execution.engine import simulate
 from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.trace import Trace
-from strategies import UNIT, World, rename, task_graphs, worlds
+from worlds.clusters import UNIT
+from worlds.graphs import rename
+from worlds.scenarios import World, worlds
+from worlds.task_graphs import task_graphs
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")
 
@@ -262,7 +265,10 @@ def test_every_tensor_reaches_every_reader_as_often_as_the_mode_says(world):
 
 DIGEST = """
 import hashlib, json
-from strategies import POLICIES, QUEUES, TRANSFERS, Tape, make_world
+from simdev.nouns.cluster import QUEUES, TRANSFERS
+from worlds.scenarios import make_world
+from worlds.tape import Tape
+from worlds.task_graphs import POLICIES
 found = []
 for seed in range(40):
     tape = Tape(hashlib.shake_256(bytes([seed])).digest(320))

@@ -37,7 +37,7 @@ from simdev.ground.units import picoseconds
 from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
-from strategies import World, worlds
+from worlds.scenarios import World, worlds
 
 
 def graph_of(*ops: str) -> Graph:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from host_worlds import PS, HostWorld, finishes, host_world
 from simdev.costs import CostModel
 from simdev.execution.check import check, host_faults
 from simdev.execution.engine import ENGINES, simulate
@@ -18,7 +17,8 @@ from simdev.nouns.cluster import Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.trace import Trace
-from strategies import drawn
+from worlds.host_worlds import PS, HostWorld, finishes, host_world
+from worlds.tape import drawn
 
 
 def judged(world: HostWorld, steps: int) -> None:

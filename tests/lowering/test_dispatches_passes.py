@@ -9,7 +9,6 @@ from itertools import product
 
 import pytest
 
-from host_worlds import PS
 from simdev.costs import CostModel
 from simdev.execution.check import check, host_faults
 from simdev.execution.engine import ENGINES, simulate
@@ -24,7 +23,8 @@ from simdev.nouns.strategy import POLICIES, Collectives, Order, Parallelism, Str
 from simdev.nouns.strategy.sync import PRESETS
 from simdev.nouns.taskgraph import DISPATCH, TaskGraph
 from simdev.nouns.trace import Trace
-from split_graphs import cluster, convolutions
+from worlds.host_worlds import PS
+from worlds.split_graphs import cluster, convolutions
 
 HOSTS = [
     Host(mode, ahead, threads, launch=7 * PS)

@@ -22,7 +22,7 @@ from simdev.nouns.cluster import Cluster
 from simdev.nouns.models.large import Transformer, large_model, shard_of
 from simdev.nouns.models.large.roles import DATA, PIPELINE
 from simdev.nouns.strategy.parallelism import RECOMPUTES, Parallelism
-from specs import SPEC
+from worlds.costs import SPEC
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "large-models.md").read_text()
 A100 = CostModel(specs=datasheets((), ["a100-80"], ()))

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from sharded import COSTS
 from simdev.costs import CostModel
 from simdev.ground.errors import InputError, MissingCostError
 from simdev.lowering import Partitioned, Prepared, lower, lower_prepared, partition, split
@@ -14,7 +13,9 @@ from simdev.nouns.cluster import Cluster
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Order, Strategy, Sync
 from split_cases import C, graph_of, parts, simulated, vgg_fc1
-from split_graphs import cluster, convolutions, leaf, linears, parameter, tensor
+from worlds.costs import COSTS
+from worlds.graphs import leaf, parameter, tensor
+from worlds.split_graphs import cluster, convolutions, linears
 
 
 def shards(found: Partitioned, op: str) -> list[str]:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharded import COSTS, Case, make_case, require_flops, require_made_once, require_sent
 from simdev import Oracle
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
@@ -17,7 +16,9 @@ from simdev.lowering import lower
 from simdev.nouns.cluster import QUEUES, TRANSFERS
 from simdev.nouns.taskgraph import COLLECTIVE
 from simdev.oracle import cost_of
-from strategies import Tape, drawn
+from worlds.costs import COSTS
+from worlds.sharded import Case, make_case, require_flops, require_made_once, require_sent
+from worlds.tape import Tape, drawn
 
 
 @settings(max_examples=80)

@@ -18,7 +18,9 @@ from simdev.nouns.structure import mates
 from simdev.search import METHODS, confirm, prepare, search
 from simdev.search.instance import Instance, held_of
 from simdev.search.prepare import RULES, Grouped, adjust, colocate, coplace, forward, fuse, pair
-from strategies import dag, drawn, op, two
+from worlds.clusters import joined
+from worlds.graphs import dag, op
+from worlds.tape import drawn
 
 
 def groups_of(graph: Graph) -> list[list[str]]:
@@ -102,7 +104,7 @@ def test_forward_placement_plans_forward_ops_and_brings_the_others_back():
     found = forward(training())
     assert [one.name for one in found.graph.ops] == ["w", "l1/matmul", "l2/relu"]
     assert found.back([0, 1, 0]).tolist() == [0, 1, 0, 0, 1, 0]
-    instance = Instance(Prepared(training(), two(), CostModel()), found)
+    instance = Instance(Prepared(training(), joined(2), CostModel()), found)
     assert instance.duration[:, 0].tolist() == [1, 2, 1]  # the forward pass only
     assert held_of(instance).persistent.tolist() == [4, 0, 1]  # what the backward reads is kept
 
@@ -127,7 +129,7 @@ def test_what_a_collective_reads_follows_no_forward_op():
     inputs = ("grad/f_0", "grad/f_1")
     made = (Tensor(4), Tensor(4))
     ops.append(Op("r", "all_reduce", phase="backward", inputs=inputs, outputs=made, attrs=ranks))
-    oracle = Oracle(Graph("g", tuple(ops)), two())
+    oracle = Oracle(Graph("g", tuple(ops)), joined(2))
     found = search(oracle, "m-etf")
     assert [found.strategy.placement[name] for name in inputs] == ["g0", "g1"]
 
@@ -196,7 +198,7 @@ def test_what_the_backward_reads_is_held_from_the_forward_on():
     back = {"phase": "backward", "attrs": {"forward": "x"}, "workspace_bytes": 3}
     ops.append(op("grad/x", 1, "x", "grad/z", size=5, **back))
     graph = Graph("g", tuple(ops))
-    held = held_of(Instance(Prepared(graph, two(), CostModel()), forward(graph)))
+    held = held_of(Instance(Prepared(graph, joined(2), CostModel()), forward(graph)))
     assert held.persistent.tolist() == [8, 0, 1]
     assert held.made.tolist() == [0, 4, 0]
     assert held.scratch.tolist() == [5 + 2 + 3, 0, 2]
@@ -291,8 +293,8 @@ def test_every_preparation_keeps_the_graph_and_its_groups(graph):
 def test_fusing_keeps_what_is_between_nodes(graph):
     """Fused or not, the instance that placers read has the same edges; the sum of times stays."""
     found = fuse(graph)
-    fused = Instance(Prepared(found.graph, two(), CostModel()), Grouped.of(found.graph))
-    seen = Instance(Prepared(graph, two(), CostModel()), found)
+    fused = Instance(Prepared(found.graph, joined(2), CostModel()), Grouped.of(found.graph))
+    seen = Instance(Prepared(graph, joined(2), CostModel()), found)
     assert fused.edges == seen.edges
     assert fused.duration.tolist() == seen.duration.tolist()
     assert held_of(fused).made.tolist() == held_of(seen).made.tolist()
@@ -330,7 +332,7 @@ def test_co_placement_leaves_alone_what_a_collective_reads():
 
 
 def test_the_expert_keeps_the_groups_of_a_preparation():
-    oracle = Oracle(training(), two())
+    oracle = Oracle(training(), joined(2))
     found = search(oracle, "expert", prepare=["coplace"])
     assert confirm(oracle, found) == ()
 

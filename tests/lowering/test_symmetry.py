@@ -20,7 +20,7 @@ from simdev.nouns.cluster import Cluster, Device, Host, Link
 from simdev.nouns.strategy import Collectives, Configuration, Loader, Strategy
 from simdev.report import Report
 from simdev.report.page import what_ifs
-from strategies import TAPE, Tape
+from worlds.tape import TAPE, Tape
 
 tapes = st.binary(min_size=TAPE, max_size=TAPE)
 MANY = 20

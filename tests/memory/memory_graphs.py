@@ -11,7 +11,7 @@ from simdev.lowering import lower
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.trace import Trace
-from strategies import World
+from worlds.scenarios import World
 
 KiB, MiB = 2**10, 2**20
 

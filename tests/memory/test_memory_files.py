@@ -26,7 +26,8 @@ from simdev.nouns.memory import NCCL_PAIR, MemoryModel
 from simdev.nouns.strategy import Strategy
 from simdev.report import analyze
 from simdev.report.measures.footprint import AllocatorUse, allocator_use
-from strategies import World, op
+from worlds.graphs import op
+from worlds.scenarios import World
 
 
 def test_outputs_only_counts_outputs_until_the_last_consumer_anywhere_is_done() -> None:

@@ -25,7 +25,8 @@ from simdev.nouns.memory import MemoryModel
 from simdev.nouns.strategy import Order, Strategy
 from simdev.report import analyze
 from simdev.report.measures.footprint import AllocatorUse, allocator_use
-from strategies import Tape, World, drawn, make_world
+from worlds.scenarios import World, make_world
+from worlds.tape import Tape, drawn
 
 PYTORCH = MemoryModel(framework="pytorch")
 

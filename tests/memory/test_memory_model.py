@@ -27,7 +27,9 @@ from simdev.nouns.memory import (
     with_training_state,
 )
 from simdev.report.measures.footprint import allocator_use
-from strategies import Tape, World, drawn, make_world, op
+from worlds.graphs import op
+from worlds.scenarios import World, make_world
+from worlds.tape import Tape, drawn
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import common
-from scored import oracle_of
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op
@@ -22,7 +21,7 @@ from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost, Oracle
 from simdev.search import METHODS
 from simdev.search.trial import Budget, SearchProblem, SpentError, Trial
-from strategies import World, worlds
+from worlds.scenarios import World, oracle_of, worlds
 
 SHARES = (0.5, 0.9, 0.99, 1.0, 1.01, 1.3)
 

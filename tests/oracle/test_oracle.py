@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 
 from benchmarks import common
-from scored import column, expected, oracle_of, placed
 from simdev import Oracle
 from simdev.ground.errors import DeadlockError, InputError
 from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
-from strategies import UNIT, Tape, World, drawn, make_world, op, worlds
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.scenarios import World, column, expected, make_world, oracle_of, placed, worlds
+from worlds.tape import Tape, drawn
 
 POLICIES = ("fifo", "fifo", "fifo", "priority", "fixed", "program")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", ">i4")

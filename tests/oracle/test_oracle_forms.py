@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from benchmarks import common
-from scored import expected, oracle_of
 from simdev import Oracle
 from simdev.execution.check import check
 from simdev.ground.errors import DeadlockError, InputError, MissingCostError
@@ -20,7 +19,9 @@ from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
 from simdev.oracle import Cost
-from strategies import UNIT, World, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.scenarios import World, expected, oracle_of
 
 POLICIES = ("fifo", "fifo", "fifo", "priority", "fixed", "program")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", ">i4")

@@ -9,9 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosted import dispatched, with_hosts
-from scored import column, expected, oracle_of
-from sharded import COSTS, Case, covered
 from simdev import Oracle
 from simdev.ground.errors import DeadlockError, InputError
 from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Host
@@ -19,7 +16,11 @@ from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Configuration, Order
 from simdev.oracle import cost_of
 from simdev.oracle.splits.evaluator import SplitEvaluator
-from strategies import Tape, World, drawn, make_world
+from worlds.costs import COSTS
+from worlds.hosts import dispatched, with_hosts
+from worlds.scenarios import World, column, expected, make_world, oracle_of
+from worlds.sharded import Case, covered
+from worlds.tape import Tape, drawn
 
 
 def chain(*times: tuple[int, int], **fields: object) -> Graph:

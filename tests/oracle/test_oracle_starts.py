@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from hosted import dispatched, with_hosts
-from scored import column, oracle_of
 from simdev import Oracle
 from simdev.ground.errors import DeadlockError, InputError
 from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Host
@@ -16,7 +14,11 @@ from simdev.nouns.graph import Graph
 from simdev.nouns.models.layers import Layer, layer_graph
 from simdev.nouns.strategy import Order, sync_policy
 from simdev.oracle import Starts, cost_of
-from strategies import UNIT, Tape, World, drawn, make_world, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.hosts import dispatched, with_hosts
+from worlds.scenarios import World, column, make_world, oracle_of
+from worlds.tape import Tape, drawn
 
 POLICIES = ("fifo", "fifo", "program", "priority", "fixed")
 

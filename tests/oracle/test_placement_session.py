@@ -19,7 +19,7 @@ from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Oracle
 from simdev.oracle.placements.problem import work_for
-from strategies import World, worlds
+from worlds.scenarios import World, worlds
 
 
 def unlimited(cluster: Cluster) -> Cluster:

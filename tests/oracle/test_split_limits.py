@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharded import COSTS, Case
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Host
@@ -22,9 +21,11 @@ from simdev.oracle.splits.evaluator import SplitStrategy
 from simdev.search.soap import flexflow
 from simdev.search.soap.layers import Layers
 from simdev.search.trial import Budget, SearchProblem, SpentError, Trial
-from split_graphs import cluster, convolutions
-from strategies import drawn
 from test_split_session import limited, make_walk
+from worlds.costs import COSTS
+from worlds.sharded import Case
+from worlds.split_graphs import cluster, convolutions
+from worlds.tape import drawn
 
 SHARES = (0.3, 0.8, 0.95, 1.0, 1.05)
 Moves = list[tuple[dict[str, Any], int]]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from sharded import COSTS, Case, covered, devices_of, split_of
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster
@@ -23,8 +22,11 @@ from simdev.nouns.strategy import Collectives, Configuration, Order, Strategy
 from simdev.oracle import Cost, cost_of
 from simdev.oracle.session import SplitSession
 from simdev.oracle.splits.evaluator import SplitEvaluator
-from split_graphs import cluster, convolutions, leaf, linears, tensor
-from strategies import Tape, drawn
+from worlds.costs import COSTS
+from worlds.graphs import leaf, tensor
+from worlds.sharded import Case, covered, devices_of, split_of
+from worlds.split_graphs import cluster, convolutions, linears
+from worlds.tape import Tape, drawn
 
 # The compiled path knows no buckets.
 PARALLEL = Strategy(short="data-parallel", sync="all-reduce")

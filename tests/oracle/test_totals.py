@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import common
-from scored import expected, oracle_of
 from simdev.ground.errors import InputError
 from simdev.oracle import Cost, Oracle
 from simdev.oracle.placements import evaluator
-from strategies import World, worlds
+from worlds.scenarios import World, expected, oracle_of, worlds
 
 
 def limited(world: World, capacities: list[int]) -> World:

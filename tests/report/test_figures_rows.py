@@ -29,7 +29,7 @@ from simdev.report.figures.memory import COLUMNS, CURVES, memory_curves
 from simdev.report.figures.rows import LINK, MOST_LINKS, MOST_ROWS, coarse, critical_marks, folded
 from simdev.report.figures.style import text_width
 from simdev.report.measures.spans import levels_between, step_parts
-from traces import Held, Span, trace_of
+from worlds.traces import Held, Span, trace_of
 
 
 def row(

@@ -26,8 +26,8 @@ from simdev.report.figures.gantt import (
 )  # fmt: skip
 from simdev.report.figures.style import byte_unit, kind_colours, plain, time_unit
 from simdev.report.measures.path import critical_path
-from strategies import World
-from traces import HOSTILE, Span, hostile, trace_of, two_devices
+from worlds.scenarios import World
+from worlds.traces import HOSTILE, Span, hostile, trace_of, two_devices
 
 
 def png(figure: Figure) -> bytes:

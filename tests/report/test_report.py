@@ -24,8 +24,9 @@ from simdev.report import analyze, run
 from simdev.report.measures.spans import covered_ps
 from simdev.report.page import read_subject, run_data, what_ifs
 from simdev.report.page.timeline import MOST_LEVELS, busy_shares, coarser, timeline
-from strategies import World, task_graphs, worlds
-from traces import Span, trace_of, two_devices
+from worlds.scenarios import World, worlds
+from worlds.task_graphs import task_graphs
+from worlds.traces import Span, trace_of, two_devices
 
 SPLIT = {"*": {"split": {"sample": 2}, "devices": ["gpu:0", "gpu:1"], "time": "divided"}}
 

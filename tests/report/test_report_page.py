@@ -38,7 +38,7 @@ from simdev.report.page import (
     results_data,
     run_data,
 )
-from traces import HOSTILE, Held, Span, hostile, trace_of
+from worlds.traces import HOSTILE, Held, Span, hostile, trace_of
 
 ROOT = Path(__file__).parents[2]
 EVIL = (

@@ -33,7 +33,9 @@ from simdev.nouns.strategy import (
     sync_policy,
 )
 from simdev.report.page import what_ifs
-from strategies import Tape, drawn, make_cluster, make_world
+from worlds.clusters import make_cluster
+from worlds.scenarios import make_world
+from worlds.tape import Tape, drawn
 
 KINDS = ("op", "conv", "fc")
 PS = Fraction(1, 10**12)

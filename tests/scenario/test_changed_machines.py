@@ -26,7 +26,7 @@ from simdev.ground.units import MAX_BYTES, MAX_FLOPS
 from simdev.nouns.cluster import Cluster, Device, Host, Link
 from simdev.nouns.graph import Graph
 from simdev.nouns.strategy import Strategy
-from specs import SPEC
+from worlds.costs import SPEC
 
 GRAPH = Host("graph", launch="12 us")
 

@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import pytest
 
-from programs import T, play, starts
 from simdev.costs import CostModel
 from simdev.execution.engine import simulate
 from simdev.execution.engine.fair import max_min_rates
@@ -18,6 +17,7 @@ from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.trace import Trace
+from worlds.programs import T, play, starts
 
 SEND_ALONE = ["egress", "device", "half-duplex", "link"]
 

@@ -14,7 +14,8 @@ from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost
 from simdev.search import METHODS
-from strategies import UNIT, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
 
 PLACERS = [name for name, method in METHODS.items() if not method.splits]
 

@@ -31,7 +31,9 @@ from simdev.search.pipedream.plan import (
     partition,
     profile_of,
 )
-from strategies import UNIT, Tape, drawn, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.tape import Tape, drawn
 
 PS = 1e-12
 

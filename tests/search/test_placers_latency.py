@@ -18,9 +18,11 @@ from simdev.nouns.graph import Graph
 from simdev.search import search
 from simdev.search.maxload.problem import MaxLoadProblem, filled, latency, least
 from simdev.search.maxload.programs import latency_program
-from strategies import UNIT, Tape, drawn, op
 from test_placers_partition import WORKLOADS, problem
 from waiting import HANGS
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.tape import Tape, drawn
 
 
 def inference(tape: Tape) -> MaxLoadProblem:

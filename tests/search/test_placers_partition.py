@@ -23,7 +23,9 @@ from simdev.search.maxload.contiguous import Blocks, Split, blocks_of, splits
 from simdev.search.maxload.problem import MaxLoadProblem, problem_of
 from simdev.search.maxload.programs import integer_program
 from simdev.search.pipedream.plan import Level, Profile, levels_of, partition, profile_of
-from strategies import UNIT, Tape, drawn, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.tape import Tape, drawn
 
 WORKLOADS = {
     "LayerGraphs/bert24_inference": 17.78990625,

@@ -25,8 +25,10 @@ from simdev.search.pipedream import placer as pipelines
 from simdev.search.pipedream import plan as planner
 from simdev.search.pipedream.plan import Level, Profile, partition
 from simdev.search.trial import SpentError
-from strategies import UNIT, Tape, drawn, op
 from test_placers_partition import best_split, problem
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.tape import Tape, drawn
 
 PLANNERS = ("heft", "critical-path", "pipedream", "dnn-contiguous", "dnn-ip")
 

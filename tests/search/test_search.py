@@ -22,7 +22,8 @@ from simdev.oracle import Cost
 from simdev.search import METHODS, blackbox, confirm, search
 from simdev.search.sampling import sampled
 from simdev.search.trial import SpentError
-from strategies import UNIT, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
 
 SEARCHES = ["random", "greedy", "annealing", "cross-entropy"]
 BUDGETS = {"random": 1500, "cross-entropy": 1500, "annealing": 1500, "greedy": 1500}

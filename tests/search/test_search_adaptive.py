@@ -15,8 +15,9 @@ from simdev.nouns.graph import Graph
 from simdev.search import search
 from simdev.search.annealing import MOST, UNIFORM, Clusters, Mixture
 from simdev.search.features import group_edges
-from strategies import UNIT, op
 from toys import toy, until_optimum
+from worlds.clusters import UNIT
+from worlds.graphs import op
 
 
 def strands(count: int, length: int, size: int) -> Oracle:

@@ -19,8 +19,8 @@ from simdev.learn.settings import ColocRLSettings as Settings
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import Result, learners, search
-from strategies import UNIT
 from toys import RANDOM_MEDIAN, WITHIN, toy, until_optima
+from worlds.clusters import UNIT
 
 TINY = {"hidden": 8, "embedding": 4, "samples": 10, "rate": 0.02}
 DECODE = """

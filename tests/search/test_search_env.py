@@ -16,7 +16,8 @@ from simdev.ground.errors import InputError
 from simdev.learn.env import IDS
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op
-from strategies import UNIT, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
 
 ID = "simdev/Placement-v0"
 

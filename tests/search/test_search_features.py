@@ -15,7 +15,9 @@ from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.semantics import kinds, register
 from simdev.search.features import KINDS, VERSION, Nodes, ancestors_of, features_of
 from simdev.search.space import choices
-from strategies import UNIT, op, worlds
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.scenarios import worlds
 
 
 def small() -> Oracle:

@@ -20,8 +20,8 @@ from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import Result, search
 from simdev.search.features import features_of
-from strategies import UNIT
 from toys import RANDOM_MEDIAN, TIMES, WITHIN, toy, until_optima
+from worlds.clusters import UNIT
 
 SMALL = {"width": 8, "heads": 2, "hops": 2, "layers": 1, "segment": 4, "memory": 4, "samples": 8}
 QUICK = SMALL | {"width": 16, "hops": 1, "samples": 10, "rate": 0.01, "epochs": 2, "decodes": 20}

@@ -17,7 +17,8 @@ from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op
 from simdev.search.features import features_of
-from strategies import UNIT, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
 
 ID = "simdev/Improve-v0"
 SCALARS = 3

@@ -16,8 +16,8 @@ from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import search
 from simdev.search.features import Nodes, features_of
-from strategies import UNIT
 from toys import RANDOM_MEDIAN, toy, until_optima
+from worlds.clusters import UNIT
 
 torch = pytest.importorskip("torch")
 from simdev.learn.placeto import learner as placeto  # noqa: E402

@@ -20,8 +20,9 @@ from simdev.nouns.taskgraph import Floats, Ints
 from simdev.search import search
 from simdev.search.policy import SavedPolicy
 from simdev.search.sampling import frequencies, likeliest, sampled, uniform
-from strategies import UNIT, op
 from toys import RANDOM_MEDIAN, WITHIN, optimum, toy, until_optima
+from worlds.clusters import UNIT
+from worlds.graphs import op
 
 GROUPS, DEVICES, BATCH = 7, 3, 10
 

@@ -18,7 +18,7 @@ from simdev.search.elimination import Term, minimise, total
 from simdev.search.soap.flexflow import space_of
 from simdev.search.soap.layers import Layers, entries
 from simdev.search.soap.optcnn import named, tables_of
-from strategies import Tape, drawn
+from worlds.tape import Tape, drawn
 
 P100 = {"preset": "flexflow-p100", "nodes": 1}
 

@@ -19,7 +19,8 @@ from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost, oracle_of
 from simdev.search import METHODS, confirm, search
 from simdev.search.space import IMPOSSIBLE
-from strategies import UNIT, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
 
 
 @pytest.mark.parametrize("method", ["greedy", "annealing"])

@@ -31,7 +31,8 @@ from simdev.search.tofu.plan import (
     write_step,
 )
 from simdev.search.tofu.strategy import strategy_of
-from strategies import UNIT, Tape, drawn
+from worlds.clusters import UNIT
+from worlds.tape import Tape, drawn
 
 K80 = {"preset": "tofu-8x-k80"}
 

@@ -20,7 +20,7 @@ from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Cost
 from simdev.search import Result, search
 from simdev.search.space import rank_of
-from strategies import UNIT
+from worlds.clusters import UNIT
 
 SEEDS = range(5)
 PLACEMENTS = 3**6

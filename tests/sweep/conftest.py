@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import TINY
+from worlds.scenarios import TINY
 
 CLUSTER, GRAPH = TINY["cluster"], TINY["graph"]
 

@@ -22,7 +22,8 @@ from simdev.report.results import COLUMNS
 from simdev.search.sweep import sweep
 from simdev.search.sweep.frame import csv_text, write_results
 from simdev.search.sweep.point import rows_of
-from sweeps import ROOT, TINY, bandwidths
+from sweeps import ROOT
+from worlds.scenarios import TINY, bandwidths
 
 CLUSTER, GRAPH = TINY["cluster"], TINY["graph"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from simdev.commands import main
 from simdev.search.sweep import sweep
-from sweeps import TINY, bandwidths
+from worlds.scenarios import TINY, bandwidths
 
 
 def test_command_writes_a_table_and_tells_how_it_went(

@@ -17,8 +17,9 @@ import pytest
 from simdev.commands import main
 from simdev.ground.errors import InputError
 from simdev.search.sweep import Journal, sweep
-from sweeps import ROOT, TINY, Sweeper, is_running, kept
+from sweeps import ROOT, Sweeper, is_running, kept
 from waiting import wait_until
+from worlds.scenarios import TINY
 
 POINTS = 8
 

@@ -15,7 +15,8 @@ from simdev.commands import main
 from simdev.ground.errors import InputError
 from simdev.search.sweep import Journal, sweep
 from simdev.search.sweep.journal import HEADER
-from sweeps import TINY, bandwidths, kept
+from sweeps import kept
+from worlds.scenarios import TINY, bandwidths
 
 POINTS = 8
 

@@ -22,8 +22,9 @@ from simdev.ground.errors import InputError
 from simdev.ground.jobs import finished
 from simdev.report.results import MEANINGS
 from simdev.search.sweep import journal, sweep
-from sweeps import ROOT, TINY, bandwidths, kept
+from sweeps import ROOT, kept
 from waiting import HANGS, wait_until
+from worlds.scenarios import TINY, bandwidths
 
 joblib = pytest.importorskip("joblib", reason="more than one job needs joblib")
 DOCUMENT = (ROOT / "docs" / "how-to" / "sweeps.md").read_text()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from host_model import HostModel, Node, Piece
 from simdev.costs import CostModel
 from simdev.lowering import LoweredStep, Prepared, iterated, lower_step
 from simdev.nouns.cluster import Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.taskgraph import TaskGraph
-from strategies import UNIT, Tape
+from worlds.clusters import UNIT
+from worlds.host_model import HostModel, Node, Piece
+from worlds.tape import Tape
 
 PS = Fraction(1, 10**12)
 

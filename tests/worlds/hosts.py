@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from simdev.nouns.cluster import Cluster, Host
 from simdev.nouns.graph import Graph, Op
-from strategies import Tape
+from worlds.tape import Tape
 
 MODES = ("eager", "eager", "eager", "graph", "none")
 FAR = 1000  # launches that no small question has

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from math import prod
 
 from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.graph import Graph, Op
 from simdev.nouns.models import build
+from worlds.graphs import leaf, parameter, tensor, update
 
 DEVICES = 4
 PADDED = {"stride": [1, 1], "padding": [1, 1]}
 WINDOW = {"kernel_size": [2, 2], "stride": [2, 2]}
-
-
-def tensor(*shape: int) -> Tensor:
-    """Of float32."""
-    return Tensor(4 * prod(shape), shape, "float32")
 
 
 def cluster(queues: str = "device", devices: int = DEVICES, **link: object) -> Cluster:
@@ -25,20 +20,6 @@ def cluster(queues: str = "device", devices: int = DEVICES, **link: object) -> C
     return Cluster.all_to_all(
         "sharded", own, queues, **({"bandwidth": 10**9, "latency": "1 us"} | link)
     )
-
-
-def parameter(name: str, *shape: int) -> Op:
-    return Op(
-        name, "parameter", outputs=(tensor(*shape),), param_bytes=tensor(*shape).bytes, time=0
-    )
-
-
-def leaf(name: str, *shape: int) -> Op:
-    return Op(name, "input", outputs=(tensor(*shape),), time=0)
-
-
-def update(name: str, weight: str, gradient: str) -> Op:
-    return Op(name, "sgd_update", "update", (weight, gradient))
 
 
 def convolutions(stride: int = 1, padding: int = 1) -> Graph:

@@ -13,7 +13,9 @@ from simdev.execution.engine import simulate
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.nouns.trace import Trace
-from strategies import UNIT, World, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.scenarios import World
 
 
 @dataclass(frozen=True)
