@@ -27,7 +27,9 @@ from simdev.nouns.models.layers import Layer
 from simdev.nouns.strategy import POLICY_MEANINGS, PRESETS, Strategy, Sync, sync_policy
 from simdev.oracle import Oracle
 from simdev.report import run
-from sync_cases import EXAMPLE, _question, machines, scenario_of
+from sync_cases import EXAMPLE, _question
+from worlds.clusters import machines
+from worlds.scenarios import synchronised
 
 # Whole models.
 
@@ -197,7 +199,7 @@ def test_unjoined_servers_are_told() -> None:
     cluster = Cluster.all_to_all("apart", devices[:2], "device", bandwidth=8)
     apart = replace(cluster, devices=devices)
     with pytest.raises(InputError, match='sync: no route joins "gpu:'):
-        execute(scenario_of([Layer(1, 1, 4)], apart, sync_policy("p3", servers=("host:0",))))
+        execute(synchronised([Layer(1, 1, 4)], apart, sync_policy("p3", servers=("host:0",))))
 
 
 def test_the_report_tells_the_period(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
