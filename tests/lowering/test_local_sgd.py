@@ -31,7 +31,7 @@ from simdev.report import run
 from sync_cases import PS, WHOLE, period
 from worlds.clusters import machines
 from worlds.runs import executed, repeated, steady_of
-from worlds.scenarios import synchronised
+from worlds.scenarios import lenet, synchronised
 
 
 def local_sgd(every: int, **changes: Any) -> Sync:
@@ -281,19 +281,10 @@ def test_a_worker_alone_has_no_rounds() -> None:
 # Files, the command line, and bad input.
 
 
-def question(sync: object) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "graph": {"model": "lenet", "batch": 8},
-        "cluster": "dgx-1v",
-        "strategy": {"version": 1, "short": "data-parallel", "sync": sync},
-    }
-
-
 @pytest.fixture
 def scenario_file(tmp_path: Path) -> Path:
     path = tmp_path / "scenario.json"
-    path.write_text(json.dumps(question({"policy": "local-sgd", "every": 6})))
+    path.write_text(json.dumps(lenet("dgx-1v", sync={"policy": "local-sgd", "every": 6})))
     return path
 
 
@@ -315,7 +306,7 @@ def test_the_report_tells_of_rounds(
 
 def test_a_bare_name_is_a_round_of_four(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "scenario.json"
-    path.write_text(json.dumps(question("local-sgd")))
+    path.write_text(json.dumps(lenet("dgx-1v", sync="local-sgd")))
     assert main(["simulate", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["round"] == 4
 
@@ -349,7 +340,7 @@ def test_two_strategies_are_compared_by_step(
     scenario_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other.json"
-    other.write_text(json.dumps(question({"policy": "bucketed"})))
+    other.write_text(json.dumps(lenet("dgx-1v", sync={"policy": "bucketed"})))
     assert main(["compare", str(scenario_file), str(other)]) == 0
     assert "B (other.json) takes " in capsys.readouterr().out
 
@@ -385,7 +376,7 @@ def test_a_file_is_told_of_a_wrong_length(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "scenario.json"
-    path.write_text(json.dumps(question({"policy": "local-sgd", "every": 0})))
+    path.write_text(json.dumps(lenet("dgx-1v", sync={"policy": "local-sgd", "every": 0})))
     assert main(["simulate", str(path)]) == 2
     assert "sync.every: must be a whole number of steps from 1 to 10,000, got 0" in (
         capsys.readouterr().err

@@ -23,18 +23,15 @@ from simdev.execution.scenario import execute
 from simdev.files import read_strategy, write_strategy
 from simdev.ground.errors import InputError
 from simdev.lowering.stages import even_cut, stages_of
-from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.cluster import QUEUES
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models import build
 from simdev.nouns.strategy import Parallelism, Strategy
 from simdev.oracle import oracle_of
+from worlds.clusters import machines
+from worlds.scenarios import lenet, pipelined
 
 PS = 10**12
-
-
-def machines(count: int, queues: str = "device", bandwidth: Any = 8, **device: Any) -> Cluster:
-    devices = [Device(f"gpu:{i}", **device) for i in range(count)]
-    return Cluster.all_to_all("machines", devices, queues, bandwidth=bandwidth)
 
 
 def chain(
@@ -287,15 +284,6 @@ def test_every_step_of_the_models_is_cut() -> None:
 # Files and bad input.
 
 
-def asked(**pipeline: Any) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "graph": {"model": "lenet", "batch": 8},
-        "cluster": "c4140-4x-v100",
-        "strategy": {"version": 1, "pipeline": {"microbatches": 4} | pipeline},
-    }
-
-
 @pytest.mark.parametrize("stages", [(), (("a*", "b"), ("c",)), ("c",)])
 def test_strategies_are_written_and_read(tmp_path: Path, stages: Any) -> None:
     strategy = Strategy(pipeline=Parallelism(pp=2, microbatches=8, stages=stages, ranks=("x", "y")))
@@ -336,7 +324,7 @@ def test_bad_pipelines_say_what_is_wrong(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipeline, message = BAD[name]
-    (tmp_path / "s.json").write_text(json.dumps(asked(**pipeline)))
+    (tmp_path / "s.json").write_text(json.dumps(lenet(pipeline={"microbatches": 4} | pipeline)))
     assert main(["simulate", str(tmp_path / "s.json")]) == 2
     told = capsys.readouterr()
     assert message in told.err
@@ -344,13 +332,15 @@ def test_bad_pipelines_say_what_is_wrong(
 
 
 def test_a_large_model_is_not_cut_by_its_ops(tmp_path: Path) -> None:
-    told = asked(pp=4, ranks=["gpu:0"] * 4) | {"graph": {"model": "llama3-8b"}}
+    told = pipelined(
+        {"model": "llama3-8b"}, "c4140-4x-v100", microbatches=4, pp=4, ranks=["gpu:0"] * 4
+    )
     with pytest.raises(InputError, match="ranks: goes with a graph of ops; llama3-8b is a large"):
         load_scenario(told)
 
 
 def test_every_microbatch_counts() -> None:
-    report = run(load_scenario(asked(pp=2)))
+    report = run(load_scenario(lenet(pipeline={"microbatches": 4, "pp": 2})))
     ops = build("lenet", batch=8).ops
     once = [op for op in ops if op.phase == "update" or op.kind == "parameter"]
     runs = sum(device.ops for device in report.devices)

@@ -15,17 +15,13 @@ from simdev.commands import main
 from simdev.execution.scenario import load_scenario
 from simdev.report import run
 from simdev.report.measures.training import TERMS, Difference, Training, critical_rank, difference
+from worlds.scenarios import GPT, pipelined
 
 TIMES = st.lists(st.integers(0, 2**40), min_size=len(TERMS), max_size=len(TERMS))
 
 
-def question(**pipeline: Any) -> dict[str, Any]:
-    graph = {"model": "gpt-1.7b", "layers": 4, "length": 512}
-    return {"version": 1, "graph": graph, "cluster": "dgx-h100", "strategy": {"pipeline": pipeline}}
-
-
 def training(**pipeline: Any) -> Training:
-    step = run(load_scenario(question(**pipeline))).training
+    step = run(load_scenario(pipelined(GPT, **pipeline))).training
     assert step is not None
     return step
 
@@ -72,7 +68,7 @@ def test_compare_tells_the_terms_and_the_reason(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, pipeline in (("a", {"dp": 8, "microbatches": 4}), ("b", {"pp": 2, "tp": 4})):
-        (tmp_path / f"{name}.json").write_text(json.dumps(question(**pipeline)))
+        (tmp_path / f"{name}.json").write_text(json.dumps(pipelined(GPT, **pipeline)))
     assert main(["compare", "a.json", "b.json"]) == 0
     text = capsys.readouterr().out
     assert re.search(r"\nB is \d+\.\d% (slower|faster) than A: .*bubble \+", text)
@@ -93,7 +89,7 @@ def test_other_steps_have_no_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.json").write_text(json.dumps(question(dp=8)))
+    (tmp_path / "a.json").write_text(json.dumps(pipelined(GPT, dp=8)))
     graph = {"graph": {"model": "lenet"}, "cluster": "dgx-1v", "strategy": "data-parallel"}
     (tmp_path / "b.json").write_text(json.dumps({"version": 1, **graph}))
     assert main(["compare", "a.json", "b.json", "--json"]) == 0

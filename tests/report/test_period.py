@@ -8,7 +8,6 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 
 from simdev import Oracle, Scenario, load_scenario, run, sweep
 from simdev.commands import main
-from simdev.commands.server.protocol import respond
 from simdev.commands.server.state import ServerState
 from simdev.costs import CostModel
 from simdev.execution.check import check
@@ -28,34 +26,36 @@ from simdev.ground.errors import DeadlockError
 from simdev.lowering import Prepared, iterated, lower_step
 from simdev.nouns.cluster import QUEUES, Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op, Tensor
-from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.models.layers import Layer
 from simdev.nouns.strategy import POLICIES, Order, Strategy, Sync, sync_policy
 from simdev.report import Report
 from simdev.report.measures.spans import computing_mask
 from simdev.report.measures.spread import sent_bytes
+from worlds.clusters import machines
+from worlds.scenarios import lenet, synchronised
+from worlds.server import ask
 
 PS = 10**12
 
 
-def asked(layers: list[Layer], workers: int, queues: str, sync: Sync) -> Scenario:
-    """Layers on so many GPUs, any two joined by a link of 8 bytes a second."""
-    names = [f"gpu:{r}" for r in range(workers)]
-    graph, placement = layer_graph(layers, names)
-    cluster = Cluster.all_to_all("machines", list(map(Device, names)), queues, bandwidth=8)
-    return Scenario(graph, cluster, CostModel(), Strategy(placement, sync=sync), "simpy")
-
-
 SERVER = {"even_parameters": 1}
-ONE = asked([Layer(1, 1, 3), Layer(1, 1, 6)], 2, "device", sync_policy("p3", slice_parameters=1))
-TWO = asked([Layer(1, 1, 6), Layer(3, 0, 10)], 2, "device", sync_policy("p3", slice_parameters=3))
-THREE = asked([Layer(1, 3, 54), Layer(3, 3, 8)], 3, "device", sync_policy("p3", slice_parameters=3))
-FIVE = asked(
-    [Layer(2, 2, 32)], 5, "half-duplex", sync_policy("parameter-server", hold="together", **SERVER)
+ONE = synchronised(
+    [Layer(1, 1, 3), Layer(1, 1, 6)], machines(2, "device"), sync_policy("p3", slice_parameters=1)
 )
-NINETEEN = asked(
+TWO = synchronised(
+    [Layer(1, 1, 6), Layer(3, 0, 10)], machines(2, "device"), sync_policy("p3", slice_parameters=3)
+)
+THREE = synchronised(
+    [Layer(1, 3, 54), Layer(3, 3, 8)], machines(3, "device"), sync_policy("p3", slice_parameters=3)
+)
+FIVE = synchronised(
+    [Layer(2, 2, 32)],
+    machines(5, "half-duplex"),
+    sync_policy("parameter-server", hold="together", **SERVER),
+)
+NINETEEN = synchronised(
     [Layer(1, 1, 53), Layer(2, 2, 7)],
-    4,
-    "half-duplex",
+    machines(4, "half-duplex"),
     sync_policy("parameter-server", aggregation=13, segment=9, **SERVER),
 )
 
@@ -142,7 +142,7 @@ def test_what_is_said_to_repeat_does_so_for_ever(
     layers: list[Layer], workers: int, queues: str, sync: Sync
 ) -> None:
     """The state is compared, so a run of more steps goes on as told, with no smaller cycle."""
-    scenario = asked(layers, workers, queues, sync)
+    scenario = synchronised(layers, machines(workers, queues), sync)
     report = run(scenario)
     steady = report.steady
     assert steady is not None
@@ -259,12 +259,7 @@ def test_all_is_told_of_one_step(scenario: Scenario) -> None:
 # The row of the issue: LeNet under P3 had three answers.
 
 
-LENET: dict[str, Any] = {
-    "version": 1,
-    "graph": {"model": "lenet", "batch": 64},
-    "cluster": "p3-4x-p4000",
-    "strategy": {"version": 1, "short": "data-parallel", "sync": {"policy": "p3"}},
-}
+LENET = lenet("p3-4x-p4000", 64, sync={"policy": "p3"})
 STEP_PS, FIRST_PS = 1_874_823_489, 2_145_602_948
 
 
@@ -286,16 +281,11 @@ def test_every_door_tells_the_period(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert rows["step_time_ps"].tolist() == [STEP_PS]
     assert rows["first_step_s"].tolist() == [FIRST_PS / PS]
     state = ServerState()
-    loaded = served(state, "load", scenario=LENET)["scenario"]
-    assert served(state, "score", scenario=loaded)["step_ps"] == STEP_PS
-    assert served(state, "trace", scenario=loaded)["step_time_ps"] == STEP_PS
+    loaded = ask(state, "load", scenario=LENET)["scenario"]
+    assert ask(state, "score", scenario=loaded)["step_ps"] == STEP_PS
+    assert ask(state, "trace", scenario=loaded)["step_time_ps"] == STEP_PS
     assert main(["compare", str(path), str(tmp_path / "run.json")]) == 0
     assert "takes as long as" in capsys.readouterr().out
-
-
-def served(state: ServerState, method: str, **params: Any) -> Any:
-    line = json.dumps({"id": 1, "method": method, "params": params}).encode()
-    return json.loads(respond(state, line))["result"]
 
 
 def test_a_saved_run_knows_its_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

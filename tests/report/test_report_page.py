@@ -38,6 +38,7 @@ from simdev.report.page import (
     results_data,
     run_data,
 )
+from worlds.scenarios import pipelined
 from worlds.traces import HOSTILE, Held, Span, hostile, trace_of
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,9 @@ class Tags(HTMLParser):
         self.texts[self.now] = self.texts.get(self.now, "") + data
 
 
+LLAMA = pipelined({"model": "llama2-7b"}, tp=8, microbatches=2)
+
+
 def evil() -> Subject:
     spans = [
         Span(name, i * 10, i * 10 + 10, EVIL[i % 2], at=i % 2, kind=name)
@@ -87,7 +91,10 @@ def evil() -> Subject:
     ("subject", "why"),
     [
         (lambda: evil(), "A saved run does not tell links"),
-        (lambda: large(), "Links of a large model are not tried"),
+        (
+            lambda: Subject("large", run(load_scenario(LLAMA))),
+            "Links of a large model are not tried",
+        ),
     ],
 )
 def test_a_page_tells_why_links_are_not_made_faster(
@@ -98,17 +105,6 @@ def test_a_page_tells_why_links_are_not_made_faster(
         one for one in run_data(subject(), gains)["sheets"] if one["title"].startswith("What if")
     ]
     assert why in sheet["note"]
-
-
-def large() -> Subject:
-    strategy = {"version": 1, "pipeline": {"tp": 8, "microbatches": 2}}
-    question = {
-        "version": 1,
-        "graph": {"model": "llama2-7b"},
-        "cluster": "dgx-h100",
-        "strategy": strategy,
-    }
-    return Subject("large", run(load_scenario(question)))
 
 
 def evil_results() -> pd.DataFrame:

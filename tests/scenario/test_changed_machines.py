@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 from simdev.costs import CostModel
 from simdev.execution.changes import (
@@ -27,6 +26,9 @@ from simdev.nouns.cluster import Cluster, Device, Host, Link
 from simdev.nouns.graph import Graph
 from simdev.nouns.strategy import Strategy
 from worlds.costs import SPEC
+from worlds.scenarios import pipelined
+
+TWO_LAYERS = {"model": "gpt-1.7b", "layers": 2}
 
 GRAPH = Host("graph", launch="12 us")
 
@@ -112,20 +114,8 @@ def test_a_datasheet_changes_in_what_is_asked_for_alone() -> None:
     assert most.memory_bandwidth == MOST_MEMORY == 10**18
 
 
-def large(graph: dict[str, Any], **pipeline: Any) -> Scenario:
-    """Two layers of a large model on the eight devices of a node."""
-    return load_scenario(
-        {
-            "version": 1,
-            "graph": {"model": "gpt-1.7b", "layers": 2} | graph,
-            "cluster": "dgx-h100",
-            "strategy": {"pipeline": {"tp": 8} | pipeline},
-        }
-    )
-
-
 def test_another_number_of_microbatches_is_another_global_batch() -> None:
-    spread = large({}, microbatches=4, global_batch=4)
+    spread = load_scenario(pipelined(TWO_LAYERS, tp=8, microbatches=4, global_batch=4))
     assert with_microbatches(spread, 4) is spread
     told = with_microbatches(spread, 6).strategy.pipeline
     assert told == replace(spread.strategy.pipeline, microbatches=6, global_batch=None)
@@ -135,7 +125,7 @@ def test_another_number_of_microbatches_is_another_global_batch() -> None:
 
 def test_faster_hosts_dispatch_and_are_reached_faster() -> None:
     told = {"offload": ["activations"], "host_bandwidth": "51 GB/s"}
-    plain = large({"host_time": {"forward": "8 us"}}, **told)
+    plain = load_scenario(pipelined(TWO_LAYERS | {"host_time": {"forward": "8 us"}}, tp=8, **told))
     assert with_hosts(plain, 1) is plain
     faster = with_hosts(plain, 2)
     assert faster.graph.host_time == {

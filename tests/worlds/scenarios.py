@@ -149,6 +149,12 @@ def pipelined(graph: Any, cluster: Any = "dgx-h100", **pipeline: Any) -> dict[st
     return question(graph, cluster, {"pipeline": pipeline})
 
 
+def lenet(cluster: Any = "c4140-4x-v100", batch: int = 8, **strategy: Any) -> dict[str, Any]:
+    """A scenario of LeNet as its file tells it, in data parallelism unless it is a pipeline."""
+    model = {"model": "lenet", "batch": batch}
+    return question(model, cluster, strategy if "pipeline" in strategy else PARALLEL | strategy)
+
+
 def alone(
     graph: Graph,
     kind: str = "gpu",
@@ -176,6 +182,7 @@ def written(path: Path, value: Any) -> Path:
     return path
 
 
+PARALLEL = {"version": 1, "short": "data-parallel"}
 GPT = {"model": "gpt-1.7b", "layers": 4, "length": 512}
 """A large model, made small."""
 TINY: dict[str, Any] = {
