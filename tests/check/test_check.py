@@ -31,6 +31,7 @@ from worlds.programs import (
     sequence,
     sequenced,
 )
+from worlds.runs import rules
 from worlds.scenarios import World, worlds
 from worlds.tape import Tape
 from worlds.task_graphs import make_task_graph, repeated, task_graphs
@@ -208,10 +209,6 @@ BROKEN: dict[str, tuple[str, Callable[[], Trace]]] = {
     "a flow two picoseconds late": ("flow", lambda: flows(ax=(1, 9), c=9)),
     "one flow after the other": ("flow", lambda: flows(ax=(1, 5), bx=(2, 7))),
 }  # fmt: skip
-
-
-def rules(violations: tuple[Violation, ...]) -> set[str]:
-    return {violation.rule for violation in violations}
 
 
 @pytest.mark.parametrize("case", BROKEN)

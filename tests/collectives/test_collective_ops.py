@@ -14,7 +14,6 @@ from collective_ops import (
     FORMS,
     RATE,
     SIZE,
-    checked,
     collective,
     lowered,
     mesh,
@@ -29,6 +28,7 @@ from simdev.lowering import lower
 from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Strategy
+from worlds.task_graphs import judged
 
 EXACT = [queues for queues in QUEUES if queues not in ("half-duplex", "fair")]
 
@@ -276,7 +276,7 @@ def test_g10_sharded_servers_move_two_s_over_w_each_way(workers: int) -> None:
     )
     graph = Graph("servers", (*push, pull))
     for queues in ("device", "egress"):
-        trace = checked(
+        trace = judged(
             lower(
                 graph,
                 mesh(workers, queues, latency=0),
@@ -295,7 +295,7 @@ def test_k8_a_server_with_one_card_takes_in_and_sends_out(workers: int) -> None:
     attrs = {"ranks": names, "algorithm": "direct", "cost": "expanded"}
     pull = Op("pull", "broadcast", inputs=("push",), outputs=(Tensor(size),) * workers, attrs=attrs)
     cluster = mesh(workers + 1, "device", latency=0)
-    trace = checked(
+    trace = judged(
         lower(
             Graph("server", (*push, pull)), cluster, CostModel(), Strategy(place | {"pull": "g0"})
         )

@@ -22,17 +22,13 @@ from hypothesis import strategies as st
 from simdev.execution.engine import simulate
 from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op
-from simdev.nouns.trace import Trace
 from worlds.clusters import UNIT
 from worlds.graphs import rename
+from worlds.runs import spans
 from worlds.scenarios import World, worlds
 from worlds.task_graphs import task_graphs
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")
-
-
-def spans(trace: Trace) -> tuple[list[int], list[int]]:
-    return trace.start.tolist(), trace.finish.tolist()
 
 
 def answer(world: World) -> tuple[object, ...]:

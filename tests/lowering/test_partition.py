@@ -235,17 +235,18 @@ def test_a_batch_normalisation_goes_back_with_its_own_statistics() -> None:
 # Times
 
 
-def timed(**configuration: object) -> Strategy:
-    return Strategy(partition={"x": C({"sample": 2}), "y": C({"sample": 2}, **configuration)})
-
-
 @pytest.mark.parametrize("time", ["4 ms", {"gpu": "4 ms", "tpu": "8 ms"}])
 def test_a_time_given_for_the_whole_op_is_divided_only_when_asked(time: object) -> None:
+    halves = {"x": C({"sample": 2}), "y": C({"sample": 2})}
     with pytest.raises(
         InputError, match=r'partition\["y"\]\.time: the time of op "y" is given for the whole op'
     ):
-        partition(graph_of(time), cluster(), timed(), COSTS)
-    trace = simulated(graph_of(time), cluster(), timed(time="divided"))
+        partition(graph_of(time), cluster(), Strategy(partition=halves), COSTS)
+    trace = simulated(
+        graph_of(time),
+        cluster(),
+        Strategy(partition=halves | {"y": C({"sample": 2}, time="divided")}),
+    )
     assert trace.end_ps == 2 * 10**9
 
 

@@ -25,6 +25,7 @@ from simdev.nouns.semantics import (
     splits,
 )
 from simdev.nouns.structure import op_splits, weights_of
+from worlds.graphs import tensor
 
 GRAPHS = sorted((Path(__file__).parents[2] / "profiles" / "graphs").glob("*.json*"))
 WITHOUT_SEMANTICS: dict[str, str] = {}
@@ -119,9 +120,6 @@ def weighted() -> Graph:
     """x -> linear -> relu -> loss-like sum, with the backward of the linear, an added gradient and
     an update.
     """
-
-    def tensor(*shape: int) -> Tensor:
-        return Tensor(4 * prod(shape), shape, "float32")
 
     return Graph(
         "weighted",
