@@ -70,7 +70,7 @@ def saved(folder: Path, format: str) -> Path:
         path.write_text(TEXTS[format])
     elif format == "onnx":
         onnx = pytest.importorskip("onnx")
-        from test_importers_onnx import convolutional
+        from onnx_nets import convolutional
 
         onnx.save(convolutional(), path, "protobuf")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from measured_gnmt import cluster, gnmt, golden
+from forks import FLAT
 from simdev import Oracle
 from simdev.costs import CostModel
 from simdev.lowering import Prepared
@@ -22,13 +23,13 @@ from simdev.search.baechi import Relaxed, earliest_first, favourites, relaxed, t
 from simdev.search.instance import Instance
 from simdev.search.prepare import Grouped
 from worlds.clusters import joined
-from worlds.graphs import dag, op
+from worlds.graphs import chain, dag, op
+from worlds.measured_gnmt import cluster, gnmt, golden
 from worlds.scenarios import worlds
 from worlds.tape import drawn
 
 pytest.importorskip("scipy")
-OTHERS = ("dnn-ip", "dnn-contiguous", "dnn-latency", "pipedream")
-PLACERS = [name for name, method in METHODS.items() if name not in OTHERS and not method.splits]
+PLACERS = [name for name, method in METHODS.items() if name not in FLAT and not method.splits]
 QUEUED = pytest.mark.parametrize(
     "queues", ["half-duplex", pytest.param("parallel", marks=pytest.mark.slow)]
 )
@@ -96,7 +97,7 @@ def test_placers_answer_on_any_cluster(world):
 # Baechi
 
 
-def instance_of(ops: list[Op], machine: Cluster) -> Instance:
+def instance_of(ops: Sequence[Op], machine: Cluster) -> Instance:
     graph = Graph("g", tuple(ops))
     return Instance(Prepared(graph, machine, CostModel()), Grouped.of(graph))
 
@@ -155,8 +156,7 @@ def test_the_relaxed_program_delays_one_of_two_children():
 
 
 def test_m_topo_fills_one_device_after_the_other():
-    ops = [op(f"o{i}", 1, *([f"o{i - 1}"] if i else []), param_bytes=2, size=1) for i in range(6)]
-    instance = instance_of(ops, joined(2))
+    instance = instance_of(chain(*[1] * 6, param_bytes=2, size=1).ops, joined(2))
     # Persistent 12, outputs 5 that are read, one op's own 1: a share of 17 // 2 + 1 = 9 bytes,
     # three ops of 3.
     assert topological_fill(instance, [-1, -1]).tolist() == [0, 0, 0, 1, 1, 1]

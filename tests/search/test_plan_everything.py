@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from folded import first_of_answers
+from planned import DENSE, SPARSE, every_plan
 from simdev.search.plan import Plan, Space, choices_of, plans_of, question_of
 from simdev.search.plan.searching import degrees, score
 
 ROOT = Path(__file__).parents[2]
-DENSE = {"model": "llama3.2-1b", "layers": 6, "length": 256}
-SPARSE = {
-    "model": "mixtral-8x7b", "layers": 5, "length": 256, "hidden": 512, "heads": 8, "kv_heads": 8,
-    "inner": 1024, "expert_inner": 512, "dense_layers": 1,
-}  # fmt: skip
 NARROW = {"recompute": ["none", "full"], "zero": [1, 3]}
 WORLDS: list[tuple[dict[str, Any], str, int, dict[str, Any]]] = [
     (DENSE, "dgx-a100-40", 8, {**NARROW, "context": "ring"}),
@@ -35,7 +30,7 @@ def test_the_ten_best_are_those_of_simulating_everything(world: int) -> None:
     graph, cluster, batch, options = WORLDS[world]
     question, choices = question_of(graph, cluster, batch), choices_of(options)
     space = Space(question.model, question.devices, batch, choices)
-    plans = [plan for setup in space.setups(Counter()) for plan in space.plans(setup)]
+    plans = every_plan(space)
     rows = [score(question, plan) for plan in plans]
     fitting = sorted(
         (row["step_ps"], row["peak_bytes"], place) for place, row in enumerate(rows) if row["fits"]

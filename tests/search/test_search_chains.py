@@ -16,11 +16,11 @@ import pytest
 import simdev.search.blackbox
 from simdev import Oracle, Scenario, load_scenario
 from simdev.ground.errors import InputError
-from simdev.search import METHODS, Result, search
+from simdev.search import METHODS, search
 from simdev.search.chains import Chain, _dealt, exchanged
 from simdev.search.space import WORST
 from simdev.search.trial import Budget
-from toys import optimum, toy
+from toys import curve, optimum, toy
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAINED = [name for name, method in METHODS.items() if method.chains]
@@ -36,10 +36,6 @@ def question(method: str) -> Oracle | Scenario:
     cluster = {"preset": "flexflow-p100", "nodes": 1}
     document = {"graph": {"model": "lenet"}, "cluster": cluster, "strategy": "data-parallel"}
     return load_scenario({"version": 1, **document})
-
-
-def curve(result: Result) -> list[tuple[int, int]]:
-    return [(point.evaluation, point.step_ps) for point in result.points]
 
 
 @contextmanager

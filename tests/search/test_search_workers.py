@@ -17,7 +17,7 @@ from simdev.ground.errors import InputError
 from simdev.search import search, workers
 from simdev.search.trial import Budget
 from simdev.search.workers import KEPT, Workers
-from toys import toy
+from toys import curve, toy
 
 joblib = pytest.importorskip("joblib", reason="more than one job needs joblib")
 from joblib._parallel_backends import ThreadingBackend  # noqa: E402
@@ -167,7 +167,7 @@ def test_cpu_seconds_of_other_processes_are_counted_once():
 def test_a_search_gives_the_same_answers_by_two_processes(monkeypatch):
     tiny_learner.register(monkeypatch)
     by_jobs = [search(toy(), "tiny", 60, seed=3, n_jobs=n_jobs) for n_jobs in (1, 2)]
-    curves = [[(point.evaluation, point.step_ps) for point in run.points] for run in by_jobs]
+    curves = [curve(run) for run in by_jobs]
     assert curves[0] == curves[1]
     chances = [run.policy.weights["chance"] for run in by_jobs]
     assert (chances[0] == chances[1]).all()

@@ -9,6 +9,7 @@ from math import inf
 
 import pytest
 
+from forks import ring
 from simdev import Oracle
 from simdev.ground.errors import SimdevError
 from simdev.nouns.graph import Graph
@@ -16,7 +17,6 @@ from simdev.search import search, solver
 from simdev.search.maxload.problem import MaxLoadProblem
 from simdev.search.maxload.programs import integer_program, latency_program
 from simdev.search.solver import attended
-from test_placers_planners import ring
 from waiting import HANGS
 
 # Calls that do not listen

@@ -44,6 +44,12 @@ def chain(*times: int, size: int = 0, **fields: object) -> Graph:
     return Graph("chain", tuple(ops))
 
 
+def fan(first: object, *times: object) -> Graph:
+    """An op ``s`` and ops ``o0``, ``o1``, ... that read its byte, of times as ops take them."""
+    ops = [Op(f"o{i}", inputs=("s",), time=time) for i, time in enumerate(times)]
+    return Graph("fan", (Op("s", outputs=(Tensor(1),), time=first), *ops))
+
+
 def layers(*times: tuple[int, int], size: int = 0, parameters: int = 0, **fields: object) -> Graph:
     """A chain of layers, each a forward op ``f0``, ... and a backward op ``b0``, ... (ps) in the
     group ``l0``, ...

@@ -11,7 +11,7 @@ from simdev.nouns.cluster import Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.taskgraph import TaskGraph
-from worlds.clusters import UNIT
+from worlds.clusters import joined
 from worlds.host_model import HostModel, Node, Piece
 from worlds.tape import Tape
 
@@ -105,7 +105,7 @@ def _cluster(tape: Tape, count: int, every: bool, far: int) -> Cluster:
     common = host(tape, far)
     if every and common.mode == "none":
         common = Host("eager", common.ahead, common.threads)
-    cluster = Cluster.all_to_all("world", devices, "parallel", bandwidth=UNIT)
+    cluster = joined(devices, "parallel")
     return replace(cluster, host=common)
 
 

@@ -113,22 +113,24 @@ def worlds(
 
 
 def expected(world: World) -> Cost:
-    """What lower and the reference engine say, from the trace."""
+    """What an oracle must answer: the step and the peaks of the reference engine's trace."""
     trace = simulate(lower(world.graph, world.cluster, CostModel(), world.strategy), "simpy")
     peaks = tuple(memory.peak for memory in trace.memory)
     return Cost(trace.end_ps / 1e12, trace.feasible, trace.memory_excess, trace.end_ps, peaks)
 
 
 def column(world: World) -> list[int]:
-    """Device indices by op."""
+    """The index of the device of each op."""
     return [world.cluster.index[world.strategy.placement[one.name]] for one in world.graph.ops]
 
 
 def oracle_of(world: World, **options: object) -> Oracle:
+    """An oracle that is asked where the ops of a world run."""
     return Oracle(world.graph, world.cluster, order=world.strategy.order, **options)
 
 
 def placed(world: World, placement: Sequence[int]) -> World:
+    """The world whose ops run on the devices of these indices."""
     names = [device.name for device in world.cluster.devices]
     by_name = {one.name: names[d] for one, d in zip(world.graph.ops, placement, strict=True)}
     return world.but(strategy=replace(world.strategy, placement=by_name))
@@ -199,8 +201,9 @@ TINY: dict[str, Any] = {
     },
     "strategy": {"a": "gpu:0", "b": "gpu:1"},
 }
+"""Two ops of 1 us on two devices, with 8,000 bytes between them, which take 8 us."""
 
 
 def bandwidths(count: int) -> dict[str, list[str]]:
-    """A grid of as many points."""
+    """A grid of so many points over TINY."""
     return {"cluster.bandwidth": [f"{i} MB/s" for i in range(1, count + 1)]}

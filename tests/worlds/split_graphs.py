@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import Cluster
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.models import build
+from worlds.clusters import joined
 from worlds.graphs import leaf, parameter, tensor, update
 
 DEVICES = 4
@@ -16,9 +17,8 @@ WINDOW = {"kernel_size": [2, 2], "stride": [2, 2]}
 
 def cluster(queues: str = "device", devices: int = DEVICES, **link: object) -> Cluster:
     """GPUs with a link between any two."""
-    own = [Device(f"gpu:{i}") for i in range(devices)]
-    return Cluster.all_to_all(
-        "sharded", own, queues, **({"bandwidth": 10**9, "latency": "1 us"} | link)
+    return joined(
+        devices, queues, prefix="gpu:", **({"bandwidth": 10**9, "latency": "1 us"} | link)
     )
 
 
