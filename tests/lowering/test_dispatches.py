@@ -79,10 +79,11 @@ def test_the_closed_forms_of_the_contract(n: int, h: int, d: int) -> None:
     assert alone(n, h, d, mode="none") == n * d
 
 
-def two_halves() -> list[Op]:
-    """Ten ops of host 10 and device 2, then ten of host 2 and device 10."""
-    slow = [Op(f"slow{i}", time=2 * PS, host_time=10 * PS) for i in range(10)]
-    return slow + [Op(f"fast{i}", time=10 * PS, host_time=2 * PS) for i in range(10)]
+TWO_HALVES = [
+    *(Op(f"slow{i}", time=2 * PS, host_time=10 * PS) for i in range(10)),
+    *(Op(f"fast{i}", time=10 * PS, host_time=2 * PS) for i in range(10)),
+]
+"""Ten ops of host 10 and device 2, then ten of host 2 and device 10."""
 
 
 def test_a_host_that_gets_further_ahead_is_followed_until_it_may_not() -> None:
@@ -121,6 +122,6 @@ def test_replayed_steps_repeat_however_far_ahead_their_host_is() -> None:
 
 
 def test_rule_10s_example() -> None:
-    assert step_ps(two_halves(), Host()) == 202
-    assert step_ps(two_halves(), Host(), "repeated") == 120
-    assert step_ps(two_halves(), Host(ahead=8), "repeated") == 132
+    assert step_ps(TWO_HALVES, Host()) == 202
+    assert step_ps(TWO_HALVES, Host(), "repeated") == 120
+    assert step_ps(TWO_HALVES, Host(ahead=8), "repeated") == 132

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,16 +13,10 @@ from hypothesis import strategies as st
 from simdev.commands import main
 from simdev.execution.scenario import load_scenario
 from simdev.report import run
-from simdev.report.measures.training import TERMS, Difference, Training, critical_rank, difference
+from simdev.report.measures.training import TERMS, Difference, critical_rank, difference
 from worlds.scenarios import GPT, pipelined
 
 TIMES = st.lists(st.integers(0, 2**40), min_size=len(TERMS), max_size=len(TERMS))
-
-
-def training(**pipeline: Any) -> Training:
-    step = run(load_scenario(pipelined(GPT, **pipeline))).training
-    assert step is not None
-    return step
 
 
 def terms(**named: int) -> dict[str, int]:
@@ -57,7 +50,8 @@ def test_the_critical_rank_waits_least_for_others() -> None:
 
 
 def test_plans_of_unlike_shapes_differ_by_what_their_critical_ranks_do() -> None:
-    a, b = training(dp=2, tp=4, microbatches=4), training(pp=4, tp=2, microbatches=8)
+    shapes = {"dp": 2, "tp": 4, "microbatches": 4}, {"pp": 4, "tp": 2, "microbatches": 8}
+    a, b = (run(load_scenario(pipelined(GPT, **shape))).training for shape in shapes)
     step = difference(a, b)
     assert step.steps_ps == tuple(sum(s.stages[0].terms.values()) for s in (a, b))
     assert step.added_ps["data"] < 0 < step.added_ps["bubble"]
