@@ -22,12 +22,14 @@ from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.models.layers import Layer, layer_graph
-from simdev.nouns.strategy import PRESETS, Collectives, Strategy, Sync, sync_policy
+from simdev.nouns.strategy import PRESETS, Collectives, Strategy, sync_policy
 from simdev.report import run
 from worlds.clusters import machines
 from worlds.runs import executed
+from worlds.scenarios import synchronised
 
 NAMES = ["gpu:0", "gpu:1"]
+LAYER = [Layer(1, 1, 2)]
 SERVERS = [name for name, preset in PRESETS.items() if preset.get("transport") != "all-reduce"]
 
 
@@ -37,18 +39,15 @@ def staged(queues: str, chunk: int | None) -> Cluster:
     return Cluster("staged", devices, tuple(Link((name, "host"), 8) for name in NAMES), queues)
 
 
-def scenario_of(cluster: Cluster, sync: Sync, layers: list[Layer] | None = None) -> Scenario:
-    graph, placement = layer_graph(layers or [Layer(1, 1, 2)], NAMES)
-    return Scenario(graph, cluster, CostModel(), Strategy(placement, sync=sync))
-
-
 @pytest.mark.parametrize("policy", SERVERS)
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("queues", QUEUES)
 def test_messages_pass_staging_devices(queues: str, chunk: int | None, policy: str) -> None:
     """What arrives at the host leaves it again, and lies in its memory in between."""
     layers = [Layer(1, 1, 7), Layer(1, 2, 3)]
-    outcome = executed(scenario_of(staged(queues, chunk), sync_policy(policy, segment=3), layers))
+    outcome = executed(
+        synchronised(layers, staged(queues, chunk), sync_policy(policy, segment=3), "auto")
+    )
     buffers = outcome.trace.task_graph.buffers
     kinds = {
         buffers.device[row] for row, name in enumerate(buffers.name) if name.endswith(" staged")
@@ -61,10 +60,12 @@ def test_chunks_of_a_staging_device_overlap(chunk: int | None, seconds: Fraction
     """8 bytes to the server and back over two links each: 2 s each way whole, S/B + chunk/B in
     chunks.
     """
-    outcome = executed(scenario_of(staged("link", chunk), sync_policy("p3", servers="star")))
+    outcome = executed(
+        synchronised(LAYER, staged("link", chunk), sync_policy("p3", servers="star"), "auto")
+    )
     assert step_time_ps(outcome.trace) == seconds * 10**12
     peak = (
-        run(scenario_of(staged("link", chunk), sync_policy("p3", servers="star")))
+        run(synchronised(LAYER, staged("link", chunk), sync_policy("p3", servers="star"), "auto"))
         .devices[2]
         .memory.peak
     )
@@ -74,7 +75,8 @@ def test_chunks_of_a_staging_device_overlap(chunk: int | None, seconds: Fraction
 @pytest.mark.parametrize("policy", PRESETS)
 def test_the_bytes_of_a_policy_are_checked_where_only_outputs_count(policy: str) -> None:
     scenario = replace(
-        scenario_of(machines(2), sync_policy(policy)), memory=MemoryModel(model="outputs_only")
+        synchronised(LAYER, machines(2), sync_policy(policy), "auto"),
+        memory=MemoryModel(model="outputs_only"),
     )
     buffers = executed(scenario).trace.task_graph.buffers
     added = [
@@ -173,7 +175,7 @@ def test_bad_sums_are_told_under_a_policy_too(name: str) -> None:
 
 @pytest.mark.parametrize("policy", ["p3", "bucketed"])
 def test_a_slowdown_is_refused_under_every_policy(policy: str) -> None:
-    scenario = scenario_of(machines(2), sync_policy(policy))
+    scenario = synchronised(LAYER, machines(2), sync_policy(policy), "auto")
     strategy = replace(scenario.strategy, collectives=Collectives(slowdown=Fraction(13, 10)))
     with pytest.raises(
         InputError, match=r"collectives\.slowdown: a synchronisation policy does not know it"
@@ -186,17 +188,19 @@ def test_too_many_slices_are_refused_before_they_are_written(settings: dict[str,
     with pytest.raises(
         InputError, match=r"sync: slice_parameters and segment cut what a step sends into .* parts"
     ):
-        execute(scenario_of(machines(2), sync_policy("p3", **settings), [Layer(1, 1, 10**11)]))
+        execute(
+            synchronised([Layer(1, 1, 10**11)], machines(2), sync_policy("p3", **settings), "auto")
+        )
     assert (
         execute(
-            scenario_of(machines(2), sync_policy("bucketed"), [Layer(1, 1, 10**6)])
+            synchronised([Layer(1, 1, 10**6)], machines(2), sync_policy("bucketed"), "auto")
         ).trace.task_graph.steps
         > 1
     )
 
 
 def test_large_steps_are_simulated_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = scenario_of(machines(2), sync_policy("p3"))
+    scenario = synchronised(LAYER, machines(2), sync_policy("p3"), "auto")
     outcome = execute(scenario)
     assert outcome.trace.task_graph.steps == 8
     step = len(outcome.trace.start) // 8
@@ -218,7 +222,9 @@ def test_a_policy_with_nothing_to_synchronise_says_so() -> None:
     )
     assert "No gradient is synchronised" in str(report)
     assert report.to_json()["synchronised_gradients"] == 0
-    assert "No gradient" not in str(run(scenario_of(machines(2), sync_policy("p3"))))
+    assert "No gradient" not in str(
+        run(synchronised(LAYER, machines(2), sync_policy("p3"), "auto"))
+    )
 
 
 @pytest.mark.parametrize("value", [0, 2**61, True, 1.5])
