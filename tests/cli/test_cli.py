@@ -14,6 +14,7 @@ from bad.runs import edited
 from bad.scenarios import CLUSTER, GRAPH, scenario
 from commands import command, names
 from simdev.commands import main
+from worlds.costs import row_of
 from worlds.scenarios import question, written
 
 
@@ -166,15 +167,7 @@ def test_other_files_are_told_what_takes_them(
 
 
 def test_strict_refuses_estimates(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = {
-        "v": 1,
-        "op": "m",
-        "in": [],
-        "out": [],
-        "dev": "gpu",
-        "phase": "fwd",
-        "t_ns": {"p50": 1000},
-    }
+    row = row_of("m")
     graph = {"ops": [{"name": "a", "kind": "m"}, {"name": "b", "time": "3 us"}]}
     Path("e.json").write_text(
         scenario(graph=graph, profile={"rows": [row | {"src": "model:mine"}]})

@@ -12,13 +12,13 @@ import pytest
 from simdev import InputError, load_scenario
 from simdev.commands import main
 from simdev.commands.server.errors import error_json
+from worlds.costs import row_of
 
 MANY = 300
 DEVICES = [{"name": f"d{i}", "kind": "h100-sxm"} for i in range(2)]
 CLUSTER = {"version": 1, "name": "c", "devices": DEVICES, "links": []}
 GRAPH = {"version": 1, "name": "g", "ops": [{"name": "a", "time": 1}]}
-ROW = {"v": 1, "op": "relu", "in": [[2]], "out": [[2]], "dt": ["float32"], "attrs": {}}
-ROW |= {"dev": "h100-sxm", "phase": "fwd", "t_ns": {"p50": -1}, "src": "measured"}
+ROW = row_of("relu", [[2]], [[2]], -1, dev="h100-sxm")
 STRATEGY = {"version": 1, "placement": {"*": "d0"}}
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -54,6 +54,13 @@ def mixed() -> Oracle:
     return Oracle(Graph("mixed", tuple(ops)), Cluster("mixed", devices, links))
 
 
+def choosy() -> Oracle:
+    """An op that a GPU alone can run, and one that a CPU runs faster."""
+    ops = (Op("a", time={"gpu": 1}), Op("b", time={"gpu": 3, "cpu": 2}))
+    machine = joined([Device("g0"), Device("c0", "cpu")], bandwidth=1)
+    return Oracle(Graph("choosy", ops), machine)
+
+
 def fork() -> Scenario:
     """Two ops of 100 ps between two of 1 ps; the scenario places them apart, which co-placement
     would not.

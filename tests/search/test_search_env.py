@@ -11,12 +11,12 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from forks import environment, forks
+from forks import choosy, environment, forks
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.learn.env import IDS
 from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.graph import Graph, Op
+from simdev.nouns.graph import Graph
 from worlds.clusters import joined
 from worlds.graphs import op
 
@@ -61,9 +61,7 @@ def test_what_does_not_fit_is_penalised_by_its_relative_excess():
 
 
 def test_a_masked_action_costs_a_reference_step_and_goes_to_the_fastest_device():
-    ops = (Op("a", time={"gpu": 1}), Op("b", time={"gpu": 3, "cpu": 2}))
-    cluster = joined([Device("g0"), Device("c0", "cpu")], bandwidth=1)
-    env = make(Oracle(Graph("mixed", ops), cluster))
+    env = make(choosy())
     _, info = env.reset()
     assert info["action_mask"].tolist() == [1, 0]
     _, reward, terminated, _, info = env.step(np.int64(1))

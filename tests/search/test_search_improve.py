@@ -12,11 +12,11 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from forks import environment, forks, mixed
+from forks import choosy, environment, forks, mixed
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.graph import Graph, Op
+from simdev.nouns.graph import Graph
 from simdev.search.features import features_of
 from worlds.clusters import joined
 from worlds.graphs import op
@@ -126,9 +126,7 @@ def test_where_no_device_runs_all_each_starts_where_it_may_or_is_fastest():
 
 
 def test_a_masked_action_costs_a_reference_step_and_goes_to_the_fastest_device():
-    ops = (Op("a", time={"gpu": 1}), Op("b", time={"gpu": 3, "cpu": 2}))
-    cluster = joined([Device("g0"), Device("c0", "cpu")], bandwidth=1)
-    env = make(Oracle(Graph("mixed", ops), cluster))
+    env = make(choosy())
     _, info = env.reset()
     assert (info["group"], info["action_mask"].tolist()) == (0, [1, 0])
     _, reward, _, _, info = env.step(np.int64(1))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tiny_learner
+from dask_runs import ALIKE, require_equal
 from simdev.ground.errors import InputError
 from simdev.search import search, workers
 from simdev.search.trial import Budget
@@ -21,8 +19,6 @@ from toys import curve, toy
 
 joblib = pytest.importorskip("joblib", reason="more than one job needs joblib")
 from joblib._parallel_backends import ThreadingBackend  # noqa: E402
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Task:
@@ -175,30 +171,9 @@ def test_a_search_gives_the_same_answers_by_two_processes(monkeypatch):
 
 @pytest.mark.slow
 def test_a_dask_cluster_answers_like_one_process(tmp_path):
-    pytest.importorskip("distributed", reason="Dask is not installed")
-    (tmp_path / "run.py").write_text(
-        "import joblib, pytest, tiny_learner\n"
-        "from dask.distributed import Client\n"
-        "from simdev.search import search\n"
-        "from toys import toy\n"
-        "if __name__ == '__main__':\n"
-        "    tiny_learner.register(pytest.MonkeyPatch())\n"
-        "    serial = search(toy(), 'tiny', 60)\n"
-        "    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None):\n"
-        "        with joblib.parallel_config(backend='dask'):\n"
-        "            results = search(toy(), 'tiny', 60)\n"
-        "    times = [[(p.evaluation, p.step_ps) for p in r.points] for r in (serial, results)]\n"
-        "    assert times[0] == times[1] and serial.strategy == results.strategy\n"
-        "    print('equal')\n"
+    imports = (
+        "import pytest, tiny_learner\nfrom simdev.search import search\nfrom toys import curve, toy"
     )
-    folders = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "search")]
-    result = subprocess.run(
-        [sys.executable, "run.py"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.endswith("equal\n")
+    call = "search(toy(), 'tiny', 60)"  # of a method that is registered in one process alone
+    registered = f"(tiny_learner.register(pytest.MonkeyPatch()), {call})[1]"
+    require_equal(tmp_path, imports, registered, ALIKE, call)

@@ -1,6 +1,10 @@
-"""Datasheets of devices of the kind ``gpu``, and the cost model of one."""
+"""Datasheets of devices of the kind ``gpu``, the cost model of one, and rows of profiles."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 from simdev.costs import CostModel, DeviceSpec, Efficiency
 
@@ -12,3 +16,19 @@ SPEC = DeviceSpec(
 
 COSTS = CostModel(specs=(DeviceSpec("gpu", {"float32": Fraction(10**12)}, Fraction(10**11)),))
 """All of 1 TFLOP/s and of 100 GB/s, launches of no time."""
+
+
+def row_of(
+    kind: str,
+    reads: Sequence[Sequence[int]] = (),
+    makes: Sequence[Sequence[int]] = (),
+    p50: int = 1000,
+    dtype: str = "float32",
+    **fields: Any,
+) -> dict[str, Any]:
+    """A row of a profile as its file tells it: an op that reads and makes tensors of these shapes
+    took ``p50`` ns on a ``gpu``, forward.
+    """
+    shapes = {"in": [*reads], "dt": [dtype] * len(reads), "out": [*makes]}
+    measured = {"dev": "gpu", "phase": "fwd", "t_ns": {"p50": p50}, "src": "measured"}
+    return {"v": 1, "op": kind, "attrs": {}, **shapes, **measured, **fields}
