@@ -16,7 +16,6 @@ from simdev import Oracle, Scenario, load_scenario, run
 from simdev.commands import main
 from simdev.costs import CostModel, DeviceSpec
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
 from simdev.execution.period import step_time_ps
 from simdev.execution.scenario import execute
 from simdev.files import read_strategy, write_strategy
@@ -27,6 +26,7 @@ from simdev.nouns.models import build
 from simdev.nouns.strategy import Order, Strategy, sync_policy
 from simdev.oracle import oracle_of
 from worlds.clusters import machines
+from worlds.runs import executed
 from worlds.scenarios import lenet
 
 PS = 10**12
@@ -144,11 +144,7 @@ def test_engines_and_checker_agree(
     placement = placed(graph, {str(k): home for k, home in enumerate(homes)})
     strategy = Strategy(placement, accumulate=count)
     scenario = Scenario(graph, machines(3, queues), CostModel(), strategy, "simpy", steps=steps)
-    trace = execute(scenario).trace
-    other = simulate(trace.task_graph, "compiled")
-    assert (trace.start == other.start).all()
-    assert (trace.finish == other.finish).all()
-    assert check(trace.task_graph, trace) == ()
+    trace = executed(scenario).trace
     cost = oracle_of(scenario)(strategy)
     assert cost.step_ps == step_time_ps(trace)
     assert cost.peaks == tuple(memory.peak for memory in trace.memory)
