@@ -70,21 +70,22 @@ def test_a_control_input_counts_as_a_consumer():
     assert groups_of(coplace(Graph("g", tuple(ops))).graph) == []
 
 
-def training() -> Graph:
-    """Two layers with names as builders give them, their backward and an update."""
-    ops = [
+TRAINING = Graph(
+    "training",
+    (
         op("w", 1, kind="parameter", param_bytes=4, size=4),
         op("l1/matmul", 2, "w", size=1),
         op("l2/relu", 1, "l1/matmul", size=1),
         op("grad/l2/relu_backward", 1, "l2/relu", phase="backward", size=1),
         op("grad/l1/matmul_1", 2, "grad/l2/relu_backward", "w", phase="backward", size=4),
         op("update/w", 1, "w", "grad/l1/matmul_1", phase="update", attrs={"forward": "w"}),
-    ]
-    return Graph("training", tuple(ops))
+    ),
+)
+"""Two layers with names as builders give them, their backward and an update."""
 
 
 def test_backward_ops_go_with_their_forward_ops():
-    graph = training()
+    graph = TRAINING
     assert [graph.ops[i].name for i in mates(graph)] == [
         "w",
         "l1/matmul",
@@ -101,10 +102,10 @@ def test_backward_ops_go_with_their_forward_ops():
 
 
 def test_forward_placement_plans_forward_ops_and_brings_the_others_back():
-    found = forward(training())
+    found = forward(TRAINING)
     assert [one.name for one in found.graph.ops] == ["w", "l1/matmul", "l2/relu"]
     assert found.back([0, 1, 0]).tolist() == [0, 1, 0, 0, 1, 0]
-    instance = Instance(Prepared(training(), joined(2), CostModel()), found)
+    instance = Instance(Prepared(TRAINING, joined(2), CostModel()), found)
     assert instance.duration[:, 0].tolist() == [1, 2, 1]  # the forward pass only
     assert held_of(instance).persistent.tolist() == [4, 0, 1]  # what the backward reads is kept
 
@@ -253,7 +254,7 @@ def test_co_adjustment_moves_a_group_to_one_device(rule):
 
 
 def test_co_adjustment_refuses_unknown_rules_and_must_be_last():
-    graph = training()
+    graph = TRAINING
     with pytest.raises(InputError, match="adjust: must be one of first, frequent"):
         adjust(graph, "least")
     with pytest.raises(InputError, match=r'adjust: must be one of .* got "least"'):
@@ -311,7 +312,7 @@ def test_preparations_after_a_fusion_of_nothing_keep_the_order_of_operands():
 
 
 def test_ops_that_are_placed_freely_are_those_of_the_graph():
-    graph = training()
+    graph = TRAINING
     for names in (["fuse", "adjust"], ["forward", "adjust"], ["pair", "fuse", "adjust"]):
         with pytest.raises(
             InputError, match='"adjust" places single ops; it follows neither "fuse" nor "forward"'
@@ -332,7 +333,7 @@ def test_co_placement_leaves_alone_what_a_collective_reads():
 
 
 def test_the_expert_keeps_the_groups_of_a_preparation():
-    oracle = Oracle(training(), joined(2))
+    oracle = Oracle(TRAINING, joined(2))
     found = search(oracle, "expert", prepare=["coplace"])
     assert confirm(oracle, found) == ()
 

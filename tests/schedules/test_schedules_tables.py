@@ -22,14 +22,6 @@ from simdev.nouns.schedules import (
 )
 
 
-def rows_of(text: str) -> tuple[tuple[Action | None, ...], ...]:
-    """One line a rank, actions between blanks, ``.`` for an empty slot."""
-    lines = [line.split() for line in text.strip().splitlines()]
-    return read_csv(
-        "\n".join(",".join("" if cell == "." else cell for cell in line) for line in lines)
-    ).rows
-
-
 def problems(text: str) -> list[str]:
     with pytest.raises(InputError) as caught:
         read_csv(text)
@@ -238,4 +230,4 @@ def test_weight_versions_of_pipedream() -> None:
 
 
 def test_rows_keep_their_empty_slots() -> None:
-    assert rows_of("0F0 . 0B0")[0] == (Action(0, "F", 0), None, Action(0, "B", 0))
+    assert read_csv("0F0,,0B0").rows[0] == (Action(0, "F", 0), None, Action(0, "B", 0))

@@ -50,6 +50,12 @@ def star(
     return Cluster("star", (*own, hub), links, queues)
 
 
+def machines(count: int, queues: str = "device", host: bool = False, **link: object) -> Cluster:
+    """So many GPUs, and perhaps a host, any two joined by a link of 8 bytes a second."""
+    members = devices(count, "gpu:") + [Device("host:0", "cpu")] * host
+    return joined(members, queues, name="machines", **({"bandwidth": 8} | link))
+
+
 def limited(cluster: Cluster, memory: int | None) -> Cluster:
     """The cluster, each of its devices with so many bytes of memory; None: as many as one likes."""
     own = tuple(replace(device, memory=memory) for device in cluster.devices)

@@ -17,9 +17,10 @@ from simdev import Oracle, Scenario, load_scenario
 from simdev.costs import CostModel
 from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op
-from simdev.nouns.strategy import Order, Strategy
+from simdev.nouns.models.layers import Layer, layer_graph
+from simdev.nouns.strategy import Order, Strategy, Sync
 from simdev.nouns.taskgraph import TaskGraph
 from simdev.nouns.trace import Trace
 from simdev.oracle import Cost
@@ -145,12 +146,47 @@ def scenario_of(graph: Any, cluster: Any, strategy: Any, **more: Any) -> Scenari
     return load_scenario(question(graph, cluster, strategy, **more))
 
 
+def pipelined(graph: Any, cluster: Any = "dgx-h100", **pipeline: Any) -> dict[str, Any]:
+    """A scenario of a large model, spread as ``pipeline`` says, as its file tells it."""
+    return question(graph, cluster, {"pipeline": pipeline})
+
+
+def lenet(cluster: Any = "c4140-4x-v100", batch: int = 8, **strategy: Any) -> dict[str, Any]:
+    """A scenario of LeNet as its file tells it, in data parallelism unless it is a pipeline."""
+    model = {"model": "lenet", "batch": batch}
+    return question(model, cluster, strategy if "pipeline" in strategy else PARALLEL | strategy)
+
+
+def alone(
+    graph: Graph,
+    kind: str = "gpu",
+    host: Host | None = None,
+    costs: CostModel = CostModel(),
+    **more: Any,
+) -> Scenario:
+    """The scenario of a graph on one device, with the host."""
+    cluster = Cluster("one", (Device("gpu:0", kind),), host=host)
+    return Scenario(graph, cluster, costs, Strategy({"*": "gpu:0"}), **more)
+
+
+def synchronised(
+    layers: Sequence[Layer], cluster: Cluster, sync: Sync, engine: str = "simpy"
+) -> Scenario:
+    """The scenario of layers trained on all GPUs of a cluster."""
+    workers = [device.name for device in cluster.devices if device.kind == "gpu"]
+    graph, placement = layer_graph(layers, workers)
+    return Scenario(graph, cluster, CostModel(), Strategy(placement, sync=sync), engine)
+
+
 def written(path: Path, value: Any) -> Path:
     """The path, with the value as JSON in its file."""
     path.write_text(json.dumps(value))
     return path
 
 
+PARALLEL = {"version": 1, "short": "data-parallel"}
+GPT = {"model": "gpt-1.7b", "layers": 4, "length": 512}
+"""A large model, made small."""
 TINY: dict[str, Any] = {
     "version": 1,
     "graph": {

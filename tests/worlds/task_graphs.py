@@ -156,5 +156,5 @@ def judged(task_graph: TaskGraph) -> Trace:
     trace, other = (simulate(task_graph, engine) for engine in ("simpy", "compiled"))
     assert np.array_equal(trace.start, other.start)
     assert np.array_equal(trace.finish, other.finish)
-    assert check(task_graph, trace) == ()
+    assert check(trace.task_graph, trace) == ()
     return trace
