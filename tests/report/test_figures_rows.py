@@ -12,18 +12,20 @@ import pytest
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
+from simdev import load_scenario, run
 from simdev.nouns.trace import Trace
 from simdev.report.figures import (
     Gantt,
     GanttRow,
     Label,
     Look,
+    chart_of,
     draw_gantt,
     plot_gantt,
     plot_memory,
     trace_figure,
 )
-from simdev.report.figures.charts import trace_chart
+from simdev.report.figures.charts import ROWS, trace_chart
 from simdev.report.figures.gantt import TALLEST, fitted
 from simdev.report.figures.memory import COLUMNS, CURVES, memory_curves
 from simdev.report.figures.rows import LINK, MOST_LINKS, MOST_ROWS, coarse, critical_marks, folded
@@ -106,6 +108,16 @@ def test_idle_devices_are_one_row_and_busy_ones_only_where_there_are_many() -> N
     assert [shown.name for shown in folded(devices(40), 1)] == [
         "critical path", "gpu:0 (40 alike)", "gpu:40 (4 alike)",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [ROWS, ROWS + 8])
+def test_the_title_tells_of_ranks_that_are_not_drawn(ranks: int) -> None:
+    sizes = {"model": "llama3.2-1b", "layers": ranks, "hidden": 64, "heads": 2, "kv_heads": 2}
+    pipeline = {"pp": ranks, "microbatches": 2}
+    question = {"graph": sizes, "cluster": {"preset": "dgx-h100", "nodes": ranks // 8}}
+    chart = chart_of(run(load_scenario({**question, "strategy": {"pipeline": pipeline}})))
+    assert len(chart.rows) == ROWS
+    assert chart.title.endswith(f", the first 64 of {ranks} ranks") == (ranks > ROWS)
 
 
 def test_of_too_many_rows_all_queues_share_one() -> None:

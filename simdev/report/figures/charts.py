@@ -76,7 +76,7 @@ EXPOSED_COLOURS = dict(
 )
 UPDATE_COLOUR = "#B00020"
 SYNCHRONISING = Look("#000000", (-0.7, 0.7))
-ROWS = 64
+ROWS = 64  # ranks of a large model's step: beyond, a row would be thinner than its label
 Legend = dict[str, Look | Sequence[Colour]]
 
 
@@ -384,9 +384,10 @@ def _with_spans(row: GanttRow, look: Ints, start: Ints, finish: Ints) -> GanttRo
 
 def training_chart(training: Training, trace: Trace, bubble: float, exposed: float) -> Gantt:
     """The chart of a large model's step; ``bubble`` and ``exposed`` are shares of the devices'
-    time.
+    time. Of more than ROWS ranks it shows the first, and its title says so.
     """
-    large = training.large
+    large, ranks = training.large, len(training.stages)
+    cut = f", the first {ROWS} of {ranks} ranks" if ranks > ROWS else ""
     looks = _training_looks()
     rows, labels = [], list[Label]()
     for rank, stage in enumerate(training.stages[:ROWS]):
@@ -397,7 +398,7 @@ def training_chart(training: Training, trace: Trace, bubble: float, exposed: flo
     return Gantt(
         tuple(rows), looks, trace.end_ps,
         f"{large.model.name}, {large.schedule.name}: step {seconds}, MFU {training.mfu:.1%} "
-        f"({large.peak_dtype}), bubble {bubble:.1%}, exposed communication {exposed:.1%}",
+        f"({large.peak_dtype}), bubble {bubble:.1%}, exposed communication {exposed:.1%}{cut}",
         labels=tuple(labels), row_height=0.5,
         legend=_training_legend(rows, large, looks),
     )  # fmt: skip
