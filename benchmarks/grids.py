@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.ladder import text, update
 from simdev.costs import OpCost, Profile, Row
-from simdev.costs.estimates import Estimates
 from simdev.costs.groups import measured_rows
+from simdev.costs.ladder import Estimates
 from simdev.costs.roofline import pace_of
 from simdev.files import read_profile
 from simdev.files.device import device_presets

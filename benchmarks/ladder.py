@@ -20,8 +20,8 @@ from statistics import mean, median
 import numpy as np
 
 from simdev.costs import DeviceSpec, OpCost, Profile, Row
-from simdev.costs.estimates import Estimates
 from simdev.costs.groups import measured_rows
+from simdev.costs.ladder import Estimates
 from simdev.costs.roofline import pace_of
 from simdev.files import read_profile
 from simdev.files.device import device_presets

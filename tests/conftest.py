@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from examples import draw_few
-from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.semantics import registry
-from strategies import UNIT, World, op
+from worlds.clusters import joined
+from worlds.graphs import op
+from worlds.scenarios import World
 
 # for benchmarks: plain `pytest` puts tests/ alone there
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -79,15 +80,18 @@ def kinds_as_before() -> Iterator[None]:
         registry._semantics_of.cache_clear()
 
 
-def _devices(count: int) -> list[Device]:
-    return [Device(f"gpu:{d}") for d in range(count)]
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of the test, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
 def chain() -> World:
     """One device: a(1) -> b(2) -> c(3)."""
     ops = [op("a", 1), op("b", 2, "a"), op("c", 3, "b")]
-    return World.of(ops, Cluster("one", tuple(_devices(1))), [0, 0, 0])
+    return World.of(ops, joined(1, prefix="gpu:"), [0, 0, 0])
 
 
 @pytest.fixture
@@ -103,7 +107,7 @@ def diamond() -> World:
              c(3)
     """
     ops = [op("a", 1), op("b", 2, "a"), op("c", 3, "a"), op("d", 1, "b", "c")]
-    return World.of(ops, Cluster("one", tuple(_devices(1))), [0, 0, 0, 0])
+    return World.of(ops, joined(1, prefix="gpu:"), [0, 0, 0, 0])
 
 
 @pytest.fixture
@@ -117,9 +121,7 @@ def two_gpus() -> World:
         gpu:1      ----- c(2)
     """
     ops = [op("a", 1, size=2), op("b", 1, size=1), op("c", 2, "a", "b")]
-    return World.of(
-        ops, Cluster.all_to_all("two", _devices(2), "device", bandwidth=UNIT), [0, 0, 1]
-    )
+    return World.of(ops, joined(2, "device", prefix="gpu:"), [0, 0, 1])
 
 
 @pytest.fixture
@@ -146,4 +148,4 @@ def pipeline() -> World:
             before = f"b{stage + 1}{batch}" if stage < 3 else f"f3{batch}"
             ops.append(op(f"b{stage}{batch}", 2, before, size=1))
             placement.append(stage)
-    return World.of(ops, Cluster.all_to_all("four", _devices(4), "link", bandwidth=UNIT), placement)
+    return World.of(ops, joined(4, "link", prefix="gpu:"), placement)

@@ -12,12 +12,24 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from statistics import median
-from typing import Any
+from typing import Any, Required, get_args, get_origin
+
+from typing_extensions import get_type_hints
 
 from simdev.costs.collectives import COLLECTIVE_PRESETS
-from simdev.files.cluster import CLUSTERS
+from simdev.files.cluster import CLUSTERS, DeviceKindShape, LinkKindShape, NetworkShape
 from simdev.files.device import DEVICE_PRESETS
+from simdev.files.device import FORMAT as DATASHEET
 from simdev.files.reading import read_json
+from simdev.files.shape import (
+    Bandwidth,
+    Bytes,
+    Capacity,
+    OptionalBytes,
+    Seconds,
+    Share,
+    Slowdown,
+)
 from simdev.ground.units import exact, parse_bandwidth, parse_bytes, parse_flops, parse_time
 
 KINDS = ("measured", "datasheet", "fitted")
@@ -29,21 +41,23 @@ Entry = Mapping[str, Any]
 Parser = Callable[[Any], Fraction | int]
 
 _DATE = re.compile(r"(19|20)[0-9]{2}(-(0[1-9]|1[0-2])(-[0-3][0-9])?)?\Z")
-_PARSERS: dict[str, Parser] = {
-    "bandwidth": parse_bandwidth,
-    "memory_bandwidth": parse_bandwidth,
-    "memory": parse_bytes,
-    "blas_workspace": parse_bytes,
-    "chunk": parse_bytes,
-    "latency": parse_time,
-    "gap": parse_time,
-    "launch": parse_time,
-    "launch_gap": parse_time,
-    "dispatch": parse_time,
-    "overhead": parse_time,
-}
-_PLAIN = ("efficiency", "compute", "lanes", "ports", "sustained_clock")  # numbers without a unit
-_CLUSTER_NUMBERS = ("bandwidth", "latency", "gap", "lanes")
+# By the type of a quantity in the shape of a file: what reads it (``exact``: it has no unit).
+_READERS: Mapping[Any, Parser] = {
+    Bandwidth: parse_bandwidth, Bytes: parse_bytes, OptionalBytes: parse_bytes,
+    Capacity: parse_bytes, Seconds: parse_time, Share: exact, Slowdown: exact,
+}  # fmt: skip
+
+
+def quantities_of(shape: Any) -> Mapping[str, Parser]:
+    """The keys of a shape that hold a quantity, each with the function that reads it."""
+    hints = get_type_hints(shape, include_extras=True)
+    inside = {k: get_args(h)[0] if get_origin(h) is Required else h for k, h in hints.items()}
+    return {key: _READERS[hint] for key, hint in inside.items() if hint in _READERS}
+
+
+_SHEET, _DEVICE = quantities_of(DATASHEET.shape), quantities_of(DeviceKindShape)
+_LINK, _NETWORK = {**quantities_of(LinkKindShape), "lanes": exact}, quantities_of(NetworkShape)
+_PARSERS = {**_SHEET, **_DEVICE, **_LINK, **_NETWORK, "overhead": parse_time}
 
 
 def lint_presets() -> list[str]:
@@ -70,16 +84,7 @@ def lint_device(name: str, value: Mapping[str, Any]) -> Iterator[str]:
     if value.get("kind") != name:
         yield f'kind: must be the name of the file, "{name}"'
     numbers = {f"flops.{dtype}": peak for dtype, peak in value["flops"].items()}
-    quantities = (
-        "memory_bandwidth",
-        "memory",
-        "blas_workspace",
-        "launch",
-        "sustained_clock",
-        "launch_gap",
-        "dispatch",
-    )
-    numbers |= {key: value[key] for key in quantities if key in value}
+    numbers |= {key: value[key] for key in _SHEET if key in value}
     numbers |= {f"ports.{kind}": count for kind, count in value.get("ports", {}).items()}
     measured = value.get("measured", {})
     best = {f"flops.{dtype}": peak for dtype, peak in measured.get("flops", {}).items()}
@@ -185,7 +190,7 @@ def _numbers(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     kinds = value.get("device_kinds", {})
     for device in value["devices"]:
         whole = {**kinds.get(device.get("kind"), {}), **device}
-        for key in ("memory", "gap", "chunk"):
+        for key in _DEVICE:
             if (
                 key in whole
                 and numbers.setdefault(f"devices.{whole['kind']}.{key}", whole[key]) != whole[key]
@@ -194,7 +199,7 @@ def _numbers(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
                     f"devices.{whole['kind']}.{key}: differs between devices of one kind"
                 )
     for kind, link in _link_kinds(value).items():
-        numbers |= {f"links.{kind}.{key}": link[key] for key in _CLUSTER_NUMBERS if key in link}
+        numbers |= {f"links.{kind}.{key}": link[key] for key in _LINK if key in link}
     if isinstance(value.get("links"), list):
         known = value.get("link_kinds", {})
         for i, link in enumerate(value["links"]):
@@ -205,9 +210,7 @@ def _numbers(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
                 )
     network = value.get("network", {})
     return numbers | {
-        f"network.{key}": network[key]
-        for key in ("bandwidth", "efficiency", "latency")
-        if key in network
+        f"network.{key}": network[key] for key in _NETWORK if key in network
     }, problems
 
 
@@ -282,7 +285,7 @@ def _entry(path: str, entry: Entry) -> Iterator[str]:
 def _is_plain(path: str) -> bool:
     parts = path.split(".")
     return (
-        parts[-1] in _PLAIN
+        _PARSERS.get(parts[-1]) is exact
         or parts[0] == "ports"
         or (parts[0] == "efficiency" and parts[-1] != "overhead")
     )

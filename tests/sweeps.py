@@ -1,4 +1,4 @@
-"""A tiny scenario to sweep, and sweeps in processes that can be killed."""
+"""Sweeps in processes that can be killed."""
 
 from __future__ import annotations
 
@@ -8,29 +8,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-
-TINY: dict[str, Any] = {
-    "version": 1,
-    "graph": {
-        "ops": [
-            {"name": "a", "time": "1 us", "outputs": [{"bytes": 8000}]},
-            {"name": "b", "time": "1 us", "inputs": ["a"]},
-        ]
-    },
-    "cluster": {
-        "devices": [{"name": "gpu:0"}, {"name": "gpu:1"}],
-        "links": {"all_to_all": {"bandwidth": "1 GB/s"}},
-    },
-    "strategy": {"a": "gpu:0", "b": "gpu:1"},
-}
-
-
-def bandwidths(count: int) -> dict[str, list[str]]:
-    """A grid of as many points."""
-    return {"cluster.bandwidth": [f"{i} MB/s" for i in range(1, count + 1)]}
 
 
 def is_running(process: int) -> bool:

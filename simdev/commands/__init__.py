@@ -5,7 +5,8 @@ A module's HELP, DESCRIPTION, OPTIONS (and GROUPS of options, EPILOG) make the p
 
 Exit codes: 0 done; 1 ran, but the step does not fit; 2 bad input or usage; 3 a failed check; 130
 interrupted; 141 the reader of stdout went away. Modules import what they need when they run, so
-that ``--help`` is quick.
+that ``--help`` is quick. A new verb is a row of VERBS; where it takes names of something, also of
+``completion.NAMES``.
 """
 
 from __future__ import annotations

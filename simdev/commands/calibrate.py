@@ -1,10 +1,13 @@
 """``simdev calibrate SCENARIO TRACE``: fit a scenario's numbers to a measured trace, what its host
 needs to a measured step, or the host times of a large model to measured steps.
+
+The fits are in ``measure/calibrate``; a new thing to fit is a parameter there and a word of
+``--fit`` here.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +44,7 @@ OPTIONS = (
 )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     from ..files.examples import scenario_path
 
@@ -55,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return _fit_steps(args) if args.trace.endswith(STEPS) else _fit_trace(args)
 
 
-def _fit_host(args: argparse.Namespace) -> int:
+def _fit_host(args: Namespace) -> int:
     if args.save_cluster is not None:
         raise InputError(IN_GRAPH)
     with output_files(args, {"output": JSON}, [(args.trace, "the host's times")]) as out:
@@ -71,7 +74,7 @@ def _fit_host(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _fit_steps(args: argparse.Namespace) -> int:
+def _fit_steps(args: Namespace) -> int:
     if args.fit not in (None, HOST_TIME):
         raise InputError(f"--fit: a table of steps tells {HOST_TIME} alone, got {args.fit}")
     if args.save_cluster is not None:
@@ -88,7 +91,7 @@ def _fit_steps(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _fit_trace(args: argparse.Namespace) -> int:
+def _fit_trace(args: Namespace) -> int:
     outputs = {"output": JSON, "save_cluster": JSON}
     with output_files(args, outputs, [(args.trace, "the trace")]) as out:
         from ..execution.scenario import load_scenario
@@ -112,5 +115,5 @@ def _fit_trace(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _answer(args: argparse.Namespace, fit: Any, text: Callable[[Any], str]) -> str:
+def _answer(args: Namespace, fit: Any, text: Callable[[Any], str]) -> str:
     return json_text(fit.to_json()) if args.json else text(fit)

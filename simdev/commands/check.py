@@ -1,4 +1,8 @@
-"""``simdev check RUN``: judge a saved run by the independent checker."""
+"""``simdev check RUN``: judge a saved run by the independent checker.
+
+``execution/check`` has the rules, ``files/run.py`` reads the run. ``--check`` of other verbs judges
+by the same checker (``outputs.is_faulty``).
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
     saved = read_run(args.file)
     # What the file says of itself is judged too, not only the spans.
-    claim = Claim(saved.trace_ps, saved.peaks, saved.levels, saved.overflows, saved.feasible)
-    violations = check(saved.task_graph, saved.trace, claim)
+    violations = check(saved.task_graph, saved.trace, Claim(**saved.claims))
     tasks, count = len(saved.task_graph.tasks), len(violations)
     if args.json:
         rows = [

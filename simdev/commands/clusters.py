@@ -1,12 +1,15 @@
 """``simdev clusters [NAME]``: the machines shipped as presets, and one of them in detail or as a
 picture.
+
+Presets are read by ``files/cluster.py``, the picture is ``report/figures/cluster.py``; the tables
+of the documentation take ``preset_rows`` and ``device_rows``.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -20,6 +23,7 @@ from .outputs import PICTURES, json_text, output_files, save_figure
 if TYPE_CHECKING:
     from ..nouns.cluster import Cluster, Device, Link
 
+Line = tuple[str, ...]  # the cells of a row
 HEAD = ("preset", "machine", "devices", "memory", "links, each way unless told", "between nodes")
 DEVICE_HEAD = (
     "kind",
@@ -43,7 +47,7 @@ OPTIONS = (
 )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     if args.name is None:
         unused = [
@@ -71,12 +75,12 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def preset_rows() -> list[tuple[str, ...]]:
+def preset_rows() -> list[Line]:
     """A row for every preset, under HEAD."""
     from ..files import preset_names
     from ..files.cluster import preset_fields, read_preset
 
-    rows: list[tuple[str, ...]] = []
+    rows: list[Line] = []
     for name in preset_names():
         fields = preset_fields(name)
         # A single node is described, for the others are like it; the default tells how many.
@@ -99,7 +103,7 @@ def preset_rows() -> list[tuple[str, ...]]:
     return rows
 
 
-def device_rows() -> list[tuple[str, ...]]:
+def device_rows() -> list[Line]:
     """A row for every kind of device with a datasheet, under DEVICE_HEAD; peaks are dense,
     bandwidths of one direction.
     """
@@ -121,7 +125,7 @@ def device_rows() -> list[tuple[str, ...]]:
     return rows
 
 
-def _listed(args: argparse.Namespace) -> str:
+def _listed(args: Namespace) -> str:
     rows = preset_rows()
     if args.json:
         objects = [dict(zip(("name", *HEAD[1:]), row, strict=True)) for row in rows]
@@ -129,7 +133,7 @@ def _listed(args: argparse.Namespace) -> str:
     return _columns([(row[0], row[2], row[3], row[1]) for row in rows])
 
 
-def _cluster(args: argparse.Namespace) -> Cluster:
+def _cluster(args: Namespace) -> Cluster:
     from ..files import preset_names, read_cluster, read_preset
 
     # A file of a preset's name goes before the preset, as in a scenario.
@@ -177,7 +181,7 @@ def _description(cluster: Cluster) -> str:
     return "\n".join(lines)
 
 
-def _collectives(name: str) -> Iterator[tuple[str, ...]]:
+def _collectives(name: str) -> Iterator[Line]:
     """A row a table: its least time, bus bandwidths, and its error on measured sizes that it does
     not hold.
     """
@@ -204,7 +208,7 @@ def _collectives(name: str) -> Iterator[tuple[str, ...]]:
         yield f"  {table.collective}", str(table.ranks), least, *shown, error
 
 
-def _sources(cluster: Cluster) -> Iterator[tuple[str, ...]]:
+def _sources(cluster: Cluster) -> Iterator[Line]:
     columns = ("value", "kind", "date", "source")
     for path, origin in cluster.provenance.items():
         if isinstance(origin, dict) and origin.keys() >= set(columns):

@@ -1,16 +1,18 @@
-"""``simdev compare A B``: two steps side by side, as text, JSON or a page."""
+"""``simdev compare A B``: two steps side by side, as text, JSON or a page.
+
+Differences and their tables are made in ``report/page/step.py``.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..ground.errors import InputError, printable
-from .options import DONE, require_price
-from .outputs import output_files, printed_first, tell
+from .options import DONE, PRICE_OPTION, require_price
+from .outputs import json_text, output_files, printed_first, tell
 from .report import PAGE, page_inputs
 
 HELP = "tell two steps apart: scenarios or saved runs"
@@ -25,7 +27,7 @@ OPTIONS = (
     ),
     ("second", "B", "another one"),
     ("-o --output", "OUT", "write a page too, with both on one time axis (.html)"),
-    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
+    PRICE_OPTION,
     ("--json", "", "print the comparison as JSON (times in ps)"),
 )
 
@@ -83,4 +85,4 @@ def _json(first: Any, second: Any) -> str:
         "reasons": list(reasons(first.report, second.report)),
         "sheets": [table.to_json() for table in compare_tables(first.report, second.report)],
     }
-    return json.dumps(comparison, indent=1, allow_nan=False)
+    return json_text(comparison)

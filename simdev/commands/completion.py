@@ -1,5 +1,8 @@
 """``simdev completion SHELL``: the script that lets a shell complete verbs, options, files and
 names.
+
+An argument that takes a name has its row in NAMES, one that takes a file a metavar of FILES; the
+rest is read off the parsers.
 """
 
 from __future__ import annotations
@@ -106,13 +109,10 @@ FAMILIES = Names("families", "simdev.learn.families:FAMILIES", True)
 SCHEDULES = Names("schedules", "simdev.nouns.schedules:NAMES")
 # Models that can be measured are left out: to list them takes PyTorch.
 NAMES = {
-    ("simulate", "file"): SCENARIOS,
-    ("search", "file"): SCENARIOS,
+    **{(verb, "file"): SCENARIOS for verb in ("simulate", "search", "report", "calibrate")},
     ("sweep", "files"): SCENARIOS,
-    ("report", "file"): SCENARIOS,
     ("compare", "first"): SCENARIOS,
     ("compare", "second"): SCENARIOS,
-    ("calibrate", "file"): SCENARIOS,
     ("explore", "scenario"): SCENARIOS,
     ("examples", "names"): Names("examples", "simdev.commands.examples:example_paths"),
     ("", "cluster"): CLUSTERS,
@@ -127,4 +127,4 @@ NAMES = {
     ("pipeline", "schedule"): SCHEDULES,
     ("family", "name"): Names("family", "simdev.learn.families:FAMILIES"),
 }
-"""What an argument of a verb ("": any verb) names."""
+"""By verb ("": any) and argument, the names that it takes."""

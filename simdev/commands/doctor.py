@@ -1,5 +1,8 @@
 """``simdev doctor``: whether this installation is sound: packages, extras, compiled kernels, the
 machine, and a step that both engines simulate alike.
+
+A new thing to look at is a function, its row in LOOKS, and its part in UNSEEN; ``simdev profile
+doctor`` is another program (``measure/doctor``).
 """
 
 from __future__ import annotations
@@ -181,7 +184,7 @@ def _kernels(findings: Findings) -> None:
 def _machine(findings: Findings) -> None:
     from ..nouns.scale import memory_bytes
 
-    # Those that this process may use, which in a container are fewer than the machine's.
+    # The cores that this process may use: in a container fewer than the machine's.
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     findings.parts["machine"] = {"cores": usable, "memory_bytes": memory_bytes()}
 
@@ -281,4 +284,4 @@ LOOKS = {
     "GPUs": _gpus,
     f"simulation of {SMOKE}": _smoke,
 }
-"""What is looked at, by the noun that a problem begins with."""
+"""The parts of an installation that are looked at, by the noun that a problem begins with."""

@@ -1,5 +1,8 @@
 """``simdev examples``: the scenarios and notebooks that ship; ``simdev examples NAME -o DIR``
 copies one with every file that it needs.
+
+``files/examples.py`` knows where examples lie; question and time of each are in its file
+(``provenance``), so a new example needs no row here.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..ground.errors import InputError, printable, reason_of
+from ..ground.errors import InputError, printable, reason_of, refuse
 from .options import DONE, JSON_OPTION
 from .outputs import files_of, json_text
 
@@ -106,13 +109,11 @@ def _chosen(names: Sequence[str], everything: bool) -> list[Path]:
     if everything and names:
         raise InputError("--all: copies every example; leave out NAME")
     otherwise = '"simdev examples" lists them'
-    problems = [
+    refuse(
         f'no example "{name}"; {meant(name, tuple(paths), otherwise)}'
         for name in names
         if name not in paths
-    ]
-    if problems:
-        raise InputError(problems)
+    )
     return list(paths.values()) if everything else [paths[name] for name in names]
 
 
@@ -153,10 +154,8 @@ def _copy(files: Sequence[Path], folder: Path, force: bool) -> tuple[list[str], 
     places = {folder / _inside(file): file for file in files}
     kept = [place for place, file in places.items() if _is_equal(place, file)]
     others = [place for place in places if os.path.lexists(place) and place not in kept]
-    if others and not force:
-        raise InputError(
-            [f"{place}: is there already and differs; --force replaces it" for place in others]
-        )
+    if not force:
+        refuse(f"{place}: is there already and differs; --force replaces it" for place in others)
     new = [place for place in places if place not in kept]
     place = folder
     try:

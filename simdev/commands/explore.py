@@ -1,4 +1,7 @@
-"""``simdev explore SCENARIO``: the report of a step with sliders, in a browser."""
+"""``simdev explore SCENARIO``: the report of a step with sliders, in a browser.
+
+``explorer`` makes the answers; a new slider is a knob of ``explorer/knobs.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import webbrowser
 from contextlib import suppress
 from pathlib import Path
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from .options import DONE, port_problems
 
 HELP = "the report of a step with sliders: faster links, larger memories, more microbatches"
@@ -26,8 +29,7 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    if problems := list(port_problems(args.port)):
-        raise InputError(problems)
+    refuse(port_problems(args.port))
     if args.scenario == "-":
         raise InputError("SCENARIO: must be a file or an example's name, not stdin")
     from .explorer import explorer_of

@@ -1,11 +1,15 @@
-"""``simdev family NAME -o DIR``: the graphs of a family as scenarios."""
+"""``simdev family NAME -o DIR``: the graphs of a family as scenarios.
+
+Families are drawn in ``learn/families.py``.
+"""
 
 from __future__ import annotations
 
 import argparse
 
-from ..ground.errors import InputError, printable, reason_of
+from ..ground.errors import InputError, printable
 from .options import DONE
+from .outputs import writing
 
 HELP = "write the graphs of a family as scenarios, some to train on and others held out"
 DESCRIPTION = (
@@ -26,10 +30,8 @@ def run(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise InputError(f"--seed: must be at least 0, got {args.seed}")
     drawn = family(args.name, args.seed)
-    try:
+    with writing(args.output):
         write_family(drawn, args.output)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--output: cannot write {args.output}: {reason_of(error)}") from None
     counts = f"{len(drawn.seen)} scenarios to train on, {len(drawn.unseen)} held out"
     print(printable(f"{args.output}: {counts}"))
     return DONE

@@ -1,18 +1,23 @@
 """``simdev import FILE -o scenario.json``: a scenario, a profile, a cluster or tables from a
 foreign format.
+
+Formats are told apart and read in ``formats``, programs and traces of PyTorch in ``measure``. A new
+format is a row of FORMATS there and a line of EPILOG here.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
+from argparse import Namespace
+from collections import UserString
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import InputError, printable, within
-from .options import DONE, named_number
+from ..ground.errors import InputError, printable, refuse, within
+from .options import DONE, flag, named_number
 from .outputs import JSON, output_files, progress_bar, tell
 
 if TYPE_CHECKING:
@@ -51,22 +56,32 @@ GROUPS = {
         ("--warm-up", "N", "steps of a trace left out (default 1 of three or more)"),
     ),
 }
-EPILOG = """formats, told from what the file holds, and what they become:
-  pipedream         PipeDream's profiles (graph.txt)                    scenario
-  dnn-partitioning  workloads of dnn-partitioning (JSON)                scenario
-  onnx              ONNX models (.onnx)                                 scenario
-  torch-export      programs of torch.export (.pt2)                     scenario
-  networkx          node-link JSON, GraphML                             scenario
-  chakra            MLCommons Chakra traces, one file a rank (.et)      scenario
-  kineto            traces of torch.profiler (record_shapes=True)       profile (.jsonl) or
-                                                                        scenario (.json)
-  nvidia-smi-topo   output of nvidia-smi topo -m                        cluster
-  nccl-tests        output of nccl-tests                                tables of collectives
-
-docs/how-to/importers.md tells how each is read."""
 
 
-def run(args: argparse.Namespace) -> int:
+class _Epilog(UserString):
+    """The formats with what they become, looked up where the help is printed: their readers take
+    time to load.
+    """
+
+    def __init__(self) -> None:
+        pass
+
+    def __bool__(self) -> bool:
+        return True
+
+    @cached_property
+    def data(self) -> str:  # type: ignore[override]
+        """The text."""
+        from ..formats import table_of_formats
+
+        head = "formats, told from what the file holds, and what they become:"
+        return f"{head}\n{table_of_formats()}\n\ndocs/how-to/importers.md tells how each is read."
+
+
+EPILOG = _Epilog()
+
+
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     from ..files import write_text
 
@@ -80,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _imported(args: argparse.Namespace) -> tuple[Any, str, str]:
+def _imported(args: Namespace) -> tuple[Any, str, str]:
     """(what was made of the files, their format, the text to write). Raises InputError."""
     from ..files.reading import label
     from ..formats import TORCH_FORMATS, import_file, imported_text, open_source, recognise
@@ -110,7 +125,7 @@ def _imported(args: argparse.Namespace) -> tuple[Any, str, str]:
     return imported, format_, imported_text(imported, os.path.dirname(args.output))
 
 
-def _of_torch(args: argparse.Namespace, source: Source, name: str, format_: str) -> Any:
+def _of_torch(args: Namespace, source: Source, name: str, format_: str) -> Any:
     """A program of PyTorch as a scenario, or a step of a trace, with the host that dispatched
     it.
     """
@@ -148,32 +163,28 @@ def _hosted(cluster: Cluster, host: Host) -> Cluster:
     return replace(cluster, devices=devices)
 
 
-def _trace(args: argparse.Namespace, source: Source) -> Any:
+def _trace(args: Namespace, source: Source) -> Any:
     """A trace of PyTorch as a profile."""
     from ..formats import provenance_of
     from ..measure import trace_profile
 
-    wrong = [
+    refuse(
         f"--{name}: a trace becomes a profile, which knows no machine (a .json holds its step)"
         for name in ("cluster", "devices", "bandwidth", "memory")
         if getattr(args, name) is not None
-    ]
-    if wrong:
-        raise InputError(wrong)
+    )
     provenance = provenance_of([source], "kineto")
     return trace_profile(source.text(), args.device, args.warm_up, provenance)
 
 
-def _check_options(args: argparse.Namespace, format_: str) -> None:
+def _check_options(args: Namespace, format_: str) -> None:
     """Raises InputError for options that mean nothing to the format."""
     owners = {"optimizer": "torch-export", "warm_up": "kineto", "dim": "onnx"}
-    wrong = [
-        f"--{name.replace('_', '-')}: is for files of {owner}"
+    refuse(
+        f"{flag(name)}: is for files of {owner}"
         for name, owner in owners.items()
         if getattr(args, name) is not None and owner != format_
-    ]
-    if wrong:
-        raise InputError(wrong)
+    )
     endings = (*JSON, *LINES) if format_ == "kineto" else JSON
     if not args.output.lower().endswith(endings) and not args.output.startswith("/dev/"):
         raise InputError(f"--output: {args.output}: the name must end in {' or '.join(endings)}")

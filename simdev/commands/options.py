@@ -1,4 +1,9 @@
-"""Options and exit codes, which all verbs share."""
+"""Options and exit codes, which all verbs share.
+
+An option of several verbs is a row here (``JSON_OPTION``), any other a row of OPTIONS in the module
+of its verb; ``NUMBERS`` says by the metavar how a number is read. Errors of the library name fields
+of files and arguments of functions, and ``by_flags`` puts the option in their place.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +33,11 @@ REPORT_OPTION: Option = ("--json", "", "print the report as JSON")
 GANTT_OPTION: Option = ("--gantt", "OUT", "draw the timeline (.png, .svg or .pdf)")
 SAVE_OPTION: Option = ("--save", "OUT", "save the run, for simdev check (.json or .json.gz)")
 CHECK_OPTION: Option = ("--check", "", "judge the result by the independent checker too")
+PRICE_OPTION: Option = (
+    "--price", "$", "of an hour of each device: adds what samples and tokens cost",
+)  # fmt: skip
+ENGINES = {"action": "store", "choices": ("auto", "simpy", "compiled")}
+"""For an option that names an engine, what ``add_argument`` is given."""
 LIMIT_OPTION: Option = (
     "--limit", "TIME", "refuse what takes longer by a guess (default 60 s; none: nothing)",
 )  # fmt: skip
@@ -77,6 +87,15 @@ def named_number(option: str, text: str) -> tuple[str, int]:
     if not name or number < 0:
         raise InputError(f'{option}: must be NAME=N ("batch=8"), got "{text}"')
     return name, number
+
+
+def flag(name: str) -> str:
+    """The option whose argument has this name: ``--save-csv`` of ``save_csv``."""
+    return f"--{name.replace('_', '-')}"
+
+
+OF_LIMIT = {"options.limit": "--limit"}
+"""The field that errors of sizes name, by the option that sets it (``by_flags``)."""
 
 
 def by_flags(error: InputError, flags: Mapping[str, str]) -> InputError:

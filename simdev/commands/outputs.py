@@ -1,5 +1,6 @@
 """Outputs of verbs besides their answer: files, whole or not at all, and progress and findings on
-stderr.
+stderr. Every verb that writes goes through ``output_files``, so that no input is replaced and
+nothing half is left.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from threading import Thread
 from time import sleep, time
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import InputError, printable, reason_of, steered
+from ..ground.errors import InputError, printable, reason_of, refuse, steered
+from .options import flag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,18 +86,23 @@ def output_files(
     from ..files import replacing
 
     paths = {name: getattr(args, name) for name in endings if getattr(args, name) is not None}
-    problems = list(_problems(paths, endings, inputs)) if paths else []
-    if problems:
-        raise InputError(problems)
+    # Inputs are looked for only where an output could replace one.
+    refuse(_problems(paths, endings, inputs) if paths else ())
     with ExitStack() as stack:
         temporary = {}
         for name, path in paths.items():
-            try:
+            with writing(path, flag(name)):
                 temporary[name] = stack.enter_context(replacing(path))
-            except (OSError, ValueError) as error:
-                reason = f"cannot write {path}: {reason_of(error)}"
-                raise InputError(f"{_flag(name)}: {reason}") from None
         yield temporary
+
+
+@contextmanager
+def writing(place: str, option: str = "--output") -> Iterator[None]:
+    """An error of the block is told of the option that names the place. Raises InputError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise InputError(f"{option}: cannot write {place}: {reason_of(error)}") from None
 
 
 def _problems(
@@ -108,16 +115,12 @@ def _problems(
         # A device is written to and not replaced, so it may be anything and be named twice.
         if path.startswith("/dev/"):
             continue
-        output = f"the output of {_flag(name)}"
+        output = f"the output of {flag(name)}"
         if not path.lower().endswith(tuple(endings[name])):
-            yield f"{_flag(name)}: {path}: the name must end in {' or '.join(endings[name])}"
+            yield f"{flag(name)}: {path}: the name must end in {' or '.join(endings[name])}"
         occupant = occupied.setdefault(real_path(path), output)
         if occupant != output:
-            yield f"{_flag(name)}: {path} is {occupant} too"
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+            yield f"{flag(name)}: {path} is {occupant} too"
 
 
 def files_of(source: str) -> Iterator[str]:

@@ -1,22 +1,29 @@
-"""``simdev pipeline``: a pipeline from the times of its stages alone, without a model."""
+"""``simdev pipeline``: a pipeline from the times of its stages alone, without a model.
+
+Schedules and their times are in ``nouns/schedules``, the report's section in
+``report/measures/pipeline.py``; DESCRIPTION names the schedules.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..ground.errors import InputError, prefixed, within
+from ..ground.errors import InputError, prefixed, refuse, within
 from .options import (
     CHECK_OPTION,
     DONE,
+    ENGINES,
     FAILED_CHECK,
     GANTT_OPTION,
     LIMIT_OPTION,
+    OF_LIMIT,
     REPORT_OPTION,
     SAVE_OPTION,
+    by_flags,
     require_limit,
     whole_numbers,
 )
@@ -60,12 +67,7 @@ OPTIONS = (
     ("--activation", "SIZE", "bytes a microbatch leaves on a rank, like 2GB", {"default": "0"}),
     ("--kept", "SIZE", "what of it the gradient of the weights needs (default: all)"),
     ("--parameters", "SIZE", "bytes of the weights of a rank", {"default": "0"}),
-    (
-        "--engine",
-        "",
-        "default: auto",
-        {"action": "store", "choices": ("auto", "simpy", "compiled"), "default": "auto"},
-    ),
+    ("--engine", "", "default: auto", ENGINES | {"default": "auto"}),
     GANTT_OPTION,
     ("--save-csv", "OUT", "write the schedule as a table (.csv)"),
     SAVE_OPTION,
@@ -75,7 +77,7 @@ OPTIONS = (
 )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     from ..execution.engine import simulate
     from ..execution.scenario import Outcome
@@ -102,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
+def _schedule(args: Namespace) -> tuple[Schedule, StageTimes]:
     """The table that was named or given, with the times of its stages. Raises InputError."""
     from ..nouns.scale import scale_of_pipeline
     from ..nouns.schedules import (
@@ -116,20 +118,22 @@ def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
     if args.csv is not None:
         schedule = _csv_schedule(args)
         return schedule, _times(args, schedule)
-    absent = [
+    refuse(
         f"--{name}: is needed, or --csv"
         for name in ("stages", "microbatches")
         if getattr(args, name) is None
-    ]
-    if absent:
-        raise InputError(absent)
+    )
     chunks = 1 if args.chunks is None else args.chunks
     limit = require_limit(args.limit)
     sizes = args.stages, args.microbatches, chunks
     with prefixed("--"):
         check_sizes(*sizes)
     # Before the table is made, which is as long as the step itself.
-    scale_of_pipeline(prod(sizes), args.weight not in ("0", "")).require(limit)
+    scale = scale_of_pipeline(prod(sizes), args.weight not in ("0", ""))
+    try:
+        scale.require(limit)
+    except InputError as error:
+        raise by_flags(error, OF_LIMIT) from None
     replicas = whole_numbers("--replicas", args.replicas) or []
     with prefixed("--"):
         name = full_name(args.schedule or "1F1B")
@@ -140,7 +144,7 @@ def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
     return schedule, times
 
 
-def _csv_schedule(args: argparse.Namespace) -> Schedule:
+def _csv_schedule(args: Namespace) -> Schedule:
     from ..files.reading import label, read_text
     from ..nouns.schedules import read_csv
 
@@ -157,17 +161,15 @@ def _csv_schedule(args: argparse.Namespace) -> Schedule:
         ("microbatches", schedule.microbatches, "microbatches"),
         ("chunks", max(schedule.chunks), "stages a rank"),
     )
-    wrong = [
+    refuse(
         f"--{name}: is {getattr(args, name)}, but {args.csv} has {count} {noun}"
         for name, count, noun in sizes
         if getattr(args, name) not in (None, count)
-    ]
-    if wrong:
-        raise InputError(wrong)
+    )
     return schedule
 
 
-def _times(args: argparse.Namespace, schedule: Schedule) -> StageTimes:
+def _times(args: Namespace, schedule: Schedule) -> StageTimes:
     from ..nouns.schedules import stage_times
 
     with prefixed("--"):

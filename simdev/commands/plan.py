@@ -1,18 +1,23 @@
-"""``simdev plan MODEL --cluster NAME --global-batch N``: the best ways to spread its step."""
+"""``simdev plan MODEL --cluster NAME --global-batch N``: the best ways to spread its step.
+
+``search/plan`` makes the plans and the columns of their table (``outcome.py``),
+``search/plan/graphs`` those of a graph of ops; ``report/page/answers.py`` shows what is written
+here as a page. A field that may be tried is one of ``search/plan/space.py``, no option here.
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import InputError, printable, reason_of, refuse
+from ..ground.errors import InputError, printable, refuse
 from ..ground.units import format_bytes, format_capacity, format_number, format_seconds, parse_bytes
 from .options import DATASHEET_HELP, DONE, INFEASIBLE, by_flags, require_price, whole_numbers
-from .outputs import printed_first, progress_bar, tell
+from .outputs import printed_first, progress_bar, tell, writing
 from .report import ANSWER
 
 if TYPE_CHECKING:
@@ -43,10 +48,8 @@ def require_plan_folder(folder: str) -> None:
     """Before anything is searched; leaves nothing behind. Raises InputError."""
     from ..files.writing import require_folder
 
-    try:
+    with writing(folder):
         require_folder(folder, PLAN_FILE)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--output: cannot write {folder}: {reason_of(error)}") from None
 
 
 def write_plans(answer: Mapping[str, Any], folder: str) -> None:
@@ -66,12 +69,9 @@ def write_plans(answer: Mapping[str, Any], folder: str) -> None:
         moved = _seen_from(folder, scenario)
         files[f"{number:02}.json"] = json.dumps(moved, indent=1, default=str) + "\n"
     there = _names(folder)
-    try:
-        with new_folder(folder, PLAN_FILE) as made:
-            for name, content in files.items():
-                write_text(os.path.join(made, name), content)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--output: cannot write {folder}: {reason_of(error)}") from None
+    with writing(folder), new_folder(folder, PLAN_FILE) as made:
+        for name, content in files.items():
+            write_text(os.path.join(made, name), content)
     for name in sorted(_names(folder) - there - files.keys()):
         tell(f"plans of an earlier answer are in {os.path.join(folder, name)} now")
 
@@ -103,7 +103,7 @@ OPTIONS = (
     ("--front", "", "the whole front of step time, memory and devices, too; takes longer"),
     ("--alike", "", "every plan is a row: those of equal degrees, and within 1 %% of another"),
     ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
-    ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
+    ("--journal", "FILE", "where simulated plans and bounds are kept for the next run"),
     (
         "-o --output",
         "DIR",
@@ -121,21 +121,17 @@ FLAGS = {"global_batch": "--global-batch", "top": "--top", "n_jobs": "--jobs"}
 FLAGS |= {"nodes": "--nodes", "cluster.nodes": "--nodes", "graph.length": "--length"}
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     try:
+        if args.output is not None:
+            require_plan_folder(args.output)
         return _run_graph(args) if _is_graph(args) else _run_sizes(args)
     except InputError as error:
         raise by_flags(error, FLAGS) from None
 
 
-def _is_graph(args: argparse.Namespace) -> bool:
-    if args.output is not None:
-        require_plan_folder(args.output)
-    return _plans_graph(args)
-
-
-def _run_sizes(args: argparse.Namespace) -> int:
+def _run_sizes(args: Namespace) -> int:
     from ..search.plan import choices_of, confirm, plans_of, question_of
 
     if args.seconds is not None:
@@ -157,7 +153,7 @@ def _run_sizes(args: argparse.Namespace) -> int:
     return DONE if plans.best else INFEASIBLE
 
 
-def _run_graph(args: argparse.Namespace) -> int:
+def _run_graph(args: Namespace) -> int:
     by_sizes = {"--front": args.front, "--alike": args.alike, "--check": args.check}
     by_sizes["--datasheet"] = args.datasheet
     by_sizes["--journal"] = args.journal is not None
@@ -188,7 +184,7 @@ def _choices(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _value(name: str, text: str) -> Any:
-    if name in ("offload", "recompute_modules"):  # commas stand between plans here
+    if name in ("offload", "recompute_modules"):  # commas are between plans here
         return [part for part in text.split("+") if part]
     try:
         return json.loads(text)
@@ -266,7 +262,7 @@ def _reasons(title: str, counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def _shown(plans: Plans) -> Iterator[str]:
-    """The fields that tell a plan: all degrees above 1, and whatever not all plans have alike."""
+    """The fields that tell plans apart: degrees above 1, and fields that differ between plans."""
     frame = plans.frame
     if len(plans.question.clusters) > 1:
         yield "devices"
@@ -302,7 +298,7 @@ def _table(plans: Plans) -> Any:
     columns |= {"step": TIME, "tokens/s": TEXT, "MFU": SHARE, "memory": BYTES}
     columns |= {"bubble": SHARE, "exposed": SHARE}
     columns |= dict.fromkeys(["within 1 %"] * plans.folds + ["$/M tokens"] * has_price, TEXT)
-    columns["why slower"] = TEXT
+    columns["slower than #1 by"] = TEXT
     rows = []
     for number, row in enumerate(plans.frame.to_dict("records"), 1):
         row["schedule"] += f" x {row['chunks']}" * (row["chunks"] > 1)
@@ -312,20 +308,23 @@ def _table(plans: Plans) -> Any:
         folded = [f"+{row['folded']}"] * plans.folds
         price = [f"{row['cost_per_million_tokens']:.4g}"] if has_price else []
         rows.append((number, *cells, *figures, *shares, *folded, *price, row["why"]))
-    return Table(_title(plans), columns, tuple(rows), shown=len(rows))
+    front = " and the front of step time, memory and devices" * bool(plans.front)
+    title, legend = f"The best plans{front}, the fastest first", "\n  ".join(_legend(plans))
+    return Table(title, columns, tuple(rows), legend, shown=len(rows))
 
 
-def _title(plans: Plans) -> str:
+def _legend(plans: Plans) -> Iterator[str]:
+    """Lines below the table: which plans are rows, and what the columns tell."""
     from ..search.plan.searching import degrees
 
-    title = "The best plans"
     if len({degrees(scored.plan.setup) for scored in plans.best}) == len(plans.best) > 1:
-        title += ", each the best of its degrees"
+        yield "rows: of all plans with the same degrees the best one"
     if plans.folds:
-        title += ", of those within 1 % of one another the simplest"
+        yield "within 1 %: how many others are as fast, up to 1 %; the row is the simplest of them"
+    yield f"memory: the peak of the fullest device{_capacity(plans)}"
     peaks = " or ".join(dict.fromkeys(plans.frame["peak_dtype"]))
-    title += f"; MFU is of the {peaks} peak{_capacity(plans)}"
-    return title + ", and the front of step time, memory and devices" * bool(plans.front)
+    yield f"MFU: the share of the {peaks} peak that the FLOPs of the model need"
+    yield "bubble, exposed: the shares of the step in which devices are idle, or only communicate"
 
 
 # What the planners of the papers make of a model's graph.
@@ -333,14 +332,14 @@ def _title(plans: Plans) -> str:
 GRAPH_COST = "cost_per_million_samples"
 
 
-def _plans_graph(args: argparse.Namespace) -> bool:
+def _is_graph(args: Namespace) -> bool:
     """Whether a graph is to be planned: it was said so, or the model is nothing else."""
     from ..search.plan.graphs import is_graph_alone
 
     return bool(args.graph) or is_graph_alone(args.model)
 
 
-def _graph_plans(args: argparse.Namespace, nodes: Sequence[int] | None) -> pd.DataFrame:
+def _graph_plans(args: Namespace, nodes: Sequence[int] | None) -> pd.DataFrame:
     """The table of all methods. Raises InputError."""
     from ..search.plan.graphs import SECONDS, plan_graph
 
@@ -388,15 +387,17 @@ def _graph_lines(frame: pd.DataFrame) -> Iterator[str]:
 
 def _graph_cells(row: Mapping[Any, Any], has_price: bool) -> Iterator[Any]:
     is_there = row["feasible"] is True or row["feasible"] is False
+
+    def number(name: str, form: str) -> str:
+        return f"{row[name]:{form}}" if is_there else "-"
+
     yield row["method"]
     yield int(row["step_time_ps"]) if is_there else None
-    rate = row["samples_per_s"]
-    yield format_number(rate) if is_there else "-"
+    yield format_number(row["samples_per_s"]) if is_there else "-"
     yield int(row["peak_bytes"]) if is_there else None
     yield {True: "yes", False: "NO"}.get(row["feasible"], "-")
     if has_price:
-        yield f"{row[GRAPH_COST]:.4g}" if is_there else "-"
-    yield f"{row['devices']:,.0f}" if is_there else "-"
-    yield f"{row['evaluations']:,.0f}" if is_there else "-"
+        yield number(GRAPH_COST, ".4g")
+    yield from (number(name, ",.0f") for name in ("devices", "evaluations"))
     yield f"{row['seconds']:.1f}" if row["seconds"] == row["seconds"] else "-"
     yield printable(row["note"])

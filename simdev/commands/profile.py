@@ -1,11 +1,14 @@
 """``simdev profile``: measure the operators of a PyTorch training step on this machine, or look at
 profiles.
+
+All of the measuring is in ``measure``; an option here is handed to ``profile_batches``,
+``profile_grid``, ``compare`` or the doctor there.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,7 +87,7 @@ OPTIONS = (
         "dtype of the grid (default float32); float8_e4m3fn: products, on CUDA devices that can",
         {"default": "float32"},
     ),
-    # argparse gives no positional argument to what stands behind an option, so this one takes the
+    # argparse gives no positional argument to words behind an option, so this one takes the
     # files that follow it.
     (
         "--strict",
@@ -100,7 +103,7 @@ NOT_TRIED = (
 )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     if args.model == "doctor":
         return _doctor([*args.files, *(args.strict or [])], args.strict is not None)
@@ -127,7 +130,7 @@ def _doctor(files: Sequence[str], strict: bool) -> int:
     return FAILED_CHECK if strict and warnings else DONE
 
 
-def _measure(args: argparse.Namespace) -> int:
+def _measure(args: Namespace) -> int:
     from ..measure import model_names
 
     if args.list:
@@ -146,7 +149,7 @@ def _measure(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _model(args: argparse.Namespace) -> int:
+def _model(args: Namespace) -> int:
     from ..measure import profile_batches
 
     sizes = dict(named_number("--size", text) for text in args.size)
@@ -206,7 +209,7 @@ def _compare(profile: Path, graph: Path) -> None:
         print(f"  {line}")
 
 
-def _grid(args: argparse.Namespace) -> None:
+def _grid(args: Namespace) -> None:
     from ..measure import profile_grid
 
     classes = [] if args.grid == "all" else args.grid.split(",")

@@ -1,4 +1,8 @@
-"""``simdev report FILE -o report.html``: a step or the results of a sweep as a page to look at."""
+"""``simdev report FILE -o report.html``: a step or the results of a sweep as a page to look at.
+
+``report/page`` makes the pages and knows which files they are of; ``compare`` and ``plan`` take the
+endings and the name of the answer from here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from ..ground.errors import InputError
-from .options import DONE, require_price
+from .options import DONE, PRICE_OPTION, require_price
 from .outputs import files_of, json_text, output_files, printed_first, progress_bar, tell
 
 PAGE = (".html", ".htm")
@@ -29,7 +33,7 @@ OPTIONS = (
     ),
     ("-o --output", "OUT", "the page (.html)"),
     ("--json", "", "print the figures of a step as JSON, what if included"),
-    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
+    PRICE_OPTION,
     ("--no-what-if", "", "leave out what takes simulations of its own"),
 )
 

@@ -1,18 +1,21 @@
 """``simdev search SCENARIO --method NAME``: look for a better placement; ``--compare LIST``: by
 several methods.
+
+A method is no option here: ``search/methods.py`` has a row of each. An argument that ``search`` or
+``run_comparison`` gets has its option in OPTIONS and its name in FLAGS; ``searched`` writes the
+answer of one method in words.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import os
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..ground.errors import InputError
-from . import comparison as several
+from ..ground.errors import InputError, refuse
 from .options import (
     DONE,
     FAILED_CHECK,
@@ -20,14 +23,26 @@ from .options import (
     INTERRUPTED,
     SCENARIO_HELP,
     by_flags,
+    flag,
 )
-from .outputs import JSON, PICTURES, files_of, output_files, printed_first, progress_bar, tell
+from .outputs import (
+    JSON,
+    PICTURES,
+    files_of,
+    json_text,
+    output_files,
+    printed_first,
+    progress_bar,
+    save_figure,
+    tell,
+)
 from .searched import Marks, text_of
 
 if TYPE_CHECKING:
     from ..execution.check import Violation
     from ..execution.scenario import Scenario
-    from ..search import Result
+    from ..search import Comparison, Result
+    from ..search.comparison.runs import Run
 
 HELP = "look for a better placement by the placers and partitioners of the papers"
 DESCRIPTION = (
@@ -65,8 +80,19 @@ OPTIONS = (
         "N",
         "processes at once, of chains, a learner or a comparison, -1 on all cores (default 1)",
     ),
-    *several.OPTIONS,
+    (
+        "--compare",
+        "LIST",
+        "in place of --method: several on the same question (comma-separated; all; "
+        "post+m-sct is a learner with its warm start)",
+    ),
+    ("--seeds", "N", "of a comparison: how many seeds, from --seed on (default 5)"),
+    ("--plot", "OUT", "draw the curves of a comparison (.png, .svg, .pdf)"),
+    ("--journal", "FILE", "keep the runs of a comparison, which a second one goes on from"),
 )
+BUDGET = 5000  # of each method, where a comparison is given no limits: all shall have the same
+OF_ONE = ("chains", "policy", "save_policy")  # options that go with a single method
+OF_SEVERAL = ("seeds", "plot", "journal")
 # Arguments of ``search``, which are the first words of its problems, and the options that they are
 # here.
 FLAGS = {name: f"--{name}" for name in ("method", "budget", "seconds", "seed", "prepare", "chains")}
@@ -76,11 +102,11 @@ UNJUDGED = "interrupted before the answer was confirmed by the reference engine 
 EARLY = "interrupted before there was an answer: nothing is written"
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     from ..files.examples import scenario_path
 
-    several.check_options(args)
+    _check_options(args)
     args.file = scenario_path(args.file)
     outputs = {"output": JSON, "save_policy": (".safetensors",), "plot": PICTURES}
     with ExitStack() as stack:
@@ -98,6 +124,21 @@ def run(args: argparse.Namespace) -> int:
             raise error.within("<stdin>" if args.file == "-" else args.file) from None
 
 
+def _check_options(args: Namespace) -> None:
+    """Raises InputError for options that do not go together, and SystemExit (2) where nothing says
+    what to run.
+    """
+    if (args.method is None) == (args.compare is None):
+        args.usage_error("one of --method and --compare is needed")
+    others, needed = (OF_SEVERAL, "--compare") if args.compare is None else (OF_ONE, "--method")
+    problems = [
+        f"{flag(name)}: goes with {needed}" for name in others if getattr(args, name) is not None
+    ]
+    if args.compare is not None and args.no_train:
+        problems.append("--no-train: goes with --method")
+    refuse(problems)
+
+
 @contextmanager
 def _unanswered() -> Iterator[None]:
     """Ctrl-C here comes before anything was evaluated, and the message says what that means."""
@@ -110,15 +151,16 @@ def _unanswered() -> Iterator[None]:
 def _judged(
     scenario: Scenario, result: Result, beside: bool = False
 ) -> tuple[tuple[Violation, ...] | None, Marks]:
-    """The objections of the reference engine and the checker to an answer, and the figures
-    ``beside`` it, where these are asked for. Ctrl-C costs the judgement (None), and not the answer.
+    """The objections of the reference engine and the checker to an answer, which stderr tells with
+    its obstacles, and the figures ``beside`` it, where these are asked for. Ctrl-C costs the
+    judgement (None), and not the answer.
     """
     from ..oracle import oracle_of
     from ..search import confirm
     from ..search.comparison.runs import references_of
     from ..search.space import least_ps, rank_of
 
-    marks = Marks()
+    marks, faults = Marks(), None
     try:
         oracle = oracle_of(scenario)
         if beside:
@@ -126,28 +168,32 @@ def _judged(
             least = None if result.provenance["groups"] is None else least_ps(oracle)
             references = references_of(oracle, scenario.strategy)
             marks = Marks(references, least, rank_of(oracle, result.cost))
-        return confirm(oracle, result), marks
+        faults = confirm(oracle, result)
     except KeyboardInterrupt:
         tell(UNJUDGED)
-        return None, marks
+    tell(*map(str, faults or ()), *result.obstacles)
+    return faults, marks
 
 
-def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
+def _search(args: Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
     """Run one method, write and print what it found; the exit code."""
     with _unanswered():
         from ..execution.scenario import graph_of
 
         result = _searched(args, scenario)
     faults, marks = _judged(scenario, result, beside=True)
-    tell(*map(str, faults or ()), *result.obstacles)
     if args.json:
-        answer = json.dumps(result.to_json() | marks.to_json(), indent=1, allow_nan=False)
+        answer = json_text(result.to_json() | marks.to_json())
     else:
         answer = text_of(result, len(graph_of(scenario).ops), marks, faults == ())
     with printed_first(answer):
         _write(result, out)
         if "save_policy" in out:
             _save_policy(result, args.save_policy, out["save_policy"])
+    return _exit_code(result, faults)
+
+
+def _exit_code(result: Result, faults: tuple[Violation, ...] | None) -> int:
     if faults is None:
         return INTERRUPTED
     if faults:
@@ -155,23 +201,63 @@ def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]
     return DONE if result.cost.feasible else INFEASIBLE
 
 
-def _compare(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
+def _compare(args: Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
     """Run several methods, write the best of all, draw and print them; the exit code."""
     with _unanswered():
-        comparison, best = several.compared(args, scenario, _prepare(args))
+        comparison, best = _compared(args, scenario)
     result = None if best is None else best.result
-    faults: tuple[Violation, ...] | None = None
-    if result is not None:
-        faults, _ = _judged(scenario, result)
-        tell(*map(str, faults or ()), *result.obstacles)
-    with printed_first(several.text_of(args, comparison, best, faults == ())):
+    faults = None if result is None else _judged(scenario, result)[0]
+    with printed_first(_comparison_text(args, comparison, best, faults == ())):
         if result is not None:
             _write(result, out)
             if "plot" in out:
-                several.draw(args, comparison, out["plot"])
-    if result is not None and faults is None:
-        return INTERRUPTED
-    return several.exit_code(result, not faults)
+                save_figure(comparison.plot(_name_of(args.file)), out["plot"])
+    # Nothing was written then.
+    if result is None:
+        raise InputError("no method has an answer")
+    return _exit_code(result, faults)
+
+
+def _compared(args: Namespace, scenario: Scenario) -> tuple[Comparison, Run | None]:
+    """The comparison, and its best run. Raises InputError."""
+    from ..search import run_comparison
+
+    limit = BUDGET if args.budget is None and args.seconds is None else args.budget
+    methods = [label.strip() for label in args.compare.split(",")]
+    more = {} if args.seeds is None else {"seeds": args.seeds}
+    comparison = run_comparison(
+        methods, {_name_of(args.file): scenario}, limit, args.seed, args.seconds, _prepare(args),
+        settings=args.settings, warm=args.warm, n_jobs=args.jobs, journal=args.journal, **more,
+    )  # fmt: skip
+    return comparison, comparison.best(_name_of(args.file))
+
+
+def _name_of(file: str) -> str:
+    """The name of a scenario in tables and pictures: its file without the folder."""
+    return "stdin" if file == "-" else os.path.basename(file)
+
+
+def _comparison_text(
+    args: Namespace, comparison: Comparison, best: Run | None, confirmed: bool
+) -> str:
+    """The comparison as JSON or as tables; why methods have no answer goes to stderr."""
+    from ..ground.units import format_seconds
+    from ..report.table import table_text
+    from ..search.comparison.comparison import DIGITS, unanswered, whole_table
+
+    name = _name_of(args.file)
+    tell(*unanswered(comparison, name))
+    if args.json:
+        return json_text(comparison.to_json(name))
+    parts = [table_text(table, None) for table in whole_table(comparison, name)]
+    if best is not None and best.result is not None:
+        step = format_seconds(best.result.cost.seconds, DIGITS)
+        by = f"the best of all: {step}, by {best.method} with seed {best.seed}"
+        judged = "; confirmed by the reference engine and the checker" if confirmed else ""
+        parts.append(by + judged)
+    if comparison.interrupted:
+        parts.append("interrupted: this is what was there")
+    return "\n\n".join(parts)
 
 
 def _write(result: Result, out: Mapping[str, str]) -> None:
@@ -182,7 +268,7 @@ def _write(result: Result, out: Mapping[str, str]) -> None:
         write_strategy(result.strategy, out["output"])
 
 
-def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def _inputs(args: Namespace) -> Iterator[tuple[str, str]]:
     file = args.file
     yield file, f"the scenario {file}"
     yield from ((path, f"a file of {file}") for path in files_of(file))
@@ -192,7 +278,7 @@ def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield args.journal, "the journal of --journal"
 
 
-def _check_learns(args: argparse.Namespace) -> None:
+def _check_learns(args: Namespace) -> None:
     """Raises InputError for ``--save-policy`` with a method that learns no policy."""
     from ..search import METHODS
     from ..search.learners import keeps_none, of_learners_alone
@@ -214,14 +300,14 @@ def _save_policy(result: Result, path: str, place: str) -> None:
     tell(f"--save-policy: nothing was learned yet; {path} is not written")
 
 
-def _prepare(args: argparse.Namespace) -> list[str] | None:
+def _prepare(args: Namespace) -> list[str] | None:
     """The preparations: "none" is none at all, where None leaves it to the method."""
     if args.prepare == "none":
         return []
     return None if args.prepare is None else args.prepare.split(",")
 
 
-def _searched(args: argparse.Namespace, scenario: Scenario) -> Result:
+def _searched(args: Namespace, scenario: Scenario) -> Result:
     from ..search import search
 
     with progress_bar("search", total=args.budget, unit="ev") as bar:

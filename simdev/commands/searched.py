@@ -1,4 +1,9 @@
-"""The answer of a search, in words."""
+"""The answer of a search, in words.
+
+``search`` prints it, ``train`` takes ENDS from it. The keys of ``details`` are written by the
+methods of ``simdev/search`` and ``simdev/learn``; a new one is told here only where a line reads
+it.
+"""
 
 from __future__ import annotations
 

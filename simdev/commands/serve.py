@@ -1,13 +1,17 @@
-"""``simdev serve``: the oracle as a process, on stdin and stdout or by HTTP on the loopback."""
+"""``simdev serve``: the oracle as a process, on stdin and stdout or by HTTP on the loopback.
+
+``server`` has the protocol and its carriers; a limit is a field of ``server.state.Limits``, an
+option and a row of LARGEST here.
+"""
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 
-from ..ground.errors import InputError
-from .options import DONE, port_problems
+from ..ground.errors import refuse
+from .options import DONE, flag, port_problems
 
 HELP = "answer requests for step times: JSON lines on stdin and stdout, or HTTP"
 DESCRIPTION = (
@@ -31,11 +35,9 @@ LARGEST = {
 }
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
-    problems = list(_problems(args))
-    if problems:
-        raise InputError(problems)
+    refuse(_problems(args))
     from contextlib import redirect_stdout
 
     from .server import Limits, ServerState
@@ -61,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _problems(args: argparse.Namespace) -> Iterator[str]:
+def _problems(args: Namespace) -> Iterator[str]:
     for name, most in LARGEST.items():
         value = getattr(args, name)
         if not 1 <= value <= most:
-            yield f"--{name.replace('_', '-')}: must be from 1 to {most}, got {value}"
+            yield f"{flag(name)}: must be from 1 to {most}, got {value}"
     yield from port_problems(args.port)
     if args.port and not args.http:
         yield "--port: goes with --http"

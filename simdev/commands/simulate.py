@@ -1,11 +1,14 @@
 """``simdev simulate SCENARIO``: the step time of a scenario, and whether it fits; ``--model NAME
 --cluster NAME --dp 4 --tp 8 ...``: the scenario of a large model, in one line.
+
+An option of a large model is a field of its pipeline (``nouns/strategy``, Parallelism) and a row of
+COUNTS, TEXTS, SWITCHES or OFF_SWITCHES here; the sections of the report are printed as they come.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +17,18 @@ from .options import (
     CHECK_OPTION,
     DATASHEET_HELP,
     DONE,
+    ENGINES,
     FAILED_CHECK,
     GANTT_OPTION,
     INFEASIBLE,
     LIMIT_OPTION,
+    OF_LIMIT,
+    PRICE_OPTION,
     REPORT_OPTION,
     SAVE_OPTION,
     SCENARIO_HELP,
+    by_flags,
+    flag,
     require_limit,
 )
 from .outputs import (
@@ -44,12 +52,7 @@ HELP = "simulate a scenario: step time, utilization, memory, critical path"
 DESCRIPTION = "Simulate one training step. Exits 1 where the step does not fit into memory."
 OPTIONS = (
     ("file", "SCENARIO", SCENARIO_HELP, {"nargs": "?"}),
-    (
-        "--engine",
-        "",
-        "default: what the scenario says",
-        {"action": "store", "choices": ("auto", "simpy", "compiled")},
-    ),
+    ("--engine", "", "default: what the scenario says", ENGINES),
     GANTT_OPTION,
     ("--trace", "OUT", "write a trace for Perfetto (.json or .json.gz)"),
     SAVE_OPTION,
@@ -57,7 +60,7 @@ OPTIONS = (
     CHECK_OPTION,
     ("--strict", "", "refuse op times that are estimates and name the ops"),
     ("--no-symmetry", "", "simulate all devices, alike or not"),
-    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
+    PRICE_OPTION,
     LIMIT_OPTION,
 )
 
@@ -99,11 +102,13 @@ OFF_SWITCHES = {
     "scatter_gather": "parts of tp send their share to the next rank, which gathers it",
 }
 PIPELINE = (*COUNTS, *TEXTS, *SWITCHES, *OFF_SWITCHES)
+FLAGS = {"engine": "--engine", "price": "--price", "costs": "--strict"}
+"""For a field of a scenario, the option that sets it."""
 ONLY_WITH_MODEL = (*PIPELINE, "cluster", "nodes", "length", "csv", "datasheet")
 
 
 def _option(name: str) -> str:
-    return "--" + ("no_" * (name in SWITCHES) + name).replace("_", "-")
+    return flag("no_" * (name in SWITCHES) + name)
 
 
 GROUPS = {
@@ -134,7 +139,7 @@ GROUPS = {
 }
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     from ..files.examples import scenario_path
 
@@ -172,7 +177,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def _inputs(args: Namespace) -> Iterator[tuple[str, str]]:
     """(path, description) of the files that no output may replace."""
     source = args.file or ""
     yield source, f"the scenario {source}"
@@ -181,7 +186,7 @@ def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     yield from ((path, f"a file of the scenario {source}") for path in files_of(source))
 
 
-def _scenario(args: argparse.Namespace) -> Scenario:
+def _scenario(args: Namespace) -> Scenario:
     """The scenario of the file or of the options. Raises InputError."""
     from dataclasses import replace
 
@@ -192,27 +197,17 @@ def _scenario(args: argparse.Namespace) -> Scenario:
         document = _document(args) or (_stdin() if args.file == "-" else args.file)
         scenario = load_scenario(document, args.limit)
     except InputError as error:
-        # A file is named by its reader.
-        if args.model is None and args.file != "-":
-            raise
-        raise _by_options(args, error) from None
-    # The field of the scenario that an option sets -> (the option, its value).
-    changes: dict[str, tuple[str, Any]] = {}
-    if args.engine is not None:
-        changes["engine"] = "--engine", args.engine
+        raise _by_options(args, error, is_named=args.file != "-") from None
+    changes: dict[str, Any] = {"engine": args.engine, "price": args.price}
+    changes = {name: value for name, value in changes.items() if value is not None}
     if args.strict:
-        changes["costs"] = "--strict", replace(scenario.costs, strict=True)
-    if args.price is not None:
-        changes["price"] = "--price", args.price
+        changes["costs"] = replace(scenario.costs, strict=True)
     if args.no_symmetry:
-        changes["symmetry"] = "--no-symmetry", False
+        changes["symmetry"] = False
     try:
-        scenario = replace(scenario, **{name: value for name, (_, value) in changes.items()})
+        scenario = replace(scenario, **changes)
     except InputError as error:
-        parts = [problem.partition(":") for problem in error.problems]
-        raise InputError(
-            [f"{changes.get(name, (name,))[0]}:{reason}" for name, _, reason in parts]
-        ) from None
+        raise by_flags(error, FLAGS) from None
     return of_every_device(scenario) if args.check or args.save else scenario
 
 
@@ -228,7 +223,7 @@ def _stdin() -> dict[str, Any]:
     return value
 
 
-def _document(args: argparse.Namespace) -> dict[str, Any] | None:
+def _document(args: Namespace) -> dict[str, Any] | None:
     """The scenario that the options describe, None where a file does.
 
     Exits with the usage where there is neither. Raises InputError where options contradict one
@@ -258,20 +253,26 @@ def _document(args: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _by_options(
-    args: argparse.Namespace, error: InputError | DeadlockError
+    args: Namespace, error: InputError | DeadlockError, is_named: bool = False
 ) -> InputError | DeadlockError:
-    """The error with its problems told of the options or of the file that describe the scenario."""
-    if args.model is None or not isinstance(error, InputError):
-        return error.within("<stdin>" if args.file == "-" else args.file or "")
-    return type(error)([_as_option(problem) for problem in error.problems], error.file)
+    """The error with its problems told of the options or of the file that describe the scenario,
+    unless its reader has named that file already (``is_named``).
+    """
+    if isinstance(error, InputError):
+        if args.limit is not None and error.problems[0].startswith(tuple(OF_LIMIT)):
+            return by_flags(InputError(error.problems), OF_LIMIT)
+        if args.model is not None:
+            return type(error)([_as_option(problem) for problem in error.problems], error.file)
+    return error if is_named else error.within("<stdin>" if args.file == "-" else args.file or "")
 
 
 def _as_option(problem: str) -> str:
     """``strategy.pipeline.tp: ...`` as ``--tp: ...``."""
     path, _, reason = problem.partition(":")
     name = path
-    for prefix in ("strategy.pipeline.", "graph.", "cluster."):
+    for prefix in ("strategy.pipeline.", "graph.", "cluster.", "options."):
         name = name.removeprefix(prefix)
     name = name.partition("[")[0]
     name = {"table": "csv", "preset": "cluster"}.get(name, name)
-    return f"{_option(name)}:{reason}" if name in (*ONLY_WITH_MODEL, "model") else problem
+    is_option = name in (*ONLY_WITH_MODEL, "model", "limit")
+    return f"{_option(name)}:{reason}" if is_option else problem

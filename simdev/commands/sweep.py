@@ -1,14 +1,18 @@
-"""``simdev sweep SCENARIO ...``: many scenarios, one table."""
+"""``simdev sweep SCENARIO ...``: many scenarios, one table.
+
+``search/sweep`` runs them and keeps the journal; columns are named in ``report/results.py``. RATES
+chooses the ones that a terminal shows.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed, printable, within
-from .options import BAD_INPUT, DONE, by_flags
+from .options import BAD_INPUT, DONE, PRICE_OPTION, by_flags
 from .outputs import printed_first, real_path, tell
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ OPTIONS = (
         {"action": "append", "default": []},
     ),
     ("--grid", "GRID", "more fields and values, from a file (JSON)"),
-    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
+    PRICE_OPTION,
     ("-j --jobs", "N", "so many at once, -1 on all cores (default 1)", {"default": 1}),
     ("-o --output", "OUT", "write the table (.csv or .parquet; - is CSV on stdout)"),
     ("--journal", "FILE", "where finished rows are kept for the next run (default: OUT.journal)"),
@@ -50,11 +54,11 @@ RATES = {
     "tokens_per_s": "tokens/s",
     "cost_per_million_tokens": "$ a million tokens",
 }
-"""Figures that stand in the table on a terminal where any row has them."""
+"""Figures that a table on a terminal has a column of, where any row tells them."""
 SHOWN = 40  # rows of a table on a terminal
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     from ..report.results import results_ranking
     from ..search.sweep import sweep
@@ -122,7 +126,7 @@ def _first_reason(results: pd.DataFrame) -> str:
     return printable(f"{failed['scenario']}: {failed['reason']}".replace("\n", "; "))
 
 
-def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
+def _grid(args: Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
     from ..files import read_grid
     from ..search.sweep.fields import crossed, parse_settings, points, slow_bandwidths
 

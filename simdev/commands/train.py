@@ -1,16 +1,18 @@
 """``simdev train METHOD --family NAME -o OUT``: one policy for many graphs, of a family or of a
 folder.
+
+``learn.train`` does it; a learner is a row of ``learn/methods.py``, and its settings are in
+``learn/settings.py``.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from ..ground.errors import InputError, printable
 from .options import DONE, by_flags
-from .outputs import output_files, printed_first, progress_bar
+from .outputs import json_text, output_files, printed_first, progress_bar
 
 if TYPE_CHECKING:
     from ..learn import Trained
@@ -46,7 +48,7 @@ FLAGS = {name: f"--{name}" for name in ("family", "budget", "seconds", "seed", "
 FLAGS |= {"policy": "--policy", "n_jobs": "--jobs", "questions": "--family"}
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     inputs = () if args.policy is None else ((args.policy, "the policy of --policy"),)
     with output_files(args, {"output": (".safetensors",)}, inputs) as out:
@@ -61,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _json(trained: Trained) -> str:
     graphs = [{name: getattr(graph, name) for name in graph.__slots__} for graph in trained.graphs]
-    return json.dumps({**trained.provenance, "graphs": graphs}, indent=1, allow_nan=False)
+    return json_text({**trained.provenance, "graphs": graphs})
 
 
-def _trained(args: argparse.Namespace) -> Trained:
+def _trained(args: Namespace) -> Trained:
     from ..learn import train
 
     with progress_bar("train", total=args.budget, unit="ev") as bar:

@@ -1,4 +1,8 @@
-"""Measured times of operators, and the ladder of costs that answers from them."""
+"""Measured times of operators, and the ladder of costs that answers from them.
+
+Lowering and the oracle ask ``CostModel`` for the time of an op (``ladder``) and of its dispatch
+(``dispatch``); ``collectives`` has the times of collectives. A new rung begins in ``ladder``.
+"""
 
 from ..nouns.semantics.keys import PHASE_CODES, op_key, profile_key
 from .dispatch import HOST_RUNGS, HostCost

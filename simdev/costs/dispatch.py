@@ -1,12 +1,16 @@
 """The time that a host needs to dispatch the ops of a step, and the kernels that they launch.
 
-given         the graph says it (``Op.host_time``)
-measured      the op's row tells the host's time in a real step (``host_step_ns``)
-estimated     the profile tells the host's time of the phase, or rows what a bare call costs
-              (``host_ns``)
-datasheet     the device's datasheet tells what a bare call costs (``dispatch``)
+The ladder of hosts has four rungs, from the surest down:
 
-What no rung knows is None: it counts nothing, and reports say so.
+given         the graph says it (``Op.host_time``).
+measured      the op's row tells the host's time in a real step (``host_step_ns``).
+estimated     the profile tells the host's time of the phase, or rows tell the time of bare calls
+              (``host_ns``).
+datasheet     the device's datasheet tells the time of a bare call (``dispatch``).
+
+The host's time of an op that no rung knows is None: it counts nothing, and reports say so.
+``CostModel`` asks it for lowering, the oracle and the checker (``execution/check/hosts.py``); where
+fitted constants change, ``benchmarks.h100 --fit`` is their source.
 
 A bare call is not what a step spends on an op: modules, views, autograd's notes and cold caches
 come on top. Estimates count bare dispatches of a small elementwise op, in three classes (LIGHT,
@@ -26,16 +30,16 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..ground.units import MAX_PS, PS_PER_SECOND, picoseconds
 from ..nouns.graph import PHASES, Graph, Op
 from ..nouns.semantics import op_class, traits_of
 from ..nouns.semantics.keys import Load, load_of, op_key
 from ..nouns.structure import part_of
+from ..nouns.taskgraph import Floats
 from .groups import device_prefix, measured_rows
 from .roofline import DeviceSpec, pace_of, rounded
-from .rows import Profile, Row, fields_of, object_at
+from .rows import Header, Profile, Row, fields_of, object_at
 
 HOST_RUNGS = ("given", "measured", "estimated", "datasheet")
 """The rungs of the host's ladder, from the surest down."""
@@ -57,7 +61,7 @@ class HostCost:
 
 
 def between_cost(
-    headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str, launches: int = 1
+    headers: Iterable[Header], op: Op, device_kind: str, launches: int = 1
 ) -> HostCost | None:
     """The time between ops on a kind of device that is its own host (a CPU): the time that a phase
     of the measured step took beside its ops, in equal parts.
@@ -76,18 +80,18 @@ def between_cost(
     return None
 
 
-def tells_own_host(header: Mapping[str, Any], device_kind: str) -> bool:
+def tells_own_host(header: Header, device_kind: str) -> bool:
     """Whether a profile's header tells of a kind of device that is its own host."""
     device, host = (object_at(fields_of(header), name) for name in ("device", "host"))
     return is_own_host(host) and device.get("kind") == device_kind
 
 
-def is_own_host(host: Mapping[str, Any]) -> bool:
+def is_own_host(host: Header) -> bool:
     """Whether the ``host`` of a profile's header is the device itself (a CPU)."""
     return "ahead" in host
 
 
-def phase_share(host: Mapping[str, Any], phase: str) -> Fraction | None:
+def phase_share(host: Header, phase: str) -> Fraction | None:
     """The seconds that the ``host`` of a profile's header takes for one op of a phase; None where
     it gives none, or numbers that cannot be times.
     """
@@ -105,7 +109,6 @@ def phase_share(host: Mapping[str, Any], phase: str) -> Fraction | None:
 # device's times from that op on. Of a phase that lasted clearly longer than its ops, this tells
 # how long dispatching took.
 
-Floats = NDArray[np.float64]
 
 # A phase that lasted longer than its ops by less was not clearly held up by the host.
 _HELD = 1.25
@@ -119,7 +122,7 @@ def held_factors(
     phases: Sequence[str],
     host: Sequence[float],
     device: Sequence[float],
-    measured: Mapping[str, Any],
+    measured: Header,
 ) -> dict[str, float]:
     """By which factor the host's times of each phase are to be taken, given seconds of host and
     device by op, in program order, and ``measured`` phases (``measured_step_s``).
@@ -177,9 +180,9 @@ LIGHT = Fraction(93, 100)
 of a convolution's backward, which is one call with the first.
 """
 HEAVY = Fraction(472, 100)
-"""Those of any other op: it stands in a module, among views, and autograd notes it."""
+"""Bare dispatches of any other op: it is part of a module, among views, and autograd notes it."""
 FIRST = Fraction(272, 100)
-"""Those that the first op of its profile key in a step takes more: the host's caches are cold."""
+"""Bare dispatches more for the first op of a profile key in a step: the host's caches are cold."""
 
 WEIGHT, INPUT = "_backward_weight", "_backward_input"
 Place = tuple[float, ...]
@@ -425,6 +428,6 @@ def _in_a_step(profile: Profile, row: Row, phase: str, launches: int) -> HostCos
     return HostCost(mean, launches, "estimated", ESTIMATED_ERROR, "the phase of a measured step")
 
 
-def step_of(profile: Profile) -> Mapping[str, Any]:
+def step_of(profile: Profile) -> Header:
     """The whole step that was measured with the rows of a profile; empty where none was."""
     return object_at(fields_of(profile.header), "step")

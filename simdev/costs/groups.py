@@ -5,6 +5,9 @@ The error |log(predicted / measured)| treats twice too slow and twice too fast a
 is not drawn by outliers as squares would be. It is neither smooth nor convex, so the fit starts
 from the best of a grid that the rows themselves span, and looks about with halving steps in all 26
 directions of the three logarithms.
+
+``Estimates`` (``ladder``) makes the groups and takes their answers for the rung "fitted";
+``surface`` takes them where rates do not grow with the extents.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from numpy.typing import NDArray
 
 from ..nouns.semantics import op_class
 from ..nouns.semantics.keys import Load, load_of
+from ..nouns.taskgraph import Floats
 from .roofline import (
     DeviceSpec,
     Scalars,
@@ -31,8 +35,6 @@ from .roofline import (
     rounded,
 )
 from .rows import OpCost, Profile, Row
-
-Floats = NDArray[np.float64]
 
 FEWEST = 6  # rows that a fit needs: twice the number of its scalars
 FEWEST_OF_KIND = 2  # rows of one kind that tell how far it is off its class, and how sure that is
@@ -301,7 +303,7 @@ def rows_by_class(profiles: Iterable[Profile], device_kind: str) -> Mapping[str,
     start, decoder = len(device_prefix(device_kind)), json.JSONDecoder()
     rows: dict[str, list[Row]] = {}
     for row in measured_rows(profiles, device_kind):
-        # The kind stands right behind the device: reading it alone is a tenth of parsing the key.
+        # The kind follows the device in a key: reading it alone is a tenth of parsing the key.
         kind, _ = decoder.raw_decode(row.key, start)
         rows.setdefault(op_class(kind), []).append(row)
     return rows

@@ -1,43 +1,372 @@
-"""CostModel: where the time of an op comes from, rung by rung.
+"""The ladder of costs: where the time of an op comes from, rung by rung.
 
-given         the graph says it (``Op.time``)
-measured      a row of a profile, the first profile that has one
-interpolated  nearest measured rows of the op class on this kind of device (``Surface``)
-fitted        three scalars fitted to those rows (``Fit``)
-scaled        what was measured in another dtype or on another kind of device, times the ratio of
-              the two rooflines of the op class and dtype
-roofline      the datasheet, with its efficiencies or the class default
-memory pass   bytes of operands and outputs over the datasheet's bandwidth, for kinds of ops of
-              which simdev has no description
+given         the graph says it (``Op.time``).
+measured      a row of a profile, the first profile that has one.
+interpolated  nearest measured rows of the op class on this kind of device (``Surface``).
+fitted        three scalars fitted to these rows (``Fit``).
+scaled        a time of another dtype or of another kind of device, times the ratio of the two
+              rooflines of the op class and dtype.
+roofline      the datasheet, with its efficiencies or the class default.
+memory pass   bytes of operands and outputs over the datasheet's bandwidth, for kinds of ops that
+              simdev has no description of.
 
-``CostModel`` answers given and measured (a row's own source is its rung) and the memory pass,
-``Estimates`` the others. A new rung needs its name in ``rows.RUNGS``, which says how rungs are
-listed; the order in which they are asked is that of ``Estimates.cost`` and ``Estimates.estimates``.
+``CostModel`` is asked by lowering and by the oracle. It answers given and measured (a row's own
+source is its rung) and the memory pass, ``Estimates`` the others: an efficiency fitted in one dtype
+is not used for another. A new rung needs its name in ``rows.RUNGS``, which says how rungs are
+listed (``lowering/origins.py`` adds times up by it), and its turn in ``Estimates.cost`` or
+``Estimates.estimates``.
 
-Every answer carries its rung and its expected error, which for an estimate is what its rung does to
-rows left out; what no rung knows is None, never a guess.
+Every answer carries its rung and its expected error, for an estimate the error of its rung on rows
+left out. An op that no rung knows is None, never a guess.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial, wraps
+from math import inf
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ..ground.errors import InputError
+import numpy as np
+
+from ..ground.errors import InputError, refuse
 from ..ground.registry import provided
-from ..ground.units import MAX_PS, picoseconds
+from ..ground.units import MAX_PS, format_bytes, picoseconds
 from ..nouns.graph import NO_KIND, Graph
 from ..nouns.semantics import is_described, operand_shapes, traits_of, whole_bytes
-from ..nouns.semantics.keys import load_of, op_key, work_problem
+from ..nouns.semantics.dtype import bits_of
+from ..nouns.semantics.keys import Load, load_of, op_key, work_problem
 from .dispatch import Dispatches, HostCost
-from .estimates import Estimates
-from .roofline import DeviceSpec, is_covered, no_peak, pace_of
-from .rows import KNOWN, RUNGS, OpCost, Profile
+from .groups import (
+    FEWEST_NEAR,
+    Group,
+    device_prefix,
+    estimate,
+    groups_of,
+    measured_rows,
+    rows_by_class,
+)
+from .roofline import (
+    ROOFLINE_ERROR,
+    DeviceSpec,
+    ideal_seconds,
+    is_covered,
+    least_seconds,
+    no_peak,
+    pace_of,
+    peak_name,
+)
+from .rows import KNOWN, MEMORY_PASS, MEMORY_PASS_ERROR, RUNGS, OpCost, Profile, Row
+from .surface import Surface
+
+_FEWEST_ERRORS = 3  # rows that an expected error needs
+CARRIED_ERROR = 0.12
+"""The error that carrying over adds to an estimate's where no shared row tells it: by so much the
+fractions of the peak that products reach differ between seven GPUs, in the mean."""
+
+Arguments = ParamSpec("Arguments")
+Value = TypeVar("Value")
+Method = Callable[Concatenate["Estimates", Arguments], Value]
+
+
+def _once(method: Method[Arguments, Value]) -> Method[Arguments, Value]:
+    """A method of Estimates whose answers are remembered, by its arguments."""
+
+    @wraps(method)
+    def answer(self: Estimates, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
+        key = method.__name__, *args, *kwargs.values()
+        if key not in self.made:
+            self.made[key] = method(self, *args, **kwargs)
+        value: Value = self.made[key]
+        return value
+
+    return answer
+
+
+class Estimates:
+    """Estimates from measured rows and datasheets; remembers tables, fits and answers.
+
+    A table or a fit is made when an op first needs it: most steps are measured whole. Where it
+    ``carries``, what was measured on one kind of device tells of others.
+    """
+
+    def __init__(
+        self,
+        profiles: tuple[Profile, ...],
+        specs: Mapping[str, DeviceSpec],
+        carries: bool = True,
+    ) -> None:
+        self.profiles, self.specs, self._carries = profiles, specs, carries
+        self.answers: dict[str, OpCost | None] = {}
+        self.made: dict[tuple[Any, ...], Any] = {}
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of device of which some profile has a row."""
+        kinds = (kind for profile in self.profiles for kind in profile.device_kinds)
+        return tuple(dict.fromkeys(kinds))
+
+    def knows(self, device_kind: str) -> bool:
+        """Whether there are rows or a datasheet of a kind of device: without either nothing can be
+        estimated.
+        """
+        return device_kind in self.specs or device_kind in self.kinds
+
+    @_once
+    def _rows(self, device_kind: str) -> Mapping[str, list[Row]]:
+        return rows_by_class(self.profiles, device_kind)
+
+    @_once
+    def groups(self, device_kind: str, op_class: str) -> Mapping[str, Group]:
+        """The measured rows of an op class on a kind of device by dtype, with their fits."""
+        rows = self._rows(device_kind).get(op_class, [])
+        return groups_of(op_class, rows, self.specs.get(device_kind))
+
+    @_once
+    def group(self, device_kind: str, op_class: str, dtype: str = "float32") -> Group:
+        """The measured rows of one dtype, perhaps none."""
+        known = self.groups(device_kind, op_class).get(dtype)
+        return known or Group(op_class, dtype, (), (), self.specs.get(device_kind))
+
+    def cost(self, key: str, load: Load, device_kind: str) -> OpCost | None:
+        """The answer of the first of the rungs interpolated, fitted, scaled and roofline that has
+        one; None where none has. Where a datasheet has no peak for the dtype no rung is asked.
+        """
+        if not is_covered(load, self.specs.get(device_kind)):
+            return None
+        near = next(self.estimates(load, device_kind), None)
+        answer = near or self.scaled(key, load, device_kind) or self.roofline(load, device_kind)
+        least = least_seconds(self.specs.get(device_kind))
+        if answer is None or answer.seconds >= least:
+            return answer
+        return replace(answer, seconds=least, basis=f"{answer.basis}; no less than a launch")
+
+    def estimates(self, load: Load, device_kind: str) -> Iterator[OpCost]:
+        """The answers of the rungs "interpolated" and "fitted", where there are rows enough, with
+        their expected errors.
+        """
+        group = self.group(device_kind, load.op_class, load.dtype)
+        alike = sum(len(other.extents) == len(load.extents) for other in group.loads)
+        if alike >= FEWEST_NEAR:
+            # Of its dtype alone where no datasheet tells how dtypes compare.
+            dtypes: tuple[str, ...] = (load.dtype,)
+            if device_kind in self.specs:
+                dtypes = tuple(self.groups(device_kind, load.op_class))
+            surface = self._surface(device_kind, load.op_class, dtypes, len(load.extents))
+            answer = surface.answer(load)
+            others = len(surface.loads) - alike
+            beside = f" and {others} of other dtypes by the ratio of rooflines" if others else ""
+            basis = f"nearest of {alike} rows{beside} at {answer.distance:.2f}"
+            yield estimate(answer.seconds, "interpolated", answer.error, basis)
+        fitted = group.fitted(load)
+        if fitted is not None:
+            yield fitted
+
+    @_once
+    def _surface(
+        self, device_kind: str, op_class: str, dtypes: tuple[str, ...], count: int
+    ) -> Surface:
+        """The rows of a class and of these dtypes that have ``count`` extents."""
+        groups = self.groups(device_kind, op_class)
+        pairs = [
+            pair
+            for dtype in dtypes
+            for pair in zip(groups[dtype].loads, groups[dtype].seconds_measured, strict=True)
+            if len(pair[0].extents) == count
+        ]
+        return Surface(
+            [load for load, _ in pairs],
+            np.log([seconds for _, seconds in pairs]),
+            partial(self.group, device_kind, op_class),
+        )
+
+    def roofline(self, load: Load, device_kind: str) -> OpCost | None:
+        """The datasheet's answer; None where there is no datasheet."""
+        group = self.group(device_kind, load.op_class, load.dtype)
+        if group.datasheet is None or group.spec is None:
+            return None
+        ideal = ideal_seconds(load, group.spec)
+        error = self._error_of_datasheets(device_kind, load.op_class, load.dtype)
+        basis = "datasheet" + ": ".join(("", *_remarks(load, group, ideal)))
+        return estimate(group.datasheet.seconds(ideal), "roofline", error, basis)
+
+    def memory_pass(self, moved: int, device_kind: str) -> OpCost | None:
+        """So many bytes at the datasheet's bandwidth, no less than a launch; None where there is no
+        datasheet.
+        """
+        spec = self.specs.get(device_kind)
+        if spec is None:
+            return None
+        seconds = max(moved / spec.memory_bandwidth, least_seconds(spec)) if moved else Fraction(0)
+        basis = f"no description of the kind: a pass over {format_bytes(moved)}"
+        return OpCost(seconds, MEMORY_PASS, MEMORY_PASS_ERROR, basis)
+
+    @_once
+    def _error_of_datasheets(self, device_kind: str, op_class: str, dtype: str) -> float:
+        """On this kind of device, else on the others that have a datasheet and rows, else as
+        published.
+        """
+        for kinds in ((device_kind,), tuple(self.specs)):
+            groups = [self.group(kind, op_class, dtype) for kind in kinds]
+            known = [
+                (group.datasheet_error, len(group.loads))
+                for group in groups
+                if group.datasheet_error is not None
+            ]
+            rows = sum(count for _, count in known)
+            if rows >= _FEWEST_ERRORS:
+                return sum(error * count for error, count in known) / rows
+        return ROOFLINE_ERROR
+
+    def scaled(self, key: str, load: Load, device_kind: str) -> OpCost | None:
+        """The time of the op on another kind of device, measured or else estimated, or on this one
+        in another dtype, times the ratio of the rooflines.
+
+        Of several kinds the one that is expected to err least, then the first in the profiles.
+        """
+        others = self.kinds if self._carries else ()
+        errors = [
+            (self._scaling_error(kind, device_kind, load.op_class), kind)
+            for kind in others
+            if kind != device_kind
+        ]
+        for error, kind in sorted(errors, key=lambda pair: inf if pair[0] is None else pair[0]):
+            seconds = self._brought(_moved(key, device_kind, kind), load, kind, device_kind)
+            if seconds is not None:
+                return estimate(seconds, "scaled", error, f"from {kind}")
+        carried = [self._recast(load, device_kind)]
+        carried += [self._carried(load, kind, device_kind) for kind in others]
+        known = [cost for cost in carried if cost is not None]
+        return min(known, key=lambda cost: cost.rel_err or inf, default=None)
+
+    def _recast(self, load: Load, device_kind: str) -> OpCost | None:
+        """From the same op in another dtype on the same kind of device, the best known."""
+        known = []
+        if device_kind in self.specs:
+            here = self.group(device_kind, load.op_class, load.dtype)
+            for dtype, group in self.groups(device_kind, load.op_class).items():
+                other = _in_dtype(load, dtype)
+                near = group.fitted(other) if other != load else None
+                if near is not None and near.rel_err is not None:
+                    ratio = _datasheet_seconds(load, here) / _datasheet_seconds(other, group)
+                    error = near.rel_err + CARRIED_ERROR
+                    seconds = float(near.seconds) * ratio
+                    known.append(estimate(seconds, "scaled", error, f"from {dtype}, {near.rung}"))
+        return min(known, key=lambda cost: cost.rel_err or inf, default=None)
+
+    def _carried(self, load: Load, source: str, target: str) -> OpCost | None:
+        """From an estimate of another kind of device, where both have a datasheet and neither or
+        both are processors: caches of the one say nothing of the other's.
+        """
+        specs = self.specs.get(source), self.specs.get(target)
+        if source == target or not specs[0] or not specs[1]:
+            return None
+        families = {specs[0].family, specs[1].family}
+        if "" in families or ("cpu" in families and len(families) > 1):
+            return None
+        near = next(self.estimates(load, source), None) if is_covered(load, specs[0]) else None
+        if near is None or near.rel_err is None:
+            return None
+        seconds = float(near.seconds) * self._ratio(load, source, target)
+        basis = f"from {source}, {near.rung} there"
+        return estimate(seconds, "scaled", near.rel_err + CARRIED_ERROR, basis)
+
+    def _brought(self, key: str, load: Load, source: str, target: str) -> float | None:
+        """Seconds on ``target`` of a row of ``source``."""
+        measured, spec = self._seconds(source).get(key), self.specs.get(target)
+        if measured is None or spec is None:
+            return None
+        if not (is_covered(load, spec) and is_covered(load, self.specs.get(source))):
+            return None
+        ratio = self._ratio(load, source, target)
+        return measured * ratio if ratio else None
+
+    def _ratio(self, load: Load, source: str, target: str) -> float:
+        """The roofline of a kind of device over that of another; 0 where the other has none.
+
+        The scalars fitted to the source count where the target's datasheet knows its own for the
+        class and dtype (or the source has no datasheet). Else both are reckoned by their
+        datasheets: what is slow on the one is slow on the other.
+        """
+        here = self.group(target, load.op_class, load.dtype)
+        group = self.group(source, load.op_class, load.dtype)
+        spec = self.specs[target]
+        if group.spec is None or spec.efficiency_of(load.op_class, load.dtype) is not None:
+            there = group.seconds(load)
+        else:
+            there = _datasheet_seconds(load, group)
+        return _datasheet_seconds(load, here) / there if there else 0.0
+
+    @_once
+    def _seconds(self, device_kind: str) -> Mapping[str, float]:
+        """The measured rows of a kind of device, by key."""
+        rows, pace = measured_rows(self.profiles, device_kind), pace_of(self.specs.get(device_kind))
+        return {row.key: float(row.device_seconds(pace)) for row in rows}
+
+    @_once
+    def _scaling_error(self, source: str, target: str, op_class: str) -> float | None:
+        """Mean relative error of scaling from ``source`` over the keys that it shares with a kind
+        that has rows.
+
+        That kind is the target itself where it has some, else any third one. None where no two
+        devices share enough.
+        """
+        errors = self._errors_shared(source, target, op_class)
+        if len(errors) < _FEWEST_ERRORS:
+            others = [kind for kind in self.kinds if kind not in (source, target)]
+            errors = [
+                error for kind in others for error in self._errors_shared(source, kind, op_class)
+            ]
+        return float(np.mean(errors)) if len(errors) >= _FEWEST_ERRORS else None
+
+    def _errors_shared(self, source: str, target: str, op_class: str) -> list[float]:
+        """Relative errors of scaling over the keys that two kinds of device share."""
+        errors = []
+        for key, measured in self._seconds(target).items():
+            there = _moved(key, target, source)
+            load = load_of(key) if there in self._seconds(source) else None
+            if load is not None and load.op_class == op_class:
+                seconds = self._brought(there, load, source, target)
+                if seconds is not None:
+                    errors.append(abs(seconds / measured - 1))
+        return errors
+
+
+def _remarks(load: Load, group: Group, ideal: tuple[float, float]) -> Iterator[str]:
+    """Remarks for people on an answer of the datasheet."""
+    assert group.spec is not None
+    assert group.datasheet is not None
+    computes = ideal[0] / group.datasheet.compute > ideal[1] / group.datasheet.memory
+    stand_in = peak_name(group.spec, load.dtype)
+    if computes and stand_in != load.dtype:
+        yield f"{load.dtype} at the peak of {stand_in}"
+    known = group.spec.efficiency.get(load.op_class)
+    if isinstance(known, Mapping) and group.spec.efficiency_of(load.op_class, load.dtype) is None:
+        yield f"class default, its efficiency is of {' and '.join(known)}"
+
+
+def _in_dtype(load: Load, dtype: str) -> Load:
+    """An op in another dtype: as many operations on elements of other sizes."""
+    share = Fraction(bits_of(dtype), bits_of(load.dtype))
+    return replace(
+        load, dtype=dtype, read=int(load.read * share), written=int(load.written * share)
+    )
+
+
+def _datasheet_seconds(load: Load, group: Group) -> float:
+    assert group.spec is not None
+    assert group.datasheet is not None
+    return group.datasheet.seconds(ideal_seconds(load, group.spec))
+
+
+def _moved(key: str, source: str, target: str) -> str:
+    """The key of an op of ``source`` on the kind of device ``target``."""
+    return device_prefix(target) + key[len(device_prefix(source)) :]
+
 
 # What leaves and views take, unless the graph or a profile says otherwise: they compute nothing and
 # move no byte.
@@ -87,8 +416,7 @@ class CostModel:
         object.__setattr__(self, "strict", strict)
         counts = Counter(spec.kind for spec in self.specs)
         twice = sorted(kind for kind, count in counts.items() if count > 1)
-        if twice:
-            raise InputError(f'specs: two of kind "{kind}"' for kind in twice)
+        refuse(f'specs: two of kind "{kind}"' for kind in twice)
 
     def completed(
         self,
@@ -119,7 +447,7 @@ class CostModel:
         """The rungs below the measured one."""
         if not self.shipped:
             return Estimates(self.profiles, {spec.kind: spec for spec in self.specs})
-        # Fitting takes seconds, and the same rows teach the same whatever stands beside them.
+        # Fitting takes seconds, and the same rows teach the same in any model.
         key = tuple(map(id, self.profiles))
         if key not in _LEARNT:
             known = {spec.kind: spec for spec in self.shipped}
@@ -229,6 +557,6 @@ def _opened(source: Source) -> Profile:
         return source
     if not isinstance(source, (str, os.PathLike, Mapping)):
         raise InputError(f"profiles: must be profiles or paths of their files, got {source!r}")
-    # By its name: files stand floors above, and only whoever gives a path needs their reader.
+    # By its name: files are a floor above, and only a path needs their reader.
     profile: Profile = provided("read_profile")(source)
     return profile

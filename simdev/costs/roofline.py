@@ -4,6 +4,9 @@ The model of all rungs below the measured one is time = overhead + max(F / (e1 x
 bandwidth)), with F floating-point operations and B bytes read and written (Williams, Waterman,
 Patterson, "Roofline", CACM 2009; the overhead is what a launch costs). The three scalars e1, e2 and
 overhead belong to a kind of device and an op class.
+
+A new field of a datasheet is a field of DeviceSpec and a key of its shape in ``files/device.py``; a
+dtype and its substitutes are in ``nouns/semantics/dtype.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.frozen import FrozenDict, freeze
 from ..ground.units import name_problems
 from ..nouns.semantics import OP_CLASSES
@@ -43,8 +46,8 @@ class Efficiency:
 
     ``compute`` and ``memory`` are fractions of the peaks, in (0, 4]: above 1 where a method needs
     fewer operations than were counted (Winograd). ``overhead`` is in seconds. They are stored as
-    exact fractions; ``None`` for ``compute`` or ``memory`` means not known (the class default
-    stands in). Raises InputError.
+    exact fractions; ``None`` for ``compute`` or ``memory`` means not known: then the class
+    default counts. Raises InputError.
     """
 
     compute: Fraction | None = None
@@ -59,8 +62,7 @@ class Efficiency:
         ]
         if self.overhead is not None and not 0 <= self.overhead <= 1:
             problems.append(f"overhead: must be from 0 to 1 second, got {float(self.overhead):g}")
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,7 @@ class DeviceSpec:
 
     def __post_init__(self) -> None:
         freeze(self, "flops", "efficiency", "provenance", "sustained", "burst")
-        problems = list(self._problems())
-        if problems:
-            raise InputError(problems)
+        refuse(self._problems())
 
     def _problems(self) -> Iterator[str]:
         yield from name_problems("kind", self.kind)
@@ -157,7 +157,7 @@ class Pace(NamedTuple):
 # The shortest kernels of an H100 (profiles/h100): what a launch takes that moves next to nothing.
 KERNEL = Fraction(115, 10**8)
 PACE = Pace()
-"""That of kernels on a device of which nothing is told."""
+"""The pace of kernels on a device without a datasheet."""
 
 
 def least_seconds(spec: DeviceSpec | None) -> Fraction:
@@ -243,15 +243,15 @@ def is_covered(load: Load, spec: DeviceSpec | None) -> bool:
 
 
 def peak_name(spec: DeviceSpec, dtype: str) -> str | None:
-    """Which of the datasheet's peaks counts for a dtype: its own, else that of its first stand-in;
-    None: none.
+    """The dtype whose peak in the datasheet counts for a dtype: itself, else the first of its
+    substitutes (STAND_INS) that has a peak; None: none has.
     """
     name = canonical(dtype)
     return next((peak for peak in (name, *STAND_INS.get(name, ())) if peak in spec.flops), None)
 
 
 def peak_flops(spec: DeviceSpec, dtype: str) -> Fraction:
-    """Peak FLOP/s for a dtype, perhaps of what stands in for it.
+    """Peak FLOP/s for a dtype, perhaps of a substitute (``peak_name``).
 
     Raises InputError where there is none.
     """

@@ -2,7 +2,9 @@
 it.
 
 A Profile holds rows as they were measured, found by a key: what the op computes (kind, attributes,
-operand shapes and dtypes, output shapes, phase) on which kind of device.
+operand shapes and dtypes, output shapes, phase) on which kind of device. ``files/profile.py`` reads
+and writes them, ``ladder`` answers from them; RUNGS names the rungs of that ladder, which reports
+(``report/measures/costs.py``) tell by these names.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from ..ground.errors import InputError
+from ..ground.errors import refuse
 from ..ground.frozen import FrozenDict, freeze
 from .roofline import PACE, Pace
 
@@ -31,15 +33,17 @@ KNOWN = RUNGS[:2]
 
 
 # A header is carried along and checked by nobody: it is whatever a tool wrote.
+Header = Mapping[str, Any]
+"""The header line of a profile, or an object in it."""
 
 
-def fields_of(header: Mapping[str, Any]) -> Mapping[str, Any]:
+def fields_of(header: Header) -> Header:
     """The fields of the header line of a profile, under ``header`` or bare; empty without any."""
     fields = header.get("header", header)
     return fields if isinstance(fields, Mapping) else {}
 
 
-def object_at(value: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+def object_at(value: Header, *path: str) -> Header:
     """The object at a path in a header; empty where there is none."""
     for name in path:
         inner = value.get(name)
@@ -94,34 +98,32 @@ class Row:
 class Profile:
     """Rows by key, with the header that tells how they were measured."""
 
-    header: Mapping[str, Any]
+    header: Header
     rows: Mapping[str, Row]
 
     def __post_init__(self) -> None:
         freeze(self, "header", "rows")
 
     @classmethod
-    def of_rows(cls, header: Mapping[str, Any], rows: Sequence[Row]) -> Profile:
+    def of_rows(cls, header: Header, rows: Sequence[Row]) -> Profile:
         """From rows in file order. Raises InputError where two rows have one key."""
         first: dict[str, int] = {}
-        problems = [
+        refuse(
             f"rows[{i}]: the same key as rows[{first[row.key]}]: {row.key[:120]}"
             for i, row in enumerate(rows)
             if first.setdefault(row.key, i) != i
-        ]
-        if problems:
-            raise InputError(problems)
+        )
         return cls(header, {row.key: row for row in rows})
 
     @property
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Header:
         """The fields of its header (``fields_of``)."""
         return fields_of(self.header)
 
     @cached_property
     def device_kinds(self) -> tuple[str, ...]:
         """The kinds of device that its rows were measured on, in the order of their first rows."""
-        # The kind stands first in a key: there is no need to parse the rest.
+        # The kind is first in a key: there is no need to parse the rest.
         decode = json.JSONDecoder().raw_decode
         return tuple(dict.fromkeys(str(decode(key, 1)[0]) for key in self.rows))
 

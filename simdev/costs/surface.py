@@ -7,7 +7,8 @@ op are seconds at the rates that its dtype attains by the datasheet. The rates o
 with the extents (``halves``). Its parameters are fitted four times, each fit the prior of the next:
 to the class; to a forward kind with its gradients, which have one grid of thread blocks; to the
 kind; to the kind in its dtype. Where a roofline of three scalars (``Group``) has a clearly smaller
-error on rows left out, it is used instead.
+error on rows left out, it is used instead. ``Estimates`` (``ladder``) asks it for the rung
+"interpolated".
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from numpy.typing import NDArray
 from ..nouns.semantics import traits_of
 from ..nouns.semantics.dtype import bits_of
 from ..nouns.semantics.keys import Load
-from .groups import Floats, Group
+from ..nouns.taskgraph import Floats
+from .groups import Group
 from .roofline import Scalars, ideal_seconds
 
 # A roofline whose rates grow with the extents of an op.
@@ -67,13 +69,9 @@ class Demands:
 
     def take(self, rows: NDArray[np.bool_]) -> Demands:
         """Some of the ops."""
-        return Demands(
-            self.compute[rows],
-            self.memory[rows],
-            self.extents[rows],
-            self.weight[rows],
-            self.slows_compute,
-        )
+        columns = (self.compute, self.memory, self.extents, self.weight)
+        compute, memory, extents, weight = (column[rows] for column in columns)
+        return Demands(compute, memory, extents, weight, self.slows_compute)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

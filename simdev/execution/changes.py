@@ -2,7 +2,9 @@
 microbatches): the one rule of what-if lines and of sliders.
 
 A factor of 1 gives the very scenario. Links that change keep what they were when collectives were
-measured over them, and measured times follow (``collectives.Crossing``).
+measured over them, and measured times follow (``collectives.Crossing``). ``report.whatif`` and the
+sliders of ``commands/explorer`` ask it; a new resource of what-ifs is a row of RESOURCES, a new
+slider a knob of ``commands/explorer/knobs.py`` too.
 """
 
 from __future__ import annotations
@@ -162,6 +164,6 @@ RESOURCES: Mapping[str, Callable[[Scenario, Factor], Scenario]] = {
     FLOPS: lambda scenario, factor: with_datasheets(scenario, computing=factor),
     HOSTS: with_hosts,
 }
-"""By the name of a resource of all machines of a large model: the function that makes the scenario
-in which that resource is ``factor`` times as fast.
+"""By the name of a resource of all machines of a large model, the function that makes the scenario
+with that resource ``factor`` times as fast.
 """

@@ -3,9 +3,9 @@
 Execution contract, rule 10: E(k) is the last finish or release of step k. Where every start repeats
 q steps later, up to one shift, the period is (E(k + q) - E(k)) / q.
 
-Two equal periods prove nothing. The proof is this: if the last q steps are repeated for ever, each
-time by the same shift later, then every rule of the contract is kept. The rules leave no choice, so
-this repetition is what an engine would do. Three things are compared for it:
+Two equal periods prove nothing. The proof: if the last q steps are repeated for ever, each time by
+the same shift later, every rule of the contract is kept. The rules leave no choice, so an engine
+would do the same. Three things are compared for it:
 
 - Each task has a pace: how much later it starts than q steps before. Tasks that meet in a queue or
   on a link have equal paces.
@@ -15,10 +15,12 @@ this repetition is what an engine would do. Three things are compared for it:
   makes no difference.
 
 So a device that waits for nobody may run ever further ahead, as loaders and hosts of endless steps
-do. The step time is the largest pace.
+do. The step time is the largest pace. Steps that differ come in rounds (local SGD: the last step of
+a round reduces). Rounds are alike, so the comparison is one of rounds, and q is a multiple of a
+round's length.
 
-Steps that differ come in rounds (local SGD: the last step of a round reduces). Rounds are alike, so
-the comparison is one of rounds, and q is a multiple of a round's length.
+``execution.scenario`` simulates through it, reports and what-ifs take the step time from it
+(``report/measures/section.py``), and the oracle where its kernels cannot answer.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from math import ceil
 from typing import Any
@@ -110,16 +112,10 @@ def _counts(step: LoweredStep) -> Iterator[int]:
 def _under_credit(step: LoweredStep, graph: TaskGraph, sync: Sync, engine: str) -> Trace:
     """The trace of several steps whose workers have a credit."""
     # Loaded where there is a credit: an oracle of placements starts sooner without.
-    from .engine.credit import Sent, decisions
+    from .engine.simpy_engine import decisions
 
-    limit, skip = int(sync.credit or 0), sync.credit_rule == "skip"
-    return credited(
-        step,
-        graph,
-        sync,
-        lambda changed: simulate(changed, engine),
-        lambda free, sent: decisions(free, (Sent(*message) for message in sent), limit, skip),
-    )
+    guess = partial(decisions, limit=int(sync.credit or 0), skip=sync.credit_rule == "skip")
+    return credited(step, graph, sync, partial(simulate, engine=engine), guess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +227,8 @@ def _steady(trace: Trace) -> Steady:
 
 
 def in_step(trace: Trace, steady: Steady | None) -> Trace:
-    """The trace, its tasks that run ahead of their steps at a pace of their own as much later as
-    lets them end with their step: what a step takes of a device is then seen in any period.
+    """The trace, with tasks that run ahead at a pace of their own moved to end with their steps:
+    any period then shows all that a step takes of a device.
     """
     if steady is None or not steady.repeats:
         return trace
@@ -416,9 +412,9 @@ class _StepTimes:
         return bool(kept.all())
 
     def _inputs_keep_away(self, paces: Ints, ready: Ints, first: int, cycle: int) -> bool:
-        """Whether inputs that come ever earlier make no difference any more: a predecessor that is
-        released ever earlier is not the last that its task waits for, a task that is ready ever
-        earlier waits for its queue, and no input comes ever later.
+        """Whether inputs that come ever earlier make no difference any more. Three things say so: a
+        predecessor that is released ever earlier is not the last of its task, a task that is ready
+        ever earlier waits for its queue, and no input comes ever later.
         """
         close, steps = self.tolerance(cycle), slice(first, self.last + 1)
         early = ready < paces - close
@@ -477,7 +473,7 @@ class _Places:
 
     @classmethod
     def of(cls, graph: TaskGraph, rows: Ints) -> _Places:
-        """The places of the tasks in these rows, which are those of the first step."""
+        """The places of the tasks of the first step (``rows``)."""
         tasks, column = graph.tasks, np.full(len(graph.tasks), -1)
         column[rows] = np.arange(len(rows))
         met = [(rows.owners(), rows.ids) for rows in (tasks.resources, tasks.links)]

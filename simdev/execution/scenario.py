@@ -1,4 +1,10 @@
-"""Scenario, one runnable question, and ``execute``, which simulates it and gives an Outcome."""
+"""Scenario, one runnable question, and ``execute``, which simulates it and gives an Outcome.
+
+Commands, sweeps, the oracle and notebooks come in here: ``load_scenario`` reads one, ``execute``
+answers it, ``report.analyze`` tells what the answer means. A new field of ``options`` is a field of
+Scenario, its name in OPTIONS, and a key of ``_OptionsShape`` in ``files/scenario.py``. Engines are
+named in ``engine.ENGINES`` and in ``files/scenario.py`` too.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..costs import CostMiss, CostModel
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import Number, is_count, parse_price, picoseconds, written
 from ..lowering import LoweredStep, Prepared, lower_step, split
 from ..lowering.origins import (
@@ -55,7 +61,7 @@ class Scenario:
       (``CostModel()``) the measured rows that ship for its kinds of device.
     - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted;
       never changes timing.
-    - ``symmetry``: one device stands for those that run alike (see docs/explanation/symmetry.md).
+    - ``symmetry``: one device is simulated for all that run alike (docs/explanation/symmetry.md).
     - ``steps``: "once", or "repeated": one step after another.
     - ``limit``: what may take longer by a guess is refused before it is lowered: seconds, a text
       with a unit, or "none".
@@ -79,8 +85,7 @@ class Scenario:
         from ..files.device import datasheets
         from ..files.profile import shipped_rows
 
-        if problems := list(self._problems()):
-            raise InputError(problems)
+        refuse(self._problems())
         kinds = dict.fromkeys(device.kind for device in self.cluster.devices)
         rows = shipped_rows(kinds) if isinstance(self.graph, Transformer) else ()
         specs = datasheets(self.costs.specs, kinds, self.costs.profiles)
@@ -96,14 +101,15 @@ class Scenario:
                 f'engine: "{self.engine}" is not available in this version of simdev; '
                 f"there are {choice}"
             )
-        try:
-            parse_limit(self.limit)
-        except ValueError as error:
-            yield f"limit: {error}"
-        try:
-            parse_price(0 if self.price is None else self.price)
-        except ValueError as error:
-            yield f"price: {error}"
+        price = 0 if self.price is None else self.price
+        for name, parse, value in (
+            ("limit", parse_limit, self.limit),
+            ("price", parse_price, price),
+        ):
+            try:
+                parse(value)
+            except ValueError as error:
+                yield f"{name}: {error}"
         if self.samples is not None and not (is_count(self.samples) and self.samples):
             yield f"samples: must be a whole number from 1 on, got {written(self.samples)}"
         if self.steps not in STEPS:
@@ -177,8 +183,9 @@ class Outcome:
     ``large`` says what the tasks of a large model's step are for; ``schedule`` is what a trace of
     stage times alone follows. ``strategy`` says how gradients are synchronised and what
     collectives rest on; ``stages`` are those of a pipeline over a graph; ``hosts`` tells where the
-    times of hosts come from. ``symmetry`` tells for which devices those of the trace stand, or why
-    all were simulated although some looked alike (None: none did). ``scenario`` is what was asked.
+    times of hosts come from. ``symmetry`` tells which devices each device of the trace represents,
+    or why all were simulated although some looked alike (None: none did). ``scenario`` is what was
+    asked.
     """
 
     trace: Trace
@@ -219,9 +226,8 @@ def scenario_of(
     them already.
     """
     costs = CostModel(parts.profiles, parts.specs) if costs is None else costs
-    options = {name: getattr(parts, name) for name in OPTIONS}
     try:
-        return Scenario(parts.graph, parts.cluster, costs, parts.strategy, **options)
+        return Scenario(parts.graph, parts.cluster, costs, parts.strategy, **parts.options)
     except InputError as error:
         problems = (
             f"options.{problem}" if problem.partition(":")[0] in OPTIONS else problem
@@ -244,10 +250,10 @@ def graph_of(scenario: Scenario) -> Graph:
 
 
 def of_every_device(scenario: Scenario) -> Scenario:
-    """The scenario in which no device stands for others: for what pairs its tasks with others, as
+    """The scenario in which every device is simulated: for whoever pairs its tasks with others, as
     the checker, a saved run, a measured trace and a step that is lowered again do.
 
-    Of a large model some stand for all as ever.
+    The scenario of a large model stays as it is.
     """
     return replace(scenario, symmetry=False) if isinstance(scenario.graph, Graph) else scenario
 
@@ -289,8 +295,8 @@ def require_possible(scenario: Scenario, prepared: Prepared | None = None) -> No
 
 
 def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
-    """Lower and simulate, with what ``prepare`` made where it is at hand; of many devices that run
-    alike only those that stand for the rest.
+    """Lower and simulate, with what ``prepare`` made where it is at hand; of devices that run alike
+    some are simulated in place of all.
 
     Raises InputError, MissingCostError, DeadlockError.
     """
@@ -358,8 +364,8 @@ def outcome_of(
 ) -> Outcome:
     """A trace of a strategy's ``step``, with where its op times come from.
 
-    Where its devices stand for others ``symmetry`` says for which, and ``whole`` is the graph of
-    all of them.
+    Where its devices represent others, ``symmetry`` tells which, and ``whole`` is the graph of all
+    of them.
     """
     sharded, placed, origins = split(prepared, strategy)
     graph = step.task_graph if step.microbatch is None else step.microbatch

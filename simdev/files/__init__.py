@@ -1,7 +1,8 @@
 """Files: JSON in and out, every value checked, every error with its file and path, all at once.
 
 Nothing else of simdev reads or writes these formats, which docs/reference/formats.md describes.
-Numbers are decimals as written.
+Numbers are decimals as written. A new field is a field of its noun: ``shape.keys_of`` takes it
+over, and its meaning is a line in the docstring of its shape here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """Clusters from and to JSON: devices and links one by one, by kinds, or one machine repeated on
 several nodes.
 
+Scenarios, ``simdev clusters`` and importers read them here; presets are files in
+``presets/clusters``. Queue modes are named in ``nouns/cluster.py`` (QUEUES) and ruled by
+``nouns/fabric.py``: this module passes their names on.
+
 ``"nodes": 8`` repeats the machine on eight nodes joined by a network. Names of its devices end in
 ``:`` and a number, which is counted on through the nodes: the GPUs of eight machines with eight
 GPUs each are ``gpu:0`` to ``gpu:63``, as ranks are.
@@ -9,7 +13,7 @@ GPUs each are ``gpu:0`` to ``gpu:63``, as ranks are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Required
@@ -29,6 +33,7 @@ from .shape import (
     VERSION,
     Bandwidth,
     Capacity,
+    Fields,
     Format,
     Seconds,
     Share,
@@ -36,7 +41,7 @@ from .shape import (
     opened,
     plain,
 )
-from .writing import changed_fields, json_line, write_text
+from .writing import changed_fields, entries_text, json_line, write_text
 
 # A few digits of a file make a cluster that fills the memory; beyond these a step could not be
 # simulated anyhow.
@@ -98,7 +103,7 @@ def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
             devices.append(Device(nic, "switch", node=k))
             links += [to_nic.between(names[end], nic) for end in ends]
             links.append(to_switch.between(nic, NETWORK))
-    # The switch stands last: it belongs to no node, and ranks count through the devices before it.
+    # The switch is last: it belongs to no node, and ranks count through the devices before it.
     devices.append(Device(NETWORK, "switch", node=nodes))
     return replace(node, devices=tuple(devices), links=tuple(links))
 
@@ -192,7 +197,7 @@ class DeviceShape(DeviceKindShape, total=False):
 
     - ``name``: unique.
     - ``kind``: default ``gpu``; a ``switch`` carries routes and runs no op.
-    - ``node``: the machine in which it stands.
+    - ``node``: the machine that it is part of.
     """
 
     name: Required[str]
@@ -364,13 +369,13 @@ def read_cluster(
         return _cluster(_fields(value, is_file), sheets)
 
 
-def _fields(value: Any, is_file: bool) -> dict[str, Any]:
+def _fields(value: Any, is_file: bool) -> Fields:
     # Two shapes and no union of them: pydantic would tell of every fault once for each.
     is_short = isinstance(value, dict) and isinstance(value.get("links"), dict)
     return (_SHORT if is_short else _LISTED).checked(value, is_file)
 
 
-def _cluster(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Cluster:
+def _cluster(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Cluster:
     """The cluster of a checked object. Raises InputError."""
     nodes = fields.get("nodes", 1)
     if nodes < 1:
@@ -391,7 +396,7 @@ def _cluster(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Clust
     return node
 
 
-def _node(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
+def _node(fields: Fields, sheets: Sequence[DeviceSpec]) -> Cluster:
     """The devices and links of a node as they are written, with what their kinds say of them."""
     name, links = fields.get("name", "cluster"), fields.get("links", ())
     options = _with_host({key: fields[key] for key in _OPTIONS if key in fields})
@@ -405,7 +410,7 @@ def _node(fields: dict[str, Any], sheets: Sequence[DeviceSpec]) -> Cluster:
     return Cluster(name, devices, _links(links, fields.get("link_kinds", {})), **options)
 
 
-def _kind_problems(fields: dict[str, Any]) -> Iterator[str]:
+def _kind_problems(fields: Fields) -> Iterator[str]:
     """Faults of kinds that no device or link has; those in use are checked with their devices."""
     devices, links, ends = fields["devices"], fields.get("links", ()), ("a", "b")
     # All to all, links take nothing from kinds.
@@ -427,7 +432,7 @@ def _kind_problems(fields: dict[str, Any]) -> Iterator[str]:
             yield from (f"{path}.{problem}" for problem in problems)
 
 
-def _device(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Device:
+def _device(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Device:
     """The device of its fields, with the memory of its datasheet where they tell none."""
     memory = fields.get("memory")
     if memory is None:
@@ -435,12 +440,12 @@ def _device(fields: dict[str, Any], sheets: Sequence[DeviceSpec] = ()) -> Device
     return Device(**_with_host({**fields, "memory": None if memory == UNLIMITED else memory}))
 
 
-def _with_host(fields: dict[str, Any]) -> dict[str, Any]:
+def _with_host(fields: Fields) -> Fields:
     """The fields of a cluster or a device, its host as the noun."""
     return {**fields, "host": Host(**fields["host"])} if "host" in fields else fields
 
 
-def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tuple[Link, ...]:
+def _links(links: list[Fields], kinds: dict[str, Fields]) -> tuple[Link, ...]:
     whole = [
         {**kinds.get(link.get("kind", ""), {}), **link, "ends": tuple(link["ends"])}
         for link in links
@@ -452,11 +457,9 @@ def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tup
     return tuple(Link(**link) for link in whole)
 
 
-def _all_to_all(
-    name: str, devices: tuple[Device, ...], options: dict[str, Any], link: dict[str, Any]
-) -> Cluster:
+def _all_to_all(name: str, devices: tuple[Device, ...], options: Fields, link: Fields) -> Cluster:
     require_joinable("links.all_to_all", sum(device.runs_ops for device in devices))
-    # The devices are judged first, alone: a name that stands twice is not also a hundred faulty
+    # The devices are judged first, alone: a name given twice is not also a hundred faulty
     # links.
     alone = Cluster(name, devices, (), **options)
     return replace(alone, links=Cluster.all_to_all(name, devices, **link).links)
@@ -508,7 +511,7 @@ def _no_preset(name: str) -> str:
     return f'no preset "{name}"; {preset_hint(name)}'
 
 
-def _network_rate(bandwidth: Number, fields: dict[str, Any]) -> Fraction:
+def _network_rate(bandwidth: Number, fields: Fields) -> Fraction:
     if "network" not in fields:
         raise InputError("network: the preset has none whose bandwidth could be set")
     try:
@@ -517,7 +520,7 @@ def _network_rate(bandwidth: Number, fields: dict[str, Any]) -> Fraction:
         raise InputError(f"network: {error}") from None
 
 
-def preset_fields(name: str) -> dict[str, Any]:
+def preset_fields(name: str) -> Fields:
     """The fields of a preset's file, checked one by one; quantities are numbers.
 
     Raises InputError.
@@ -531,11 +534,11 @@ def preset_hint(name: str) -> str:
     return meant(name, preset_names(), 'there are those of "simdev clusters"')
 
 
-def cluster_object(cluster: Cluster) -> dict[str, Any]:
+def cluster_object(cluster: Cluster) -> Fields:
     """The cluster as its file has it, ready for JSON: every device and link by itself, the
     provenance last.
     """
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "version": VERSION,
         "name": cluster.name,
         "queues": cluster.queues,
@@ -551,14 +554,14 @@ def cluster_object(cluster: Cluster) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value or key not in optional}
 
 
-def _device_object(device: Device) -> dict[str, Any]:
+def _device_object(device: Device) -> Fields:
     fields = changed_fields(device, "kind")
     if device.memory is None and device.runs_ops:
         fields["memory"] = UNLIMITED
     return fields | {"host": _host_object(device.host)} if device.host else fields
 
 
-def _host_object(host: Host | None) -> dict[str, Any] | None:
+def _host_object(host: Host | None) -> Fields | None:
     """All of its fields: a file shows what it means."""
     return None if host is None else changed_fields(host, "mode", "ahead", "threads", "launch")
 
@@ -576,16 +579,9 @@ def cluster_text(cluster: Cluster) -> str:
     fields = cluster_object(cluster)
     listed = ("devices", "links", "provenance")
     parts = [json_line({key: value for key, value in fields.items() if key not in listed})]
-    parts += [_rows(key, "[]", map(json_line, fields[key])) for key in listed[:2]]
+    parts += [entries_text(key, map(json_line, fields[key])) for key in listed[:2]]
     if "provenance" in fields:
         origins = fields["provenance"].items()
         entries = (f"{json_line(key)}: {json_line(entry)}" for key, entry in origins)
-        parts.append(_rows("provenance", "{}", entries))
+        parts.append(entries_text("provenance", entries, "{}"))
     return ", ".join([parts[0].removesuffix("}"), *parts[1:]]) + "}\n"
-
-
-def _rows(key: str, brackets: str, lines: Iterable[str]) -> str:
-    """A list or an object with an entry a line, so that versions of a file can be compared."""
-    inside = ",\n  ".join(lines)
-    inside = f"\n  {inside}\n" if inside else ""
-    return f'"{key}": {brackets[0]}{inside}{brackets[1]}'

@@ -1,4 +1,8 @@
-"""Tables of measured collectives from JSON, and how a strategy says that collectives run."""
+"""Tables of measured collectives from JSON, and how a strategy says that collectives run.
+
+``strategy`` reads its choice here, ``costs/collectives/table.py`` has the tables themselves and
+reads the shipped ones, in files whose fields ``table_of_fields`` knows too.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from ..ground.errors import InputError, prefixed, refuse
 from ..ground.units import time_text
 from ..nouns.strategy import Collectives
 from .reading import PathLike, shown
-from .shape import VERSION, Format, keys_of
+from .shape import VERSION, Fields, Format, keys_of
 from .writing import changed_fields
 
 _Anchor = Annotated[list[Any], Field(min_length=2, max_length=2)]
@@ -105,7 +109,7 @@ def read_choice(value: Any) -> Collectives:
     return Collectives(**fields, tables=tables)
 
 
-def choice_object(choice: Collectives) -> dict[str, Any]:
+def choice_object(choice: Collectives) -> Fields:
     """The settings of collectives that differ from the defaults, as JSON."""
     fields = changed_fields(choice)
     if choice.tables:
@@ -114,7 +118,7 @@ def choice_object(choice: Collectives) -> dict[str, Any]:
     return fields
 
 
-def _table_object(table: Any) -> dict[str, Any]:
+def _table_object(table: Any) -> Fields:
     anchors = [[size, time_text(Fraction(seconds))] for size, seconds in table.anchors]
     return changed_fields(table, "source") | {"anchors": anchors}
 
@@ -130,13 +134,13 @@ def read_collectives(source: PathLike | Mapping[str, Any]) -> tuple[CollectiveTa
         return _tables(fields["tables"])
 
 
-def collectives_fields(name: str) -> dict[str, Any]:
+def collectives_fields(name: str) -> Fields:
     """The fields of a shipped collection, checked one by one. Raises InputError."""
     with FORMAT.opened(COLLECTIVE_PRESETS / f"{name}.json") as fields:
         return fields
 
 
-def _tables(entries: list[dict[str, Any]]) -> tuple[CollectiveTable, ...]:
+def _tables(entries: list[Fields]) -> tuple[CollectiveTable, ...]:
     problems: list[str] = []
     tables: dict[tuple[str, int], tuple[int, CollectiveTable]] = {}
     for i, entry in enumerate(entries):

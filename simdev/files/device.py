@@ -1,4 +1,9 @@
-"""Datasheets of kinds of device from JSON, and those shipped beside the package."""
+"""Datasheets of kinds of device from JSON, and the datasheets shipped beside the package.
+
+Every scenario completes its cost model by ``datasheets``, every cluster its memories by
+``capacity_of``. A new field is a field of DeviceSpec (``costs/roofline.py``) and a key of
+``_DeviceShape``, whose type says its unit; presets have to tell its source then.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from typing_extensions import TypedDict
 from ..costs import DeviceSpec, Efficiency, Profile
 from ..ground.errors import InputError, collecting, refuse
 from .reading import PRESETS, PathLike, meant, shipped, shown
-from .shape import Bandwidth, Flops, Format, OptionalBytes, Seconds, Share
+from .shape import Bandwidth, Fields, Flops, Format, OptionalBytes, Seconds, Share
 
 DEVICE_PRESETS = PRESETS / "devices"
 
@@ -29,7 +34,7 @@ class _EfficiencyShape(TypedDict, total=False):
 _EFFICIENCY = Format(_EfficiencyShape, prefix=".")
 
 
-def _by_dtype(value: Any) -> dict[str, dict[str, Any]]:
+def _by_dtype(value: Any) -> dict[str, Fields]:
     """Shares by dtype; those of the short form by the dtype that it tells, "" for none."""
     if not isinstance(value, dict):
         raise ValueError(f"must be an object, got {shown(value)}")
@@ -68,9 +73,10 @@ class _DeviceShape(TypedDict, total=False):
     - ``blas_workspace``: bytes of each workspace that PyTorch hands to cuBLAS.
     - ``sustained_clock``: the share of the rate of a single call that kernels near the peak
       keep.
-    - ``efficiency``: what is reached of the peaks, by op class (``default`` for all others) and
-      dtype.
-    - ``measured``: what products were seen to hold, in one call and for seconds, and the bandwidth.
+    - ``efficiency``: the shares of the peaks that are reached, by op class (``default`` for all
+      others) and dtype.
+    - ``measured``: the rates that products were seen to hold, in one call and for seconds, and the
+      bandwidth.
     - ``ports``: how many links of each kind it has.
     - ``provenance``: where the numbers come from, in any form.
     """
@@ -133,7 +139,7 @@ def datasheets(
     """
     named = [*kinds, *(kind for profile in profiles for kind in profile.device_kinds)]
     given = {spec.kind for spec in sheets}
-    # A dict and not a set: datasheets stand in the order in which kinds are named.
+    # A dict and not a set: datasheets come in the order in which kinds are named.
     shipped = [_shipped(kind) for kind in dict.fromkeys(named) if kind not in given]
     return (*sheets, *(spec for spec in shipped if spec is not None))
 
@@ -150,7 +156,7 @@ def _shipped(kind: str) -> DeviceSpec | None:
     return read_device(kind) if kind in device_names() else None
 
 
-def _spec(fields: dict[str, Any]) -> DeviceSpec:
+def _spec(fields: Fields) -> DeviceSpec:
     # Its ports and the bandwidth that was measured are for the tests of presets alone.
     others = ("efficiency", "measured", "ports")
     given = {key: value for key, value in fields.items() if key not in others}

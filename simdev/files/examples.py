@@ -2,7 +2,8 @@
 and notebooks.
 
 In a clone they are at the top of the repository, beside the package; a wheel holds them inside it
-(setup.py copies them there).
+(setup.py copies them there). Commands and ``load_scenario`` take the name of an example by
+``scenario_path``.
 """
 
 from __future__ import annotations

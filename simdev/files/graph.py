@@ -1,4 +1,8 @@
-"""Graphs from and to JSON."""
+"""Graphs from and to JSON.
+
+Fields and their limits are in ``nouns/graph.py``. Kinds of ops are checked
+by nobody here, for a kind without a description is allowed (``nouns/semantics``).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from ..ground.errors import refuse
 from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.semantics.dtype import known, no_dtype
 from .reading import PathLike
-from .shape import Bytes, Dtype, Format, GivenTime, keys_of, plain
-from .writing import changed_fields, write_text
+from .shape import Bytes, Dtype, Fields, Format, GivenTime, keys_of, plain
+from .writing import changed_fields, entries_text, write_text
 
 
 @keys_of(Tensor)
@@ -102,7 +106,7 @@ def _dtype_problems(i: int, fields: Mapping[str, Any]) -> Iterator[str]:
             yield f"ops[{i}].attrs.dt[{k}]: {no_dtype(name)}"
 
 
-def _op(fields: dict[str, Any]) -> Op:
+def _op(fields: Fields) -> Op:
     outputs = tuple(Tensor(**tensor) for tensor in fields.get("outputs", ()))
     # Attributes are labels: what a profile calls 0.5 may not be a Decimal here.
     return Op(**{**fields, "outputs": outputs, "attrs": plain(fields.get("attrs", {}))})
@@ -128,6 +132,4 @@ def graph_text(graph: Graph) -> str:
             problems.append(f"ops[{i}].attrs: cannot be written as JSON")
     refuse(problems)
     head = json.dumps(graph.name, ensure_ascii=False)
-    # An op a line, so that versions of a graph can be compared.
-    body = "[\n  " + ",\n  ".join(lines) + "\n]" if lines else "[]"
-    return f'{{"version": 1, "name": {head}, "ops": {body}}}'
+    return f'{{"version": 1, "name": {head}, {entries_text("ops", lines)}}}'

@@ -4,7 +4,8 @@ line.
 A row's key is made of ``op``, ``attrs``, ``in``, ``dt``, ``out``, ``phase`` and ``dev``, exactly as
 that of an op of a graph; ``acc`` and everything else is kept as details and tells no rows apart.
 Rows with ``coll`` (collectives) are checked to be objects of version 1 and left to whoever models
-them.
+them. ``costs/rows.py`` has the nouns, ``measure`` writes such files, and keys are made in
+``nouns/semantics/keys.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..ground.units import MAX_PS, PS_PER_SECOND, decimal_text, exact, parse_tim
 from ..nouns.models.large.transformer import PRECISIONS
 from .examples import examples_folder
 from .reading import PathLike, label, read_json_lines, shown
-from .shape import VERSION, Extent, Format, plain
+from .shape import VERSION, Extent, Fields, Format, plain
 from .writing import write_text
 
 NS_PER_SECOND = 10**9
@@ -36,33 +37,35 @@ MOST_LAUNCHES = int(MAX_PS / (LAUNCH_GAP * PS_PER_SECOND))
 _Phase = Literal["fwd", "bwd", "bwd_input", "bwd_weight", "opt"]
 
 
-def _nanoseconds(value: Any) -> Fraction:
+def _exact(value: Any, noun: str) -> Fraction:
     if isinstance(value, (bool, str)):
-        raise ValueError(f"must be a number of nanoseconds, got {shown(value)}")
-    time = exact(value)
+        raise ValueError(f"must be {noun}, got {shown(value)}")
+    return exact(value)
+
+
+def _nanoseconds(value: Any) -> Fraction:
+    time = _exact(value, "a number of nanoseconds")
     if not 0 <= time <= MAX_PS // 1000:
         raise ValueError(f"must be from 0 to 53 days in nanoseconds, got {shown(value)}")
     return time
 
 
 def _error(value: Any) -> float:
-    if isinstance(value, (bool, str)):
-        raise ValueError(f"must be a number, got {shown(value)}")
-    error = float(exact(value))
+    error = float(_exact(value, "a number"))
     if error < 0:
         raise ValueError(f"must not be negative, got {shown(value)}")
     return error
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, (bool, str)) or exact(value) < 0:
+    if _exact(value, "a number >= 0") < 0:
         raise ValueError(f"must be a number >= 0, got {shown(value)}")
     return value
 
 
 def _count(value: Any) -> int:
-    count = exact(value) if not isinstance(value, (bool, str)) else None
-    if count is None or count.denominator != 1 or not 0 <= count <= MAX_PS:
+    count = _exact(value, "a whole number >= 0")
+    if count.denominator != 1 or not 0 <= count <= MAX_PS:
         raise ValueError(f"must be a whole number >= 0, got {shown(value)}")
     return int(count)
 
@@ -229,7 +232,7 @@ def _is_header(value: Any) -> bool:
     return True
 
 
-def _require_host_times(header: dict[str, Any]) -> None:
+def _require_host_times(header: Fields) -> None:
     """Refuses what a header tells of its host's times and cannot be; all else of it is carried
     along.
     """
@@ -238,7 +241,7 @@ def _require_host_times(header: dict[str, Any]) -> None:
         _HOST.validated({"phases": phases})
 
 
-def _require_version(value: dict[str, Any], required: bool) -> None:
+def _require_version(value: Fields, required: bool) -> None:
     version = value.get("v")
     if required and "v" not in value:
         raise InputError(f'v: missing; write "v": {VERSION}')
@@ -253,7 +256,7 @@ def _row(value: Any) -> Row | None:
     if not isinstance(value, dict):
         raise InputError(f"must be an object, got {shown(value)}")
     _require_version(value, required=True)
-    # Collectives stand in profiles too, for whoever fits tables to them.
+    # Collectives are in profiles too, for whoever fits tables to them.
     if "coll" in value:
         return None
     if "op" not in value:

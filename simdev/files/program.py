@@ -2,7 +2,8 @@
 
 The values of weights are never read, nor are examples of its inputs, which are pickled: the calls
 tell their shapes. Format: torch/_export/serde/schema.py of PyTorch 2.7 and later,
-version 8.
+version 8. ``measure/exported.py`` makes a graph of it; another version of the format changes the
+TypedDicts here first.
 """
 
 from __future__ import annotations
@@ -125,6 +126,9 @@ _KNOWN = re.compile(
 )
 
 
+_ByKind = dict[str, Any]  # an object whose one key tells its kind
+
+
 class _Device(TypedDict, total=False):
     type: Required[str]
     index: int | None
@@ -154,7 +158,7 @@ class TensorMeta(TypedDict):
 
 class _Argument(TypedDict):
     name: str
-    arg: dict[str, Any]
+    arg: _ByKind
 
 
 class Node(TypedDict):
@@ -162,15 +166,15 @@ class Node(TypedDict):
 
     target: str
     inputs: list[_Argument]
-    outputs: list[dict[str, Any]]
+    outputs: list[_ByKind]
     metadata: dict[str, str]
 
 
 class Graph(TypedDict):
     """Calls one after another, and what their values look like."""
 
-    inputs: list[dict[str, Any]]
-    outputs: list[dict[str, Any]]
+    inputs: list[_ByKind]
+    outputs: list[_ByKind]
     nodes: list[Node]
     tensor_values: dict[str, TensorMeta]
     sym_int_values: dict[str, _Size]

@@ -4,7 +4,9 @@ meaning; and how messages write the place of a value in a file, and the value.
 Limits: 256 MiB of text (after gunzip), at most 100 times the compressed size once it is over 16
 MiB, 20 million values, 64 levels, 400 digits a number. Numbers with a point or an exponent become
 Decimal, exactly as written. A byte order mark is skipped; a name that ends in ``.gz`` or the gzip
-magic means gzip; "-" is stdin.
+magic means gzip; "-" is stdin. Every reader of this package begins here, and importers and the
+server read untrusted text by it too; a format whose keys are a user's names is listed in
+``_KEYED_BY_NAME``.
 """
 
 from __future__ import annotations
@@ -123,6 +125,11 @@ PathLike = str | os.PathLike[str]
 def label(path: PathLike) -> str:
     """How messages name a file."""
     return "<stdin>" if os.fspath(path) == "-" else os.fspath(path)
+
+
+def located(name: str, folder: str) -> str:
+    """The path of a file that another file, which lies in ``folder``, names."""
+    return os.path.normpath(os.path.join(folder, name))
 
 
 def read_text(path: PathLike) -> str:

@@ -8,6 +8,10 @@ find (a span too short, a claim too low) are no errors here; values without sens
 there, a negative duration) are. A run of several ``steps`` that follow one another claims when the
 last of them ends, ``trace_ps``, in place of ``step_time_ps``; ``round`` is there where these steps
 differ, the number of tasks of each step of a round.
+
+``--save`` writes it, ``simdev check`` judges it (the claims of a SavedRun have the names of
+``Claim`` in ``execution/check/claims.py``), report, compare and calibrate read it. Columns follow
+the nouns of ``nouns/taskgraph.py``; a new one needs its bounds in ``_RANGES``.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from ..nouns.taskgraph import (
 )
 from ..nouns.trace import DeviceMemory, Trace
 from .reading import PathLike, shown
-from .shape import VERSION, Format
+from .shape import VERSION, Fields, Format
 from .writing import write_text
 
 T = TypeVar("T")
@@ -162,19 +166,10 @@ _RANGES: Mapping[str, tuple[int, int | str]] = {
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run as a file has it, and what it claims: None where the file says nothing.
-
-    ``trace_ps`` is the end in ps; ``peaks`` are bytes by device; ``levels`` the (ps, bytes) at
-    which memory changes; ``overflows`` the first (ps, task, bytes over the capacity), None where it
-    fits.
-    """
+    """A run as a file has it, and its claims, by the fields of ``Claim`` of the checker."""
 
     trace: Trace
-    trace_ps: int | None
-    feasible: bool | None
-    peaks: Mapping[str, int] | None
-    levels: Mapping[str, list[tuple[int, int]]] | None
-    overflows: Mapping[str, tuple[int, str, int] | None] | None
+    claims: Mapping[str, Any]
 
     @property
     def task_graph(self) -> TaskGraph:
@@ -189,10 +184,10 @@ def read_run(source: PathLike | Mapping[str, Any]) -> SavedRun:
     """
     with FORMAT.opened(source) as run:
         refuse([*_table_problems(run), *_range_problems(run), *_value_problems(run)])
-        return _with_claims(_trace(run), run)
+        return SavedRun(_trace(run), _claims(run))
 
 
-def _table_problems(run: dict[str, Any]) -> Iterator[str]:
+def _table_problems(run: Fields) -> Iterator[str]:
     """Columns of one length, ids that count, names that are names."""
     tasks = len(run["tasks"]["id"])
     for table in ("devices", "links", "resources", "tasks", "buffers", "spans"):
@@ -214,7 +209,7 @@ def _table_problems(run: dict[str, Any]) -> Iterator[str]:
         yield "spans.id: must name every task once"
 
 
-def _range_problems(run: dict[str, Any]) -> Iterator[str]:
+def _range_problems(run: Fields) -> Iterator[str]:
     """Numbers out of their ranges: rows that do not exist, sizes and times that do not fit."""
     for path, (least, bound) in _RANGES.items():
         table, _, name = path.partition(".")
@@ -229,7 +224,7 @@ def _range_problems(run: dict[str, Any]) -> Iterator[str]:
                     yield f"{place}: {reason}, got {shown(number)}"
 
 
-def _value_problems(run: dict[str, Any]) -> Iterator[str]:
+def _value_problems(run: Fields) -> Iterator[str]:
     for i, kind in enumerate(run["buffers"]["kind"]):
         if kind not in BUFFER_KINDS:
             choice = ", ".join(BUFFER_KINDS)
@@ -242,20 +237,20 @@ def _value_problems(run: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _read(noun: type, table: dict[str, Any]) -> dict[str, Any]:
+def _read(noun: type, table: Fields) -> Fields:
     """The columns of a table in a file as those of the noun."""
     columns = (column for column in _columns(noun) if column[1] in table)
     return {name: read(table[in_file]) for name, in_file, (_, read, _) in columns}
 
 
-def _written(noun: Tasks | Buffers) -> dict[str, Any]:
+def _written(noun: Tasks | Buffers) -> Fields:
     """The columns of a noun as a file has them."""
     columns = (column for column in _columns(noun) if getattr(noun, column[0]) is not None)
     table = {in_file: write(getattr(noun, name)) for name, in_file, (*_, write) in columns}
     return {"id": list(range(len(noun))), **table}
 
 
-def _trace(run: dict[str, Any]) -> Trace:
+def _trace(run: Fields) -> Trace:
     spans, queues, buffers = run["spans"], run["resources"], run["buffers"]
     columns = (queues[name] for name in ("name", "policy", "sequence", "device"))
     kinds = [BUFFER_KINDS.index(kind) for kind in buffers["kind"]]
@@ -279,17 +274,18 @@ def _trace(run: dict[str, Any]) -> Trace:
     return Trace(task_graph, start, finish, run["engine"])
 
 
-def _with_claims(trace: Trace, run: dict[str, Any]) -> SavedRun:
-    end, feasible = run.get("trace_ps", run.get("step_time_ps")), run.get("feasible")
+def _claims(run: Fields) -> Fields:
+    end = run.get("trace_ps", run.get("step_time_ps"))
+    claims: Fields = {"trace_ps": end, "feasible": run.get("feasible")}
     # A run without its memory makes no claim about it, which the checker must not take for zero.
-    if "memory" not in run:
-        return SavedRun(trace, end, feasible, None, None, None)
-    peaks, levels, overflows = {}, {}, {}
-    for device, claim in run["memory"].items():
-        peaks[device] = claim["peak_bytes"]
-        levels[device] = list(zip(claim["time_ps"], claim["level_bytes"], strict=False))
-        overflows[device] = tuple(claim["overflow"].values()) if claim["overflow"] else None
-    return SavedRun(trace, end, feasible, peaks, levels, overflows)
+    if "memory" in run:
+        claims |= {"peaks": {}, "levels": {}, "overflows": {}}
+        for device, claim in run["memory"].items():
+            over, times = claim["overflow"], (claim["time_ps"], claim["level_bytes"])
+            claims["peaks"][device] = claim["peak_bytes"]
+            claims["levels"][device] = list(zip(*times, strict=False))
+            claims["overflows"][device] = tuple(over.values()) if over else None
+    return claims
 
 
 def write_run(trace: Trace, path: PathLike) -> None:
@@ -327,7 +323,7 @@ def write_run(trace: Trace, path: PathLike) -> None:
     write_text(path, f"{{{lines}}}\n")
 
 
-def _memory_claim(memory: DeviceMemory) -> dict[str, Any]:
+def _memory_claim(memory: DeviceMemory) -> Fields:
     over = memory.overflow
     return {
         "peak_bytes": memory.peak,

@@ -4,6 +4,10 @@ that its parts name; and the grids of sweeps.
 A path is relative to the scenario file. It may lead upwards (scenarios/ refers to ../profiles) and
 may be absolute: a scenario names files as a command line does, and a file so named is only ever
 read as JSON.
+
+``load_scenario`` (``execution/scenario.py``), sweeps and the server read through it. A new option
+is a key of ``_OptionsShape`` here and a field of Scenario, which OPTIONS there names; a new part
+that may be a file joins PARTS. ENGINES repeats ``execution/engine``, a floor above.
 """
 
 from __future__ import annotations
@@ -30,12 +34,14 @@ from .device import datasheets, read_device
 from .examples import scenario_path
 from .graph import read_graph
 from .profile import read_profile
-from .reading import PathLike, label, parse_json, read_json, read_text, shown
-from .shape import Format, keys_of
+from .reading import PathLike, label, located, parse_json, read_json, read_text, shown
+from .shape import Fields, Format, keys_of
 from .strategy import FORMAT as STRATEGY
 from .strategy import SUFFIXES, read_flexflow_strategy, read_strategy
 
+Document = Mapping[str, Any]  # the object of a scenario's file, or of a part of it
 PARTS = ("graph", "cluster", "profile", "devices", "strategy")
+"""Keys of a scenario that may name files."""
 
 
 def is_config(name: Any) -> TypeGuard[str]:
@@ -46,7 +52,7 @@ def is_config(name: Any) -> TypeGuard[str]:
 def config_path(graph: Any, folder: str) -> str | None:
     """Where the config.json lies that a graph names as its model; None where it names none."""
     name = graph.get("model") if isinstance(graph, Mapping) else None
-    return os.path.normpath(os.path.join(folder, name)) if is_config(name) else None
+    return located(name, folder) if is_config(name) else None
 
 
 def seen_from(folder: str, path: str) -> str:
@@ -57,7 +63,7 @@ def seen_from(folder: str, path: str) -> str:
         return path
 
 
-def moved(document: Mapping[str, Any], folder: str, target: str) -> dict[str, Any]:
+def moved(document: Document, folder: str, target: str) -> dict[str, Any]:
     """A scenario's document with every file that it names told from the folder ``target``, not
     ``folder``: no path is absolute. Names of presets and models stay.
     """
@@ -89,7 +95,7 @@ def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_jso
     ``read`` gives the value of a file; what is wrong with it is told where the strategy is read.
     """
     if isinstance(strategy, str) and strategy.endswith((".json", ".gz")) and "\0" not in strategy:
-        path = os.path.normpath(os.path.join(folder, strategy))
+        path = located(strategy, folder)
         try:
             strategy, folder = read(path) if os.path.isfile(path) else None, os.path.dirname(path)
         except InputError:
@@ -97,13 +103,13 @@ def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_jso
     pipeline = strategy.get("pipeline") if isinstance(strategy, Mapping) else None
     table = pipeline.get("table") if isinstance(pipeline, Mapping) else None
     is_path = isinstance(table, str) and table and "\0" not in table
-    return os.path.normpath(os.path.join(folder, str(table))) if is_path else None
+    return located(str(table), folder) if is_path else None
 
 
-# Large models by their names, or by the config.json that stands beside their released weights.
+# Large models by their names, or by the config.json beside their released weights.
 
 
-def read_sizes(value: Mapping[str, Any], folder: str = "") -> Transformer:
+def read_sizes(value: Document, folder: str = "") -> Transformer:
     """A large model by its name or by its config.json, with sizes of one's own: {"model":
     "llama3-70b", "length": 4096}.
 
@@ -126,7 +132,7 @@ def _refuse_folder(name: Any, folder: str) -> None:
         raise InputError(f'model: "{name}" is a folder; name the file in it, like {file}')
 
 
-def sizes_of(value: Mapping[str, Any]) -> dict[str, Any]:
+def sizes_of(value: Document) -> Fields:
     """The sizes of a model that a graph tells beside its name."""
     return {str(key): size for key, size in value.items() if key != "model"}
 
@@ -137,7 +143,7 @@ LARGE_TEXT = 16 * 2**20
 """Bytes of a file that takes seconds to parse."""
 
 
-def limit_of(options: Mapping[str, Any], limit: Any) -> Any:
+def limit_of(options: Document, limit: Any) -> Any:
     """The limit that counts: ``limit``, or where it is None that of the options. Raises
     InputError.
     """
@@ -174,7 +180,7 @@ def parsed(path: str, limit: Any) -> Any:
         raise (InputError(hint) if hint else error).within(label(path)) from None
 
 
-def require_few(fields: Mapping[str, Any], path_of: Callable[[str], str], limit: float) -> None:
+def require_few(fields: Document, path_of: Callable[[str], str], limit: float) -> None:
     """Refuse the graph and the cluster of a scenario where they have so many ops and devices that
     they take longer than ``limit`` seconds. Raises InputError.
     """
@@ -197,7 +203,6 @@ def _names_in(path: str) -> int:
 
 
 ENGINES = ("auto", "simpy", "compiled")
-"""Keys of a scenario that may name files."""
 Reading = Callable[[str, Any, Callable[[Any], Any]], Any]
 """Called as (part, path or object, reader) for what reader(path or object) would give: keeps what
 was read before.
@@ -273,24 +278,19 @@ FORMAT = Format(
 @dataclass(frozen=True, slots=True)
 class ScenarioFiles:
     """The parts that a scenario file names, read and valid; ``graph`` is a model's sizes under a
-    pipeline, ``profiles`` are None where it leaves them open.
+    pipeline, ``profiles`` are None where it leaves them open, ``options`` are those of the file by
+    their names.
     """
 
     graph: Graph | Transformer
     cluster: Cluster
     profiles: tuple[Profile, ...] | None
     strategy: Strategy
-    engine: str
-    memory: MemoryModel = MemoryModel()
-    specs: tuple[DeviceSpec, ...] = ()
-    symmetry: bool = True
-    steps: str = "once"
-    limit: Any = LIMIT
-    samples: int | None = None
-    price: Any = None
+    specs: tuple[DeviceSpec, ...]
+    options: Mapping[str, Any]
 
 
-def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
+def named_files(value: Document, folder: str) -> Iterator[str]:
     """The paths that a scenario's document names, relative to its folder; a preset's name is among
     them.
 
@@ -301,13 +301,13 @@ def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
         names = value.get(part)
         for name in names if isinstance(names, list) else [names]:
             if isinstance(name, str) and name and "\0" not in name:
-                yield os.path.normpath(os.path.join(folder, name))
+                yield located(name, folder)
     others = config_path(value.get("graph"), folder), table_path(value.get("strategy"), folder)
     yield from (path for path in others if path is not None)
 
 
 def read_scenario(
-    source: PathLike | Mapping[str, Any],
+    source: PathLike | Document,
     reading: Reading = _without_memory,
     try_placement: bool = True,
     limit: Any = None,
@@ -347,7 +347,7 @@ class _Reader:
         options, given = self._options(fields.get("options", {})), fields["strategy"]
         if not self.problems:
             require_few(fields, self._path, parse_limit(options["limit"]))
-        # The strategy says what the graph's name means, so it is read first; its problems stand
+        # The strategy says what the graph's name means, so it is read first; its problems come
         # last, where the file has it.
         before = len(self.problems)
         is_foreign = isinstance(given, str) and given.endswith(SUFFIXES)
@@ -372,9 +372,9 @@ class _Reader:
             options["samples"] = _batch(fields["graph"])
         specs = datasheets(sheets, [device.kind for device in cluster.devices], rows)
         profiles = rows if "profile" in fields else None
-        return ScenarioFiles(graph, cluster, profiles, strategy, specs=specs, **options)
+        return ScenarioFiles(graph, cluster, profiles, strategy, specs, options)
 
-    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _options(self, given: Document) -> Fields:
         options = {"engine": "auto", **given}
         if options["engine"] not in ENGINES:
             choice, engine = ", ".join(ENGINES), shown(options["engine"])
@@ -401,7 +401,7 @@ class _Reader:
             return None
 
     def _path(self, path: str) -> str:
-        return os.path.normpath(os.path.join(self.folder, path))
+        return located(path, self.folder)
 
     def _is_name(self, value: Any) -> bool:
         """Whether a value is a text that names no file that is there."""
@@ -447,7 +447,7 @@ class _Reader:
                     f"strategy: neither a file nor a short form: {shown(value)}; short forms: "
                     f"{', '.join(SHORT_FORMS)}"
                 )
-        # The table of a pipeline lies relative to where the strategy stands.
+        # The path of a pipeline's table is relative to the file of the strategy.
         folder = "" if isinstance(value, str) else self.folder
         return self._part("strategy", value, lambda source: read_strategy(source, folder))
 
@@ -472,7 +472,7 @@ class _Reader:
         """A graph; under a pipeline a large model by its name is its sizes."""
         is_pipeline = strategy.pipeline is not None if strategy else _says_pipeline(strategy_value)
         is_sizes = isinstance(value, Mapping) and _is_large(value.get("model"), is_pipeline)
-        # The file of a model lies relative to where the graph stands.
+        # The path of a model's file is relative to the file of the graph.
         read = (lambda sizes: read_sizes(sizes, self.folder)) if is_sizes else read_ops
         return self._part("graph", value, read)
 
@@ -517,7 +517,7 @@ def _says_pipeline(value: Any) -> bool:
     return isinstance(value, Mapping) and isinstance(value.get("pipeline"), Mapping)
 
 
-def read_ops(value: PathLike | Mapping[str, Any]) -> Graph:
+def read_ops(value: PathLike | Document) -> Graph:
     """A graph by its path or object, or by a model's name and sizes: {"model": "resnet-50",
     "batch": 32}.
     """

@@ -2,7 +2,8 @@
 messages, all of them at once.
 
 Only this package imports pydantic. Quantities are parsed on the way (``Seconds``, ``Bytes``,
-``Bandwidth``), so that a wrong unit has its path in the message like any wrong type.
+``Bandwidth``), so that a wrong unit has its path in the message like any wrong type. A new unit is
+a parser in ``ground/units.py``, a type here and its row in ``_QUANTITIES``.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ from ..ground.units import (
 from ..nouns.semantics.dtype import known, no_dtype
 from .reading import at, label, path_text, read_json, shown
 
+Fields = dict[str, Any]
+"""The keys and values of a file's object, or of an object in it."""
 STRICT = ConfigDict(strict=True, extra="forbid")
 VERSION = 1
 UNLIMITED = "unlimited"
@@ -253,14 +256,14 @@ class Format:
         return frozenset({"version", *_keys(self.shape)}.union(*(part.keys for part in self.parts)))
 
     @contextmanager
-    def opened(self, source: Any) -> Iterator[dict[str, Any]]:
+    def opened(self, source: Any) -> Iterator[Fields]:
         """The checked object of a file (or of an object already parsed, which may leave out the
         version); problems that the block raises are told of that file too.
         """
         with opened(source) as (value, is_file):
             yield self.checked(value, is_file)
 
-    def checked(self, value: Any, needs_version: bool = False) -> dict[str, Any]:
+    def checked(self, value: Any, needs_version: bool = False) -> Fields:
         """An object of this shape, without its version. Raises InputError.
 
         Another version means another shape, so a wrong version is told alone.
@@ -273,7 +276,7 @@ class Format:
         refuse(problems)
         return fields
 
-    def validated(self, value: Any) -> dict[str, Any]:
+    def validated(self, value: Any) -> Fields:
         """A value of this shape. Raises InputError with every problem."""
         try:
             return dict(self._adapter.validate_python(value))

@@ -9,6 +9,10 @@ parted by white space: how many ops; then for each its name, the type of device 
 many dimensions, the degree of each (innermost first, the sample last), how many device ids, the
 ids. No ids: the first devices. An op that the file leaves out is data parallel over all devices, as
 in FlexFlow.
+
+Scenarios, ``simdev search`` and the server read and write strategies here. A new field is a field
+of its noun (``nouns/strategy``) and a key of StrategyShape, read in ``_parts`` and written in
+``_split_object``; ``keys_of`` takes over the fields of Sync, Parallelism and Order.
 """
 
 from __future__ import annotations
@@ -44,8 +48,8 @@ from ..nouns.strategy import (
 )
 from ..nouns.structure import op_splits, weights_of
 from .collectives import choice_object, read_choice
-from .reading import PathLike, label, read_text, shown
-from .shape import Format, Priority, keys_of, opened
+from .reading import PathLike, label, located, read_text, shown
+from .shape import Fields, Format, Priority, keys_of, opened
 from .writing import changed_fields, write_text
 
 # The keys of a strategy's file, and what they mean.
@@ -112,8 +116,8 @@ class StrategyShape(TypedDict, total=False):
     - ``collectives``: how collective ops run that do not say it themselves.
     - ``accumulate``: microbatches of a step; default 1.
     - ``loader``: the host that makes the batch.
-    - ``pipeline``: stages over the ops of a graph, or the parallelism of a large model; stands
-      alone.
+    - ``pipeline``: stages over the ops of a graph, or the parallelism of a large model; without
+      other fields.
     - ``provenance``: where it comes from, in any form.
     """
 
@@ -162,13 +166,11 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
         return Strategy(fields.get("placement", {}), **parts)
 
 
-def _parts(
-    fields: Mapping[str, Any], folder: str, is_whole: bool, problems: list[str]
-) -> dict[str, Any]:
+def _parts(fields: Mapping[str, Any], folder: str, is_whole: bool, problems: list[str]) -> Fields:
     """The parts of a strategy but for its placement, only those checked by themselves where the
     whole has not its shape; what is wrong joins ``problems``.
     """
-    parts: dict[str, Any] = {}
+    parts: Fields = {}
 
     def read(name: str, reader: Callable[[Any], Any]) -> None:
         if name in fields:
@@ -221,9 +223,9 @@ def _devices(value: list[str], short: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def is_bare(value: dict[str, Any]) -> bool:
+def is_bare(value: Fields) -> bool:
     """Whether the object of a strategy is a placement alone."""
-    # An op may have the name of a key: what the keys hold, and what stands beside them, decides.
+    # An op may have the name of a key: the values of the keys, and other keys beside them, decide.
     is_strategy = set(value) <= StrategyShape.__annotations__.keys()
     if is_strategy and (value.get("short") in SHORT_FORMS or "pipeline" in value):
         return False
@@ -304,7 +306,7 @@ def _table(fields: Mapping[str, Any], folder: str) -> str:
     path = fields["table"]
     if not path or "\0" in path:
         raise InputError(f"table: must be the path of a schedule, got {shown(path)}")
-    return read_text(os.path.normpath(os.path.join(folder, path)))
+    return read_text(located(path, folder))
 
 
 def write_strategy(strategy: Strategy, path: PathLike) -> None:
@@ -313,12 +315,12 @@ def write_strategy(strategy: Strategy, path: PathLike) -> None:
     write_text(path, text + "\n")
 
 
-def strategy_object(strategy: Strategy) -> dict[str, Any]:
+def strategy_object(strategy: Strategy) -> Fields:
     """A strategy as JSON, which ``read_strategy`` takes. Raises InputError for a pipeline's
     table.
     """
     order = strategy.order
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "version": 1,
         "placement": dict(strategy.placement),
         "order": order.policy if order == Order(order.policy) else changed_fields(order, "policy"),
@@ -326,9 +328,9 @@ def strategy_object(strategy: Strategy) -> dict[str, Any]:
     return fields | _split_object(strategy)
 
 
-def _split_object(strategy: Strategy) -> dict[str, Any]:
+def _split_object(strategy: Strategy) -> Fields:
     """The fields of a strategy that differ from the defaults, but for placement and order."""
-    fields: dict[str, Any] = {}
+    fields: Fields = {}
     if strategy.partition:
         fields["partition"] = {
             key: changed_fields(configuration, "split")
@@ -356,7 +358,7 @@ def _split_object(strategy: Strategy) -> dict[str, Any]:
     return fields
 
 
-def sync_object(sync: Sync) -> dict[str, Any]:
+def sync_object(sync: Sync) -> Fields:
     """A policy with what differs from its preset, as JSON."""
     fields = changed_fields(sync, *sync.settings)
     fields = {name: fields[name] for name in ("policy", *sync.settings)}
@@ -365,7 +367,7 @@ def sync_object(sync: Sync) -> dict[str, Any]:
     return fields
 
 
-def pipeline_object(pipeline: Parallelism) -> dict[str, Any]:
+def pipeline_object(pipeline: Parallelism) -> Fields:
     """The settings of a pipeline that differ from the defaults, as JSON.
 
     Raises InputError for a table of its own, which is a file beside the strategy's.

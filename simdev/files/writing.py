@@ -1,7 +1,10 @@
 """Writing files and folders whole or not at all, and numbers exactly.
 
-A file or a folder is written beside its place and renamed into it; what is no regular file
-(``/dev/null``, a pipe) is written to directly, for it cannot be replaced.
+A file or a folder is written beside its place and renamed into it; a place that is no regular file
+(``/dev/null``, a pipe) is written to directly, for it cannot be replaced. All writers of this
+package go through ``write_text``, outputs of commands through ``replacing``
+(``commands/outputs.py``) and folders of plans through ``new_folder``. ``changed_fields`` decides
+which fields of a noun a file holds, and ``shape`` reads them back.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from itertools import count
@@ -212,6 +215,15 @@ def json_line(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"provenance: cannot be written as JSON: {error}") from None
+
+
+def entries_text(key: str, lines: Iterable[str], brackets: str = "[]") -> str:
+    """A list or an object under its key with an entry a line, so that versions of a file can be
+    compared.
+    """
+    inside = ",\n  ".join(lines)
+    inside = f"\n  {inside}\n" if inside else ""
+    return f'"{key}": {brackets[0]}{inside}{brackets[1]}'
 
 
 def changed_fields(noun: Any, *always: str) -> dict[str, Any]:

@@ -1,5 +1,9 @@
 """Readers of the field's public formats: scenarios, clusters and tables of collectives with their
 provenance.
+
+``simdev import`` calls ``import_file``. A new format is a module here, a row of FORMATS, and a
+pattern in ``recognise`` (TEXTS, JSONS); the help of the verb prints FORMATS, and
+``docs/how-to/importers.md`` has a row of each.
 """
 
 from __future__ import annotations
@@ -34,61 +38,100 @@ from .partitioning import layers_scenario, parse_layers, parse_workload, workloa
 # Which format a file has, and the reader for it.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Format:
-    """How a format is read, and what the numbers in its files mean.
+    """A format for people: its ``files``, what they become, and the units of their numbers."""
 
-    ``parse`` takes the file and numbers of symbolic dimensions, ``build`` what that gives, the
-    machine and a name.
+    files: str
+    becomes: str
+    units: str
+
+
+@dataclass(frozen=True)
+class Readable(Format):
+    """A format and how it is read: ``parse`` takes the file and numbers of symbolic dimensions,
+    ``build`` what that gives, the machine and a name.
     """
 
     parse: Callable[[Source, Mapping[str, int]], Any]
     build: Callable[[Any, Machine, str | None], AnyImported]
-    units: str
 
 
 def _of_text(parse: Callable[[str], Any]) -> Callable[[Source, Mapping[str, int]], Any]:
     return lambda source, dims: parse(source.text())
 
 
-FORMATS: Mapping[str, Format] = {
-    "pipedream": Format(
-        _of_text(parse_layers), layers_scenario, "times in ms of one minibatch, sizes in bytes"
+FORMATS: Mapping[str, Readable] = {
+    "pipedream": Readable(
+        _of_text(parse_layers),
+        layers_scenario,
+        files="PipeDream's profiles (graph.txt)",
+        becomes="scenario",
+        units="times in ms of one minibatch, sizes in bytes",
     ),
-    "dnn-partitioning": Format(
+    "dnn-partitioning": Readable(
         _of_text(parse_workload),
         workload_scenario,
-        "latencies in ms, sizes in bytes; costs of edges, in ms or in s, are not used",
+        files="workloads of dnn-partitioning (JSON)",
+        becomes="scenario",
+        units="latencies in ms, sizes in bytes; costs of edges, in ms or in s, are not used",
     ),
-    "onnx": Format(
+    "onnx": Readable(
         lambda source, dims: read_model(parse_model(source), dims),
         model_scenario,
-        "shapes in elements, sizes in bytes; a model tells no times",
+        files="ONNX models (.onnx)",
+        becomes="scenario",
+        units="shapes in elements, sizes in bytes; a model tells no times",
     ),
-    "networkx": Format(
+    "networkx": Readable(
         _of_text(parse_network),
         network_scenario,
-        "times in s unless an attribute's name or a text says otherwise, sizes in bytes",
+        files="node-link JSON, GraphML",
+        becomes="scenario",
+        units="times in s unless an attribute's name or a text says otherwise, sizes in bytes",
     ),
-    "chakra": Format(
+    "chakra": Readable(
         lambda source, dims: [parse_trace(source)],
         traces_scenario,
-        "times in whole us, sizes in bytes",
+        files="MLCommons Chakra traces, one file a rank (.et)",
+        becomes="scenario",
+        units="times in whole us, sizes in bytes",
     ),
-    "nvidia-smi-topo": Format(
+    "nvidia-smi-topo": Readable(
         _of_text(parse_topology),
         topology_cluster,
-        "numbers of NVLinks; the matrix tells no rates",
+        files="output of nvidia-smi topo -m",
+        becomes="cluster",
+        units="numbers of NVLinks; the matrix tells no rates",
     ),
-    "nccl-tests": Format(
-        _of_text(parse_log), log_tables, "sizes in bytes, times in us, bandwidths in GB/s"
+    "nccl-tests": Readable(
+        _of_text(parse_log),
+        log_tables,
+        files="output of nccl-tests",
+        becomes="tables of collectives",
+        units="sizes in bytes, times in us, bandwidths in GB/s",
     ),
 }
-TORCH_FORMATS: Mapping[str, str] = {
-    "torch-export": "shapes in elements, sizes in bytes; a program tells no times",
-    "kineto": "times in us",
+TORCH_FORMATS: Mapping[str, Format] = {
+    "torch-export": Format(
+        files="programs of torch.export (.pt2)",
+        becomes="scenario",
+        units="shapes in elements, sizes in bytes; a program tells no times",
+    ),
+    "kineto": Format(
+        files="traces of torch.profiler (record_shapes=True)",
+        becomes="profile (.jsonl) or scenario (.json)",
+        units="times in us",
+    ),
 }
-"""Formats of PyTorch's own, which ``simdev.measure`` reads, with their units."""
+"""Formats of PyTorch's own, which ``simdev.measure`` reads."""
+EVERY_FORMAT: Mapping[str, Format] = {**FORMATS, **TORCH_FORMATS}
+
+
+def table_of_formats() -> str:
+    """A line a format: its name, its files and what they become."""
+    rows = ((name, format.files, format.becomes) for name, format in EVERY_FORMAT.items())
+    return "\n".join(f"  {name:16}  {files:46}  {becomes}" for name, files, becomes in rows)
 
 
 def import_file(
@@ -124,7 +167,7 @@ def import_file(
                 f"a file of {chosen}: simdev.measure reads it (import_program, import_trace)"
             )
         if chosen not in FORMATS:
-            known = ", ".join([*FORMATS, *TORCH_FORMATS])
+            known = ", ".join(EVERY_FORMAT)
             raise InputError(f'format: must be one of {known}, got "{chosen}"')
         reader = FORMATS[chosen]
         imported = reader.build(reader.parse(source, dims or {}), machine, name)
@@ -151,8 +194,8 @@ def _import_ranks(
 def provenance_of(sources: Sequence[Source], format: str) -> dict[str, Any]:
     """Where imported numbers come from: names and hashes of the files, and their units."""
     files = [{"file": source.name, "sha256": source.sha256} for source in sources]
-    units = FORMATS[format].units if format in FORMATS else TORCH_FORMATS[format]
-    return {**(files[0] if len(files) == 1 else {"files": files}), "units": units}
+    origin = files[0] if len(files) == 1 else {"files": files}
+    return {**origin, "units": EVERY_FORMAT[format].units}
 
 
 TEXTS: Sequence[tuple[str, str]] = (
@@ -196,11 +239,12 @@ def recognise(source: Source) -> str:
         return "onnx"
     elif is_trace(source):
         return "chakra"
-    known = ", ".join([*FORMATS, *TORCH_FORMATS])
+    known = ", ".join(EVERY_FORMAT)
     raise InputError(f"of no format that simdev knows ({known}): tell it by --format")
 
 
 __all__ = [
+    "EVERY_FORMAT",
     "FORMATS",
     "TORCH_FORMATS",
     "Imported",
@@ -225,6 +269,7 @@ __all__ = [
     "provenance_of",
     "read_model",
     "recognise",
+    "table_of_formats",
     "topology_cluster",
     "traces_scenario",
     "workload_scenario",

@@ -6,6 +6,9 @@ carries it, beside the computations, and the times of communication in the trace
 collective is one op over its ranks; a gather or scatter is so many tensors sent. Sizes are those
 that ASTRA-sim gives ``comm_size`` (``collective_algorithm/Ring.cc``): the share of a rank for an
 all-gather, else the whole buffer. The root of a collective is its first rank.
+
+``formats.import_file`` calls ``traces_scenario`` with the messages that ``chakra_messages`` reads.
+What a collective is, costs and sends is said in ``nouns`` and ``costs``, not here.
 """
 
 from __future__ import annotations

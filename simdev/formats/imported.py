@@ -1,5 +1,8 @@
 """Around every reader of a foreign format: the file as a source, the machine that the caller
 describes, and the result, a scenario or one part of it, ready to be written with its provenance.
+
+Every reader of this folder builds on it. ``write_imported`` writes with the writers of
+``simdev.files``: a new key of a file belongs there.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from ..nouns.strategy import Strategy
 
 HEAD = 2**16
 ZIP, GZIP = b"PK\x03\x04", b"\x1f\x8b"
-# Control characters but for tabs, line ends and escapes, which stand in output of terminals.
+# Control characters but for tabs, line ends and escapes, which output of terminals has.
 _NEVER_IN_TEXT = frozenset([*range(9), *range(14, 27), *range(28, 32)])
 
 
@@ -168,7 +171,7 @@ def imported_text(imported: AnyImported, folder: str = "") -> str:
         **imported.provenance,
     }
     if isinstance(imported, ImportedCluster):
-        # A cluster has an origin for each kind of link; that of the file stands beside them.
+        # A cluster has an origin for each kind of link; the file's is put beside them.
         cluster = imported.cluster
         origins = {"imported": provenance, **cluster.provenance}
         return cluster_text(replace(cluster, provenance=origins))
@@ -205,10 +208,10 @@ def _table_text(table: CollectiveTable) -> str:
 class Machine:
     """The caller's description of the machine; None: left open.
 
-    ``cluster`` is a preset or a file, beside which nothing else is told but ``devices`` of a format
-    that counts ranks, which take so many of it; else there are ``devices`` of the kind ``device``,
-    every two joined at ``bandwidth``, each with ``memory`` ("unlimited"; None: that of the kind's
-    datasheet, else unlimited). Problems name the options of the command line.
+    With ``cluster``, a preset or a file, nothing else is told, but for ``devices`` of a format that
+    counts ranks: so many of the cluster's are taken. Else there are ``devices`` of the kind
+    ``device``, every two joined at ``bandwidth``, each with ``memory`` ("unlimited"; None: that of
+    the kind's datasheet, else unlimited). Problems name the options of the command line.
     """
 
     cluster: str | None = None

@@ -2,8 +2,11 @@
 and edges.
 
 A node is an op, an edge a tensor that its end reads. Known attributes are those of
-``simdev.nouns.graph``; any other is kept with the op. Pickles are not read: they run whatever
-their maker wrote into them.
+``simdev.nouns.graph``; any other is kept with the op. Pickles are not read: they run whatever their
+maker wrote into them.
+
+``formats.import_file`` calls it. A new field of an op that such files should tell has to be added
+here too.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ A test of nccl-tests (and rccl-tests) prints lines ``size count type redop root 
 (https://github.com/NVIDIA/nccl-tests, PERFORMANCE.md). The collective is told by its header or
 command line, else by ``busbw / algbw``. The times out of place count. A log becomes a table of each
 collective, and a line fitted to it.
+
+``formats.import_file`` calls it. The table of collectives that a log becomes is read by
+``simdev.files`` and used by ``simdev.costs.collectives``.
 """
 
 from __future__ import annotations
@@ -125,7 +128,7 @@ def parse_topology(text: str) -> Topology:
         raise InputError(
             'no matrix of "nvidia-smi topo -m": no line begins with the columns GPU0, GPU1, ..'
         )
-    # The columns of affinities, which are two words each, stand behind.
+    # The columns of affinities, which are two words each, come last.
     columns = " ".join(lines[starts[0]]).partition(" CPU")[0].partition(" NUMA")[0].split()
     kinds: dict[tuple[str, str], str] = {}
     places: dict[str, str] = {}
@@ -290,7 +293,7 @@ class _Builder:
         kind = self.topology.kinds[first, second]
         if kind in NEAR:
             return NEAR.index(kind) <= depth
-        # NVLink hides where two GPUs stand; the same affinities mean the same NUMA node.
+        # NVLink hides where two GPUs are; the same affinities mean the same NUMA node.
         near = self.topology.places[first] == self.topology.places[second] != ""
         return depth >= NEAR.index("NODE" if near else "SYS")
 

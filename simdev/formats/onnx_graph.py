@@ -1,5 +1,9 @@
 """From the nodes of an ONNX model to a graph: operators in simdev's kinds, views folded away as
 captured graphs do.
+
+``formats.import_file`` calls ``model_scenario``. A kind of op that is named here has its
+description in ``simdev.nouns.semantics.kinds``; what the same operator is called where PyTorch runs
+it is in ``simdev.measure.kinds``, and the names must agree, so that one profile answers for both.
 """
 
 from __future__ import annotations

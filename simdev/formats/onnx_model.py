@@ -4,6 +4,8 @@ computed.
 Shapes come from ``onnx.shape_inference``. Exported models compute the shapes of their reshapes
 while they run (Shape, Gather, Concat, ..): such nodes are evaluated here by ``onnx.reference`` and
 are no ops of the step.
+
+``onnx_graph`` builds on it. Which operators count as shape arithmetic is decided here alone.
 """
 
 from __future__ import annotations

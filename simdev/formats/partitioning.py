@@ -1,6 +1,9 @@
 """Inputs of two partitioners: PipeDream's profiles (``graph.txt``), which are layers with forward
 and backward times, activations and parameters; and workloads of dnn-partitioning (Tarnawski et al.,
 NeurIPS 2020), which are JSON of nodes with times on two kinds of device.
+
+``formats.import_file`` calls it. The maximum load of that paper's nodes is kept as an attribute of
+ops.
 """
 
 from __future__ import annotations
@@ -377,7 +380,7 @@ def workload_scenario(
         ),
         *(Device(f"cpu:{d}", "cpu") for d in range(workload.cpus)),
     ]
-    # Accelerators stand first, CPUs, which run every node, last.
+    # Accelerators come first, CPUs, which run every node, last.
     anywhere = all(node.on_accelerator is not None for node in workload.nodes)
     return Imported(
         Graph(title, _ops(workload, names, edges, joins)),

@@ -1,5 +1,6 @@
-"""The ground floor, which knows nothing of simulation: errors, units, frozen arrays, compiled
-kernels, processes, and the registry by which a lower floor finds what a higher one provides.
+"""The ground floor, which knows nothing of simulation: errors, units, frozen containers, compiled
+kernels, processes, and the registry by which a lower floor finds what a higher one provides. Every
+other floor imports from here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Errors by their meaning.
+"""The errors that simdev raises on purpose, and how their messages are written. Every floor raises
+them; the command line, the server and the explorer print them, one line a problem.
 
 Every class passes raw fields to ``super().__init__`` and formats in ``__str__``: SimPy re-creates
 an exception from its ``args`` when it crosses a process, and pickle does the same between workers.
@@ -32,9 +33,9 @@ _LINE, _LINES = _Escapes(""), _Escapes("\n\t")
 
 
 def printable(text: str, lines: bool = False) -> str:
-    """The text with escapes in place of what steers a terminal (escape sequences, bells, marks
-    that turn the direction of writing) and of bytes that are no text: names in arguments and files
-    may hold them. It is one line, for line breaks are escaped too, except with ``lines``.
+    """The text with escapes in place of signs that steer a terminal (escape sequences, bells, marks
+    that turn the direction of writing) and in place of bytes that are no text: names in arguments
+    and files may hold both. It is one line, for line breaks are escaped too, except with ``lines``.
     """
     # Almost all texts are: a look at each character would cost as much as writing the message.
     return text if text.isprintable() else text.translate(_LINES if lines else _LINE)

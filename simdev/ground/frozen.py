@@ -3,6 +3,9 @@
 A frozen dataclass keeps a caller's dict as it is, so that writing into it later would change the
 question under answers that are remembered. ``types.MappingProxyType`` is no way out: it shows such
 changes, and cannot be pickled.
+
+Nouns call ``freeze`` in their ``__post_init__``; profiles and datasheets (``simdev.costs``) do as
+well.
 """
 
 from __future__ import annotations

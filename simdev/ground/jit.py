@@ -6,6 +6,10 @@ in another file the old machine code would go on running. So the cache lives in 
 a hash of the sources of all kernels. The folder lies in ``NUMBA_CACHE_DIR`` where that is set,
 else beside the package, else (an installation that cannot be written) in the user's cache folder.
 Where none can be written, kernels are compiled anew in each process.
+
+The compiled engine, the kernels of the oracle and ``simdev/search/kernels`` are made by ``jit`` and
+``jitable``. A folder in which kernels are added has to be named in ``KERNELS``, else an edit to it
+would run old machine code; ``tests/compile_kernels.py`` compiles the same folders.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T", bound=tuple[Any, ...])
 Ints = NDArray[np.int64]
 types: Any = numba.types  # untyped
-# Where compiled code, and what it calls, may stand.
+# The folders and modules of compiled code and of all that it calls.
 KERNELS = ("ground/jit.py", "execution/engine", "lowering", "oracle", "search/kernels")
 
 
@@ -92,7 +96,7 @@ class _Announcement(event.Listener):
         self.made = True
         folder = cache_folder()
         kept = f"once: {folder} keeps them" if folder else "set NUMBA_CACHE_DIR to keep them"
-        # A progress bar may stand in the line.
+        # The line may hold a progress bar.
         steered(sys.stderr).write(f"\r\x1b[Ksimdev compiles its kernels ({printable(kept)})\n")
         sys.stderr.flush()
 
@@ -152,8 +156,8 @@ def _fields(shape: type[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def opener(shape: type[T]) -> Callable[[Ints], T]:
-    """For kernels: the function that opens the words of a ``Table`` as its named tuple; an integer
-    in their place opens as None, so that one kernel is compiled with and without that table.
+    """For kernels: the function that opens the words of a ``Table`` as its named tuple. An integer
+    in their place opens as None: one kernel can be compiled with the table and without it.
     """
     kinds = list(_fields(shape).values())
     opened: Any = types.NamedTuple(kinds, shape)

@@ -1,4 +1,5 @@
-"""How many processes work at once: the rule of every ``n_jobs``.
+"""How many processes work at once: the rule of every ``n_jobs``. The searches, comparisons and
+sweeps of ``simdev.search`` call it.
 
 joblib schedules and Loky, Dask or Ray carry out; nothing is scheduled here. The backend is the one
 of an enclosing ``joblib.parallel_config``, else processes of this machine.

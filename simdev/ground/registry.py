@@ -1,9 +1,10 @@
 """Names by which a lower floor reaches what a higher floor provides.
 
-A module imports only from the floors below its own. Where it needs more (the table that a notebook
-shows of a graph, the methods that learn), ``simdev/__init__.py`` registers the higher floor's
-"module:attribute" under a name, which is imported when it is first asked for. ``Displayed`` nouns
-are shown by notebooks so.
+A module imports only from the floors below its own. Where it needs more, ``simdev/__init__.py``
+registers the higher floor's "module:attribute" under a name, and that object is imported when
+somebody first asks for it. Three names are registered so: the table that a notebook shows of a noun
+(``Displayed`` asks for it), the reader of profiles (asked by ``simdev.costs.ladder``), and the
+methods that learn (asked by ``simdev.search.methods``).
 """
 
 from __future__ import annotations

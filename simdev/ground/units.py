@@ -4,17 +4,22 @@ back to text.
 A plain number is SI (bytes, bytes per second, seconds). kB, MB, GB are powers of 1,000 and KiB,
 MiB, GiB powers of 1,024; bits are never meant unless "bit" or "bps" is written. Numbers are
 decimals as written: 0.1 means one tenth.
+
+Nouns name a unit as the type of a field (``Bytes``, ``Seconds``), and ``unread`` puts the exact
+value in place of what was given. Files take their types from the same fields, so a quantity is
+added to a noun alone; a unit of another kind is needed in ``simdev/files/shape.py`` too. The texts
+for people (``format_bytes`` and its like) are those of reports and messages.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeGuard, get_args, get_type_hints
 
 from .frozen import FrozenDict
 
@@ -202,11 +207,9 @@ def rate_text(rate: Fraction) -> str:
 
 
 def _text(value: Fraction, units: dict[str, int]) -> str:
-    unit = next(
-        (name for name, power in units.items() if value >= Fraction(10) ** power), list(units)[-1]
-    )
     # Zero is less than one of every unit; it is written in the first.
-    unit = next(iter(units)) if value == 0 else unit
+    fitting = (name for name, power in units.items() if not value or value >= Fraction(10) ** power)
+    unit = next(fitting, list(units)[-1])
     return f"{decimal_text(value / Fraction(10) ** units[unit])} {unit}"
 
 
@@ -265,7 +268,7 @@ def transmission_ps(size: int, bandwidth: Fraction) -> int:
     return -(-size * PS_PER_SECOND * bandwidth.denominator // bandwidth.numerator)
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Whether the value is a whole number from 0 to 2^60 (and no bool)."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BYTES
 
@@ -281,10 +284,31 @@ def size_problems(name: str, value: object) -> Iterator[str]:
         yield f"{name}: must be a whole number of bytes from 0 to 2^60, got {value!r}"
 
 
+def range_problems(name: str, value: object, least: int, most: int) -> Iterator[str]:
+    """``name: reason`` unless the value is a whole number from ``least`` to ``most``."""
+    if not (is_count(value) and least <= value <= most):
+        wanted = f"must be a whole number from {least} to {most:,}"
+        yield f"{name}: {wanted}, got {written(value)}"
+
+
+def flag_problems(name: str, value: object) -> Iterator[str]:
+    """``name: reason`` unless the value is true or false."""
+    if not isinstance(value, bool):
+        yield f"{name}: must be true or false, got {written(value)}"
+
+
 def name_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is printable text of 1 to 256 characters."""
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME or not value.isprintable():
         yield f"{name}: must be 1 to {MAX_NAME} printable characters, got {str(value)[:40]!r}"
+
+
+def named_twice(field: str, names: Iterable[str]) -> Iterator[str]:
+    """``field[i].name: reason`` for each of the names that an earlier one is equal to."""
+    first: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if first.setdefault(name, i) != i:
+            yield f'{field}[{i}].name: "{name}" is already the name of {field}[{first[name]}]'
 
 
 def text_problems(name: str, value: object) -> Iterator[str]:

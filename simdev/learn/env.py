@@ -4,6 +4,9 @@ NeurIPS 2019).
 
 Importing this module registers both: ``gymnasium.make("simdev/Improve-v0", oracle=oracle)``. Their
 arguments are those of ``PlacementEnv`` and ``ImproveEnv``.
+
+No other module imports it: users and tests do. What a row of features holds is decided in
+``simdev.search.features``, whose VERSION saved policies check.
 """
 
 from __future__ import annotations
@@ -34,19 +37,19 @@ WORST = 1000.0  # no placement is worse; one that cannot be is as bad
 class Ground:
     """The groups of an oracle and its devices.
 
-    ``mask`` [G, D] is 1 where a group may stand, ``seconds`` [G, D] its time there (else 0),
+    ``mask`` [G, D] is 1 where a group may run, ``seconds`` [G, D] its time there (else 0),
     ``first`` [G] the first such device, ``fastest`` [G] the one of the least time. ``single`` is
     the best device for all of them (None: no device runs all). ``reference_ps`` is
     ``space.reference_ps``; ``penalty`` what a relative excess over memory of 1 costs, in units of
     it. ``longest`` is the sum of the groups' longest seconds, ``memory`` [G] each group's share of
     the bytes that all hold. Raises InputError for a graph without ops, and for a group that can
-    stand nowhere.
+    run nowhere.
     """
 
     def __init__(self, oracle: Oracle, penalty: float) -> None:
         if not oracle.groups:
             raise InputError("graph: there is nothing to place")
-        singles = alone(oracle, choices(oracle))  # raises for a group that can stand nowhere
+        singles = alone(oracle, choices(oracle))  # raises for a group that can run nowhere
         self.oracle, self.penalty = oracle, penalty
         self.features: GraphFeatures = features_of(oracle)
         self.mask = self.features.groups.able.astype(np.int8)
@@ -77,7 +80,7 @@ class Ground:
         """The device to which an action sends a group, the reward for that alone, and entries of
         ``info``.
 
-        Where the group cannot stand there, its fastest device, at the reward MASKED: to name that
+        Where the group cannot run there, its fastest device, at the reward MASKED: to name that
         device would have led to the same at no cost. Raises InputError for no device index.
         """
         device = int(action)
@@ -151,22 +154,22 @@ class PlacementEnv(_Env):
 
     The observation is one row of float32 from 0 to 1 (G groups, D devices): progress, the group's
     shares of all memory and of all bytes sent (3 numbers); for each device the group's time there,
-    whether it may stand there, the bytes that it reads from there, the time and the memory placed
+    whether it may run there, the bytes that it reads from there, the time and the memory placed
     there so far (5 D numbers); for each group its device (G numbers; 0: none yet, else (index + 1)
     / D). Times are relative to the sum of the longest of all groups.
 
     The reward comes with the last group: minus the step time relative to ``reference_ps``, the best
     step on a single device (where no device runs all: the sum of the longest times), minus
-    ``penalty`` times the relative excess over memory, and no less than -1,000, which is that of a
-    placement that cannot be, as one without a route. The info of ``reset`` has the graph as arrays
+    ``penalty`` times the relative excess over memory, and no less than -1,000. A placement that
+    cannot be, as one without a route, has -1,000. The info of ``reset`` has the graph as arrays
     too: ``nodes``, ``edges`` and ``edge_bytes`` (``Ground.arrays``).
 
-    A group that is sent where it cannot stand (``info["action_mask"]`` is 0) goes to its fastest
+    A group that is sent where it cannot run (``info["action_mask"]`` is 0) goes to its fastest
     device instead, at the reward -1, and the episode goes on. To name that device would have led to
     the same at no cost: to quit never pays, however bad a placement is. ``info["error"]`` tells
     either.
 
-    Raises InputError for a graph without ops, and for a group that can stand nowhere.
+    Raises InputError for a graph without ops, and for a group that can run nowhere.
     """
 
     def __init__(self, oracle: Oracle, penalty: float = 1.0) -> None:
@@ -258,10 +261,10 @@ class View:
 
     - the F features of the visited group (``Nodes.scaled``);
     - the progress of the episode, how bad the placement is, and the group's start (3);
-    - by device whether the group stands there, the bytes that it reads from there, those that it
-      sends there, the time and the memory of all groups there (5 D);
-    - of its ancestors, its descendants, the groups that are neither, those that it reads and those
-      that read it: by device the time of those there, how many they are, and how much later than
+    - by device whether the group is there, the bytes that it reads from there and sends there, the
+      time and the memory of all groups there (5 D);
+    - of its ancestors, its descendants, the groups that are neither, its sources and its readers:
+      by device the time of those there, how many they are, and how much later than
       the group they start, on average (D + 2 each).
 
     Bytes are relative to the most that a group reads and sends; times to the longest times of all
@@ -306,7 +309,7 @@ class View:
         return np.clip(row, -1.0, 1.0).astype(np.float32)  # sums of shares may round over 1
 
     def _around(self, group: int, placement: Ints) -> Floats:
-        """By device: whether the group stands there, what it reads from there, what it sends
+        """By device: whether the group is there, what it reads from there, what it sends
         there.
         """
         stands = np.arange(self._devices) == placement[group]
@@ -351,8 +354,8 @@ class ImproveEnv(_Env):
     The reward of a step is how much better the placement became, t before minus t after: the return
     of the steps from any on is t there minus t at the end. t is the step time relative to
     ``reference_ps``, the best step on a single device (where no device runs all: the sum of the
-    longest times), plus ``penalty`` times the relative excess over memory, at most 1,000, which is
-    that of a placement that cannot be. A group that is sent where it cannot stand
+    longest times), plus ``penalty`` times the relative excess over memory, at most 1,000, as where
+    a placement cannot be. A group that is sent where it cannot run
     (``info["action_mask"]`` is 0) goes to its fastest device instead, at a reward of -1 besides.
 
     The observation is a row of float32 from -1 to 1, as ``View`` has it; its length depends on the
@@ -364,7 +367,7 @@ class ImproveEnv(_Env):
     ``memory_excess``, and ``error`` for a wrong action or a placement that cannot be; that of
     ``reset`` also the graph as arrays (``Ground.arrays``).
 
-    Raises InputError for a graph without ops, a group that can stand nowhere, and options that are
+    Raises InputError for a graph without ops, a group that can run nowhere, and options that are
     none.
     """
 

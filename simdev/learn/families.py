@@ -4,6 +4,9 @@ Placeto (Addanki et al., NeurIPS 2019, section 4) has three: translators by leng
 networks whose cells ENAS sampled, for the images of CIFAR-10 and the words of Penn Treebank. Those
 graphs were not published; these are drawn here and built by ``simdev.nouns.models``, smaller, so
 that thousands of placements of each can be evaluated (ours). A folder of scenarios is a family too.
+
+``simdev family`` writes them and ``pretraining.train`` draws from them. The graphs themselves are
+built by ``simdev.nouns.models``.
 """
 
 from __future__ import annotations

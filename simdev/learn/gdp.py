@@ -1,4 +1,8 @@
-"""GDP (2019): one network places all nodes of a graph, of any graph on as many devices."""
+"""GDP (2019): one network places all nodes of a graph, of any graph on as many devices.
+
+``simdev.search`` finds it by its row in ``methods``. Its settings with their sources are in
+``settings``; the loop that trains it is ``training``'s, or ``pretraining``'s for several graphs.
+"""
 
 from __future__ import annotations
 
@@ -235,8 +239,8 @@ class Attention(nn.Module):
     def forward(self, rows: Tensor, graph: Tensor, segment: int, memory: int) -> Tensor:
         """The rows [n, W] after the layer.
 
-        What a segment remembers of the layer is what came in before it, and that is known for all
-        segments: so they are computed side by side, with the same result as one after another.
+        A segment remembers the input of the layer before it, and this is known for all segments:
+        so they are computed side by side, with the same result as one after another.
         """
         if self.heads:
             mixed = self.mixed(self._attended(rows, graph, segment, memory), graph)
@@ -291,7 +295,7 @@ class OnGraph(Policy):
         self.hold(rows=inputs.rows, source=inputs.source, target=inputs.target, row_of=row_of)
 
     def logits(self) -> Tensor:
-        """By node and device [n, D], BARRED where it may not stand."""
+        """By node and device [n, D], BARRED where it may not run."""
         logits: Tensor = self.network(self.rows, self.source, self.target)[self.row_of]
         return logits.masked_fill(~self.allowed, BARRED)
 
@@ -389,8 +393,8 @@ def gdp(trial: Trial) -> None:
     """GDP (2019): a graph network and attention place all single ops in one pass, learning by
     proximal policy optimisation.
 
-    Nodes are the groups of the problem's oracle: single ops, but for those that must stand
-    together. Raises SpentError.
+    Nodes are the groups of the problem's oracle: single ops, but for those that must share
+    a device. Raises SpentError.
     """
     settings: GDPSettings = trial.learning.settings
     policy = on_graph(trial)

@@ -1,4 +1,8 @@
-"""HDP (Mirhoseini and others, ICLR 2018): REINFORCE over a grouper and a placer."""
+"""HDP (Mirhoseini and others, ICLR 2018): REINFORCE over a grouper and a placer.
+
+``simdev.search`` finds it by its row in ``methods``. Its settings are in ``settings``, its placer
+is the network of ``seq2seq``, and ``training`` runs its loop.
+"""
 
 from __future__ import annotations
 
@@ -66,13 +70,13 @@ WIDTH = 1 + SHAPES + 2 * NEIGHBOURS  # 46
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ops:
-    """The V ops that have a choice of devices, in topological order; what has to stand together
+    """The V ops that have a choice of devices, in topological order; what has to share a device
     counts as one of them.
 
     ``where`` [V]: their groups in the oracle. ``kind`` [V]: the type of each, as a number of
     ``kinds``. ``shapes`` [V, 25]: extents of outputs, 0 where there are none. ``rows`` [V, 46]: the
-    description. ``source``, ``target`` [e]: the edges between them. ``instead`` [V]: where an op
-    stands whose group is placed where it cannot be: on the fastest device that it may use.
+    description. ``source``, ``target`` [e]: the edges between them. ``instead`` [V]: the fastest
+    device that an op may use, for where its group is placed on one that it may not.
     """
 
     where: Ints
@@ -91,7 +95,7 @@ class Ops:
 def ops_of(oracle: Oracle, groups: Nodes, scaled: bool) -> Ops:
     """The ops of an oracle, of whose groups ``groups`` are the features.
 
-    Ours: of several ops that stand together the type is that of the longest, and all their outputs
+    Ours: of several ops that share a device the type is that of the longest, and all their outputs
     are listed; a tensor whose shape is not known has one extent, its bytes. ``scaled``, ours too:
     numbers of types and neighbours are divided by how many there are, logarithms of extents by the
     largest; else they are the plain numbers of the released code.
@@ -343,7 +347,7 @@ class Hierarchical(Policy):
 def hdp(trial: Trial) -> None:
     """HDP (ICLR 2018): a network groups the ops, another places the groups; both learn together.
 
-    Only ops that have a choice are placed; those that must stand together count as one.
+    Only ops that have a choice are placed; those that must share a device count as one.
     ``details`` tell how many groups the likeliest grouping has in the end. Raises SpentError, and
     InputError for settings that do not fit.
     """

@@ -1,4 +1,8 @@
-"""The methods that learn, registered with those of ``simdev.search``."""
+"""The methods that learn, registered with those of ``simdev.search``.
+
+``simdev.search.methods`` joins this table to its own by its name in the registry. A new learner is
+a row here, a class of settings in ``settings``, and a module beside them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Policies: distributions over placements, a device for each group, stage after stage."""
+"""Policies: distributions over placements, a device for each group, stage after stage.
+
+``training`` samples from a policy and differentiates it; the learners of this folder derive their
+networks from it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-BARRED = -1e9  # logit of a device on which a group may not stand; finite, so 0 x it is no NaN
+BARRED = -1e9  # logit of a device on which a group may not run; finite, so 0 x it is no NaN
 TIE = 1e-9  # logits as near as this are equal: other machines round sums otherwise
 
 
 class Policy(nn.Module):
     """A distribution over placements of G groups on D devices.
 
-    ``allowed`` [G, D] says where each group may stand. Placements are device indices by group. A
+    ``allowed`` [G, D] says where each group may run. Placements are device indices by group. A
     sample is what was chosen at each of S = ``choices`` stages: as a rule the placement itself, a
     device for each group. A policy that chooses otherwise says by ``placements`` what comes of it.
     """
@@ -38,7 +42,7 @@ class Policy(nn.Module):
 
     def forward(self, placements: Tensor) -> Tensor:
         """Log-probabilities [n, G, D] of each stage, given the devices that ``placements`` [n, G]
-        chose in the stages before it; about -1e9 where a group may not stand. Of policies whose
+        chose in the stages before it; about -1e9 where a group may not run. Of policies whose
         samples are placements.
         """
         raise NotImplementedError

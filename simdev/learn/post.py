@@ -1,5 +1,8 @@
 """Post: cross-entropy minimisation and proximal policy optimisation of one distribution, without a
 network (Gao, Chen, Li, NeurIPS 2018).
+
+``simdev.search`` finds it by its row in ``methods``. It has no network, so it keeps its settings
+here and runs where PyTorch is missing.
 """
 
 from __future__ import annotations

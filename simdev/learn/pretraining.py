@@ -1,4 +1,8 @@
-"""``train`` trains one policy on several graphs, so that it can place others."""
+"""``train`` trains one policy on several graphs, so that it can place others.
+
+``simdev train`` calls it. A method takes part by the ``general`` of its row in ``methods``; the
+files of policies are ``simdev.search.policy``'s.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,8 @@ class GeneralLearner(Protocol):
     It is made of the first trial alone (``METHODS[name].general``): of its ``learning`` (settings,
     a policy to begin with), its budget's seed and the number of its devices; and is kept as the
     ``policy`` of that trial. Each trial is a graph; they share one budget, so what one evaluates
-    counts for all, and its ``random`` and ``share`` are those of the whole training. What is to be
-    remembered of a graph (features, baselines) is kept by its trial, which is handed over again
+    counts for all, and its ``random`` and ``share`` are those of the whole training. A trial
+    keeps whatever is to be remembered of its graph (features, baselines), and is handed over again
     whenever its turn comes.
     """
 

@@ -3,6 +3,9 @@ signals of sampled placements become a loss. A signal is better where it is smal
 
 No rule needs PyTorch itself. Shapes: n placements, G stages; ``log_chosen`` [n, G] are the
 log-probabilities (natural) of the devices that were chosen, each given those before it.
+
+The learners choose a rule by their settings (``settings``), and ``training`` runs it. What a
+placement costs is the oracle's answer.
 """
 
 from __future__ import annotations
@@ -157,9 +160,13 @@ def surrogate(
     each ratio r to 1 - clip..1 + clip where going further would only gain. The product of the
     ratios of all stages would leave these bounds after one step.
     """
-    ratio, advantage = ratios(log_chosen, old_log_chosen), advantages[:, None]
-    clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
-    return (ratio * advantage).minimum(clipped * advantage).sum(1).mean()
+    return climbed(log_chosen, old_log_chosen, advantages[:, None], clip).sum(1).mean()
+
+
+def climbed(log_chosen: Tensor, old_log_chosen: Tensor, advantages: Tensor, clip: float) -> Tensor:
+    """The clipped gain min(r A, clip(r) A) of each choice, whose shape is that of all three."""
+    ratio = ratios(log_chosen, old_log_chosen)
+    return (ratio * advantages).minimum(ratio.clamp(1.0 - clip, 1.0 + clip) * advantages)
 
 
 def divergence(log_chosen: Tensor, old_log_chosen: Tensor) -> Tensor:

@@ -4,6 +4,9 @@ attention places them, stage by stage; and the learners whose policy is such a n
 The network is ColocRL's (Mirhoseini and others, ICML 2017, section 3.2), and also the placer of HDP
 (Mirhoseini and others, ICLR 2018). Shapes: m sequences of G rows are read, k placements are made of
 each; D devices, H numbers in a state.
+
+``simdev.search`` finds ``colocrl`` and ``spotlight`` by their rows in ``methods``; ``hdp`` uses the
+network.
 """
 
 from __future__ import annotations
@@ -225,7 +228,7 @@ class Placer(nn.Module):
         its logits [m k, D] to devices [m k].
 
         This is ``logits`` written out by stages, for there are hundreds of them and all are small:
-        what does not hang on the choices is computed before.
+        what does not depend on the choices is computed before.
         """
         sequences, stages, _ = memory.outputs.shape
         state, cell = (part[0].clone() for part in _begin(memory, count))
@@ -345,7 +348,7 @@ class Seq2Seq(Policy):
         return self._walk(1, lambda stage, logits: likeliest(self._masked(stage, logits)))[0]
 
     def _masked(self, stage: int, logits: Tensor) -> Tensor:
-        """Logits [n, D] of a stage, low where its group may not stand."""
+        """Logits [n, D] of a stage, low where its group may not run."""
         allowed = self.allowed.index_select(0, self.stages[stage : stage + 1])
         return logits.masked_fill(~allowed, BARRED)
 

@@ -1,8 +1,11 @@
 """The settings of the learners that need PyTorch, and where each value is from. They are read where
 PyTorch is missing too.
 
-What is marked "recalled" is from memory of a paper whose own text could not be read beyond its
-beginning, and not verified. What is marked "ours" the papers do not say, or would take hours.
+A value marked "recalled" is from memory of a paper whose own text could not be read beyond its
+beginning, and not verified. A value marked "ours" is not in the papers, or theirs would take hours.
+
+``simdev.search.learners`` checks what a caller gives against them, and the site's table of learners
+is made of these docstrings: a new field needs its bullet.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ class PlacerSettings:
 
     A learner's own class adds its fields, and says of all where they are from.
 
-    - ``hidden``: numbers in the states of the LSTMs. ``embedding``: numbers that stand for a kind
+    - ``hidden``: numbers in the states of the LSTMs. ``embedding``: numbers that encode a kind
       and for a device.
     - ``attention``: "dot" or "additive". ``aligned``: what a stage's score of its own group begins
       with, beyond those of the others. ``forget``: what the biases of all forget gates begin with
@@ -58,7 +61,7 @@ class ColocRLSettings(PlacerSettings):
     """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
 
     - ``hidden``: numbers in the state of each LSTM (section 4; recalled: 512).
-    - ``embedding``: numbers that stand for a kind of op and for a device (section 3.2 says that
+    - ``embedding``: numbers that encode a kind of op and for a device (section 3.2 says that
       they are trained; their size is ours).
     - ``attention``: "additive" (section 3.2, after Bahdanau) costs G x G x ``hidden`` tanh a
       placement; "dot", which costs less, is ours.
@@ -110,7 +113,7 @@ class SpotlightSettings(PlacerSettings):
 
     Of the network, which is like ColocRL's (recalled):
 
-    - ``hidden``: numbers in the state of each LSTM. ``embedding``: numbers that stand for a kind of
+    - ``hidden``: numbers in the state of each LSTM. ``embedding``: numbers that encode a kind of
       op and for a device.
     - ``attention``: "additive" as in ColocRL's, or "dot", which costs less.
     - ``aligned``: what a stage's score of its own group begins with. ``forget``: the first biases
@@ -179,7 +182,7 @@ class HDPSettings(PlacerSettings):
       as bands of the ops of each device.
     - ``rows``: "raw" describes ops by plain numbers (code), "scaled" by numbers up to 1 (ours).
     - ``hidden``: numbers in the placer's states, an even number (code: 512; ours). ``embedding``:
-      numbers that stand for a device (code: 512; ours).
+      numbers that encode a device (code: 512; ours).
     - ``attention``: "additive" (paper) or "dot", which costs less (ours). ``aligned``: what a
       stage's score of its own group begins with (ours; 0: none). ``forget``: the first bias that
       all forget gates share (code: 1; ours).
@@ -270,7 +273,7 @@ class PlacetoSettings:
       many as it has features, as in the code).
     - ``pooling``: whether messages are added up ("sum", code) or averaged ("mean", ours: sums over
       hundreds of groups drown everything else).
-    - ``stay``: what the logit of the device where a group stands begins with (ours; trained).
+    - ``stay``: what the logit of the device of a group begins with (ours; trained).
 
     Learning:
 

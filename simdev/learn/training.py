@@ -1,5 +1,8 @@
 """The loop that trains a policy: sample, evaluate, follow the gradient of a rule; the controllers
 that sample and differentiate for it, perhaps in other processes; and the policy as it is kept.
+
+The learners with a ``Policy`` call ``train``; ``pretraining`` trains several graphs at once without
+it. The budget and the best placement are kept by ``simdev.search.trial``.
 """
 
 from __future__ import annotations

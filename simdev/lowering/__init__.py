@@ -1,30 +1,36 @@
-"""From a strategy to the one intermediate form: passes that split, place, transfer, buffer and
-order.
+"""From a strategy to the one intermediate form, a task graph: passes that split, place, transfer,
+buffer and order, in the order of ``_lowered``.
+
+``execution`` lowers what it simulates, and the oracle what its kernels cannot say. A new pass is
+called in ``_lowered``; ``can_be_retimed`` (build.py), ``replicas_of`` (symmetry/quotient.py) and
+the oracle's ``_runs_once`` each list the strategies that they know, and have to refuse or know
+it. An order of queues is a case of ``apply_order``; with hosts it is one of ``turns.py``, too, and
+of the checker (``execution.check.hosts``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from ..costs import CostModel
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import picoseconds
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
 from ..nouns.semantics import traits_of
 from ..nouns.strategy import Loader, Order, Strategy, Sync, resolve_placement
-from ..nouns.taskgraph import Ints, Resource, TaskGraph
+from ..nouns.taskgraph import Ints, Resource, Rows, TaskGraph
 from .build import build, can_be_retimed, hangs_on_op_times, retimed, retimes_to_itself
 from .partition import Partitioned, expanded, partition, short_form, without_short, written_out
-from .prepare import Prepared
+from .prepare import Prepared, device_problems
 from .sharing import refuse_slowing, slows, with_sharing
-from .splitting import Split, rows_of, split, split_gated
+from .splitting import rows_of, split, split_gated
 from .stages import accumulated, once_a_step, staged
 from .steps import LoweredStep, following, iterated, last_ops, most_rounds
 from .sync import credited, synchronised
@@ -36,23 +42,20 @@ from .turns import in_turns
 
 
 def loaded(
-    prepared: Prepared, placement: Sequence[int], loader: Loader
+    prepared: Prepared, placement: Sequence[int], loader: Loader, gates: Collection[int] = ()
 ) -> tuple[Prepared, list[int]]:
     """The prepared graph and its placement (device by op) with the inputs on the loader's device.
 
+    ``gates`` only wait for a synchronised weight: they are no batch, and stay with their workers.
     Each input takes the share of the loader's time that its bytes have of the batch's. Raises
     InputError where there is no such device, or no input to load.
     """
-    index, ops = prepared.cluster.index, prepared.graph.ops
-    if loader.device not in index:
-        raise InputError(f'loader.device: no device named "{loader.device}"')
-    device = index[loader.device]
-    if not prepared.cluster.devices[device].runs_ops:
-        raise InputError(f'loader.device: "{loader.device}" is a switch')
+    refuse(device_problems(prepared.cluster, "loader.device", loader.device))
+    device = prepared.cluster.index[loader.device]
     sizes = {
         i: sum(tensor.bytes for tensor in op.outputs)
-        for i, op in enumerate(ops)
-        if traits_of(op.kind).leaf == "input"
+        for i, op in enumerate(prepared.graph.ops)
+        if traits_of(op.kind).leaf == "input" and i not in gates
     }
     if not sizes:
         raise InputError("loader: the graph has no op of kind input, whose batch it could make")
@@ -134,11 +137,8 @@ def _with_priorities(
 
 
 def _tasks_by_resource(task_graph: TaskGraph) -> list[list[int]]:
-    tasks: list[list[int]] = [[] for _ in task_graph.resources]
-    for task, held in enumerate(task_graph.tasks.resources.lists()):
-        for resource in held:
-            tasks[resource].append(task)
-    return tasks
+    held = task_graph.tasks.resources
+    return Rows.of_pairs(held.ids, held.owners(), len(task_graph.resources)).lists()
 
 
 def _named_sequences(task_graph: TaskGraph, sequence: Mapping[str, Sequence[str]]) -> Sequences:
@@ -161,8 +161,7 @@ def _named_sequences(task_graph: TaskGraph, sequence: Mapping[str, Sequence[str]
             continue
         problems += _entry_problems(where, entries, tasks)
         sequences[rows[queue]] = tuple(tasks.get(entry, -1) for entry in entries)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return sequences
 
 
@@ -202,15 +201,13 @@ def _require_one_policy(task_graph: TaskGraph, resources: Sequence[Resource]) ->
                 f'order.sequence: "{task_graph.tasks.name[task]}" stands in "{fixed[0]}", which '
                 f'has a sequence, and in "{other[0]}", which has none; give both or neither',
             )
-    if problems:
-        raise InputError(problems.values())
+    refuse(problems.values())
 
 
 __all__ = [
     "LoweredStep",
     "Partitioned",
     "Prepared",
-    "Split",
     "can_be_retimed",
     "capacities",
     "credited",
@@ -247,8 +244,8 @@ def lower(
 def lower_prepared(prepared: Prepared, strategy: Strategy) -> TaskGraph:
     """The task graph of a strategy, for a graph prepared once and lowered many times.
 
-    Of a synchronisation policy one step; its credit hangs on the schedule, so there is no task
-    graph of that alone. Raises InputError, MissingCostError.
+    Under a synchronisation policy this is one step. Its credit depends on the schedule, so there is
+    no task graph of a policy with a credit. Raises InputError, MissingCostError.
     """
     if isinstance(strategy.sync, Sync) and strategy.sync.credit is not None:
         raise InputError(
@@ -290,11 +287,11 @@ def _lowered(
         prepared = prepared.lasting(durations(prepared))
     graph = prepared.graph
     placement = resolve_placement(graph, prepared.cluster, strategy.placement)
+    gates = {gate for weight in weights for gate in weight.gates}
     if loader is not None:
-        prepared, placement = loaded(prepared, placement, loader)
+        prepared, placement = loaded(prepared, placement, loader, gates)
     built = build(prepared, placement)
     task_graph = apply_order(built.task_graph, strategy.order, graph, built.consumers)
-    gates = {gate for weight in weights for gate in weight.gates}
     policy, last = strategy.order.policy, built.ends
     task_graph, dispatches = in_turns(prepared, task_graph, placement, policy, last, origins, gates)
     if isinstance(sync, Sync):

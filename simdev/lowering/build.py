@@ -1,4 +1,11 @@
-"""The pass that turns placed ops and their transfers into tasks, resources and buffers."""
+"""The pass that turns placed ops and their transfers into tasks, resources and buffers.
+
+``lower_step`` and pipelines over graphs (stages.py) build every step here. The kernels of
+``oracle.placements`` (step.py: times, evaluator.py: memory) and ``oracle.splits`` give the same
+integers without a task graph: what a task, a transfer or a buffer is changes there, too. The end of
+this module gives a lowered step other times; a task with a time of its own must be known there, or
+be refused by ``can_be_retimed``.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
 """Collective ops: one op that several devices run together, over the links between them.
 
 An op of one of KINDS with the attribute ``ranks`` (device names) reads its inputs and leaves its
-outputs on its ranks. No compute queue is held. Costed by closed form or table it
-is one task that holds, for its whole length, every queue that one of its messages would hold: one
-communicator at a time, as NCCL. Expanded it is its messages, one task each, which contend with
-everything else.
+outputs on its ranks. No compute queue is held. Costed by closed form or table it is one task that
+holds, for its whole length, every queue that one of its messages would hold: one communicator at a
+time, as NCCL. Expanded it is its messages, one task each, which contend with everything else.
+
+``Prepared`` asks for the collectives of a graph, ``sync/exchange.py`` for those of a policy. What
+they cost, and which messages an algorithm sends, is told by ``costs.collectives``. The checker
+(``execution.check.schedule``) has its own list of the bytes that algorithms send in all.
 """
 
 from __future__ import annotations
@@ -45,8 +48,8 @@ from ..nouns.strategy import Collectives, choice_problems, settled_cost
 # forms.
 
 Send = Callable[[int, int, int, int], tuple[list[int], list[int]]]
-"""Adds the tasks of a message (source, destination, bytes, round): those that begin it, those with
-which it arrives."""
+"""Adds the tasks of a message (source, destination, bytes, round), and returns the tasks
+that begin it and the tasks with which it arrives."""
 Wait = Callable[[int, Sequence[int]], None]
 """Lets a task wait for others."""
 Arrived = list[tuple[int, list[int]]]
@@ -399,15 +402,3 @@ def _operand_problems(op: Op, read: list[int], ranks: int) -> Iterator[str]:
             return
     if set(whole) != {sum(parts)}:
         yield f"{names[0]}: each must have the {sum(parts)} bytes of all {names[1]} together"
-
-
-__all__ = [
-    "ALL_REDUCE",
-    "KINDS",
-    "Communicators",
-    "Ring",
-    "add_steps",
-    "collective_problems",
-    "is_collective",
-    "rings",
-]

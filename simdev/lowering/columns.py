@@ -1,9 +1,15 @@
-"""The one builder of task graphs: tasks, queues and buffers as columns while a pass writes them."""
+"""The one builder of task graphs: tasks, queues and buffers as columns while a pass writes them.
+
+Every pass that adds tasks writes through it, but for large models (hybrid/expand.py), hosts
+(hosts.py) and copies (copies.py), which make millions of rows at once. A new column of
+``nouns.taskgraph.Tasks`` is an argument of ``Columns.task``, and these three have to fill it in.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -153,8 +159,8 @@ class Columns:
             name=tuple(chain(*(tasks.name for tasks in base), name)),
             kind=tuple(chain(*(tasks.kind for tasks in base), kind)),
             flow=np.concatenate([*(tasks.flow for tasks in base), np.array(flow, np.bool_)]),
-            resources=_stacked([tasks.resources for tasks in base], held),
-            links=_stacked([tasks.links for tasks in base], links),
+            resources=reduce(stacked, [*(tasks.resources for tasks in base), Rows.of(held)]),
+            links=reduce(stacked, [*(tasks.links for tasks in base), Rows.of(links)]),
             successors=with_pairs(
                 [tasks.successors for tasks in base], self._before, self._after, self.next_task
             ),
@@ -202,12 +208,10 @@ def _transposed(rows: Sequence[tuple[Any, ...]], width: int) -> Iterable[Sequenc
     return zip(*rows, strict=True) if rows else [()] * width
 
 
-def _stacked(base: Sequence[Rows], lists: Sequence[Sequence[int]]) -> Rows:
-    rows = Rows.of(lists)
-    for above in base:
-        ptr = np.concatenate((above.ptr, rows.ptr[1:] + above.ptr[-1]))
-        rows = Rows(ptr, np.concatenate((above.ids, rows.ids)))
-    return rows
+def stacked(above: Rows, below: Rows) -> Rows:
+    """The lists of both, those of ``above`` first."""
+    ptr = np.concatenate((above.ptr, below.ptr[1:] + above.ptr[-1]))
+    return Rows(ptr, np.concatenate((above.ids, below.ids)))
 
 
 def with_pairs(

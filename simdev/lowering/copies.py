@@ -1,6 +1,7 @@
 """The one way to repeat a task graph: some of its tasks several times, the others once.
 
-Steps that follow one another repeat all tasks, microbatches those of the forward and backward.
+Steps that follow one another (steps.py) repeat all tasks, microbatches (stages.py) those of the
+forward and backward. A new column of a task graph that names tasks has to be copied here, too.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class Copies:
 
     @cached_property
     def by_run(self) -> Ints:
-        """By run and task its row; of a task that does not run there, the row of the run of that
-        round in which it does.
+        """By run and task its row; where a task does not run, its row in another run of the same
+        round.
         """
         rows = (np.cumsum(self.there) - 1).reshape(self.there.shape)
         late, runs = np.flatnonzero(~self.again & self.late), np.arange(self.count)
@@ -100,11 +101,6 @@ class Copies:
     @property
     def _once_late(self) -> Bools:
         return self.late & ~self.again
-
-    def rows(self, tasks: Ints | slice, run: int) -> Ints:
-        """The rows of these tasks in a run, as ``by_run`` has them."""
-        rows: Ints = self.by_run[run, tasks]
-        return rows
 
     def all_rows(self, task: int) -> list[int]:
         """The rows of a task in every run, each once."""
@@ -197,7 +193,7 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints, later: Ints | None) -> Tas
     if later is not None:
         for run in range(copies.count):
             here = np.flatnonzero(copies.there[run])
-            columns["priority"][copies.rows(here, run)] += run * later[here]
+            columns["priority"][copies.by_run[run, here]] += run * later[here]
     kind = Coded.of(tasks.kind)
     return Tasks(
         # Made when they are read: nobody reads the names of most of millions of tasks.
@@ -215,13 +211,13 @@ def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
     further ``edges``.
     """
     before, after = successors.owners(), successors.ids
-    rows = copies.rows(slice(None), 0)
+    rows = copies.by_run[0]
     befores, afters = [edges[:, 0], rows[before]], [edges[:, 1], rows[after]]
     # Edges between single tasks are the same in every run of a round, and copied with the first.
     moved = copies.again[before] | copies.again[after]
     late = ~moved & copies.late[before] & copies.late[after]
     for run in range(1, copies.count):
-        rows = copies.rows(slice(None), run)
+        rows = copies.by_run[run]
         copied = moved | late if copies.ends[run] else moved
         befores.append(rows[before[copied]])
         afters.append(rows[after[copied]])
@@ -231,7 +227,7 @@ def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
 def _buffers(
     buffers: Buffers, copies: Copies, turns: Turns | None
 ) -> tuple[Buffers, list[tuple[int, int]]]:
-    """The buffers, single ones first, and in what order tasks add to those that all runs share.
+    """The buffers, single ones first, and edges between tasks that add to one buffer in turn.
 
     A buffer is filled in each run where its filler runs, unless a task that runs once reads it.
     """
@@ -248,7 +244,7 @@ def _buffers(
     owners, readers = list[Ints](), list[Ints]()
     filled = np.full(here.total, PERSISTENT)
     for run in range(copies.count):
-        rows, places = copies.rows(slice(None), run), here.rows(place, run)
+        rows, places = copies.by_run[run], here.by_run[run, place]
         owners.append(places[owner])
         readers.append(rows[reader])
         filled[places] = np.where(filler == PERSISTENT, PERSISTENT, rows[filler])
@@ -272,7 +268,8 @@ def _buffers(
 def _in_turn(copies: Copies, task: int, turns: Turns | None) -> list[int]:
     """The rows of a task, in the order in which it runs."""
     runs = range(copies.count) if turns is None else turns(task)
-    return [int(copies.rows(np.array([task]), run)[0]) for run in runs]
+    rows: list[int] = copies.by_run[list(runs), task].tolist()
+    return rows
 
 
 def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tuple[int, ...]]:

@@ -2,8 +2,10 @@
 
 Every op on a hosted device gets a dispatch (execution contract, rule 9): a task that holds the
 host's thread and releases the op. Thread and device queues are fixed, both in one order. All of it
-are tasks, edges and fixed queues, so engines need no rule for it. The order is made in
-lowering/turns.py.
+are tasks, edges and fixed queues, so engines need no rule for it. ``iterated`` (steps.py) calls it
+last; the order is made in turns.py. A rule of hosts has other homes: the checker
+(``execution.check.hosts``), the oracle's kernels (``oracle.cluster``, ``oracle.splits.hosts``), and
+the threads of large models (hybrid/dispatch.py, which shares ``ahead_of``).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import picoseconds
 from ..nouns.cluster import Host
 from ..nouns.taskgraph import (
@@ -30,7 +32,7 @@ from ..nouns.taskgraph import (
     TaskGraph,
     Tasks,
 )
-from .columns import with_pairs
+from .columns import stacked, with_pairs
 from .copies import Bools, Copies, in_runs, taken
 from .prepare import Prepared
 
@@ -81,9 +83,7 @@ def ends_in_copies(
     """The last tasks of what runs as its messages, in every run."""
     rows: dict[int, tuple[int, ...]] = {}
     for task, last in ends.items():
-        every = np.array([task, *last], np.int64)
-        for run in range(copies.count):
-            first, *rest = copies.rows(every, run).tolist()
+        for first, *rest in copies.by_run[:, [task, *last]].tolist():
             rows[first] = tuple(rest)
     return rows
 
@@ -169,13 +169,24 @@ def _ends(task: Ints, ends: Mapping[int, tuple[int, ...]]) -> Rows:
 def _require_eager(prepared: Prepared, ops: Ints, devices: Ints) -> None:
     """No op blocks a host whose graph is one launch."""
     cluster, graph = prepared.cluster, prepared.graph
-    problems = [
+    refuse(
         f'ops[{op}].blocks_host: "{graph.ops[op].name}" makes its host wait, but '
         f'"{cluster.devices[device].name}" replays its step as one graph (host.mode "graph")'
         for op, device in zip(ops.tolist(), devices.tolist(), strict=True)
-    ]
-    if problems:
-        raise InputError(problems)
+    )
+
+
+def ahead_of(launches: Ints, ahead: int) -> tuple[Ints, Ints]:
+    """Pairs (row before, row after) of a thread that launches so many kernels by row: a dispatch
+    waits for the latest row such that from there through itself more than ``ahead`` are launched.
+    """
+    # As Python's integers where sums could overflow; a host far ahead never waits.
+    if float(launches.sum(dtype=np.float64)) >= 2**61:
+        launches = launches.astype(object)
+    until, number = np.cumsum(launches), np.arange(len(launches))
+    before = np.minimum(np.searchsorted(until - launches, until - ahead) - 1, number - 1)
+    waits = before >= 0
+    return before[waits], number[waits]
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,8 +265,8 @@ class _Writer:
             name=self._names(tasks.name),
             kind=_kinds(tasks.kind, count),
             flow=np.concatenate((tasks.flow, none > 0)),
-            resources=_appended(tasks.resources, Rows(np.arange(count + 1), held)),
-            links=_appended(tasks.links, _empty(count)),
+            resources=stacked(tasks.resources, Rows(np.arange(count + 1), held)),
+            links=stacked(tasks.links, Rows.of_pairs(none[:0], none[:0], count)),
             successors=with_pairs([tasks.successors], before, after, len(tasks) + count),
             **columns,
         )
@@ -294,19 +305,9 @@ class _Writer:
         return before, after
 
     def _ahead(self, entries: Ints, ahead: int) -> tuple[Ints, Ints]:
-        """On one device a dispatch waits for the latest earlier op such that from there through
-        itself more than ``ahead`` kernels are launched.
-        """
-        launches = np.tile(self.entries.launches[entries], self.steps)
-        # As Python's integers where sums could overflow; a host far ahead never waits.
-        if float(launches.sum(dtype=np.float64)) >= 2**61:
-            launches = launches.astype(object)
-        until = np.cumsum(launches)
-        before = np.searchsorted(until - launches, until - ahead, "left") - 1
-        number = np.arange(len(launches))
-        before = np.minimum(before, number - 1)
-        waits = before >= 0
-        return self._after_ends(entries, before[waits], self._in_steps(entries)[waits])
+        """On one device a dispatch waits for the end of what is too far behind (``ahead_of``)."""
+        before, after = ahead_of(np.tile(self.entries.launches[entries], self.steps), ahead)
+        return self._after_ends(entries, before, self._in_steps(entries)[after])
 
     def _blocked(self, entries: Ints) -> tuple[Ints, Ints]:
         """On one thread the next dispatch waits for the end of an op that blocks."""
@@ -335,14 +336,3 @@ def _kinds(kind: Sequence[str], count: int) -> Sequence[str]:
         return (*kind, *[DISPATCH] * count)
     codes = np.append(kind.codes, np.full(count, len(kind.labels), np.uint8))
     return Coded(codes, (*kind.labels, DISPATCH))
-
-
-def _appended(lists: Rows, more: Rows) -> Rows:
-    return Rows(
-        np.concatenate((lists.ptr, more.ptr[1:] + lists.ptr[-1])),
-        np.concatenate((lists.ids, more.ids)),
-    )
-
-
-def _empty(count: int) -> Rows:
-    return Rows(np.zeros(count + 1, np.int64), np.zeros(0, np.int64))

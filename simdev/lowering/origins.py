@@ -1,5 +1,9 @@
 """Where the times of a step come from: the rungs of the cost ladder that answered for its ops and
 for what its hosts spend on them.
+
+``execution.scenario`` asks for both, and reports print them
+(``report.measures.costs`` and ``hosts``). Large models count their rungs by themselves
+(``_sources`` in hybrid/__init__.py).
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ class SharedCost(NamedTuple):
 
 
 def op_costs(
-    prepared: Prepared, devices: Sequence[int], copies: Ints | None = None
+    prepared: Prepared, devices: Sequence[int], copies: Ints | None
 ) -> tuple[SharedCost, ...]:
     """The costs of the ops on their devices (by op), in the order of the first; ops of unknown cost
     are left out. ``copies``: how many devices each represents (None: itself).
@@ -121,7 +125,7 @@ class HostOrigins:
 
 
 def host_origins(
-    prepared: Prepared, devices: Ints, dispatches: Dispatches | None, copies: Ints | None = None
+    prepared: Prepared, devices: Ints, dispatches: Dispatches | None, copies: Ints | None
 ) -> HostOrigins:
     """Figures of the hosts of a step whose ops run on ``devices`` (indices, by op), each of which
     represents so many ``copies`` (None: itself).

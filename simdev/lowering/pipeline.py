@@ -4,6 +4,11 @@ stages into tasks.
 Every action is a task of its rank's compute queue, whose order is fixed by the table. A tensor that
 goes to a stage of another rank is a transfer. From times alone it takes the latency between the two
 and holds nothing: transfers never wait. On a cluster (Site) it is bytes on their way there.
+
+``simdev pipeline`` and PipeDream's planner call ``pipeline_task_graph``; pipelines over graphs
+(stages.py) and large models (hybrid) take ``schedule_of`` alone and write their own tasks. For what
+an action waits is told by ``nouns.schedules`` (NEEDS, READERS); large models read it there, too.
+Over a graph the tensors tell it.
 """
 
 from __future__ import annotations

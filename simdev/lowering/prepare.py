@@ -2,7 +2,10 @@
 
 None of it is a noun: it remembers answers. Answers about the graph alone (``CostedGraph``), the
 cluster alone (its fabric) and collectives alone (``Communicators``) are kept apart, so that each
-can be shared where the others differ.
+can be shared where the others differ. Every pass, the oracle and the searches read it.
+
+The second half tells what PyTorch holds beside tensors. Its switches are those of
+``nouns.memory.MemoryModel``; large models count their own (hybrid/buffers.py).
 """
 
 from __future__ import annotations
@@ -156,8 +159,8 @@ class Prepared:
     ``graph`` holds the training state that ``memory`` asks for; ``collectives`` says how collective
     ops run unless they say it themselves. ``costed`` and ``communicators`` are shared
     with others where they are given. ``parts`` are the numbers by which parts of ops are called,
-    where they stand for more (none: they count from 0). Raises InputError where the training state
-    cannot be told.
+    where these represent more parts (none: they count from 0). Raises InputError where the training
+    state cannot be told.
     """
 
     def __init__(
@@ -346,6 +349,14 @@ class Prepared:
                 f'placement: tensors must go from "{first}" to "{last}", but no route joins them'
             )
         return segments
+
+
+def device_problems(cluster: Cluster, where: str, name: str) -> Iterator[str]:
+    """Why nothing can run on the device of this name, behind the place that names it."""
+    if name not in cluster.index:
+        yield f'{where}: no device named "{name}"'
+    elif not cluster.devices[cluster.index[name]].runs_ops:
+        yield f'{where}: "{name}" is a switch'
 
 
 # What PyTorch holds on a GPU beside the tensors of a step. Scratch memory of operators is what the

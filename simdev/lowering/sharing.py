@@ -4,6 +4,10 @@ copies, copies that go both ways at once.
 Measured on an H100: copies between host and device in both directions at once take 1.15 times
 longer, a kernel that memory holds up 1.02 times beside a copy, products none
 (profiles/h100/measured/overlap.json). Nothing is slowed where cluster and devices give no factor.
+
+``lower_step`` and ``pipeline_task_graph`` call it last. Marked tasks are made longer in one place
+for both engines (``execution.engine``). Large models and credits refuse such clusters
+(``refuse_slowing``), and the oracle's kernels leave them to lowering (``slows``).
 """
 
 from __future__ import annotations

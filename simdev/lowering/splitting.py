@@ -1,5 +1,9 @@
 """A strategy's split of a graph, and its synchronisation taken out: remembered for those who ask
 again.
+
+``lower_step`` asks for both, reports and the oracle for the split of the very strategy that they
+have lowered. ``partition`` splits and ``sync.weights`` takes synchronisations out; this module has
+no rule of its own.
 """
 
 from __future__ import annotations

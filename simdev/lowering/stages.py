@@ -1,8 +1,11 @@
-"""A pipeline over a graph: the graph is one microbatch, its forward ops are cut into stages.
+"""Pipelines over graphs of ops, and microbatches: the graph is one microbatch, and a step holds
+several.
 
-The result is an ordinary task graph: the ops of each microbatch, in the order that the schedule
-gives every rank. A tensor crosses between ranks as in any placement. Parameters are there before
-the first microbatch, updates come after the last of their rank.
+``staged`` cuts the forward ops into stages and gives the queue of every rank the order of its
+schedule. A tensor crosses between ranks as in any placement. Parameters are there before the first
+microbatch, updates come after the last of their rank. ``accumulated`` repeats the forward and
+backward of a step that has no pipeline. ``lower_step`` calls one of the two. Which ops run once a
+step is told by ``once_a_step`` for both; pipelines of large models are lowered by hybrid.
 """
 
 from __future__ import annotations
@@ -20,14 +23,14 @@ from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph
 from ..nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part, Schedule
 from ..nouns.semantics import is_linear, traits_of
-from ..nouns.strategy import Origin, Parallelism, named, resolve_placement
+from ..nouns.strategy import Origin, Parallelism, named
 from ..nouns.structure import Groups, components, mates, order_of, readers_of, updated
 from ..nouns.taskgraph import MAX_TASKS, Ints, Rows, TaskGraph
 from .build import build
 from .collective import is_collective
 from .copies import Bools, Copies, copied, in_order
 from .pipeline import schedule_of
-from .prepare import Prepared
+from .prepare import Prepared, device_problems
 from .steps import LoweredStep, following
 from .turns import in_given_turns
 
@@ -245,7 +248,7 @@ def _updates(graph: Graph, order: Sequence[int], stages: list[int]) -> None:
         stages[i] = max(stage, 0)
 
 
-__all__ = ["even_cut", "staged", "stages_of"]
+# The pass that lowers a pipeline.
 
 
 def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
@@ -262,7 +265,7 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
     lengths = np.maximum(prepared.duration[:, homes], 0)
     with prefixed("strategy.pipeline."):
         stage_of = stages_of(graph, pipeline.stages, lengths)
-    placement = _placement(prepared, [homes[stage] for stage in stage_of])
+    placement = _together(graph, [homes[stage] for stage in stage_of])
     built = build(prepared, placement)
     task_graph = built.task_graph
     once = once_a_step(graph, {})
@@ -320,30 +323,26 @@ def _ranks(cluster: Cluster, schedule: Schedule, names: Sequence[str]) -> list[i
                 "workers"
             )
         return list(cluster.workers[: schedule.ranks])
-    problems = []
+    problems: list[str] = []
     for rank, name in enumerate(names):
-        if name not in cluster.index:
-            problems.append(f'ranks[{rank}]: no device named "{name}"')
-        elif not cluster.devices[cluster.index[name]].runs_ops:
-            problems.append(f'ranks[{rank}]: "{name}" is a switch')
-        elif name in names[:rank]:
-            problems.append(f'ranks[{rank}]: "{name}" is rank {names.index(name)} already')
+        wrong = list(device_problems(cluster, f"ranks[{rank}]", name))
+        if not wrong and name in names[:rank]:
+            wrong = [f'ranks[{rank}]: "{name}" is rank {names.index(name)} already']
+        problems += wrong
     refuse(problems)
     return [cluster.index[name] for name in names]
 
 
-def _placement(prepared: Prepared, devices: Sequence[int]) -> list[int]:
-    """The placement; groups on one device each. Raises InputError."""
-    cluster, graph = prepared.cluster, prepared.graph
+def _together(graph: Graph, devices: Sequence[int]) -> list[int]:
+    """The device of each op, with every group on one: that on which its first forward op runs, for
+    a group of a parameter and its ops runs where it computes first.
+    """
     together = list(devices)
     for members in graph.groups.values():
-        # A group of a parameter and its ops stands where it computes first.
         first = next((i for i in members if graph.ops[i].phase == "forward"), members[0])
         for i in members:
             together[i] = together[first]
-    homes = zip(graph.ops, together, strict=True)
-    names = {op.name: cluster.devices[device].name for op, device in homes}
-    return resolve_placement(graph, cluster, names)
+    return together
 
 
 class _Actions:
@@ -384,7 +383,7 @@ class _Actions:
         yield from (i for i in self._before[rank] if queue in held[i])
         for action in self.schedule.orders[rank]:
             ops = [i for i in self._ops[self.schedule.part(action)] if queue in held[i]]
-            yield from copies.rows(np.array(ops, np.int64), action.microbatch).tolist()
+            yield from copies.by_run[action.microbatch, ops].tolist()
         yield from (i for i in self._after[rank] if queue in held[i])
 
 
@@ -494,7 +493,7 @@ def accumulated(step: LoweredStep, ops: int, once: Collection[int], count: int) 
     across = tuple(
         (before, after) for first, after in step.across for before in copies.all_rows(first)
     )
-    row = copies.rows(slice(None), 0).tolist()
+    row = copies.by_run[0].tolist()
     return replace(
         step,
         task_graph=copied(task_graph, copies, copies.joins(step.across), sequences),

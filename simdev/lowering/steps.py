@@ -1,5 +1,10 @@
 """Steps that follow one another: what a step releases in the next one, and the task graph of
 several.
+
+``following`` has the rule for steps and microbatches (rule 10 of the execution contract), and every
+strategy over a graph of ops takes its edges from there. ``iterated`` repeats a step;
+``execution.period`` asks it for more steps until they repeat. Policies add edges of their own
+averages (sync/__init__.py), and loaders drop some (``sent_once``).
 """
 
 from __future__ import annotations
@@ -115,19 +120,18 @@ def following(
 ) -> list[tuple[int, int]]:
     """Pairs (op, op of the next step that waits for it), as positions in the graph.
 
-    A parameter waits for its updates. What waits for nothing in its step (the batch) waits for the
-    last forward and backward ops of its device (``ends``), as the ops of an in-order stream do, and
-    for updates that name no parameter there; on a device that holds nothing but such ops, for the
-    ops that read it: a loader keeps one batch. ``gates`` wait for what is no op.
+    A parameter waits for its updates, whatever device these run on; the way back of new weights
+    from another device takes no time. Whatever else waits for nothing in its step (the batch) waits
+    for the last forward and backward ops of its device (``ends``), as the ops of an in-order stream
+    do, and for updates there that name no parameter; on a device that holds nothing but such ops,
+    for the ops that read it: a loader keeps one batch. ``gates`` wait for tasks that are no ops.
     """
     edges, unnamed = list[tuple[int, int]](), dict[int, list[int]]()
-    waiting = set(gates)
     for update, leaves in updated(graph).items():
-        here = [leaf for leaf in leaves if placement[leaf] == placement[update]]
-        edges += [(update, leaf) for leaf in here]
-        waiting.update(here)
-        if not here:
+        edges += [(update, leaf) for leaf in leaves]
+        if not leaves:
             unnamed.setdefault(placement[update], []).append(update)
+    waiting = {*gates, *(leaf for _, leaf in edges)}
     count = task_graph.predecessor_count
     roots = {i for i in range(len(graph.ops)) if not count[i]} - waiting
     readers = readers_of(graph)

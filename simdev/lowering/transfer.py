@@ -1,4 +1,11 @@
-"""The transfers of a placement, and the tasks, queues and reserves of a cluster."""
+"""The transfers of a placement, and the tasks, queues and reserves of a cluster.
+
+``build`` writes them, and ``pipeline_task_graph`` writes messages over the same routes. A way to
+transfer (``Cluster.transfer``) is a case of ``transfers`` here and of the oracle's kernels
+(``oracle.placements.step``, ``oracle.splits.fan``), which share ``destinations`` alone. What a
+route holds and how long it takes is told by ``nouns.fabric``; policies send messages of their own
+over it (sync/exchange.py).
+"""
 
 from __future__ import annotations
 
@@ -121,13 +128,18 @@ def chunks_of(prepared: Prepared, size: int, segments: Sequence[Segment]) -> tup
     chunk = min((int(stage.chunk) for stage in stages if stage.chunk is not None), default=size)
     if size <= chunk:
         return (size,)
-    count, rest = divmod(size, chunk)
-    if count > MAX_CHUNKS:
+    if size // chunk > MAX_CHUNKS:
         raise InputError(
             f"a tensor of {size} bytes makes more than {MAX_CHUNKS} chunks of {chunk} bytes at a "
             "staging device"
         )
-    return (chunk,) * count + ((rest,) if rest else ())
+    return in_pieces(size, chunk)
+
+
+def in_pieces(size: int, piece: int) -> tuple[int, ...]:
+    """Bytes in full pieces, and a rest."""
+    count, rest = divmod(size, piece)
+    return (piece,) * count + (rest,) * (rest > 0)
 
 
 # What passes write of a cluster: its queues, its reserves, and tasks over its routes.

@@ -2,7 +2,10 @@
 
 The order is that of places in the file under ``fifo`` and ``program``; under ``priority`` the
 topological order that takes the smallest (priority, place) first; under ``fixed`` that of the given
-sequences, merged by heads (execution contract, rule 9).
+sequences, merged by heads (execution contract, rule 9). ``lower_step`` and pipelines over graphs
+call it, and hosts.py writes the dispatches in this order. The checker works out the order of
+threads once more (``execution.check.hosts``), and so do the oracle's kernels (``in_file_order`` of
+``oracle.placements.problem``, ``oracle.splits.hosts``).
 """
 
 from __future__ import annotations

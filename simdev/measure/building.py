@@ -1,4 +1,9 @@
-"""A model that is to be measured: found by its name, built on a device in a precision."""
+"""A model that is to be measured: found by its name, built on a device in a precision.
+
+``profiles`` calls ``resolve`` and ``built``. The models that ship are in ``torch_models``; a
+precision that is added to PRECISIONS needs its flags or its cast here, and its name in the help of
+``simdev profile``.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
 """Captures a PyTorch training step as a simdev graph: forward, backward and update, with shapes.
 
-The step is run once on fake tensors (nothing is computed; a step that asks for values can
-run on real ones), and every operator that PyTorch dispatches becomes an op. The backward
-is what autograd runs, so its operators have their own shapes and are never the forward doubled.
-Views are folded away. Updates are one op a parameter.
+The step is run once on fake tensors (nothing is computed; a step that asks for values can run on
+real ones), and every operator that PyTorch dispatches becomes an op. The backward is what autograd
+runs, so its operators have their own shapes and are never the forward doubled. Views are folded
+away. Updates are one op a parameter.
+
+``profiles``, ``programs`` and the trace readers call it. What an operator is called is decided in
+``kinds``, its row's key in ``simdev.nouns.semantics.keys``; ``simdev.nouns.models`` builds the same
+ops without PyTorch, so that a change of names or attributes has to be made there too.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from torch import Tensor, nn
 from ..costs import PHASE_CODES, profile_key
 from ..nouns.semantics import traits_of
 from ..nouns.structure import PREFIXES
-from .kinds import Fields
+from .kinds import Fields, dtype_name
 from .record import Call, Instance, Record, Recorder, Slot, TensorSpec
 from .tracing import Gradient, Loss, Optimizer, optimizer_named, trace_step
 
@@ -71,7 +75,7 @@ def capture(
     """The training step of a module as a graph.
 
     ``loss(module, *inputs)`` gives the scalar that the step minimises. ``real``: a step that asks
-    for values is run on real tensors (and the graph is that of the path that it took), else
+    for values is run on real tensors (the graph then has the path taken), else
     refused. Raises InputError for an unknown optimizer, a loss that is no scalar of the parameters,
     and a step that fails.
     """
@@ -79,7 +83,7 @@ def capture(
     traced = trace_step(module, inputs, loss, training=True, real=real)
     writer = Writer(traced.recorder, traced.leaves)
     writer.write_step()
-    # Behind the whole backward, where optimizer.step() stands.
+    # Behind the whole backward, where optimizer.step() comes.
     for parameter, gradient in traced.gradients.items():
         writer.write_update(parameter, gradient, update)
     return writer.captured(name)
@@ -197,13 +201,13 @@ class Writer:
     def _op(self, name: str, record: Record) -> str:
         """Writes one op; returns its key."""
         shapes, attrs = _operands(record)
-        dtypes = [_dtype(record.call.specs[i]) for i in record.operands]
+        dtypes = [dtype_name(record.call.specs[i].dtype) for i in record.operands]
         made = [self.recorder.records[i].outputs[output] for i, output in record.sources]
         # Views are folded away: where the op sees another shape or dtype than was made, it says so.
         folded: Fields = {}
         if shapes != [list(spec.shape) for spec in made]:
             folded["in"] = shapes
-        if dtypes != [_dtype(spec) for spec in made]:
+        if dtypes != [dtype_name(spec.dtype) for spec in made]:
             folded["dt"] = dtypes
         op: Fields = {
             "name": name,
@@ -224,7 +228,7 @@ class Writer:
             "phase": PHASE_CODES[record.phase],
         }
         key = row_key(row)
-        # Equal ops are measured once: the first call of a key stands for all.
+        # Equal ops are measured once: the first call of a key is measured for all.
         self.calls.setdefault(key, record.call)
         self.rows.setdefault(key, row)
         self.counts[key] = self.counts.get(key, 0) + 1
@@ -290,8 +294,4 @@ def _contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def _output(spec: TensorSpec) -> Fields:
-    return {"bytes": spec.bytes, "shape": list(spec.shape), "dtype": _dtype(spec)}
-
-
-def _dtype(spec: TensorSpec) -> str:
-    return str(spec.dtype).removeprefix("torch.")
+    return {"bytes": spec.bytes, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}

@@ -1,8 +1,11 @@
 """Programs of torch.export as modules, from what their archives say, without code of theirs.
 
 A program is a list of calls of PyTorch's operators. Only operators of ATen that make tensors or
-sizes are called, and arithmetic of sizes; they are called within the modules that they were
-recorded in, so that whoever watches modules sees those of the program that was exported.
+sizes are called, and arithmetic of sizes. Each runs within the modules in which it was recorded: a
+recorder that watches modules sees the modules of the exported program.
+
+``programs`` runs it. The archive itself is read, and its parts are checked, by
+``simdev.files.program``.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..files.program import Node, SavedProgram, TensorMeta, extent_of, inner_graph, the_one
 from ..ground.errors import InputError, prefixed
+from .kinds import dtype_name
 from .tracing import NEEDS_VALUES
 
 DTYPES = {
@@ -135,7 +139,7 @@ class Exported:
             if not fits or tensor.dtype != DTYPES[meta["dtype"]]:
                 raise InputError(
                     f"inputs: {name}: was exported with another shape or dtype than "
-                    f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+                    f"{list(tensor.shape)} of {dtype_name(tensor.dtype)}"
                 )
         return tensors
 
@@ -486,7 +490,7 @@ def _refuse_many_parts(func: Any, arguments: Mapping[str, Any]) -> None:
 
 
 PLAIN = frozenset({"as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings"})
-"""Arguments that stand as they are."""
+"""Kinds of arguments that are values already."""
 ARGUMENTS: Mapping[str, Callable[[Any, Values], Any]] = {
     "as_none": lambda value, values: None,
     "as_name": _known,
@@ -509,7 +513,7 @@ ARGUMENTS: Mapping[str, Callable[[Any, Values], Any]] = {
     "as_layout": lambda value, values: _of({7: torch.strided}, value, "layout"),
     "as_device": lambda value, values: _device(value),
 }
-"""How arguments that stand for something else are read, by their kind."""
+"""How arguments that name or encode a value are read, by their kind."""
 
 
 @contextmanager

@@ -4,11 +4,13 @@ Calls of operators alone tell half of it: in a step the host also runs the modul
 autograd's graph and walks it. So the phases of real steps are timed on the host, never waiting for
 the device, and each phase is split over its operators by what the profiler saw each of them take.
 Nothing here asks what the device does, so that all of it runs on a CPU too.
+
+``steps`` calls it for each step. What it writes under ``host`` in a profile's header is read by
+``compare`` and by ``simdev.costs.dispatch``.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,12 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.nn.modules import module as modules
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, record_function
 
 from ..costs import PHASE_CODES
 from ..nouns.graph import PHASES
 from .capture import Capture
 from .kinds import Fields
+from .timers import profiler
 from .tracing import Optimizer
 
 HOST_STEPS, HOST_WARM_UPS, PROFILED_STEPS = 7, 2, 3
@@ -224,10 +227,9 @@ def _profiled(
     """The host's time of every dispatched call of forward and backward in one profiled step, as
     ``split`` tells them, and the share of calls that were found.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     step.clear()
     breather.start()
-    with profile(activities=[ProfilerActivity.CPU]) as trace:
+    with profiler(ProfilerActivity.CPU) as trace:
         with (
             breather.in_forward(many["forward"]),
             breather.in_backward(many["backward"]),

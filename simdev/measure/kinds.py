@@ -4,6 +4,10 @@ time.
 The table names the kinds whose ATen name reads badly; any other call keeps its own name without
 overload, leading underscore and in-place mark. Arguments that do not change the time (scale
 factors, epsilons, where the tensor lives) are left out, so that equal work has one key.
+
+Recording and the trace readers ask it. What a kind does and costs is described in
+``simdev.nouns.semantics.kinds``; the ONNX reader (``simdev.formats.onnx_graph``) uses the same
+names.
 """
 
 from __future__ import annotations
@@ -120,6 +124,11 @@ def attributes(func: Any, arguments: Mapping[str, Any]) -> Fields:
         if not trivial and not unpadded and not (name in defaults and value == defaults[name]):
             kept[name] = plain
     return kept
+
+
+def dtype_name(dtype: object) -> str:
+    """The name of a dtype of PyTorch as files have it: ``float32``."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _plain(value: Any, keep_floats: bool) -> Any:

@@ -4,6 +4,10 @@ Each distinct operator runs alone on preallocated random inputs, at least three 
 warm-ups; its time is the median of the samples. Updates run in turns, as a step runs them: each
 parameter is touched once a step, so an update that is repeated alone would meet it in a cache where
 no step meets it.
+
+``steps`` calls it for captured steps and grids. The rows that it makes are read by
+``simdev.files.profile``; a new field of a row has to be known there, and to ``doctor`` where it can
+be wrong.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ from .timers import (
     Thunk,
     Timer,
     cuda_kernels,
+    extent_behind,
+    first_line,
     median,
     needs_real,
     thunk_on,
@@ -90,8 +96,7 @@ def _answer(work: Callable[[], object], writing: int) -> None:
         try:
             answer = pickle.dumps((True, work()))
         except Exception as error:
-            lines = str(error).splitlines() or [type(error).__name__]
-            answer = pickle.dumps((False, lines[0]))
+            answer = pickle.dumps((False, first_line(error)))
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(answer)
     except BaseException:
@@ -144,10 +149,7 @@ def keep_from(run: Callable[[], object], wanted: Mapping[str, Call]) -> dict[str
 def _copied(tensor: Tensor) -> Tensor:
     """A copy of the same strides, over memory of its own."""
     with torch.no_grad():
-        extent = 1 + sum(
-            (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-        )
-        extent = extent if tensor.numel() else 0
+        extent = extent_behind(tensor.shape, tensor.stride())
         flat = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
         return flat.clone().as_strided(tensor.shape, tensor.stride())
 
@@ -328,9 +330,8 @@ class _Run:
                 if key in self.kept:
                     self._measure(key, seconds)
                     return
-            row, lines = self.captured.rows[key], str(error).splitlines()
-            reason = lines[0] if lines else type(error).__name__
-            self.failed[key] = f"{row['op']} {row['in']}: {reason}"
+            row = self.captured.rows[key]
+            self.failed[key] = f"{row['op']} {row['in']}: {first_line(error)}"
 
     def _sampled(self, key: str, seconds: float) -> Samples:
         call = self.captured.calls[key]

@@ -1,11 +1,15 @@
-"""From the name of a model to a graph file and a profile file."""
+"""From the name of a model to a graph file and a profile file.
+
+``simdev profile`` calls it. It joins the parts: ``building`` finds the model, ``capture`` makes the
+graph, ``steps`` measures, ``provenance`` tells the machine. Random shapes of op classes
+(``--grid``) are drawn here too: a new class is a row of CLASSES.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
@@ -22,10 +26,11 @@ from ..files.writing import parents, write_text
 from ..ground.errors import InputError
 from .building import Chosen, alike, built, precision_flags, resolve, sizes_of
 from .capture import Capture, Writer, capture
+from .kinds import dtype_name
 from .operators import Conditions, Progress
 from .provenance import describe, device_kind
 from .record import Recorder, Scopes
-from .steps import Measured, Step, measure_alone, measure_together, profile_text
+from .steps import Measured, Step, joint, measure_alone, measure_together, profile_text
 from .timers import require_device
 from .torch_models import MODELS
 from .torch_models.attention import attend
@@ -207,12 +212,7 @@ def capture_grid(
         for name in names
         for point in islice(points(name, LIMITS[device], seed), -(-each // SHARE.get(name, 1)))
     ]
-    # Of calls with one key the first is kept.
-    calls, rows, counts, saved = (
-        dict(ChainMap(*(getattr(captured, name) for captured in captures)))
-        for name in ("calls", "rows", "counts", "saved")
-    )
-    return Capture({}, calls, rows, counts, saved)
+    return joint(captures)
 
 
 def _grid_dtype(names: Sequence[str], device: str, dtype: str) -> torch.dtype:
@@ -277,7 +277,7 @@ def capture_point(point: Point, device: str, dtype: torch.dtype) -> Capture:
         with recorder:
             value = point.function(*tensors)
             recorder.note_saved(value)
-        # Given, so that no loss of the point's stands among its rows.
+        # Given, so that no loss of the point's is among its rows.
         gradient = torch.empty_like(value)
         leaves[recorder.add_leaf("input", gradient)] = "gradient"
         recorder.phase = "backward"
@@ -391,7 +391,7 @@ def _steps(models: Sequence[Chosen], name: str, conditions: Conditions) -> list[
 
 def step_flags(step: Step) -> dict[str, Any]:
     """In what the step computes: the dtypes of its parameters, and that of autocast."""
-    dtypes = dict.fromkeys(str(p.dtype).removeprefix("torch.") for p in step.module.parameters())
+    dtypes = dict.fromkeys(dtype_name(p.dtype) for p in step.module.parameters())
     return {"parameters": list(dtypes), "autocast": step.captured.autocast}
 
 
@@ -405,10 +405,11 @@ def profile_grid(
     flush: bool | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Measures random shapes of op classes (``grid.CLASSES``, or all: ``copies`` are by size);
+    """Measures random shapes of op classes (``CLASSES``, or all: ``copies`` are by size);
     returns the profile.
 
-    ``points`` a class and dtype (default: the device's). Copies stand alone. Raises InputError.
+    ``points`` a class and dtype (default: the device's). Copies are a grid of their own. Raises
+    InputError.
     """
     conditions = _conditions(device, seconds, flush, progress)
     names = list(dict.fromkeys(classes)) or list(CLASSES)

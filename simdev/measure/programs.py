@@ -3,6 +3,8 @@
 A program is run once on fake tensors, as its modules were before they were exported, so that its
 ops have the names, kinds and attributes of a captured module, and a profile that was measured of
 the module answers for the program.
+
+``simdev import`` of a .pt2 file calls ``import_program``; the file's calls are run by ``exported``.
 """
 
 from __future__ import annotations

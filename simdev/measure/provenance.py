@@ -1,5 +1,7 @@
-"""Where a measurement comes from: the machine, the device and the versions, as a header tells
-them.
+"""Where a measurement comes from: the machine, the device and the versions, as a header tells them.
+
+``profiles``, ``transfers`` and the trace readers call it. A GPU whose datasheet ships
+(``simdev/files/presets``) needs a row of GPUS too, or its profiles bear the driver's name.
 """
 
 from __future__ import annotations

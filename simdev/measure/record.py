@@ -1,10 +1,13 @@
 """Records a training step as the operators that PyTorch dispatches, forward and backward, on fake
 tensors.
 
-The recorder stands below autograd, so it sees the joint graph in program order: what the eager step
+The recorder works below autograd, so it sees the joint graph in program order: what the eager step
 runs, and nothing else. A tensor is known by its storage. An operator whose outputs share the
 storage of its inputs is a view and costs nothing: its readers read the tensor behind it. An
 operator that writes in place gives the storage a new version.
+
+``tracing`` runs a whole step under it, ``traces.replay`` single calls of a trace;
+``capture.Writer`` makes ops and rows of what it recorded.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from .kinds import (
     VALUES_TO_HOST,
     aten_name,
     attributes,
+    dtype_name,
     kind_of,
     named_arguments,
 )
@@ -76,7 +80,7 @@ class Scopes:
         # Only where modules are called: below autograd, where operators are seen, it is off.
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
-                self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+                self.autocast = dtype_name(torch.get_autocast_dtype(device))
 
     def leave(self, *_: Any) -> None:
         """A module's forward ends."""
@@ -208,7 +212,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Stands for the tensor with this index in a call's arguments."""
+    """The place of the tensor with this index in a call's arguments."""
 
     index: int
 

@@ -2,6 +2,9 @@
 
 The sum of the operators over the step against the step itself is the check of the method, kept in
 the header. Limit: an operator alone meets warmer caches than inside a step.
+
+``profiles`` calls it. What it adds to a profile's header (``step``, ``noise``) is read by
+``compare`` and judged by ``doctor``.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from .capture import Capture, row_key
 from .host import HostTimes, StepParts, measure_host, ops_of_phase
 from .kinds import Fields
 from .operators import LEAST_REPS, MOST_REPS, PASSES, WARM_UPS, Conditions, Noise, measure_operators
-from .timers import INPUT_SETS, KERNEL_CALLS, Timer, make_timer, median, quiet
+from .timers import INPUT_SETS, KERNEL_CALLS, Timer, first_line, make_timer, median, quiet
 from .tracing import Loss, optimizer_named, refusing
 
 # Runs whole training steps: their phases one by one, in a row without waiting, on the host.
@@ -33,27 +36,30 @@ from .tracing import Loss, optimizer_named, refusing
 STEP_WARM_UPS, LEAST_STEPS, MOST_STEPS, ROW_STEPS = 2, 3, 25, 20
 
 
+@dataclass(frozen=True)
+class Step:
+    """A training step that is to be measured: its capture, and how it is run."""
+
+    captured: Capture
+    module: nn.Module
+    inputs: Sequence[Tensor]
+    loss: Loss
+    optimizer: str
+
+
 class StepTimer:
     """Runs whole training steps and keeps the time of their phases.
 
-    On a CPU it is the CPU time of the one thread. On a GPU events stand between the phases, so that
-    nothing waits for the device inside a step.
+    On a CPU it is the CPU time of the one thread. On a GPU events are recorded between the phases,
+    so that nothing waits for the device inside a step.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        inputs: Sequence[Tensor],
-        loss: Loss,
-        optimizer: str,
-        device: str,
-    ) -> None:
-        self.module = module.to(device).train()
-        self.inputs = [tensor.to(device) for tensor in inputs]
-        self.loss = loss
-        self.device = device
-        parameters = [p for p in module.parameters() if p.requires_grad]
-        self.update = optimizer_named(optimizer)
+    def __init__(self, step: Step, device: str) -> None:
+        self.step, self.device = step, device
+        self.module = step.module.to(device).train()
+        self.inputs = [tensor.to(device) for tensor in step.inputs]
+        parameters = [p for p in step.module.parameters() if p.requires_grad]
+        self.update = optimizer_named(step.optimizer)
         self.optimizer = self.update.make(parameters)
         self.times: dict[str, list[int]] = {phase: [] for phase in PHASES}
         self.seconds = 0.0
@@ -65,8 +71,8 @@ class StepTimer:
         return max(LEAST_STEPS, min(MOST_STEPS, int(seconds / self.seconds)))
 
     def measure_row(self, count: int = ROW_STEPS) -> None:
-        """The wall time of a step in a row of steps that nobody waits for, which is what training
-        takes, and the peaks of memory that PyTorch counts meanwhile.
+        """The wall time of a step in a row of steps that nobody waits for, as in training, and
+        the peaks of memory that PyTorch counts meanwhile.
         """
         self._steps(STEP_WARM_UPS)
         torch.cuda.synchronize()
@@ -91,15 +97,15 @@ class StepTimer:
             for _ in self._phases():
                 pass
 
-    def host(self, captured: Capture) -> HostTimes:
+    def host(self) -> HostTimes:
         """The host's times of the step."""
 
         def loss() -> Tensor:
-            return self.loss(self.module, *self.inputs)
+            return self.step.loss(self.module, *self.inputs)
 
         clear = partial(self.optimizer.zero_grad, set_to_none=True)
         parts = StepParts(self.module, loss, self.update, clear)
-        return measure_host(parts, captured, torch.cuda.synchronize)
+        return measure_host(parts, self.step.captured, torch.cuda.synchronize)
 
     def run(self, count: int, keep: bool = True) -> None:
         """``count`` steps, kept or only to warm up; sets ``seconds``, the wall time of the last."""
@@ -116,7 +122,7 @@ class StepTimer:
     def _phases(self) -> Iterator[None]:
         # Gradients are made anew, as in the captured backward: none is added to an old one.
         self.optimizer.zero_grad(set_to_none=True)
-        value = self.loss(self.module, *self.inputs)
+        value = self.step.loss(self.module, *self.inputs)
         yield
         value.backward()
         yield
@@ -130,8 +136,9 @@ class StepTimer:
         event.record()
         return event
 
-    def report(self, captured: Capture, rows: Sequence[Mapping[str, Any]]) -> Fields:
+    def report(self, rows: Sequence[Mapping[str, Any]]) -> Fields:
         """Sum of operators against the step, whole and by phase, in seconds."""
+        captured = self.step.captured
         sums = {
             phase: sum(
                 captured.count_of(row) * row["t_ns"]["p50"] for row in rows if row["phase"] == code
@@ -186,17 +193,6 @@ class Measured:
     wholes: tuple[tuple[Fields, Fields], ...] = ()
 
 
-@dataclass(frozen=True)
-class Step:
-    """A training step that is to be measured: its capture, and how it is run."""
-
-    captured: Capture
-    module: nn.Module
-    inputs: Sequence[Tensor]
-    loss: Loss
-    optimizer: str
-
-
 def profile_text(measured: Measured, about: Mapping[str, Any]) -> str:
     """Canonical JSON lines: the header, then a row a line."""
     rows = "".join(_canonical(row) for row in measured.rows)
@@ -217,18 +213,6 @@ def _canonical(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
 
 
-def measure(
-    captured: Capture,
-    module: nn.Module,
-    inputs: Sequence[Tensor],
-    loss: Loss,
-    optimizer: str,
-    conditions: Conditions,
-) -> Measured:
-    """Times every distinct operator of a captured step, and the step; see ``measure_together``."""
-    return measure_together([Step(captured, module, inputs, loss, optimizer)], conditions)
-
-
 def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
     """Times every distinct operator of captured steps, once for all of them, and each of the steps.
 
@@ -243,10 +227,10 @@ def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
         share = STEP_SHARE * conditions.seconds / len(steps)
         # What only values break (a label beyond the classes) breaks the first real step.
         with refusing("run"):
-            timers = [StepTimer(*_parts(step), conditions.device) for step in steps]
+            timers = [StepTimer(step, conditions.device) for step in steps]
             reps = [timer.warm_up(share) for timer in timers]
         _in_turns(timers, reps)
-        hosts, reasons = _hosts(steps, timers, conditions)
+        hosts, reasons = _hosts(timers, conditions)
         again = 1.5 * sum(n * timer.seconds for n, timer in zip(reps, timers, strict=True))
         left = max(0.0, conditions.seconds - (time.monotonic() - start) - again)
 
@@ -259,7 +243,7 @@ def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
         if not measured.method.get("interrupted"):
             _in_turns(timers, reps)
     measured.unmeasured.extend(reasons)
-    return _whole(measured, steps, timers, hosts)
+    return _whole(measured, timers, hosts)
 
 
 def joint(captures: Sequence[Capture]) -> Capture:
@@ -287,25 +271,24 @@ def _in_turns(timers: Sequence[StepTimer], reps: Sequence[int]) -> None:
 
 
 def _hosts(
-    steps: Sequence[Step], timers: Sequence[StepTimer], conditions: Conditions
+    timers: Sequence[StepTimer], conditions: Conditions
 ) -> tuple[list[HostTimes | None], list[str]]:
     """The host's times of each step, None where the device is its own host, and why one could not
     be told.
     """
-    hosts: list[HostTimes | None] = [None] * len(steps)
+    hosts: list[HostTimes | None] = [None] * len(timers)
     reasons: list[str] = []
     if not has_host(conditions.device):
         return hosts, reasons
     conditions.tell("host")
-    for i, (timer, step) in enumerate(zip(timers, steps, strict=True)):
+    for i, timer in enumerate(timers):
         try:
             timer.measure_row()
-            hosts[i] = timer.host(step.captured)
+            hosts[i] = timer.host()
         except (RuntimeError, StopIteration) as error:
             # A profiler that may not watch, memory that two steps in a row do not leave: the
             # operators are still worth their rows.
-            lines = str(error).splitlines() or [type(error).__name__]
-            reasons.append(f"host of {step.captured.graph['name']}: {lines[0]}")
+            reasons.append(f"host of {timer.step.captured.graph['name']}: {first_line(error)}")
     return hosts, reasons
 
 
@@ -314,26 +297,19 @@ def has_host(device: str) -> bool:
     return device == "cuda"
 
 
-def _parts(step: Step) -> tuple[nn.Module, Sequence[Tensor], Loss, str]:
-    return step.module, step.inputs, step.loss, step.optimizer
-
-
 def _whole(
-    measured: Measured,
-    steps: Sequence[Step],
-    timers: Sequence[StepTimer],
-    hosts: Sequence[HostTimes | None],
+    measured: Measured, timers: Sequence[StepTimer], hosts: Sequence[HostTimes | None]
 ) -> Measured:
     """The measured rows together with the figures of the steps and of their hosts."""
     rows = [{**row, **_host_of(row_key(row), hosts)} for row in measured.rows]
     wholes = []
-    for step, timer, host in zip(steps, timers, hosts, strict=True):
-        report = timer.report(step.captured, rows)
+    for timer, host in zip(timers, hosts, strict=True):
+        captured, report = timer.step.captured, timer.report(rows)
         if host is not None:
-            wholes.append((report, host.header(step.captured)))
+            wholes.append((report, host.header(captured)))
         else:
             known = not (measured.unmeasured or measured.method.get("interrupted"))
-            wholes.append((report, _between_ops(step.captured, report) if known else {}))
+            wholes.append((report, _between_ops(captured, report) if known else {}))
     return replace(measured, rows=rows, step=wholes[0][0], host=wholes[0][1], wholes=tuple(wholes))
 
 

@@ -4,6 +4,9 @@ runs: its workspace and, on a GPU, its kernels.
 On a CPU the reference is the CPU time of the one thread that runs: wall time measures the
 neighbours too. On a GPU events bracket the call behind a filler that keeps the device busy while
 the host catches up, so that launches hide.
+
+``operators``, ``steps`` and ``transfers`` call it. Whether a row's quantiles (``timing_fields``)
+are in order is checked by ``doctor``.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -34,7 +38,7 @@ from .record import Call, Slot, TensorSpec
 INPUT_SETS = 3
 # Inputs of this size push themselves out of the caches: one set of them is enough.
 SINGLE_SET_BYTES = 64 * 2**20
-# Whole numbers that random ones stand for: their range is known, or nothing hangs on them.
+# Operators whose whole numbers may be random: the range is known, or does not matter.
 _KNOWN = frozenset(
     {
         "embedding",
@@ -101,9 +105,7 @@ def make_inputs(call: Call, device: str, seed: int) -> list[Tensor]:
 def _make(
     spec: TensorSpec, bound: int, positive: bool, generator: torch.Generator, device: str
 ) -> Tensor:
-    # The memory behind the tensor: with stride 0 smaller than the tensor, with gaps larger.
-    extent = 1 + sum((size - 1) * step for size, step in zip(spec.shape, spec.stride, strict=True))
-    extent = extent if 0 not in spec.shape else 0
+    extent = extent_behind(spec.shape, spec.stride)
     where: dict[str, Any] = {"generator": generator, "device": device}
     if spec.dtype == torch.bool:
         memory = torch.rand(extent, **where) < 0.5
@@ -116,6 +118,15 @@ def _make(
     else:
         memory = torch.randint(bound, (extent,), **where).to(spec.dtype)
     return memory.as_strided(spec.shape, spec.stride)
+
+
+def extent_behind(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements of the memory behind a tensor: with a stride of 0 fewer than its own, with gaps
+    more.
+    """
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 def _index_bound(call: Call) -> int:
@@ -157,6 +168,7 @@ FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 64 * 2**20}
 # What the host is taken to need for a call: at first, at least (100 us of filler), at most.
 FIRST_HOST_NS, LEAST_HOST_NS, MOST_HOST_NS = 250_000, 50_000, 20_000_000
 CUDA_WARM_S = 1.0
+QUANTILES = (0.1, 0.5, 0.9)
 # Calls whose kernels are counted and timed.
 KERNEL_CALLS = 9
 
@@ -288,6 +300,11 @@ def make_timer(device: str, flush: bool) -> Timer:
     return CudaTimer(flush) if device == "cuda" else CpuTimer(flush)
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what PyTorch says of an error, else the error's kind."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def require_device(device: str) -> None:
     """Raises InputError for anything but "cpu" and "cuda", and for a GPU that is not there."""
     if device not in ("cpu", "cuda"):
@@ -335,11 +352,6 @@ def keep_freed_memory() -> bool:
         return False
 
 
-def quantile(values: Sequence[int], share: float) -> int:
-    """The value below which this share of the values lies (nearest rank)."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
 def median(values: Sequence[int]) -> int:
     """The median, as a whole number."""
     return round(statistics.median(values))
@@ -347,9 +359,16 @@ def median(values: Sequence[int]) -> int:
 
 def timing_fields(times: Sequence[int]) -> dict[str, Any]:
     """The fields ``t_ns`` and ``rel_err`` of a profile row, of samples in ns."""
-    p10, p50, p90 = quantile(times, 0.1), median(times), quantile(times, 0.9)
+    p10, p50, p90 = map(round, np.quantile(times, QUANTILES))
     quantiles = {"p10": p10, "p50": p50, "p90": p90, "min": min(times), "n": len(times)}
     return {"t_ns": quantiles, "rel_err": round((p90 - p10) / (2 * max(1, p50)), 4)}
+
+
+def profiler(*activities: ProfilerActivity, **options: Any) -> profile:
+    """PyTorch's profiler of these activities, which says nothing itself."""
+    # Otherwise the tracer writes on stderr when it starts and stops, once a call.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    return profile(activities=activities, **options)
 
 
 def workspace_bytes(thunk: Thunk, device: str) -> int:
@@ -371,9 +390,7 @@ def peak_beyond(changes: Sequence[int]) -> int:
 
 def _cpu_allocations(thunk: Thunk) -> list[int]:
     """Bytes taken (positive) and given back (negative) during a call, in turn."""
-    # Otherwise the tracer writes on stderr when it starts and stops, once a call.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+    with torch.no_grad(), profiler(ProfilerActivity.CPU, profile_memory=True) as trace:
         result = thunk()
     roots = trace.profiler.kineto_results.experimental_event_tree()
     changes = [size for _, size in sorted(_allocations(roots))]
@@ -406,12 +423,8 @@ def cuda_kernels(thunks: Sequence[Thunk], calls: int = KERNEL_CALLS) -> tuple[in
 
     The calls follow one another, with whatever the caches hold. Needs a CUDA device.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     torch.cuda.synchronize()
-    with (
-        torch.no_grad(),
-        profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace,
-    ):
+    with torch.no_grad(), profiler(ProfilerActivity.CPU, ProfilerActivity.CUDA) as trace:
         for i in range(calls):
             thunks[i % len(thunks)]()
         torch.cuda.synchronize()

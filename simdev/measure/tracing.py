@@ -1,4 +1,9 @@
-"""Runs a training step under the recorder: on fake tensors, or on real ones where it must."""
+"""Runs a training step under the recorder: on fake tensors, or on real ones where it must.
+
+``capture`` calls it. An optimizer is a row of OPTIMIZERS here, with the update that is measured;
+its update op is described in ``simdev.nouns.semantics.kinds``, and what it keeps in memory in
+``simdev.nouns.memory``.
+"""
 
 from __future__ import annotations
 
@@ -171,10 +176,10 @@ def trace_step(
 ) -> Traced:
     """Records the step ``loss(module, *inputs)``, with its backward where ``training``.
 
-    A step that asks for what only values tell (branches on them, lengths, sizes of buffers that
-    libraries choose) runs on copies of the real tensors where ``real``, and holds all of its memory
-    meanwhile. The module keeps its parameters, buffers and gradients. Raises InputError for a step
-    that fails, and without ``real`` for one that asks for values.
+    Some steps depend on values (by branches, by lengths, by the sizes of a library's buffers). With
+    ``real`` such a step runs on copies of the real tensors, and holds all of its memory meanwhile.
+    The module keeps its parameters, buffers and gradients. Raises InputError for a step that fails,
+    and without ``real`` for one that asks for values.
     """
     step = _Step(module, loss)
     with refusing("captured"), refusing_compiled(module):

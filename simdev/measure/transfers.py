@@ -11,6 +11,8 @@ transfer. The line latency + bytes / bandwidth is fitted by least squares on the
 that small transfers count as much as large ones. Limit: wall time, which a busy machine only
 lengthens; so each size is measured in many short rounds spread over the run, and the round with the
 least median counts.
+
+``profiles`` calls it for copies, ``simdev profile --links`` for messages between processes.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,7 @@ from ..nouns.scale import memory_bytes
 from .kinds import Fields
 from .operators import WARM_UPS, Noise, Progress
 from .provenance import describe, device_kind
-from .timers import Timer, WallTimer, make_timer, quiet, timing_fields
+from .timers import QUANTILES, Timer, WallTimer, make_timer, quiet, timing_fields
 
 COPY_SIZES = tuple(2048 * 4**i for i in range(10))  # 2 KiB to 512 MiB
 COPY_REPS = 20
@@ -141,7 +143,7 @@ def measure_links(
         spawn(_play, (folder, tuple(sizes), rounds, reps), nprocs=2)
         times = json.loads(Path(folder, "times.json").read_text(encoding="utf-8"))
     quietest = [
-        min(map(_quantiles, of_size), key=lambda quantiles: quantiles[1])
+        min((np.quantile(times, QUANTILES).tolist() for times in of_size), key=itemgetter(1))
         for of_size in zip(*times, strict=True)
     ]
     return LinkTimes(tuple(sizes), *zip(*quietest, strict=True))
@@ -171,12 +173,6 @@ def _transfers(rank: int, tensor: Tensor, reps: int) -> list[float]:
             (dist.send if rank == sender else dist.recv)(tensor, 1 - rank)
         times.append((time.perf_counter() - start) / 2)
     return times[MESSAGE_WARM_UPS:]
-
-
-def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
-    ordered = sorted(values)
-    tenth = len(ordered) // 10
-    return ordered[tenth], median(ordered), ordered[(len(ordered) * 9) // 10]
 
 
 def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> LinkFit:

@@ -1,7 +1,14 @@
-"""The machine: Device, Link, Cluster.
+"""The machine: its devices, hosts and links (``Device``, ``Host``, ``Link``), and the ``Cluster``
+that they make. ``simdev.files.cluster`` and the importers make clusters; ``simdev.nouns.fabric``
+says how bytes go on them.
 
 A link is written once and normalised: its ends in the order of the devices, the links sorted by
 their ends, so that listing them in another order changes nothing.
+
+A queue mode is a name of ``QUEUES`` and a row of ``fabric.MODES``. A way to send an output to
+several readers is a name of ``TRANSFERS``, a rule of ``simdev/lowering/transfer.py``, and a number
+in ``simdev/oracle/placements/problem.py``. Modes of hosts mean what ``simdev/lowering/hosts.py``
+and ``simdev/execution/check/hosts.py`` make of them, each in its own way.
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ from ..ground.units import (
     Slowdown,
     is_count,
     name_problems,
+    named_twice,
     unlisted,
     unread,
 )
@@ -237,17 +245,12 @@ class Cluster(Displayed):
     def _problems(self) -> Iterator[str]:
         if not self.devices:
             yield "devices: at least one is needed"
-        names: dict[str, int] = {}
         for i, device in enumerate(self.devices):
             yield from (f"devices[{i}].{problem}" for problem in device.problems())
-            if names.setdefault(device.name, i) != i:
-                yield (
-                    f'devices[{i}].name: "{device.name}" is already the name of '
-                    f"devices[{names[device.name]}]"
-                )
+        yield from named_twice("devices", (device.name for device in self.devices))
         taken: dict[tuple[str, str], int] = {}
         for i, link in enumerate(self.links):
-            yield from (f"links[{i}].{problem}" for problem in link.problems(names))
+            yield from (f"links[{i}].{problem}" for problem in link.problems(self.index))
             # Two simplex links may join a pair, one each way; other twins leave no route to choose.
             for pair in [link.ends] if link.duplex == "simplex" else [link.ends, link.ends[::-1]]:
                 if taken.setdefault(pair, i) != i:
@@ -314,6 +317,16 @@ class Cluster(Displayed):
         """
         able = tuple(i for i, device in enumerate(self.devices) if device.runs_ops)
         return tuple(i for i in able if not self.devices[i].is_host) or able
+
+    def no_place(self, name: str) -> str:
+        """Why no op can be placed on the device of a name; "" where one can."""
+        if name not in self.index:
+            return f'no device named "{name}"'
+        return (
+            ""
+            if self.devices[self.index[name]].runs_ops
+            else f'"{name}" is a switch and runs no op'
+        )
 
     def host_of(self, index: int) -> Host | None:
         """The host that dispatches the ops of a device (by its position), None without any.

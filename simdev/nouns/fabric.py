@@ -1,10 +1,12 @@
-"""How bytes go on a cluster: routes between devices, and what transfers hold or share on them.
+"""How bytes go on a cluster: routes between devices, and the queues or links that transfers hold or
+share on them. Lowering, the models of collectives, the oracle and calibration ask the one
+``Fabric`` of a cluster (``fabric_of``).
 
-What they hold follows from the queue mode of the cluster, an entry of ``MODES``: which queues a
-transfer holds where it leaves, where it arrives and on the links that it crosses, or whether it
-shares these. What a mode means is told here alone; to add one, add its name to ``cluster.QUEUES``
-too, and the kind of a new bank to ``cluster.QUEUE_PREFIXES``. A bank follows from the two ends of a
-transfer; a queue of a switch on the way would need a new value of ``QueueMode.links``.
+What a transfer holds follows from the queue mode of the cluster, an entry of ``MODES``: the queues
+where it leaves, where it arrives and on the links that it crosses, or a share of these. The meaning
+of a mode is told here alone; to add one, add its name to ``cluster.QUEUES`` too, and the kind of a
+new bank to ``cluster.QUEUE_PREFIXES``. A bank follows from the two ends of a transfer; a queue of a
+switch on the way would need a new value of ``QueueMode.links``.
 """
 
 from __future__ import annotations
@@ -252,8 +254,8 @@ class Queue(NamedTuple):
 class Segment:
     """A route that transfers take in one piece, in picoseconds.
 
-    ``resources`` are the queues that they hold, numbered as those of a task graph; ``flow_links``
-    the half-links that they share as flows: a transfer has one or the other, or neither.
+    ``resources`` are the queues that they hold, by their numbers in a task graph, ``flow_links``
+    the half-links that they share as flows; a transfer has the first, the second, or neither.
     ``held_ps`` is the latency for which the queues are held (of a flow: before it enters its
     links), ``lag_ps`` the latency that holds nothing, ``gap_ps`` the time for which the queues rest
     before the next transfer.
@@ -314,7 +316,7 @@ class Fabric:
     @property
     def has_queues(self) -> bool:
         """Whether transfers hold queues at all, on which gaps keep the next one waiting."""
-        return self.mode.links == QUEUED or bool(self._banks)
+        return self.mode.links == QUEUED or bool(self._sharing)
 
     @property
     def holds_several(self) -> bool:
@@ -327,34 +329,31 @@ class Fabric:
         return self.cluster.half_links if self.shares_rates else ()
 
     @cached_property
-    def _banks(self) -> dict[Bank, tuple[int, ...]]:
-        """The queue of every device, in each bank of the mode."""
-        banks: dict[Bank, tuple[int, ...]] = {}
+    def _sharing(self) -> dict[tuple[Bank, str], list[int]]:
+        """By bank of the mode and owner of a queue in it the devices that share that queue, in the
+        order of the numbers of the queues.
+        """
+        sharing: dict[tuple[Bank, str], list[int]] = {}
         # One bank on both sides is one set of queues: half duplex.
-        for bank in filter(None, (self.mode.leaving, self.mode.arriving)):
-            owners = [bank.owner(device) for device in self.cluster.devices]
-            first = len(set().union(*banks.values()))
-            number = {owner: first + i for i, owner in enumerate(dict.fromkeys(owners))}
-            banks.setdefault(bank, tuple(number[owner] for owner in owners))
-        return banks
+        for bank in filter(None, dict.fromkeys((self.mode.leaving, self.mode.arriving))):
+            for d, device in enumerate(self.cluster.devices):
+                sharing.setdefault((bank, bank.owner(device)), []).append(d)
+        return sharing
 
     @cached_property
     def queues(self) -> tuple[Queue, ...]:
         """Every queue of transfers by its number: those at devices, then those of half-links."""
-        queues: list[Queue] = []
-        for bank in self._banks:
-            members: dict[str, list[int]] = {}
-            for d, device in enumerate(self.cluster.devices):
-                members.setdefault(bank.owner(device), []).append(d)
-            for owner, group in members.items():
-                queues.append(Queue(f"{bank.kind} {owner}", group[0] if len(group) == 1 else -1))
+        at_devices = (
+            Queue(f"{bank.kind} {owner}", devices[0] if len(devices) == 1 else -1)
+            for (bank, owner), devices in self._sharing.items()
+        )
         links = self.cluster.half_links if self.mode.links == QUEUED else ()
-        return (*queues, *(Queue(half_link.name, -1) for half_link in links))
+        return (*at_devices, *(Queue(half_link.name, -1) for half_link in links))
 
     @cached_property
     def _first_link(self) -> int:
         """The number of the first carrier that is a half-link."""
-        return len(set().union(*self._banks.values()))
+        return len(self._sharing)
 
     @property
     def carrier_count(self) -> int:
@@ -363,17 +362,19 @@ class Fabric:
 
     @cached_property
     def _ends(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """By device what a transfer holds that leaves it, and what one holds that arrives."""
-        sides = self.mode.leaving, self.mode.arriving
-        nothing: tuple[tuple[int, ...], ...] = ((),) * len(self.cluster.devices)
-        return tuple(tuple((q,) for q in self._banks[side]) if side else nothing for side in sides)
+        """By device the queues that a transfer holds where it leaves, then where it arrives."""
+        number = {key: queue for queue, key in enumerate(self._sharing)}
+        return tuple(
+            tuple((number[bank, bank.owner(d)],) if bank else () for d in self.cluster.devices)
+            for bank in (self.mode.leaving, self.mode.arriving)
+        )
 
     def carriers(
         self, source: int, destination: int, half_links: tuple[int, ...]
     ) -> tuple[int, ...]:
         """The carriers of a transfer over these half-links, by number, in passing order."""
         # Millions of messages come through here: what no mode needs is not put together.
-        if not self._banks:
+        if not self._sharing:
             return half_links if self.links_serve else ()
         leaving, arriving = self._ends[0][source], self._ends[1][destination]
         if not self.links_serve:
@@ -395,7 +396,7 @@ class Fabric:
         """The queues of a segment with their rates (bytes per second), for messages that hold one
         queue after another (``Sync.hold``).
 
-        The queue of a link serves at the rate of that link, those of devices at that of the route.
+        The queue of a link serves at the rate of the link, one of a device at that of the route.
         """
         first = self.first_queue + self._first_link
         return tuple(

@@ -3,6 +3,12 @@
 The order of the ops is program order and means something (ties are broken by it); names are only
 names. Edges are not objects of their own: an op lists the tensors that it reads (``inputs``) and
 the ops it waits for (``control_inputs``).
+
+``simdev.files.graph`` and the importers make graphs, ``simdev.nouns.models`` builds them, and
+lowering turns their ops into tasks. Files take their types from the fields of ``Op`` and
+``Tensor``; the meaning of a new field is told in ``simdev/files/graph.py``. Where ops are split or
+symmetric ones are left out, sizes of memory are listed once more in
+``simdev/lowering/partition/emit.py`` and ``simdev/lowering/symmetry/quotient.py``.
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ from ..ground.units import (
     exact,
     is_count,
     name_problems,
+    named_twice,
     parse_bytes,
     parse_time,
     size_problems,
@@ -194,7 +201,7 @@ class Op:
         yield from unlisted(self, phase=PHASES)
         if self.colocate is not None:
             yield from name_problems("colocate", self.colocate)
-        for name in ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes"):
+        for name in SIZES:
             yield from size_problems(name, getattr(self, name))
         if self.launches is not None and not is_count(self.launches):
             yield f"launches: must be a whole number, got {self.launches!r}"
@@ -206,7 +213,7 @@ class Op:
     def _view_problem(self, index: int, view: Tensor) -> str:
         base, size = view.view_of, view.bytes
         # A view of a later output, or of a view, would make a chain to follow wherever one is read.
-        if not is_count(base) or base is None or base >= index:
+        if not is_count(base) or base >= index:
             return f"must be the number of an earlier output, got {base!r}"
         tensor = self.outputs[base]
         if tensor.view_of is not None:
@@ -292,12 +299,7 @@ class Graph(Displayed):
         problems = [
             f"ops[{i}].{problem}" for i, op in enumerate(self.ops) for problem in op.problems()
         ]
-        first: dict[str, int] = {}
-        for i, op in enumerate(self.ops):
-            if first.setdefault(op.name, i) != i:
-                problems.append(
-                    f'ops[{i}].name: "{op.name}" is already the name of ops[{first[op.name]}]'
-                )
+        problems.extend(named_twice("ops", (op.name for op in self.ops)))
         problems.extend(self._reference_problems())
         # References that lead nowhere have no edges that a cycle could go along.
         if not problems:
@@ -327,8 +329,9 @@ class Graph(Displayed):
     @cached_property
     def holders(self) -> Mapping[tuple[int, int], int]:
         """By (producer, output) that the program holds (``Op.releases``) the position of the op
-        that lets it go: of those up to the one that says so the last that depends on it, for no
-        other is sure to run later. What is not in the graph (ops were fused, say) is left out.
+        that lets it go. It is the last dependent of the producer up to the op that names it, for no
+        other is sure to run later. Tensors that are not in the graph (ops were fused, say) are left
+        out.
         """
         ends = {}
         for end, op in enumerate(self.ops):
@@ -426,7 +429,7 @@ class Graph(Displayed):
             fields = {name: getattr(op, name) for name in Op.__slots__ if name != "name"}
             graph.add_node(op.name, **fields)
         for consumer, reads in zip(self.ops, self.reads, strict=True):
-            # Reads are sorted, so those of one producer stand together.
+            # Reads are sorted, so those of one producer follow one another.
             for position, pairs in groupby(reads, key=itemgetter(0)):
                 producer, outputs = self.ops[position], [output for _, output in pairs]
                 size = sum(producer.outputs[output].bytes for output in outputs if output >= 0)
@@ -447,5 +450,5 @@ def find_cycle(predecessors: Sequence[Sequence[int]]) -> list[int]:
         TopologicalSorter(dict(enumerate(predecessors))).prepare()
     except CycleError as error:
         cycle: list[int] = error.args[1]
-        return cycle[1:]  # its first node stands at both ends
+        return cycle[1:]  # its first node is at both ends
     return []

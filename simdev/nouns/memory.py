@@ -5,6 +5,13 @@ The execution contract counts the bytes that tensors ask for; so does ``MemoryMo
 else is a switch: sizes rounded as an allocator rounds them, gradients and optimizer state by the
 optimizer's name, and reserves for the framework's context and the communication library. None of it
 changes timing.
+
+A scenario's ``options.memory`` is a ``MemoryModel``; lowering counts buffers by it
+(``simdev/lowering/columns.py``), and the report replays the allocator
+(``simdev/report/measures/footprint.py``). An optimizer is a row of ``OPTIMIZERS``, and the work of
+its update op a row of ``UPDATES`` in ``simdev/nouns/semantics/kinds/elementwise.py``. Of a large
+model its bytes are ``Parallelism.state_bytes``, and captures of PyTorch run the optimizers of
+``simdev/measure/tracing.py``.
 """
 
 from __future__ import annotations
@@ -34,10 +41,11 @@ RESERVES = ("cuda", "nccl")
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """The state that an optimizer keeps for each parameter: ``values`` of the parameter's own
-    dtype, ``floats`` of 4 bytes.
+    """An optimizer: the kind of its ``update`` op, and the state that it keeps for each parameter,
+    ``values`` of the parameter's own dtype and ``floats`` of 4 bytes.
     """
 
+    update: str
     values: int
     floats: int
 
@@ -46,11 +54,11 @@ class Optimizer:
 # copy of 4 bytes beside the states of 4 bytes; with Adam 2 + 2 + 4 + 4 + 4 = 16 bytes a parameter
 # in all.
 OPTIMIZERS: Mapping[str, Optimizer] = {
-    "sgd": Optimizer(0, 0),
-    "momentum": Optimizer(1, 0),
-    "adam": Optimizer(2, 0),
-    "mixed-momentum": Optimizer(0, 2),
-    "mixed-adam": Optimizer(0, 3),
+    "sgd": Optimizer("sgd_update", 0, 0),
+    "momentum": Optimizer("sgd_momentum_update", 1, 0),
+    "adam": Optimizer("adam_update", 2, 0),
+    "mixed-momentum": Optimizer("sgd_momentum_update", 0, 2),
+    "mixed-adam": Optimizer("adam_update", 0, 3),
 }
 
 Reserve = Number | Mapping[str, Number]

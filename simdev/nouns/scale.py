@@ -3,6 +3,10 @@ memory; and the limit beyond which it is refused.
 
 Counts are upper bounds by the sizes of what is asked, or typical numbers where only lowering knows;
 times and bytes were measured on one core of an AMD EPYC. A guess may be off by a factor of three.
+
+Scenarios, the oracle and ``simdev pipeline`` ask before they lower, and refuse by
+``Scale.require``. A pass of lowering that makes many more tasks has to be counted here too, for
+nothing else looks at both.
 """
 
 from __future__ import annotations
@@ -23,9 +27,9 @@ from .strategy import Configuration, Parallelism, Strategy, Sync
 NO_LIMIT = "none"
 LIMIT = "60 s"
 """The most time that a question may take by the guess, unless more is allowed."""
-# (seconds, bytes) of one: an op read from a file, a worker of a cluster with its links and its row
-# of a report, a part of a split op, a task, an action of a pipeline, a task of a large model, and
-# what another device does alike.
+# Each is (seconds, bytes) of one: READ, an op read from a file; WORKER, a worker of a cluster with
+# its links and its row of a report; SHARD, a part of a split op; TASK, a task; ACTION, an action of
+# a pipeline; ROW, a task of a large model; COPY, the same task on one more device.
 READ, WORKER = (90e-6, 2000), (0.65e-3, 10_000)
 SHARD, TASK = (210e-6, 3500), (75e-6, 2500)
 ACTION, ROW, COPY = (45e-6, 1500), (5e-6, 800), (1.2e-6, 400)
@@ -121,9 +125,8 @@ def scale_of(graph: Graph, cluster: Cluster, strategy: Strategy, repeats: bool =
 
 def _keys(graph: Graph, strategy: Strategy, first: int, second: int) -> bool:
     """Whether two ops are configured by themselves, and otherwise."""
-    named = (strategy.partition.get(graph.ops[op].name) for op in (first, second))
-    one_way, other_way = named
-    return one_way is not None and other_way is not None and one_way != other_way
+    ways = [strategy.partition.get(graph.ops[op].name) for op in (first, second)]
+    return None not in ways and ways[0] != ways[1]
 
 
 def _parts(graph: Graph, cluster: Cluster, strategy: Strategy) -> list[int]:

@@ -1,6 +1,10 @@
 """Everything that follows from the graph of a training step alone: conventions of names, orders,
 weights with their gradients and updates, the forward op of each backward op (its mate), colocation
 groups and layers. Cluster, strategy and costs play no part.
+
+Lowering, searches, the oracle and captures of PyTorch share it. A rule of names belongs to the
+first part alone: ``PREFIXES`` is written by models (``simdev/nouns/models/builder.py``) and by
+captures (``simdev/measure``), and read back by ``forward_name`` and ``scope_of``.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ PREFIXES = {"forward": "", "backward": "grad/", "update": "update/"}
 """By phase the prefix of the names that derive from the name of a forward op."""
 
 _ROOTS = (*PREFIXES.values(), "gradients/")  # the last is TensorFlow's
-# Steps stand inside of names, too: "lstm@3/matmul" is one of the ops of a step.
+# A step may be told inside of a name, too: "lstm@3/matmul" is one of the ops of a step.
 _STEP = re.compile(r"@[0-9]+")
 
 
@@ -76,10 +80,10 @@ def topological(
 ) -> list[int]:
     """The nodes 0, 1, .. in an order in which each comes after those ``before`` it (distinct ones).
 
-    Of the nodes that could be next comes, under ``ready``, the one that became so first (Kahn, CACM
-    1962), those of one moment by their numbers; under ``branch`` the one that became so last, so
-    that the order stays on a branch as long as it can; under a sequence of keys, one a node, the
-    one of the smallest key, then number. Nodes on a cycle, and what comes after them, are left out.
+    Where several nodes may be next, the rule chooses. ``ready``: first come, first served, of one
+    moment by number (Kahn, CACM 1962). ``branch``: last come, first served, so that the order stays
+    on a branch as long as it can. A sequence of keys, one a node: the smallest key, then the
+    smallest number. Nodes on a cycle, and all that comes after them, are left out.
     """
     waiting = [len(nodes) for nodes in before]
     after: list[list[int]] = [[] for _ in before]
@@ -334,10 +338,15 @@ def mates(graph: Graph) -> list[int]:
 class _Evidence:
     """Evidence for a forward op as the mate of a backward or update op.
 
-    Candidates are compared by, in this order: it reads the weight of which the op makes the
-    gradient; the op's kind is the backward of its kind; both have one scope; the number of tensors
-    that both touch (one more where the gradient comes from the mate of a neighbour, and one more
-    where a shape matches); it feeds the mate of a producer rather than being one; the later place.
+    Candidates are compared by these, in this order:
+
+    - it reads the weight of which the op makes the gradient;
+    - the op's kind is the backward of its kind;
+    - both have one scope;
+    - the number of tensors that both touch, one more where the gradient comes from the mate of a
+      neighbour, and one more where a shape matches;
+    - it feeds the mate of a producer, rather than being one;
+    - the later place.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -394,7 +403,7 @@ class _Evidence:
         return near | {p: 2 for mate in mates for p in self.before[mate] if not self.leaf[p]}
 
 
-# Colocation: ops that stand on one device, as a graph says it, as TensorFlow declares it, and as
+# Colocation: ops that belong on one device, as a graph says it, as TensorFlow declares it, and as
 # sets united.
 
 # attributes in which graphs exported from TensorFlow declare it

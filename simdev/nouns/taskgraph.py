@@ -4,6 +4,11 @@ they fill and read.
 Everything that varies by the thousand is a numpy column; a task, resource or buffer is a row
 number. Times are int64 picoseconds, sizes int64 bytes. Lists of rows are stored as CSR: the list of
 row i is ``ids[ptr[i]:ptr[i + 1]]``.
+
+Lowering makes task graphs, both engines execute them, the checker and the report read them, and
+``simdev/files/run.py`` saves them column by column. A new column is needed there too; one that
+changes timing in both engines (``simdev/execution/engine``) and, in another way, in
+``simdev/execution/check``.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ground.errors import InputError
+from ..ground.errors import refuse
 from ..ground.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
@@ -270,9 +275,9 @@ class TaskGraph:
 
     With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer
     (engine/slowdown.py). ``steps`` training steps follow one another, the tasks of the first step
-    first; dispatches of hosts come behind all others, as many for each step. Steps are alike, as
-    many tasks each in one order, or come in rounds of steps that differ: ``round`` is then how many
-    tasks each step of a round has, of which all steps begin with the same tasks in one order.
+    first; dispatches of hosts come behind all others, as many for each step. Steps are alike,
+    with as many tasks each in one order. Or they come in rounds of steps that differ: ``round`` is
+    then how many tasks each step of a round has, and all of them begin with the same tasks.
     Raises InputError where columns do not fit together or times could overflow.
     """
 
@@ -288,9 +293,7 @@ class TaskGraph:
     round: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = list(self._problems())
-        if problems:
-            raise InputError(problems)
+        refuse(self._problems())
 
     def _problems(self) -> Iterable[str]:
         tasks, count = self.tasks, len(self.tasks)

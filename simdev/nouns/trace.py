@@ -3,6 +3,10 @@
 Memory follows from the spans alone (it never changes timing), so it is computed here, once, for
 every engine. Frees at an instant come before allocations at it, and a buffer of no lifetime counts
 nothing.
+
+Engines make traces; reports read them. Two other places count memory on purpose in their own way:
+``simdev/execution/check/claims.py`` replays it event by event to check this one, and
+``simdev/oracle/peaks.py`` finds the peaks alone, without a task graph.
 """
 
 from __future__ import annotations

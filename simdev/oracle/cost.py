@@ -1,4 +1,9 @@
-"""Cost, the oracle's answer; which answers an oracle remembers, and what giving them took."""
+"""Cost, the oracle's answer; which answers an oracle remembers, and what giving them took.
+
+A cost is told by a kernel (``Cost.fitting``, ``Cost.of``) or read off a trace (``cost_of``).
+Whether it fits is said here and, of a trace, in ``nouns.trace``; how searches rank costs in
+``search.space``. Limits come in seconds, and kernels are handed ps (``limit_ps_of``).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from ..nouns.trace import Trace
 # What a kernel answers in place of a step time: it does not fit the kernel's keys; the placement
 # cannot be; the step takes longer than its limit.
 TOO_LONG, FAULT, WORSE = -1, -2, -3
-MOST = 2.0**62  # ps: longer than any step
+NEVER = 1 << 62  # ps that no step takes, and bytes that no placement needs
 
 
 class _Deferred:
@@ -98,7 +103,7 @@ class _Unfinished(_Deferred):
     peaks: tuple[int, ...]
 
 
-EXCEEDING = Cost(inf, False, 0, int(MOST), ())
+EXCEEDING = Cost(inf, False, 0, NEVER, ())
 """Stands for the cost of a step that was seen to exceed a limit."""
 
 
@@ -108,11 +113,11 @@ def check_limit(limit: float | None) -> None:
         raise InputError("limit: must be a number of seconds, got NaN")
 
 
-def limit_ps_of(limit: float) -> int:
+def limit_ps_of(limit: float | None) -> int:
     """Ps beyond which every step takes longer than ``limit`` seconds (some up to it may, too, by
-    rounding).
+    rounding); NEVER where there is no limit.
     """
-    return int(min(max(limit, 0.0) * (1e12 + 1e-3), MOST)) + 1
+    return NEVER if limit is None else int(min(max(limit, 0.0) * (1e12 + 1e-3), NEVER - 1)) + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,16 +6,23 @@ instant, counted from an epoch, with an entry in its low ``id_bits``: a task tha
 (``tasks`` + its number) a task whose transfers are due. A *task* is an op of a placement, or a part
 or sum of a split op. Every kernel has a named tuple of its own with the columns of ``Heap`` among
 others; numba compiles these functions into each of them.
+
+Rules 2 to 4 of the contract (lags, gaps, rounds, queues) are those of ``execution.engine`` and of
+``execution.check``, which share no code with this module. How a queue is served (``serve``,
+``send``) changes here for both kernels, but for a multicast and a collective: each of the kernels
+has one of these.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
+
 from ..ground.jit import jitable
 from ..nouns.taskgraph import Ints
 
-LATE, NOBODY = 2**63 - 1, -1
+LATE, NONE = 2**63 - 1, -1
 KEY_BITS = 62
 # Cells of a heap: its size, the key beside it, the instant from which keys count, the key taken
 # last, and whether instants were too far apart for keys. A kernel may have more cells.
@@ -60,7 +67,7 @@ class Heap(Keys, Protocol):
 
     @property
     def missing(self) -> Ints:
-        """By task: waits that it still has, or where it stands by now (TAKEN, LAST)."""
+        """By task: waits that it still has, or its place by now (TAKEN, LAST)."""
 
     @property
     def when(self) -> Ints:
@@ -68,11 +75,16 @@ class Heap(Keys, Protocol):
 
     @property
     def line_end(self) -> Ints:
-        """By device: the last task whose transfers are due, or NOBODY."""
+        """By device: the last task whose transfers are due, or NONE."""
 
     @property
     def free(self) -> Ints:
         """By queue: the instant from which it is free."""
+
+
+def room(*sizes: int) -> list[Ints]:
+    """Columns of zeros, of these lengths."""
+    return [np.zeros(size, np.int64) for size in sizes]
 
 
 def horizon_of(id_bits: int) -> int:
@@ -278,11 +290,11 @@ def wait_to_send(h: Heap, tasks: int, task: int, device: int, finish: int) -> No
     """A task's transfers are due when it finishes.
 
     The tasks of a device finish in the order in which they are taken up: they line up, and only the
-    first of the line stands on the heap, which stays small (a graph may have a thousand roots).
+    first of the line is on the heap: so it stays small (a graph may have a thousand roots).
     """
     h.when[task], h.missing[task] = finish, LAST
     last = h.line_end[device]
-    if last == NOBODY:
+    if last == NONE:
         push(h, finish, tasks + task)
     else:
         h.missing[last] = LAST - 1 - task
@@ -295,6 +307,6 @@ def next_to_send(h: Heap, tasks: int, task: int, device: int) -> None:
     other = LAST - 1 - h.missing[task]
     h.missing[task] = TAKEN
     if other < 0:
-        h.line_end[device] = NOBODY
+        h.line_end[device] = NONE
     else:
         push(h, h.when[other], tasks + other)

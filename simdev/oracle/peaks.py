@@ -4,6 +4,9 @@ Every buffer is two events, its bytes when it is filled and when it is freed. So
 cost more than the simulation. Instead the step is cut into slots: the sums of each slot bound the
 level inside it, and only the slots that could hold the peak are looked into, part by part.
 (Frees at an instant come before allocations; a buffer of no lifetime is none.)
+
+Which buffers there are is said by ``placements/evaluator.py`` and ``splits/evaluator.py``, as
+``lowering.build`` says it for task graphs (rule 7 of the execution contract).
 """
 
 from __future__ import annotations
@@ -14,10 +17,9 @@ import numpy as np
 
 from ..ground.jit import jitable, opener
 from ..nouns.taskgraph import Ints
-from .heap import BESIDE, FAULT, KEY_BITS, LATE, SIZE, add, take
+from .heap import BESIDE, FAULT, KEY_BITS, LATE, NONE, SIZE, add, take
 
 SLOTS = 512
-NONE = -1
 PART_BITS = 6
 PARTS = 1 << PART_BITS
 # Cells beside those of the heap: by how many bits a time is shifted to tell its slot; a count of

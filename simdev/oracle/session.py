@@ -1,4 +1,9 @@
-"""Sessions of local search: a current answer, and proposals to change it, a move at a time."""
+"""Sessions of local search: a current answer, and proposals to change it, a move at a time.
+
+``Oracle.session`` makes them, for ``search.trial`` (placements), ``search.soap.flexflow`` (splits)
+and the server. When snapshots of a placement pay is decided here (``PlacementSession``), what they
+hold in ``placements/moves.py``; what a change of a split reaches, in ``splits/program.py``.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +110,7 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
     def propose(self, units: Units, device: str | int, limit: float | None = None) -> Cost | None:
         """The cost with one op or group (a name, or a row of ``groups``) on another device; None,
         often long before all is simulated, where ``cost.seconds`` would exceed ``limit``. Several
-        units may be moved together, where they stand on one device.
+        units may be moved together, where they are on one device.
 
         An op in a colocation group takes its group along. A move that exceeds the limit
         cannot be accepted. Raises InputError for what is not there, or cannot be.
@@ -135,8 +140,7 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
             return None
         if not self._has_base and self._rebase() is None:
             return None
-        limit_ps = None if limit is None else limit_ps_of(limit)
-        step_ps = self._moves.step_ps(self._placement, members, device, limit_ps)
+        step_ps = self._moves.step_ps(self._placement, members, device, limit_ps_of(limit))
         self._replayed = step_ps is not None
         return step_ps
 
@@ -174,8 +178,8 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
             self._placement[members] = before
 
     def _whole(self, limit: float | None) -> Cost | None:
-        """The cost of the placement as it stands, evaluated from the start; None where it was seen
-        to exceed the limit.
+        """The cost of the placement as it is, evaluated from the start; None where it was seen to
+        exceed the limit.
         """
         evaluator = None if self._limited else self._evaluator
         step_ps = None if evaluator is None else evaluator.step_ps(self._placement)
@@ -381,10 +385,9 @@ class SplitSession(Session[tuple[Changes, Cost]]):
         return self._simulate(strategy, None)
 
     def _answer(self, split: SplitStrategy, limit: float | None = None) -> Cost | None:
-        limit_ps = None if limit is None else limit_ps_of(limit)
         if self._limited:
-            return split.cost(limit_ps)
-        step_ps = split.step_ps(limit_ps)
+            return split.cost(limit_ps_of(limit))
+        step_ps = split.step_ps(limit_ps_of(limit))
         if step_ps == WORSE:
             return EXCEEDING
         return None if step_ps is None else Cost.of(step_ps)

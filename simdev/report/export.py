@@ -4,6 +4,10 @@ for Graphviz.
 In the JSON a process is a device (or the links) and a thread a stream, queue or lane, so that
 slices of one thread never overlap. Timestamps are microseconds with six decimals, written from the
 integer picoseconds: they read back exactly. Perfetto itself shows whole nanoseconds.
+
+``--trace`` of the command line writes it (``commands/outputs.py``). Rows are those of
+``measures/spans.py`` (``timeline_rows``), which pictures and the page share;
+``measure/calibrate/observe.py`` reads such traces back and knows their names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A graph, a cluster and a strategy as a notebook shows them: a headline and small tables.
 
-Colours are the notebook's, so that it may be light or dark; every text is escaped.
+Colours are the notebook's, so that it may be light or dark; every text is escaped. Notebooks reach
+it by the name ``html_of`` in ``ground/registry.py``, for nouns are floors below.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Report: what the trace of a step means, in numbers for scripts and notebooks and as text.
 
 It is made of sections (``measures.section``), each of which tells its own lines, tables, notes,
-facts and JSON; text, JSON and pages walk over them.
+facts and JSON; text, JSON and pages walk over them. A new figure is a part of a section; it needs a
+property here only where somebody asks a Report for it by name.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from itertools import chain
 from typing import Any
 
 from ..costs import CostMiss
@@ -26,12 +28,12 @@ from .measures.footprint import Footprint
 from .measures.hosts import Hosts, HostUse, Idle
 from .measures.path import CriticalPath, Segment
 from .measures.pipeline import PipelineUse
-from .measures.section import Section, Step, in_order, sections_of
+from .measures.section import Facts, Section, Step, parts_in_order, sections_of
 from .measures.spread import SplitCost, Splits, Synchronisation
 from .measures.throughput import Throughput
 from .measures.training import Training
 from .measures.usage import LIVE_SHOWN, Devices, DeviceUse, Links, LinkUse, Memory
-from .table import Table, table_html, table_text
+from .table import Json, Table, table_html, table_text
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -240,37 +242,32 @@ class Report(Step):
         needed = capacity + first.excess
         raise OutOfMemoryError(first.device, first.time_ps, first.task, needed, capacity, live)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The object that ``simdev simulate --json`` prints, ready for ``json.dumps``."""
-        figures = dict[str, Any]()
-        for section in in_order(self.sections, "entries"):
-            _merge(figures, section.entries())
+        figures = Json()
+        for entries in parts_in_order(self.sections, "entries"):
+            _merge(figures, entries)
         return figures
 
     def lines(self) -> Iterator[str]:
         """The step time, and what has to be known to read it."""
-        for section in in_order(self.sections, "lines"):
-            yield from section.lines()
+        return chain.from_iterable(parts_in_order(self.sections, "lines"))
 
     def asides(self) -> Iterator[str]:
         """The lines that the page shows above the notes."""
-        for section in in_order(self.sections, "asides"):
-            yield from section.asides()
+        return chain.from_iterable(parts_in_order(self.sections, "asides"))
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """(name, figure) at the top of the page."""
-        for section in in_order(self.sections, "facts"):
-            yield from section.facts()
+        return chain.from_iterable(parts_in_order(self.sections, "facts"))
 
     def tables(self) -> Iterator[Table]:
         """The figures of the step, for a terminal, a notebook and a page."""
-        for section in in_order(self.sections, "tables"):
-            yield from section.tables()
+        return chain.from_iterable(parts_in_order(self.sections, "tables"))
 
     def notes(self) -> Iterator[str]:
         """Sentences that explain the figures."""
-        for section in in_order(self.sections, "notes"):
-            yield from section.notes()
+        return chain.from_iterable(parts_in_order(self.sections, "notes"))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Report) and self.to_json() == other.to_json()
@@ -302,7 +299,7 @@ class Report(Step):
         return f"<div>{''.join(parts)}</div>"
 
 
-def _merge(figures: dict[str, Any], entries: Mapping[str, Any]) -> None:
+def _merge(figures: Json, entries: Mapping[str, Any]) -> None:
     """Add entries to an object of JSON; objects of one key become one."""
     for name, entry in entries.items():
         if isinstance(entry, dict) and name in figures:

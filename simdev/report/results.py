@@ -1,9 +1,13 @@
-"""The results of a sweep as data: a table of all rows, and what can be drawn against what."""
+"""The results of a sweep as data: a table of all rows, and what can be drawn against what.
+
+``simdev report`` shows them as a page, ``simdev sweep`` prints the best. A new column is a row of
+MEANINGS (and of ``_TYPES`` where it is no float); ``search/sweep/sweeping.py`` fills it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
@@ -11,8 +15,9 @@ from typing import IO, TYPE_CHECKING, Any
 from ..files.reading import MAX_TEXT, MAX_VALUES
 from ..ground.errors import InputError, install_line
 from ..ground.units import PS_PER_SECOND, format_bytes, format_number, format_seconds
+from .measures.section import Facts
 from .measures.throughput import COSTS
-from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME, Ranking, ranking
+from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME, Json, Ranking, ranking
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +65,7 @@ MEANINGS: Mapping[str, str] = {
     "key": "A hash of the content of the scenario and of all files that it names.",
     "simdev": "The version of simdev and a hash of its sources.",
 }
-"""What the columns of a sweep mean; those of fields that were set stand behind the first."""
+"""The meanings of the columns of a sweep; columns of fields that were set follow the first."""
 _TYPES = {
     "status": "str", "reason": "str", "graph_name": "str", "cluster_name": "str", "engine": "str",
     "feasible": "boolean",
@@ -98,7 +103,7 @@ LARGEST = 1e200  # in ps, too, a float must hold it
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def results_data(results: pd.DataFrame, source: str) -> dict[str, Any]:
+def results_data(results: pd.DataFrame, source: str) -> Json:
     """All that the page of a sweep shows; columns without any value are left out."""
     swept = _Sweep.of(results)
     statuses = results["status"].value_counts(sort=False).items()
@@ -126,8 +131,8 @@ def results_ranking(results: pd.DataFrame) -> Ranking:
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """The results of a sweep: its columns that have values, those that were set, and its best
-    rows.
+    """The results of a sweep: its columns with values, the names of fields that were set, and its
+    best rows.
     """
 
     columns: Mapping[str, list[Any]]
@@ -173,7 +178,7 @@ class _Sweep:
         (_, named), (_, seconds), *_ = self.facts()
         return f"{question}: {ranks.goals[0].words} with {named}, {seconds}"
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The best row, and how many rows are on the front."""
         columns, ranks = self.columns, self.ranks
         if ranks.order and ranks.goals:

@@ -1,6 +1,9 @@
 """Tables with typed cells, shown in four ways: text for a terminal, Markdown for documents, HTML
 for a notebook, JSON for the page, which formats and sorts them itself; and the best rows of a
 table: the first, and those that no other beats in every respect.
+
+A new way to show a cell is a name here with its text in ``_FORMATS``, and its form on the page in
+``page/assets/base.js``.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ bytes/s; 0 to 1; signed part of 1; number; a share as a bar, for a terminal alon
 page alone.
 """
 
+Json = dict[str, Any]
+"""An object of JSON."""
+Columns = Mapping[str, Sequence[Any]]
+"""By name the values of a column."""
 TERMINAL_WIDTH = 99
 PADDING = "padding:1px 7px"  # of a notebook's cells, which some notebooks set side by side
 NAME_WIDTH, LEAST_WIDTH = 44, 8  # of a column of texts, where a table has to fit a terminal
@@ -53,7 +60,7 @@ class Table:
     note: str = ""
     shown: int = 16
 
-    def to_json(self, most: int | None = None) -> dict[str, Any]:
+    def to_json(self, most: int | None = None) -> Json:
         """The table as the page takes it, with at most so many rows (None: all)."""
         # A page draws bars of its own, beside shares.
         kept = [i for i, kind in enumerate(self.columns.values()) if kind != BAR]
@@ -158,17 +165,16 @@ def shorten(name: str, width: int = 32) -> str:
     return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"
 
 
-def fields_json(noun: Any, *left_out: str) -> dict[str, Any]:
-    """The fields of a dataclass as an object of JSON, but those ``left_out``; times in ps
-    (``..._ps``) become seconds.
+def fields_json(noun: Any, *left_out: str, **renamed: str) -> Json:
+    """The fields of a dataclass as an object of JSON, but those ``left_out``, and some
+    ``renamed``; times in ps (``..._ps``) become seconds.
     """
-    entry = dict[str, Any]()
+    entry = Json()
     for name, value in asdict(noun).items():
-        if name in left_out:
-            continue
-        is_time = name.endswith("_ps")
-        key = f"{name[:-3]}_s" if is_time else name
-        entry[key] = value / PS_PER_SECOND if is_time and value is not None else value
+        if name.endswith("_ps"):
+            entry[f"{name[:-3]}_s"] = None if value is None else value / PS_PER_SECOND
+        elif name not in left_out:
+            entry[renamed.get(name, name)] = value
     return entry
 
 
@@ -210,7 +216,7 @@ class Ranking:
     apart: tuple[int, ...]
     goals: tuple[Goal, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain numbers and texts, as a page takes them."""
         return {
             "order": list(self.order),
@@ -223,7 +229,7 @@ class Ranking:
     def page(
         self, columns: Mapping[str, tuple[str, Sequence[Any]]], axes: Mapping[str, str], noun: str,
         order: str, apart: str,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> Json:  # fmt: skip
         """The part of a page that shows the rows, each a ``noun``: ``columns`` have (kind of cell,
         values) by title, ``axes`` are the columns that the picture shows first, ``order`` and
         ``apart`` the titles of fitting rows and of the rest.
@@ -244,9 +250,7 @@ class Ranking:
         }
 
 
-def ranking(
-    columns: Mapping[str, Sequence[Any]], usable: Sequence[bool], sizes: Sequence[Any]
-) -> Ranking:
+def ranking(columns: Columns, usable: Sequence[bool], sizes: Sequence[Any]) -> Ranking:
     """``usable`` says which rows fit and have figures; ``sizes`` are their batches: where these
     differ, steps cannot be compared, and what is trained a second counts.
     """
@@ -265,16 +269,16 @@ def ranking(
     return Ranking(ranked, front if len(goals) > 1 else (), apart, goals)
 
 
-def _is_whole(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> bool:
+def _is_whole(columns: Columns, goal: Goal, rows: Sequence[int]) -> bool:
     values = columns.get(goal.column)
     return bool(rows) and values is not None and all(values[row] is not None for row in rows)
 
 
-def _differs(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> bool:
+def _differs(columns: Columns, goal: Goal, rows: Sequence[int]) -> bool:
     return _is_whole(columns, goal, rows) and len({columns[goal.column][row] for row in rows}) > 1
 
 
-def _least(columns: Mapping[str, Sequence[Any]], goal: Goal, rows: Sequence[int]) -> Floats:
+def _least(columns: Columns, goal: Goal, rows: Sequence[int]) -> Floats:
     """The values of a goal, negated where large ones are better."""
     values = np.array([float(columns[goal.column][row]) for row in rows])
     return -values if goal.upward else values

@@ -11,6 +11,9 @@ Of a saved run only the tasks and the queues are known, stretched and in the ord
 as they ran; a large model's devices, queues and phases are treated in this way, too. Everything
 sent through a queue takes its share of the time, held latency included: no faster link could bring
 more. Resources of a large model's machines are runs of the changed scenario.
+
+``simdev report`` asks it. Changed machines are made by ``execution/changes.py``, whose RESOURCES
+name the resources; notes for readers are in ``page/step.py``.
 """
 
 from __future__ import annotations
@@ -238,7 +241,7 @@ def what_ifs(
     how far it is. Raises InputError.
     """
     if scenario is not None and isinstance(report.symmetry, Symmetry):
-        # What is asked is about one device, so none may stand for others.
+        # Each device is asked about, so every one has to be simulated.
         report = run(of_every_device(scenario))
     of_graph = scenario is not None and isinstance(scenario.graph, Graph)
     lowered = FasterStep.of(scenario, factor, kinds or {}) if scenario and of_graph else None
@@ -432,7 +435,7 @@ def _carrying_as_queues(lowered: FasterStep) -> Mapping[int, int]:
         strategy = replace(strategy, sync=replace(strategy.sync, hold="together"))
     cluster = replace(scenario.cluster, queues=LINK_QUEUES)
     tasks = lower_step(lowered.prepared.on(cluster), strategy).task_graph.tasks
-    # The resources of half-links stand behind those of the devices.
+    # The resources of half-links follow those of the devices.
     half_link, task = tasks.resources.ids - len(cluster.devices), tasks.resources.owners()
     sent = (half_link >= 0) & (half_link < len(link_of)) & (tasks.bytes[task] > 0)
     busy = np.zeros(len(cluster.links), np.int64)

@@ -1,10 +1,14 @@
 """Searching for placements: the placers and partitioners of the papers, clients of the oracle.
 
 ``search`` runs a method of METHODS (or an object with ``ask`` and ``tell``) on a scenario or an
-oracle, ``compare`` several on several (``run_comparison`` with their curves); ``confirm`` judges a
-result by the reference engine and the checker, ``present_cost`` is what it has to beat. prepare.py
-makes graphs smaller before they are placed; features.py tells learners a question as arrays. Some
-methods learn (``simdev.learn``): ``load_policy`` reads the policies that they keep.
+oracle. ``compare`` and ``run_comparison`` run several methods on several questions. ``confirm``
+judges a result by the reference engine and the checker, and ``present_cost`` is the cost that a
+result has to beat. prepare.py makes graphs smaller before they are placed; features.py tells
+learners a question as arrays. Some methods learn (``simdev.learn``): ``load_policy`` reads the
+policies that they keep.
+
+The commands and ``simdev/__init__.py`` call this package. A new method is a function of a ``Trial``
+and a row of methods.py.
 """
 
 from __future__ import annotations

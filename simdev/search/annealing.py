@@ -1,5 +1,9 @@
 """Simulated annealing: what annealers have in common (temperatures, rounds, chains), moves of
 single groups, and adaptive annealing (ours), whose moves a policy learns while it searches.
+
+methods.py names ``annealing`` and ``adaptive``. Clusters of groups grow in
+``kernels/clusters.py``. FlexFlow (``soap/flexflow.py``) walks over splits by a rule of its own and
+shares the chains alone.
 """
 
 from __future__ import annotations
@@ -139,8 +143,8 @@ NEAR = 0.5  # share of moves that bring a group to a device of a neighbour
 
 
 def annealing(trial: Trial) -> None:
-    """Simulated annealing (Kirkpatrick, Gelatt, Vecchi, 1983): a group moves, often to where a
-    neighbour stands.
+    """Simulated annealing (Kirkpatrick, Gelatt, Vecchi, 1983): a group moves, often to the device
+    of a neighbour.
 
     A worsening by a factor 1 + x is accepted with probability exp(-x / temperature). The first
     temperature is the mean change by moves from the start, for the better or the worse, so it has
@@ -151,7 +155,7 @@ def annealing(trial: Trial) -> None:
 
 
 class Singles:
-    """Moves of one group, often to where a neighbour stands."""
+    """Moves of one group, often to the device of a neighbour."""
 
     def __init__(self, trial: Trial, movable: Ints, memory: None) -> None:
         self.memory = memory
@@ -223,8 +227,8 @@ class Clusters:
     def around(
         self, group: int, size: int, where: Ints, random: np.random.Generator
     ) -> tuple[Ints, Ints]:
-        """A cluster of at most ``size`` groups around one, and the devices of neighbours that stand
-        elsewhere, each as often as it was met; ``where`` is each group's device.
+        """A cluster of at most ``size`` groups around one, and the devices of neighbours on other
+        devices, each as often as it was met; ``where`` is each group's device.
 
         As in Wolff's cluster updates (1989) it grows along edges between equals; which edge is next
         is drawn, so that clusters differ.

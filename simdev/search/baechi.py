@@ -1,4 +1,8 @@
-"""Baechi (Jeon et al., SoCC 2020): memory-constrained placers that need no learning."""
+"""Baechi (Jeon et al., SoCC 2020): memory-constrained placers that need no learning.
+
+methods.py names ``m_topo``, ``m_etf`` and ``m_sct``. The clock of the latter two is compiled
+(``kernels/clock.py``): its columns are filled here, so a column is changed in both modules.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from .trial import Trial
 
 # an edge whose variable is at most this is to a favourite child (Baechi's released setting)
 THRESHOLD = 0.1
+LP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +41,7 @@ class Relaxed:
     solved: bool = True
 
 
-def relaxed(instance: Instance, seconds: float | None = None) -> Relaxed:
+def relaxed(instance: Instance, seconds: float = LP_SECONDS) -> Relaxed:
     """Solve the relaxed program of Hanen and Munier (1995), as Baechi states it (Jeon et al., SoCC
     2020, section 3.3).
 
@@ -50,12 +55,12 @@ def relaxed(instance: Instance, seconds: float | None = None) -> Relaxed:
     program = _program(instance, instance.mean / unit, instance.edge_ps / unit)
     objective, matrix, _, right = program.tables(sparse)
     bounds = [(0.0, high) for high in program.high]
-    options = {} if seconds is None else {"time_limit": seconds}
+    options = {"time_limit": seconds}
     optimum = attended(
         lambda: optimize.linprog(
             objective, matrix, right, bounds=bounds, method="highs-ds", options=options
         ),
-        inf if seconds is None else seconds,
+        seconds,
     )
     edges = len(instance.edges)
     if optimum is None or optimum.x is None:
@@ -101,8 +106,6 @@ def favourites(instance: Instance, delayed: Floats) -> Ints:
 
 # Baechi's three placers (Jeon et al., SoCC 2020): m-TOPO, m-ETF, m-SCT, judged by the simulated
 # step.
-
-LP_SECONDS = 60.0
 
 
 def m_topo(trial: Trial) -> None:
@@ -182,7 +185,7 @@ def earliest_first(
     row = _lists_of(instance, limits, favourite)
     lists, clock = Columns(row), Columns(_clock_of(row))
     makespan_ps = schedule(lists.handle, clock.handle)
-    # What could stand nowhere goes to the first device: the oracle says why it cannot.
+    # An op without a possible device goes to the first: the oracle says why it cannot be there.
     return np.maximum(clock.array("device").astype(np.int64), 0), makespan_ps
 
 
@@ -191,21 +194,20 @@ def _lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | Non
     ``favourite`` child by node.
     """
     nodes, routes, held = len(instance.mean), instance.routes, held_of(instance)
-    rows, tensors_of = instance.tensors
-    ends = np.array(instance.edges, np.int64).reshape(-1, 2)
-    order = np.lexsort((ends[:, 0], ends[:, 1]))
-    carried = Rows.of(tensors_of[instance.edges[e]] for e in order.tolist())
-    home = np.full(len(rows), -1, np.int64)
-    for (producer, _), tensors in tensors_of.items():
-        home[tensors] = producer
+    (rows, tensors_of), reads = instance.tensors, instance.prepared.reads
+    producer, consumer = np.array(instance.edges, np.int64).reshape(-1, 2).T
+    read_from = Rows.of_pairs(consumer, producer, nodes)
+    read_by = Rows.of_pairs(producer, consumer, nodes)
+    edges = zip(read_from.ids.tolist(), read_from.owners().tolist(), strict=True)
+    carried = Rows.of([tensors_of[edge] for edge in edges])
     return Lists(
         ops=nodes,
         devices=len(instance.prepared.cluster.devices),
         duration=instance.duration.reshape(-1),
-        in_ptr=_ptr(ends[:, 1], nodes),
-        producer=ends[order, 0],
-        out_ptr=_ptr(ends[:, 0], nodes),
-        consumer=ends[:, 1].copy(),
+        in_ptr=read_from.ptr,
+        producer=read_from.ids,
+        out_ptr=read_by.ptr,
+        consumer=read_by.ids,
         carried_ptr=carried.ptr,
         carried=carried.ids,
         classes=instance.sending.shape[1],
@@ -219,9 +221,9 @@ def _lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | Non
         member=instance.groups.ids,
         group=instance.group_of,
         made=held.made,
-        size=instance.prepared.reads.bytes[list(rows)],
+        size=reads.bytes[list(rows)],
         at_home=held.at_home,
-        home=home,
+        home=instance.run_by[reads.producer[list(rows)]],
         kept=held.kept,
         persistent=held.persistent,
         reserve=held.reserve,
@@ -259,11 +261,3 @@ def _clock_of(lists: Lists) -> Clock:
         used=full(devices, 0),
         cell=full(4, 0),
     )
-
-
-def _ptr(column: Ints, count: int) -> Ints:
-    """Where the entries of each number begin in a sorted column."""
-    return np.concatenate(([0], np.cumsum(np.bincount(column, minlength=count)))).astype(np.int64)
-
-
-"""Baechi (Jeon et al., SoCC 2020): memory-constrained placers that need no learning."""

@@ -1,5 +1,7 @@
 """Searches that ask nothing of a graph but the oracle's answers: single devices, round robin,
 random placements, greedy moves and the cross-entropy method.
+
+methods.py names them. References of a comparison come from ``single``, too.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def single(trial: Trial) -> None:
 
 
 def round_robin(trial: Trial) -> None:
-    """The groups in turn on the devices on which they may stand; moved where that does not fit."""
+    """The groups in turn on the devices that may run them; moved where that does not fit."""
     choices = enumerate(trial.problem.choices)
     trial.score(np.array([devices[i % len(devices)] for i, devices in choices], np.int64))
     repair(trial)

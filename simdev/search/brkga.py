@@ -1,5 +1,8 @@
 """A biased random-key genetic algorithm over placements (Goncalves, Resende, Journal of Heuristics,
 2011).
+
+methods.py names it as a learner: its ``Settings`` are read like theirs (learners.py), but it keeps
+no policy.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class Settings:
         return cls(elite=0.2, mutants=0.2, inherit=0.7, decoder="affinity")
 
 
-# Random keys: individuals as numbers in [0, 1), the placements that they stand for, and how they
+# Random keys: individuals as numbers in [0, 1), the placements that they mean, and how they
 # breed.
 # Keys are [individual, group, width]; width is 1 under the decoder "share", the number of devices
 # under "affinity".
@@ -53,7 +56,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Decoder:
-    """The meaning of keys. ``allowed`` [group, device] says where each group may stand.
+    """The meaning of keys. ``allowed`` [group, device] says where each group may go.
 
     "share": a group's one key cuts [0, 1) into as many equal parts as it has devices. "affinity": a
     key for each device, the largest of those allowed wins (REGAL, Paliwal and others, ICLR 2020).
@@ -73,14 +76,14 @@ class Decoder:
             best: Ints = np.where(self.allowed, keys, -1.0).argmax(axis=-1)
             return best
         counts = self.allowed.sum(axis=1)
-        # The n-th allowed device is where the n-th True stands; a sort puts these first, in order.
+        # The n-th allowed device is the place of the n-th True; a sort puts these first, in order.
         order = np.argsort(~self.allowed, axis=1, kind="stable")
         place = (keys[..., 0] * counts).astype(np.int64)
         devices: Ints = order[np.arange(len(counts)), place]
         return devices
 
     def keys(self, placement: Ints, random: Generator) -> Floats:
-        """Keys [group, width] of an individual that stands for a placement."""
+        """Keys [group, width] of an individual that means a placement."""
         groups = np.arange(len(placement))
         if self.name == "affinity":
             keys = random.random(self.allowed.shape)
@@ -157,8 +160,3 @@ def _sizes(settings: Settings) -> tuple[int, int]:
             f"population of {size}"
         )
     return elites, mutants
-
-
-"""A biased random-key genetic algorithm over placements (Goncalves, Resende, Journal of Heuristics,
-2011).
-"""

@@ -1,14 +1,17 @@
 """Chains: several walks of one search, in rounds; between rounds the worse half goes on from where
-the better half stands.
+the better half is.
 
 Rounds are counted in evaluations, each chain draws its own random numbers, and what the chains
 found is put together in their order: so the answer depends on how many chains there are, and not on
 how many processes work, or where.
+
+Greedy search, annealing and FlexFlow walk in chains; methods.py marks them by ``chains``. Each has
+a class with ``advance``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -28,8 +31,8 @@ ROUNDING = 1e-9  # of shares that are added up
 class Chain:
     """One walk between two rounds.
 
-    ``where`` is the place from which its method goes on, ``rank`` how good that is, ``memory`` the
-    rest that a method keeps of it. ``ended``: it has nowhere to go.
+    Its method goes on from the place ``where``, ``rank`` is how good this place is, ``memory`` the
+    rest that a method keeps of the walk. ``ended``: it has nowhere to go.
     """
 
     random: np.random.Generator
@@ -44,7 +47,7 @@ class Walker(Protocol):
 
     def advance(self, trial: Trial, chain: Chain, phase: Any) -> None:
         """Go on until the budget of ``trial`` is spent (SpentError may pass), or until the round is
-        over, and leave the chain as it stands then. Random numbers are the chain's.
+        over, and leave the chain as it is then. Random numbers are the chain's.
         """
 
 
@@ -111,8 +114,8 @@ def begun(trial: Trial, where: Iterable[Any], rank: Rank) -> list[Chain]:
 def run_chains(
     trial: Trial, walker: Walker, chains: Sequence[Chain], rounds: Iterable[Round]
 ) -> list[Chain]:
-    """Let the chains walk, round by round, until there is none left or all have ended; how they
-    stand then.
+    """Let the chains walk, round by round, until there is none left or all have ended; returns the
+    chains as they are then.
 
     Raises SpentError where the budget is used up, and KeyboardInterrupt once the best so far is
     kept.
@@ -120,16 +123,13 @@ def run_chains(
     jobs, current = trial.chaining.n_jobs, list(chains)
     workers = Workers(_Task(trial.problem, walker), jobs, trial.budget)
     turns = -(-len(current) // min(working(jobs), len(current)))
-    shares = _Shares(trial.budget)
-    for step in rounds:
+    for phase, evaluations, seconds in _limits(trial.budget, rounds):
         trial.budget.require()
         cpu_seconds, rank = trial.budget.cpu_seconds, trial.best.rank
-        evaluations, seconds = shares.next(step.share)
-        limits = _dealt(evaluations, current)
-        seconds = None if seconds is None else max(seconds, 0.0) / turns
-        pairs = zip(current, limits, strict=True)
+        seconds = None if seconds is None else seconds / turns
+        pairs = zip(current, _dealt(evaluations, current), strict=True)
         answers: list[_Advanced] = workers.run(
-            "advance", [(chain, step.phase, limit, seconds, rank) for chain, limit in pairs]
+            "advance", [(chain, phase, limit, seconds, rank) for chain, limit in pairs]
         )
         for answer in answers:
             _keep(trial, answer, cpu_seconds)
@@ -143,36 +143,31 @@ def run_chains(
     return current
 
 
-class _Shares:
-    """The shares of rounds in the rest of a budget, counted from when they began."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget, self._passed = budget, 0.0
-        self._evaluations, self._seconds = budget.evaluations, budget.wall_seconds
-
-    def next(self, share: float | None) -> tuple[int | None, float | None]:
-        """Evaluations and seconds of the next round, None where there is no limit."""
-        budget, evaluations, seconds = self._budget, None, None
-        self._passed = 1.0 if share is None else self._passed + share
-        passed = 1.0 if self._passed > 1.0 - ROUNDING else self._passed
+def _limits(
+    budget: Budget, rounds: Iterable[Round]
+) -> Iterator[tuple[Any, int | None, float | None]]:
+    """The phase of each round, and the evaluations and seconds that it may use (None: no limit):
+    its share of what was left of the budget when the first round began.
+    """
+    begun, begun_s, passed = budget.evaluations, budget.wall_seconds, 0.0
+    for step in rounds:
+        evaluations, seconds = None, None
+        passed = 1.0 if step.share is None else passed + step.share
+        passed = 1.0 if passed > 1.0 - ROUNDING else passed
         if budget.limit is not None:
-            until = self._evaluations + round((budget.limit - self._evaluations) * passed)
-            evaluations = until - budget.evaluations
+            evaluations = begun + round((budget.limit - begun) * passed) - budget.evaluations
         if budget.seconds is not None:
-            until_s = self._seconds + (budget.seconds - self._seconds) * passed
-            seconds = until_s - budget.wall_seconds
-        return evaluations, seconds
+            until_s = begun_s + (budget.seconds - begun_s) * passed
+            seconds = max(until_s - budget.wall_seconds, 0.0)
+        yield step.phase, evaluations, seconds
 
 
 def _dealt(evaluations: int | None, chains: Sequence[Chain]) -> list[int | None]:
     """Evaluations for each chain that has not ended, as even as can be."""
-    walking = [number for number, chain in enumerate(chains) if not chain.ended]
     if evaluations is None:
         return [None] * len(chains)
-    limits: list[int | None] = [0] * len(chains)
-    for turn, number in enumerate(walking):
-        limits[number] = (evaluations + turn) // len(walking)
-    return limits
+    walking, turns = sum(not chain.ended for chain in chains), iter(range(len(chains)))
+    return [0 if chain.ended else (evaluations + next(turns)) // walking for chain in chains]
 
 
 def _keep(trial: Trial, answer: _Advanced, cpu_seconds: float) -> None:
@@ -202,8 +197,8 @@ def _worth(point: Point) -> tuple[int, int]:
 
 
 def exchanged(chains: Sequence[Chain]) -> list[Chain]:
-    """The chains, of which the worse half goes on from where the better half stands: the worst from
-    the best. What each remembers, and its random numbers, stay its own.
+    """The chains, of which the worse half goes on from where the better half is: the worst from the
+    best. What each remembers, and its random numbers, stay its own.
     """
     order = sorted(range(len(chains)), key=lambda number: (chains[number].rank, number))
     after = list(chains)

@@ -4,6 +4,8 @@ OptCNN's node and edge elimination (Jia et al., ICML 2018, section 5) is the cas
 pairs: to eliminate a node of two edges joins its neighbours by one table, and two tables over one
 pair are added. Variables of more neighbours are eliminated too while the tables stay small, which
 is exact; what is left then is enumerated, or searched with a beam where even that is too much.
+
+OptCNN (``soap/optcnn.py``) and Tofu (``tofu/plan.py``) call ``minimise``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ BEAM = 2000  # partial choices that the beam keeps
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A table of costs over some variables, one axis each; a variable stands in it once."""
+    """A table of costs over some variables, one axis each; no variable twice."""
 
     variables: tuple[int, ...]
     table: Floats
@@ -116,8 +118,8 @@ class _Elimination:
         return prod((self.sizes[neighbour] for neighbour in self.near[v]), start=self.sizes[v])
 
     def _remove(self, v: int) -> tuple[int, ...]:
-        """Eliminate one variable (node elimination): the least over its values of all that it
-        stands in.
+        """Eliminate one variable (node elimination): the least over its values of all terms that
+        it is in.
         """
         scope, axes = tuple(sorted(self.near[v])), tuple(sorted((*self.near[v], v)))
         table, axis = np.zeros([self.sizes[other] for other in axes]), axes.index(v)

@@ -70,8 +70,8 @@ def _plans(layers: Layers, duration: Ints) -> dict[str, list[int]]:
 
 
 def _by_group(trial: Trial, layers: Layers, numbers: Sequence[int]) -> Ints:
-    """The device of every group of the problem; where it may not stand there, the first that it
-    may.
+    """The device of every group of the problem; where it may not go there, the first device that
+    it may go to.
     """
     problem = trial.problem
     of_op = _by_op(layers, [layers.devices[number] for number in numbers])
@@ -100,8 +100,8 @@ def _stacked(layers: Layers, depth: Mapping[str, int], one_after_other: bool) ->
     """The device of each layer as an index into ``layers.devices``: every stack over all devices,
     or with ``one_after_other`` all stacks in sequence.
 
-    What is no layer of a stack goes with the first of its stack, what comes after all of them on
-    the last device.
+    A layer of a stack without a number, like its embedding, goes with the first layer of the stack;
+    layers after all stacks are on the last device.
     """
     count, total = len(layers.devices), sum(depth.values())
     starts = np.cumsum([0, *depth.values()]).tolist() if one_after_other else [0] * (len(depth) + 1)

@@ -3,14 +3,18 @@
 The published systems describe an op or a group by its type, its cost, its output sizes and shapes
 and the edges to others (ColocRL, ICML 2017; HDP, ICLR 2018; Placeto, NeurIPS 2019). Nothing here
 knows how many nodes there are, so that a policy may be carried to another graph.
+
+The learners of ``simdev/learn`` call ``features_of``; annealing needs ``neighbours`` alone. Where a
+column changes, VERSION does: policy.py refuses the policies of another version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,17 +43,17 @@ class Nodes:
     """The n nodes of a graph, which are its ops or groups of them, for D devices: a row each.
 
     ``kind`` [n, K] and ``phase`` [n, 3] count ops by KINDS and PHASES. ``seconds`` [n, D] is the
-    time of all ops of a node on each device, 0 where it may not stand; ``able`` [n, D] where it
-    may. Bytes [n]: ``output_bytes`` of all that is computed (views take none),
+    time of all ops of a node on each device, 0 where it may not go; ``able`` [n, D] where it may.
+    Bytes [n]: ``output_bytes`` of all that is computed (views take none),
     ``persistent_bytes`` of parameters, gradients and states, ``workspace_bytes`` the most that an
     op works with. ``shape`` [n, 4] sums the extents of each op's largest output, 0 where there are
     none. ``source`` and ``target`` [e] are the edges between different nodes, each once, sorted;
     ``edge_bytes`` [e] counts a tensor once, however many ops of the target read it (0: control
     inputs alone).
 
-    ``order`` [n] is the topological number. Groups may form cycles: those of a cycle follow each
-    other in the order of their first ops (for that is how ``Oracle.groups`` is sorted, and a group
-    on no cycle still comes after all that it reads).
+    ``order`` [n] is the topological number. Groups may form cycles: the groups of a cycle follow
+    each other in the order of their first ops, as in ``Oracle.groups``. A group on no cycle comes
+    after all groups that it reads.
     """
 
     names: tuple[str, ...]
@@ -72,41 +76,33 @@ class Nodes:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns of ``scaled``, which depend on the number of devices alone."""
-        devices = range(self.seconds.shape[1])
-        return (
-            *(f"kind {name}" for name in KINDS),
-            *(f"phase {name}" for name in PHASES),
-            *(f"seconds {device}" for device in devices),
-            *(f"able {device}" for device in devices),
-            "output bytes",
-            *(f"extent {axis}" for axis in range(EXTENTS)),
-            "persistent bytes",
-            "workspace bytes",
-            "bytes read",
-            "bytes sent",
-            "order",
-        )
+        return tuple(name for names, _ in self._blocks() for name in names)
 
     def scaled(self) -> NDArray[np.float32]:
         """The table [n, F] of ``columns``, from 0 to 1: each is divided by its maximum, where that
         is not 0; times by that of all devices together, so that slower devices still show (ours).
         """
-        longest = self.seconds.max(initial=0.0)
-        table = np.column_stack(
-            [
-                *(self.kind, self.phase),
-                self.seconds / (longest or 1.0),
-                *(self.able, self.output_bytes, self.shape),
-                *(self.persistent_bytes, self.workspace_bytes),
-                np.bincount(self.target, self.edge_bytes, len(self)),
-                np.bincount(self.source, self.edge_bytes, len(self)),
-                self.order,
-            ]
-        ).astype(np.float64)
+        columns = np.column_stack([block for _, block in self._blocks()])
+        table = columns.astype(np.float64)
         most = table.max(axis=0, initial=0.0)
-        begin = len(KINDS) + len(PHASES)
-        most[begin : begin + self.seconds.shape[1]] = 1.0
+        times = np.char.startswith(self.columns, "seconds")
+        most[times] = most[times].max(initial=0.0)
         return (table / np.where(most > 0, most, 1.0)).astype(np.float32)
+
+    def _blocks(self) -> Iterator[tuple[Sequence[str], NDArray[Any]]]:
+        """The names of some columns, and the columns."""
+        devices = range(self.seconds.shape[1])
+        yield [f"kind {name}" for name in KINDS], self.kind
+        yield [f"phase {name}" for name in PHASES], self.phase
+        yield [f"seconds {device}" for device in devices], self.seconds
+        yield [f"able {device}" for device in devices], self.able
+        yield ["output bytes"], self.output_bytes
+        yield [f"extent {axis}" for axis in range(EXTENTS)], self.shape
+        yield ["persistent bytes"], self.persistent_bytes
+        yield ["workspace bytes"], self.workspace_bytes
+        yield ["bytes read"], np.bincount(self.target, self.edge_bytes, len(self))
+        yield ["bytes sent"], np.bincount(self.source, self.edge_bytes, len(self))
+        yield ["order"], self.order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +122,7 @@ class GraphFeatures:
 def features_of(oracle: Oracle) -> GraphFeatures:
     """The features of an oracle's graph on its cluster, with the training state that is counted.
 
-    Where a node can stand nowhere its row of ``able`` is False throughout. Raises InputError where
+    Where a node can go nowhere its row of ``able`` is False throughout. Raises InputError where
     costs cannot be told.
     """
     graph, group_of = oracle.prepared.graph, np.array(unit_of(oracle.graph), np.int64)
@@ -185,8 +181,8 @@ def _nodes(
     edges: tuple[Ints, Ints, Floats],
     sequence: Sequence[int],
 ) -> Nodes:
-    """The nodes to which the ops belong (``node_of``), where they ``may`` stand, their edges
-    (``_edges``) and an order of them.
+    """The nodes to which the ops belong (``node_of``), the devices that they ``may`` go to, their
+    edges (``_edges``) and an order of them.
     """
     prepared, count = oracle.prepared, len(names)
     ops, duration = prepared.graph.ops, prepared.duration
@@ -195,8 +191,8 @@ def _nodes(
     order[np.array(sequence, np.int64)] = np.arange(count)
     return Nodes(
         names=tuple(names),
-        kind=_counts([_column(op.kind) for op in ops], len(KINDS), node_of, count),
-        phase=_counts([PHASES.index(op.phase) for op in ops], len(PHASES), node_of, count),
+        kind=_sums(np.eye(len(KINDS))[[_column(op.kind) for op in ops]], node_of, count),
+        phase=_sums(np.eye(len(PHASES))[[PHASES.index(op.phase) for op in ops]], node_of, count),
         seconds=_sums(np.maximum(duration, 0) / 1e12, node_of, count) * may,
         able=may,
         output_bytes=_sums([sum(tensor.bytes for tensor in op.made) for op in ops], node_of, count),
@@ -221,12 +217,6 @@ def _extents(op: Op) -> tuple[int, ...]:
     front, rest = shape[: EXTENTS - 1], shape[EXTENTS - 1 :]
     padding = (0,) * (EXTENTS - len(front) - bool(rest))
     return (*front, *((prod(rest),) if rest else ()), *padding)
-
-
-def _counts(columns: Sequence[int], width: int, node_of: Ints, count: int) -> Floats:
-    """How many ops of each node are of each of ``width`` columns."""
-    cells = node_of * width + np.array(columns, np.int64)
-    return np.bincount(cells, minlength=count * width).reshape(count, width).astype(np.float64)
 
 
 def _sums(values: ArrayLike, node_of: Ints, count: int) -> Floats:

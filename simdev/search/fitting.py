@@ -1,5 +1,8 @@
 """Making plans fit: a planner's idea of memory is judged by the oracle, and tightened or repaired
 until the placement fits.
+
+The list schedulers and Baechi's placers call ``place_and_fit``; round robin and PipeDream, which
+have one plan each, call ``repair``.
 """
 
 from __future__ import annotations

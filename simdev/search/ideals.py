@@ -1,5 +1,7 @@
 """Order ideals: the sets of blocks that contain all predecessors of their members; what a pipeline
 can have done.
+
+PipeDream (``pipedream``) and the contiguous splits of ``maxload`` go over them.
 """
 
 from __future__ import annotations

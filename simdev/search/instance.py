@@ -1,5 +1,8 @@
 """A grouped graph on a cluster, as the placers that schedule see it: nodes, edges, tensors, times,
 and what they hold in memory.
+
+List schedulers, Baechi's placers, ``maxload/problem.py`` and GDP (``simdev/learn/gdp.py``) read it.
+Times are the oracle's; ``held_of`` estimates memory from above, and the oracle judges what fits.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ Edge = tuple[int, int]
 
 @dataclass(frozen=True)
 class Instance:
-    """A grouped graph on a cluster. ``prepared`` is that of the graph that ``grouped`` stands for.
+    """A grouped graph on a cluster. ``prepared`` is of the graph that was grouped.
 
     Nodes are the ops of ``grouped.graph``. A node's duration on a device is the sum of what it
     runs.
@@ -42,7 +45,7 @@ class Instance:
 
     @cached_property
     def groups(self) -> Rows:
-        """The nodes that stand together, in the order of their first."""
+        """The nodes that go to one device together, in the order of their first."""
         return Rows.of(units(self.grouped.graph))
 
     @cached_property
@@ -52,7 +55,7 @@ class Instance:
 
     @cached_property
     def duration(self) -> Ints:
-        """Ps by node and device; -1 where its group cannot stand."""
+        """Ps by node and device; -1 where its group cannot go."""
         may, grouped = able(self.prepared), self.grouped
         runs = [device.runs_ops for device in self.prepared.cluster.devices]
         table = np.zeros((len(grouped.graph.ops), len(runs)), np.int64)
@@ -64,7 +67,7 @@ class Instance:
 
     @cached_property
     def mean(self) -> Floats:
-        """Mean ps of each node over the devices on which it may stand."""
+        """Mean ps of each node over the devices that it may go to."""
         return mean_ps(self.duration)
 
     @cached_property

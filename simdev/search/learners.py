@@ -3,6 +3,10 @@
 A class of settings is a frozen dataclass whose fields have defaults and are of type int, float,
 str, bool, or Literal of texts; its classmethod ``published`` returns those of the paper. Numbers
 must be greater than 0 and at most LARGEST, unless ``bounded`` declares the field.
+
+run.py, comparisons and ``simdev/learn/pretraining.py`` call ``requested``, which makes the checked
+``Learning`` of trial.py. A new option is a field of both ``LearnerOptions`` and ``Learning``, an
+argument of ``search``, and an option in ``simdev/commands/search.py``.
 """
 
 from __future__ import annotations
@@ -144,7 +148,7 @@ def resolved(kind: type[Any], given: Settings | object | None, base: Settings = 
     """An instance of a class of settings.
 
     ``given`` is a mapping of values by name, a text like ``published,hidden=128`` (the first word
-    alone stands for the paper's values), an instance, or None; ``base`` has the values in place of
+    alone means the paper's values), an instance, or None; ``base`` has the values in place of
     the defaults. Raises InputError that lists the fields.
     """
     if isinstance(given, kind):
@@ -177,7 +181,7 @@ def _values(kind: type[Any], given: object) -> dict[str, Any]:
     for part in filter(None, (part.strip() for part in given.split(","))):
         name, equals, value = part.partition("=")
         if part == PUBLISHED:
-            # What is written out goes before the paper's values, wherever it stands.
+            # What is written out goes before the paper's values, in whatever order they come.
             values = asdict(kind.published()) | values
         elif not equals:
             raise InputError(f'settings: must be "{PUBLISHED}" or NAME=VALUE, got "{part}"')

@@ -1,4 +1,7 @@
-"""List schedulers that plan by times alone, without queues or memory: HEFT and critical path."""
+"""List schedulers that plan by times alone, without queues or memory: HEFT and critical path.
+
+They read the ``Instance`` of a problem; fitting.py scores their plans and makes them fit.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ class Timetable:
             start = NEVER if ready == NEVER else begin(self.lines[device], ready, length)
             best = min(best, (start + length * by_end, start, device, length))
         _, start, device, length = best
-        if device < 0:  # no route leads to where its group stands: the oracle will say so
+        if device < 0:  # no route leads to its group's device: the oracle will say so
             device, start, length = max(fixed, 0), 0, 0
         for member in self.instance.groups[int(self.instance.group_of[node])].tolist():
             self.device[member] = device

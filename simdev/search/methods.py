@@ -1,4 +1,8 @@
-"""The table of methods: for each name a function, and what it needs by default."""
+"""The table of methods: for each name a function, and what it needs by default.
+
+``search``, comparisons, the commands and the server read METHODS. Rows of methods that learn are in
+``simdev/learn/methods.py``, and the README counts all of them.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +100,7 @@ OWN: Mapping[str, Method] = {
         random=True,
     ),
     "exhaustive": Method("search.soap.exhaustive:exhaustive", splits=True, ranks=False),
-    "tofu": Method("search.tofu.strategy:tofu", splits=True, ranks=False),
+    "tofu": Method("search.tofu.plan:tofu", splits=True, ranks=False),
 }
 
 
@@ -106,7 +110,7 @@ class _Methods(UserDict[str, Method]):
     """
 
     def __init__(self) -> None:
-        """No base ``__init__``, which would set ``data``."""
+        """Leaves ``data`` to the property below: the ``__init__`` of UserDict would set it."""
 
     @cached_property
     def data(self) -> dict[str, Method]:  # type: ignore[override]

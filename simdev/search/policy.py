@@ -1,6 +1,8 @@
 """SavedPolicy: what a learner learned, kept in a file of weights only (safetensors).
 
-A file has no code in it, and says beside its weights what they are of.
+A file has no code in it, and says beside its weights what they are of. learners.py and run.py
+check a policy before a learner begins with it; each learner of ``simdev/learn`` makes its own. A
+new field is also an entry of ``_NOTED``, and a new FORMAT, since older files lack it.
 """
 
 from __future__ import annotations

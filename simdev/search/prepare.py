@@ -1,7 +1,8 @@
 """Graph preparation: what is placed in place of single ops, and the way back.
 
 Each preparation is a function Graph -> Grouped. ``prepare`` applies several, one on what the one
-before it made.
+before it made; run.py calls it. PREPARATIONS is the only list of them, and methods.py says which
+ones a method takes by default.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A graph whose ops stand for ops of ``original``.
+    """A graph, each of whose ops means one or several ops of ``original``.
 
     ``runs[i]`` are the positions in ``original`` that op i of ``graph`` runs, in their order;
     ``follows[i]`` those that go where it goes but are not planned (backward ops, where forward ops
@@ -46,7 +47,7 @@ class Grouped:
 
     @classmethod
     def of(cls, graph: Graph) -> Grouped:
-        """The graph as it is: each op stands for itself."""
+        """The graph as it is: each op means itself."""
         return cls(graph, graph, tuple((i,) for i in range(len(graph.ops))))
 
     @cached_property
@@ -93,12 +94,12 @@ def fuse(graph: Graph) -> Grouped:
     The conservative rule (Jeon et al., SoCC 2020, section 3.1): the second op of an edge joins the
     first unless the first has several successors and the second several predecessors, for then
     another path might join them, and a cycle close. The fused op takes the place of its first:
-    times and what persists add up, its workspace is the peak that it needs inside, its outputs are
-    the tensors that leave it.
+    times and persistent bytes add up, its workspace is the peak needed inside, its outputs are the
+    tensors that leave it.
     """
     import networkx as nx
 
-    # Neighbours stand in the order in which their edges were made: it decides what is fused first.
+    # Neighbours are in the order in which their edges were made: it decides what is fused first.
     net: nx.DiGraph[int] = nx.DiGraph()
     net.add_nodes_from(range(len(graph.ops)))
     for consumer, reads in enumerate(graph.reads):
@@ -169,16 +170,16 @@ def _fused_op(graph: Graph, ops: tuple[int, ...], lead: Op, crossing: set[tuple[
         colocate=lead.colocate,
         time=_sum_of(members, "time"),
         host_time=_sum_of(members, "host_time"),
-        launches=sum(counts) if (counts := _launches(members)) else None,
+        launches=_launches(members),
         blocks_host=any(op.blocks_host for op in members),
     )
 
 
-def _launches(members: Sequence[Op]) -> list[int]:
-    """The kernels that each launches, one where it does not say; empty where none says."""
+def _launches(members: Sequence[Op]) -> int | None:
+    """The kernels that all launch, one where an op does not say; None where none says."""
     if all(op.launches is None for op in members):
-        return []
-    return [1 if op.launches is None else op.launches for op in members]
+        return None
+    return sum(1 if op.launches is None else op.launches for op in members)
 
 
 def _sum_of(members: Sequence[Op], name: str) -> Fraction | Mapping[str, Fraction] | None:
@@ -212,8 +213,8 @@ def coplace(graph: Graph) -> Grouped:
     """Co-placement: an op whose output has one consumer joins the group of that consumer.
 
     Starts from the declared groups (Jeon et al., SoCC 2020, section 3.1). What counts is how many
-    ops read the op, not how many tensors they read; control inputs count too.
-    What a collective over ranks reads stands on its rank, and does not join it. Backward and update
+    ops read the op, not how many tensors they read; control inputs count too. An op that a
+    collective over ranks reads is on a rank of its own, and does not join it. Backward and update
     ops that share a group with a forward op (``pair``, or so declared) follow it: the forward graph
     alone is co-placed then. Else the backward of one layer, read by the next alone, would weld all
     layers together.
@@ -234,7 +235,7 @@ def coplace(graph: Graph) -> Grouped:
 def _following(graph: Graph) -> list[bool]:
     """Whether each op is a backward or update op in a group with a forward one, other than a leaf.
 
-    An update that is only declared to stand with its parameter is matched with nothing.
+    An update that is only declared to go with its parameter is matched with nothing.
     """
     led = {
         op.colocate
@@ -266,8 +267,8 @@ def forward(graph: Graph) -> Grouped:
 
     What it is planned by covers the forward pass only (Jeon et al., SoCC 2020, section 3.1).
     Colocation groups hold: those of followers bind the ops that they follow. An op whose forward op
-    cannot be told is planned too, and so are collectives over ranks and what they read, which
-    stands on its rank. A graph in which nothing follows is left as it is.
+    cannot be told is planned too. So are collectives over ranks and the ops that they read, each of
+    which is on its rank. A graph in which nothing follows is left as it is.
     """
     ranked = {i for i, op in enumerate(graph.ops) if is_collective(op)}
     ranked |= {producer for i in ranked for producer, _ in graph.reads[i]}
@@ -326,10 +327,9 @@ RULES |= {"time": RULES["memory"], "time-sum": RULES["memory-sum"]}
 class Adjusted(Grouped):
     """A graph without colocation groups, whose way back restores them.
 
-    A group goes to the device that ``rule`` chooses: that of its first op (``first``), on which
-    most of its ops stand (``frequent``), of its op with most memory or time (``memory``, ``time``),
-    or on which the ops have most of either together (``memory-sum``, ``time-sum``). ``weights`` by
-    op.
+    ``rule`` chooses the device of a group: the device of its first op (``first``), of most of its
+    ops (``frequent``), of its op with most memory or time (``memory``, ``time``), or the device
+    whose ops have most of either together (``memory-sum``, ``time-sum``). ``weights`` by op.
     """
 
     rule: str = "memory-sum"
@@ -355,11 +355,11 @@ def adjust(
     """
     if rule not in RULES:
         raise InputError(f'prepare: adjust: must be one of {", ".join(RULES)}, got "{rule}"')
-    if times is None and rule.startswith("time"):
+    weights = times
+    if not rule.startswith("time"):
+        weights = [persistent_bytes(op) + op.workspace_bytes for op in graph.ops]
+    if weights is None:
         raise InputError(f'prepare: adjust: "{rule}" needs the times of the ops')
-    weights: Sequence[float] = [persistent_bytes(op) + op.workspace_bytes for op in graph.ops]
-    if times is not None and rule.startswith("time"):
-        weights = times
     original = regrouped(graph, declared(graph))
     free = Graph(graph.name, tuple(replace(op, colocate=None) for op in original.ops))
     runs = Grouped.of(graph).runs
@@ -410,11 +410,10 @@ def prepare(
         if isinstance(grouped, Adjusted):
             raise InputError('prepare: "adjust" must be the last')
         kind, _, rule = name.partition(":")
+        function = PREPARATIONS[kind]
         if kind == "adjust":
-            then: Grouped = adjust(grouped.graph, rule or "memory-sum", times)
-        else:
-            then = PREPARATIONS[kind](grouped.graph)
-        grouped = _after(grouped, then)
+            function = partial(adjust, rule=rule or "memory-sum", times=times)
+        grouped = _after(grouped, function(grouped.graph))
     return grouped
 
 

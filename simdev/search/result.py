@@ -1,4 +1,8 @@
-"""Result: what a search ended with and how; its independent confirmation."""
+"""Result: what a search ended with and how; its independent confirmation.
+
+run.py makes it. A journal keeps it as ``record_of`` of ``comparison/runs.py`` writes it, so a new
+field belongs there and in ``run_of``, too.
+"""
 
 from __future__ import annotations
 

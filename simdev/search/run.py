@@ -1,7 +1,12 @@
 """``search`` runs one method on one question, from the call to its Result.
 
 The arguments are checked, the question becomes a problem for the method, a learner is given its
-start, the method runs within the budget, and its best is the Result.
+start, the method runs within the budget, and its best is the Result. ``search_oracle`` is the same
+for a comparison, which has prepared its oracles and checked its limits.
+
+A new argument of ``search`` is also an option in ``simdev/commands/search.py``; where it holds for
+comparisons, a field of ``Terms`` in ``comparison/__init__.py``; where learners alone take it, a
+field of ``LearnerOptions`` in learners.py.
 """
 
 from __future__ import annotations
@@ -85,7 +90,7 @@ def search(
     search, whatever the preparation. Where what a method plans cannot be (between devices without a
     route), or is not ready in time, the best of these starts is the answer, beyond the limits.
 
-    ``chains`` is how many walks a local search keeps, which exchange where they stand; the answer
+    ``chains`` is how many walks a local search keeps, which exchange their placements; the answer
     depends on it. ``n_jobs`` is how many processes work on them (``simdev.ground.jobs``),
     which changes no answer.
 
@@ -94,9 +99,8 @@ def search(
     name; ``policy`` a saved policy to begin with, which ``train=False`` evaluates only; ``n_jobs``
     as above.
 
-    Raises InputError for a method or preparation that is not there, limits that are none, a group
-    that can stand nowhere, where no placement can be, and for a malformed one that an object
-    proposes.
+    Raises InputError for an unknown method or preparation, wrong limits, a group without any
+    possible device, where no placement can be, and for a malformed one that an object proposes.
     """
     check_limits(method, budget, seed, seconds, prepare)
     chaining = chaining_of(method, chains, n_jobs)
@@ -123,15 +127,15 @@ def check_limits(
         raise InputError(f"method: must be a name, or an object with ask and tell, got {method!r}")
     if isinstance(prepare, str):
         raise InputError(f'prepare: must be a list of names, got "{prepare}"')
-    _require_whole("seed", seed, 0)
-    _require_whole("budget", 1 if budget is None else budget, 1)
+    require_whole("seed", seed, 0)
+    require_whole("budget", 1 if budget is None else budget)
     if seconds is not None and (
         isinstance(seconds, bool) or not isinstance(seconds, Real) or not float(seconds) > 0
     ):
         raise InputError(f"seconds: must be a number > 0, got {seconds!r}")
 
 
-def _require_whole(name: str, value: object, least: int) -> int:
+def require_whole(name: str, value: object, least: int = 1) -> int:
     """A whole number. Raises InputError for anything else, and for one below ``least``."""
     # A bool is an Integral too, and nobody means it as a number.
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
@@ -150,7 +154,7 @@ def chaining_of(method: str | AskTell, chains: object, n_jobs: int | None) -> Ch
         raise InputError(
             f"chains: goes with methods that walk ({walkers}), not with {name_of(method)}"
         )
-    count = _require_whole("chains", chains, 1)
+    count = require_whole("chains", chains)
     if not is_serial(n_jobs):
         require_joblib()
     return Chaining(count, None if n_jobs is None else int(n_jobs))
@@ -233,7 +237,7 @@ def problem_of(
     together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated
     inner = oracle if together == oracle.graph else oracle.on(together)
     problem = SearchProblem(inner, grouped, oracle, given)
-    _ = problem.choices  # raises for a group that can stand nowhere, whatever the method
+    _ = problem.choices  # raises for a group without a possible device, whatever the method
     return problem
 
 
@@ -260,8 +264,8 @@ def _run(
 
 
 def fall_back(trial: Trial) -> None:
-    """Where a method has evaluated nothing that can be (no plan was ready in time, or none can be),
-    the best start is the answer: at any price.
+    """Take the best start as the answer, at any price, where a method has evaluated no possible
+    placement: no plan was ready in time, or none can be.
     """
     if trial.best.points:
         return
@@ -341,7 +345,7 @@ def _beginning(
     else:
         names = METHODS[start].prepare if prepare is None else prepare
         row, cost, split = _imitated(trial, learning, names)
-    if cost is IMPOSSIBLE:  # its groups cannot stand so, and nobody shall imitate that
+    if cost is IMPOSSIBLE:  # it cannot be, and nobody shall imitate it
         row = None
     name = "the best start" if start == AUTO else start
     best.details["warm"] = {
@@ -381,30 +385,23 @@ def _imitated(
 ) -> tuple[Ints, Cost, bool]:
     """The answer of another method by the groups of this problem, its cost, and whether it splits
     some of them.
+
+    That method searches the whole question, after preparations of its own and with a share of the
+    budget. Its evaluations count in this search, which keeps its best. Raises InputError or
+    DeadlockError where it has no answer.
     """
+    name, whole = learning.start, trial.problem.whole
+    method = METHODS[name]
     with prefixed("warm: "):
-        column, cost = _run_within(trial, learning.start, learning.share, preparations)
+        problem = problem_of(whole, trial.problem.given, name, method, preparations)
+        inner = Trial(problem, trial.budget.part(learning.share, method.budget), trial)
+        with suppress(SpentError):
+            method.run(inner)
+        fall_back(inner)
+        if inner.best.placement is None:
+            raise inner.best.refused or InputError(f"{name}: no placement was found that can be")
+    column, cost = inner.best.placement
     row, split = trial.problem.by_group(column)
     if not split:
         trial.adopt(column, cost)
     return row, trial.score_once(row), split
-
-
-def _run_within(
-    outer: Trial, name: str, share: float, preparations: Sequence[str]
-) -> tuple[Ints, Cost]:
-    """The answer of a method's own search of the whole question inside another one, after
-    preparations of its own and with a share of the budget.
-
-    Its evaluations count in the other search, which keeps its best. Raises InputError or
-    DeadlockError where it has no answer.
-    """
-    method, whole = METHODS[name], outer.problem.whole
-    problem = problem_of(whole, outer.problem.given, name, method, preparations)
-    trial = Trial(problem, outer.budget.part(share, method.budget), outer)
-    with suppress(SpentError):
-        method.run(trial)
-    fall_back(trial)
-    if trial.best.placement is None:
-        raise trial.best.refused or InputError(f"{name}: no placement was found that can be")
-    return trial.best.placement

@@ -1,7 +1,8 @@
 """Placements as samples: for each group, whatever the others do, a distribution over the devices.
 
 A distribution is an array of chances [group, device]: rows add up to 1, a device that is not
-allowed has 0. Placements are devices by group.
+allowed has 0. Placements are devices by group. The cross-entropy method (blackbox.py), the start of
+learners (run.py) and learners of ``simdev/learn`` draw from them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def explored(first: float, used: float) -> float:
 
 
 def uniform(allowed: NDArray[np.bool_]) -> Floats:
-    """Equal chances of all devices on which each group may stand, as ``space.allowed`` has them."""
+    """Equal chances of all devices that each group may go to, as ``space.allowed`` has them."""
     chance: Floats = allowed / allowed.sum(axis=1, keepdims=True)
     return chance
 
@@ -55,7 +56,7 @@ def best_of(placements: Ints, ranks: Sequence[Rank], share: float = ELITE) -> In
 
 def frequencies(placements: Ints, devices: int) -> Floats:
     """The distribution that is likeliest to give just these placements [n, group]: how often each
-    group stands on each device.
+    group is on each device.
 
     It minimises the cross-entropy to them (Rubinstein; Gao, Chen, Li, NeurIPS 2018, section 3.2).
     """
@@ -65,7 +66,7 @@ def frequencies(placements: Ints, devices: int) -> Floats:
 
 
 def mixed(chance: Floats, other: Floats, share: float) -> Floats:
-    """One distribution with a share of another mixed in."""
+    """The first distribution with a share of the other mixed in."""
     return (1.0 - share) * chance + share * other
 
 

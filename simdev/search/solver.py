@@ -1,5 +1,7 @@
 """Linear and integer programs for SciPy's solvers, where they are installed, and calls into these,
 which look neither at signals nor, at all times, at their limit in time.
+
+m-SCT (baechi.py) and the programs of ``maxload`` are written with it.
 """
 
 from __future__ import annotations

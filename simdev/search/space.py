@@ -1,4 +1,10 @@
-"""Where groups of ops may stand, what they hold in memory, and which of two costs is the better."""
+"""Where groups of ops may go, what they hold in memory, and which of two costs is the better.
+
+Placers, learners and comparisons call it. ``rank_of`` orders all answers of all methods, ``energy``
+those of annealing. The bytes here are estimates for placers that plan: the oracle alone says what
+fits. ``able`` foretells which placements the oracle and lowering refuse, so a change of where an op
+may go is made in both.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +26,17 @@ from ..oracle import Cost, Oracle
 
 NEVER = 1 << 62  # more than any step or excess
 IMPOSSIBLE = Cost(inf, False, NEVER, NEVER, ())
-"""Of a placement that cannot be, like one between devices without a route: worse than any other."""
+"""The cost of a placement that cannot be, say between devices without a route: the worst of all."""
 
 Rank = tuple[int, int, int]
 WORST: Rank = (NEVER, NEVER, NEVER)
 
 
 def choices(oracle: Oracle) -> tuple[Ints, ...]:
-    """For each of ``oracle.groups`` the indices of the devices on which all its ops may stand,
+    """For each of ``oracle.groups`` the indices of the devices that all its ops may go to,
     ascending.
 
-    Raises InputError naming every group that can stand nowhere.
+    Raises InputError naming every group without any.
     """
     devices = tuple(map(np.flatnonzero, allowed(oracle)))
     pairs = zip(oracle.groups, devices, strict=True)
@@ -41,18 +47,18 @@ def choices(oracle: Oracle) -> tuple[Ints, ...]:
 
 
 def allowed(oracle: Oracle) -> NDArray[np.bool_]:
-    """Where each of ``oracle.groups`` may stand [G, D]: where all its ops may, perhaps nowhere."""
+    """Where each of ``oracle.groups`` may go [G, D]: where all its ops may, perhaps nowhere."""
     may = able(oracle.prepared)
     rows = [may[list(members)].all(axis=0) for members in oracle.groups]
     return np.array(rows, np.bool_).reshape(-1, may.shape[1])
 
 
 def able(prepared: Prepared) -> NDArray[np.bool_]:
-    """By op and device, whether the op may stand there: its cost is known, and no collective reads
-    it elsewhere.
+    """By op and device, whether the op may go there: its cost is known, and no collective reads it
+    elsewhere.
 
-    A collective itself runs on all of its ranks; where no group holds it, it is said to stand on
-    the first.
+    A collective itself runs on all of its ranks; where no group holds it, it counts as on the
+    first.
     """
     may, devices = prepared.duration >= 0, np.arange(len(prepared.cluster.devices))
     for i, ranks in _ranks_read(prepared).items():
@@ -123,7 +129,7 @@ def _ranks_read(prepared: Prepared) -> dict[int, set[int]]:
 
 
 def _nowhere(prepared: Prepared, members: tuple[int, ...]) -> str:
-    """Why a group can stand nowhere."""
+    """Why a group can go nowhere."""
     read, name = _ranks_read(prepared), prepared.graph.ops[members[0]].name
     ranks = sorted({rank for i in members for rank in read.get(i, ())})
     if not ranks:

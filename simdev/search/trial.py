@@ -1,5 +1,10 @@
 """Trial: one search under way, as a method is handed it: its budget, its problem, and the best so
 far.
+
+run.py makes the trial of a search, chains.py one for each chain of a round, and
+``simdev/learn/pretraining.py`` one for each graph. What counts as an evaluation is decided here;
+``chains._keep`` counts what a chain used and takes over its ``Best``, so a new field of ``Best``
+goes there, too. ``Point`` is written to journals field by field (``comparison/runs.py``).
 """
 
 from __future__ import annotations
@@ -120,7 +125,7 @@ class Budget:
         return self.limit is not None and self.evaluations >= max(self.limit, 1)
 
     def count(self, evaluations: int = 1) -> None:
-        """One more evaluation, or so many."""
+        """Count so many more evaluations."""
         self.evaluations += evaluations
         if self._progress is not None:
             self._progress(self.evaluations)
@@ -134,8 +139,8 @@ PATIENCE = 20  # rounds of samples that are all known: then there is nothing lef
 
 @dataclass(frozen=True, eq=False)
 class SearchProblem:
-    """The problem of a method: on which devices the groups of ``oracle`` stand, on the graph as it
-    was prepared.
+    """The problem of a method: to which devices the groups of ``oracle`` go, on the graph as it was
+    prepared.
 
     ``whole`` is the oracle of the graph as it was given, whose groups may be smaller; ``grouped``
     the graph that list placers read; ``given`` the strategy that came with it: the order, the
@@ -149,7 +154,7 @@ class SearchProblem:
 
     @cached_property
     def choices(self) -> tuple[Ints, ...]:
-        """The devices on which each group may stand. Raises InputError where there is none."""
+        """The devices that each group may go to. Raises InputError where there is none."""
         return choices(self.oracle)
 
     @cached_property
@@ -179,7 +184,7 @@ class SearchProblem:
         """A placement by op as one by group, and whether it splits a group.
 
         A split group goes to the device where most of its time is (mean over the devices that know
-        it), of the devices where it may stand; of several to the first.
+        it), of the devices that it may go to; of several to the first.
         """
         times, split = mean_ps(self.oracle.prepared.duration), False
         row = np.empty(len(self.choices), np.int64)
@@ -463,8 +468,8 @@ class Walk:
             trial.note(self.cost, lambda: self._session.placement)
 
     def propose(self, groups: int | Ints, device: int) -> Cost:
-        """The cost with one group (or several that stand together) on another device, IMPOSSIBLE
-        where they cannot be there. Raises SpentError.
+        """The cost with one group (or several on one device) on another device, IMPOSSIBLE where
+        they cannot be there. Raises SpentError.
         """
         cost = self.propose_within(groups, device, None)
         assert cost is not None  # nothing exceeds no limit
@@ -515,7 +520,7 @@ def best_start(trial: Trial) -> Ints | None:
     where none can be.
 
     The given one, and everything on each device that can run everything. Where there is no such
-    device, each group on the first on which it may stand; where nothing of these can be, random
+    device, each group on the first that it may go to; where nothing of these can be, random
     placements until one can.
     """
     devices, random = trial.problem.choices, trial.budget.random

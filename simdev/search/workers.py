@@ -1,4 +1,8 @@
-"""Workers: a learner's calls on one task, in this process or in several."""
+"""Workers: a learner's calls on one task, in this process or in several.
+
+chains.py and ``simdev/learn/training.py`` use them: their tasks are called again and again. Jobs
+that are asked once each (sweeps, comparisons, plans) go through ``sweep/journal.py`` instead.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,19 @@ import pickle
 import platform
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from ..ground.errors import InputError
 from ..ground.jobs import is_serial, require_joblib
+from .sweep.journal import Memo
 from .trial import Budget
 
 KEPT = 4  # tasks that a process keeps
-_tasks = OrderedDict[bytes, Any]()
+_tasks = Memo(KEPT)
 
 
 class Workers:
@@ -105,14 +110,12 @@ def _this_process() -> tuple[str, int]:
 def _call(name: bytes, data: bytes, method: str, arguments: Sequence[Any]) -> _Answer:
     """A call in a worker; ``missing`` where it does not know the task and was not sent it."""
     began, here = time.thread_time(), _this_process()
-    if name not in _tasks:
-        if not data:
-            return _Answer(here, missing=True)
-        _tasks[name] = pickle.loads(data)
-        while len(_tasks) > KEPT:
-            _tasks.popitem(last=False)
     try:
-        value = getattr(_tasks[name], method)(*arguments)
+        task = _tasks.once(name, partial(pickle.loads, data))
+    except EOFError:  # there is no data
+        return _Answer(here, missing=True)
+    try:
+        value = getattr(task, method)(*arguments)
     except Exception as error:
         return _Answer(here, time.thread_time() - began, error=error)
     return _Answer(here, time.thread_time() - began, value)

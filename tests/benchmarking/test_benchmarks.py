@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import split_graphs
+from worlds import split_graphs
 
 # plain `pytest` puts tests/ alone on the path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -30,9 +30,10 @@ from simdev.costs import CostModel
 from simdev.execution.engine import simulate
 from simdev.lowering import Prepared
 from simdev.lowering.build import build
-from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.cluster import QUEUES
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.oracle import Oracle
+from worlds.clusters import joined
 
 OPS, DEVICES = 200, 5
 
@@ -43,17 +44,13 @@ def no_freeze(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "settle", lambda: None)
 
 
-def step_seconds(prepared: Prepared, placement: Any) -> float:
-    return simulate(build(prepared, placement.tolist())[0], "simpy").end_ps / 1e12
-
-
 @pytest.mark.parametrize("makespan", peers.PEERS.values(), ids=peers.PEERS.keys())
 def test_peers_equal_simdev_without_ties(makespan: Any) -> None:
     for seed in range(5):
         prepared = common.layered(OPS, DEVICES, "parallel", seed)
         problem = peers.problem_of(prepared)
         for placement in common.random_placements(prepared, 5, seed):
-            expected = step_seconds(prepared, placement)
+            expected = simulate(build(prepared, placement.tolist())[0], "simpy").end_ps / 1e12
             assert makespan(problem, placement.tolist()) == pytest.approx(
                 expected, rel=engine.ROUNDING
             )
@@ -66,9 +63,7 @@ def test_peers_by_hand(makespan: Any) -> None:
     """
     ops = [Op("a", outputs=(Tensor(2),), time=1), Op("b", inputs=("a",), time=4)]
     ops += [Op("c", inputs=("a",), time=1), Op("d", inputs=("a",), time=1.5)]
-    cluster = Cluster.all_to_all(
-        "two", [Device("gpu:0"), Device("gpu:1")], "parallel", bandwidth=1, latency=1
-    )
+    cluster = joined(2, "parallel", prefix="gpu:", bandwidth=1, latency=1)
     problem = peers.problem_of(Prepared(Graph("four", tuple(ops)), cluster, CostModel()))
     assert makespan(problem, [0, 0, 1, 1]) == 1 + 3 + 1 + 1.5
     assert makespan(problem, [0, 0, 0, 0]) == 1 + 4 + 1 + 1.5

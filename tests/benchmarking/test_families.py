@@ -8,29 +8,23 @@ from types import SimpleNamespace
 
 import pytest
 
+from worlds.graphs import fan
+
 # plain `pytest` puts tests/ alone on the path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import families
-from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.oracle import Oracle
+from worlds.clusters import joined
 
 pytest.importorskip("torch")
-
-
-def fan(ops: int) -> Oracle:
-    """Ops of 9 ms after one of 1 ms, on two devices."""
-    first = Op("s", outputs=(Tensor(1),), time="1 ms")
-    rest = [Op(f"o{i}", inputs=("s",), time="9 ms") for i in range(ops)]
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth="1 TB/s")
-    return Oracle(Graph("fan", (first, *rest)), cluster)
 
 
 def test_a_trained_policy_stands_beside_searches_and_learning_on_the_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graphs = SimpleNamespace(train=[fan(9)], held_out=[fan(9), fan(12)])
+    nine, twelve = (Oracle(fan("1 ms", *["9 ms"] * count), joined(2)) for count in (9, 12))
+    graphs = SimpleNamespace(train=[nine], held_out=[nine, twelve])
     monkeypatch.setattr(families, "family", lambda name, seed: graphs)
     limits = ["--train", "40", "--learn", "12", "--budgets", "8"]
     options = [*limits, "--settings", "hidden=4,rounds=1", "--policy", str(tmp_path / "p")]

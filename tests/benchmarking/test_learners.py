@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from worlds.graphs import fan
 
 # plain `pytest` puts tests/ alone on the path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import learners
-from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.oracle import Oracle
-
-
-def fan() -> Oracle:
-    ops = [Op("s", outputs=(Tensor(1),), time=1)]
-    ops += [Op(name, inputs=("s",), time=9) for name in "abcd"]
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=1)
-    return Oracle(Graph("fan", tuple(ops)), cluster)
+from worlds.clusters import joined
 
 
 def test_tables_and_pictures_of_every_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    questions = {"fan": learners.Question(fan), "pairs": learners.Question(fan, ("pair",), 20)}
+    opened = partial(Oracle, fan(1, 9, 9, 9, 9), joined(2, bandwidth=1))
+    questions = {
+        "fan": learners.Question(opened), "pairs": learners.Question(opened, ("pair",), 20)
+    }  # fmt: skip
     monkeypatch.setattr(learners, "QUESTIONS", questions)
     folder = ["--pictures", str(tmp_path), "--journal", str(tmp_path / "j")]
     learners.main(["--methods", "single,annealing", "--quick", *folder])
@@ -35,7 +33,7 @@ def test_tables_and_pictures_of_every_question(
     assert "| annealing | 20.0000 | 20.0000 to 20.0000 | x 1.85 | 300 |" in printed
     assert (tmp_path / "learners-fan.png").exists()
     assert (tmp_path / "learners-pairs.png").exists()
-    monkeypatch.setattr("simdev.search.comparison.runner.answer", None)  # nothing is left to run
+    monkeypatch.setattr("simdev.search.comparison.answer", None)  # nothing is left to run
     learners.main(["--methods", "single,annealing", "--quick", *folder])
     assert capsys.readouterr().out == printed
     with pytest.raises(SystemExit):

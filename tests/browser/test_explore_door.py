@@ -16,9 +16,8 @@ import pytest
 
 from browsers import SCREENSHOTS, cut_parts, serious_findings
 from simdev.commands.explorer import widget
-from simdev.commands.explorer.door import METHODS, ExploreState
+from simdev.commands.explorer.door import METHODS, MODULE, ExploreState
 from simdev.commands.explorer.explorer import explorer_of
-from simdev.commands.explorer.widget import MODULE
 from simdev.commands.server import respond
 from waiting import HANGS
 

@@ -17,7 +17,7 @@ from simdev.report.figures.charts import trace_rows
 from simdev.report.figures.rows import coverage
 from simdev.report.page import SCRIPTS, Subject, page, run_data
 from simdev.report.page.timeline import timeline
-from traces import Span, trace_of
+from worlds.traces import Span, trace_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -17,7 +17,7 @@ from simdev.execution.engine import simulate
 from simdev.lowering import lower
 from simdev.measure.calibrate import Measured, calibrate, calibration_text
 from simdev.measure.calibrate.solve import significant, solve
-from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Strategy
 from synthetic_steps import (
@@ -159,7 +159,7 @@ def test_only_the_efficiencies_that_are_named_are_fitted() -> None:
     )
 
 
-@pytest.mark.parametrize("transfer", ["once-per-device", "per-consumer", "multicast"])
+@pytest.mark.parametrize("transfer", TRANSFERS)
 def test_each_class_of_links_has_numbers_of_its_own(transfer: str) -> None:
     graph = graph_of()
     true = replace(mixed_cluster("3 us", "7 us", "43.5 GB/s", "12 GB/s"), transfer=transfer)

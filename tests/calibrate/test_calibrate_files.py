@@ -16,20 +16,18 @@ from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 
-from simdev import Scenario, load_scenario
+from simdev import load_scenario
 from simdev.commands import main
-from simdev.costs import CostModel
 from simdev.execution.engine import simulate
 from simdev.files import read_cluster, write_cluster, write_graph, write_run, write_strategy
 from simdev.ground.errors import InputError, SimdevError
 from simdev.lowering import lower
 from simdev.measure.calibrate import Calibration, calibrate, calibration_text, read_measured
 from simdev.measure.calibrate.solve import goodness, independent, middle, shortest, solve
-from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op
-from simdev.nouns.strategy import Strategy
 from simdev.report.export import export_chrome_trace
 from synthetic_steps import graph_of, measured_of, notes, question, spread
+from worlds.scenarios import alone
 
 # Reading traces
 
@@ -74,10 +72,7 @@ def chain(events: Any) -> Calibration:
     ops = tuple(
         Op(f"o{i}", control_inputs=(f"o{i - 1}",) if i else (), time="10 us") for i in range(3)
     )
-    scenario = Scenario(
-        Graph("g", ops), Cluster("c", (Device("gpu:0"),)), CostModel(), Strategy({"*": "gpu:0"})
-    )
-    return calibrate(scenario, read_measured("t.json"), ["gap"])
+    return calibrate(alone(Graph("g", ops)), read_measured("t.json"), ["gap"])
 
 
 def test_steps_are_told_apart_by_the_order_of_time(here: Path) -> None:

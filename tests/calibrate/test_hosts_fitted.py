@@ -14,6 +14,7 @@ from simdev.execution.scenario import graph_of, load_scenario
 from simdev.ground.errors import InputError
 from simdev.measure.calibrate import calibrate_host, read_host_times
 from simdev.nouns.graph import Op
+from worlds.scenarios import question, written
 
 US = Fraction(1, 10**6)
 
@@ -25,28 +26,10 @@ def op(name: str, host_us: int, **fields: Any) -> dict[str, Any]:
 def scenario(tmp_path: Path, host_us: int = 10, device: str = "gpu") -> Path:
     """Three ops forward and one backward on a GPU that waits for its host."""
     ops = [op(name, host_us) for name in "abc"] + [op("d", 2 * host_us, phase="backward")]
-    value = {
-        "version": 1,
-        "graph": {"version": 1, "name": "g", "ops": ops},
-        "cluster": {
-            "version": 1,
-            "name": "c",
-            "devices": [{"name": "gpu", "kind": device}],
-            "links": [],
-            "host": {"mode": "eager"},
-        },
-        "strategy": {"placement": {"*": "gpu"}, "order": "program"},
-        "options": {"steps": "repeated"},
-    }
-    path = tmp_path / "s.json"
-    path.write_text(json.dumps(value))
-    return path
-
-
-def written(tmp_path: Path, value: Any) -> Path:
-    path = tmp_path / "measured.json"
-    path.write_text(json.dumps(value))
-    return path
+    cluster = {"devices": [{"name": "gpu", "kind": device}], "host": {"mode": "eager"}}
+    strategy = {"placement": {"*": "gpu"}, "order": "program"}
+    value = question({"ops": ops}, cluster, strategy, options={"steps": "repeated"})
+    return written(tmp_path / "s.json", value)
 
 
 def host_us(ops: tuple[Op, ...]) -> list[float]:
@@ -54,7 +37,9 @@ def host_us(ops: tuple[Op, ...]) -> list[float]:
 
 
 def test_phases_are_scaled_to_those_that_were_measured(tmp_path: Path) -> None:
-    times = read_host_times(written(tmp_path, {"host_ms": {"forward": 0.06, "backward": 0.01}}))
+    times = read_host_times(
+        written(tmp_path / "measured.json", {"host_ms": {"forward": 0.06, "backward": 0.01}})
+    )
     found = calibrate_host(load_scenario(scenario(tmp_path)), times)
     assert host_us(graph_of(found.scenario).ops) == pytest.approx([20, 20, 20, 10])
     assert found.phases["forward"] == pytest.approx((60e-6, 30e-6, 60e-6))
@@ -62,7 +47,7 @@ def test_phases_are_scaled_to_those_that_were_measured(tmp_path: Path) -> None:
 
 
 def test_one_factor_brings_the_step_to_its_time(tmp_path: Path) -> None:
-    times = read_host_times(written(tmp_path, {"wall_s": 75e-6}))
+    times = read_host_times(written(tmp_path / "measured.json", {"wall_s": 75e-6}))
     found = calibrate_host(load_scenario(scenario(tmp_path)), times)
     assert host_us(graph_of(found.scenario).ops) == pytest.approx([15, 15, 15, 30], rel=1e-3)
     assert found.step_s[2] == pytest.approx(75e-6, rel=1e-3)
@@ -73,7 +58,7 @@ def test_dispatches_of_a_trace_tell_their_ops(tmp_path: Path) -> None:
         {"name": f"dispatch {name}", "ph": "X", "ts": ts, "dur": dur}
         for name, ts, dur in (("a", 0, 7), ("b", 10, 8), ("a", 100, 9))
     ]
-    times = read_host_times(written(tmp_path, {"traceEvents": events}))
+    times = read_host_times(written(tmp_path / "measured.json", {"traceEvents": events}))
     found = calibrate_host(load_scenario(scenario(tmp_path)), times)
     assert host_us(graph_of(found.scenario).ops) == pytest.approx([8, 8, 10, 20])
 
@@ -97,7 +82,7 @@ def test_dispatches_of_a_trace_tell_their_ops(tmp_path: Path) -> None:
 )
 def test_files_that_tell_no_host_are_refused(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_host_times(written(tmp_path, value))
+        read_host_times(written(tmp_path / "measured.json", value))
 
 
 def test_what_tells_nothing_of_the_host_is_refused(tmp_path: Path) -> None:
@@ -113,10 +98,10 @@ def test_what_tells_nothing_of_the_host_is_refused(tmp_path: Path) -> None:
         ),
     ):
         with pytest.raises(InputError, match=message):
-            calibrate_host(given, read_host_times(written(tmp_path, value)))
+            calibrate_host(given, read_host_times(written(tmp_path / "measured.json", value)))
     bare = load_scenario(scenario(tmp_path, host_us=0))
     with pytest.raises(InputError, match="no device has a host of which anything is known"):
-        calibrate_host(bare, read_host_times(written(tmp_path, {"wall_s": 1})))
+        calibrate_host(bare, read_host_times(written(tmp_path / "measured.json", {"wall_s": 1})))
 
 
 @pytest.mark.parametrize(
@@ -130,13 +115,15 @@ def test_hosts_that_dispatch_no_ops_are_refused(
     path = scenario(tmp_path)
     path.write_text(path.read_text().replace('"eager"', f'"{mode}"'))
     with pytest.raises(InputError, match=message):
-        calibrate_host(load_scenario(path), read_host_times(written(tmp_path, value)))
+        calibrate_host(
+            load_scenario(path), read_host_times(written(tmp_path / "measured.json", value))
+        )
 
 
 def test_the_command_writes_a_scenario_that_lasts_as_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measured = written(tmp_path, {"host_ms": {"forward": 0.06, "backward": 0.01}})
+    measured = written(tmp_path / "measured.json", {"host_ms": {"forward": 0.06, "backward": 0.01}})
     out = tmp_path / "out.json"
     files = [str(scenario(tmp_path)), str(measured)]
     assert main(["calibrate", *files, "--fit", "host", "-o", str(out)]) == 0

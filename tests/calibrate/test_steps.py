@@ -17,6 +17,8 @@ from simdev.ground.errors import InputError
 from simdev.measure.calibrate import calibrate_steps, read_steps, steps_text
 from simdev.report import run
 
+pytestmark = pytest.mark.usefixtures("here")
+
 TRUE = {"forward": "700 us", "backward": "1.6 ms", "update": "9 ms"}
 SCENARIO = {
     "version": 1, "name": "small gpt",
@@ -44,11 +46,6 @@ def steps_file(noise: float = 0.0) -> None:
             seconds = run(load_scenario(document)).seconds
             seconds *= float(np.exp(random.normal(0, noise)))
             table.writerow([*point.values(), f"{seconds * 1e3:.6f} ms"])
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_known_times_come_back(capsys: pytest.CaptureFixture[str]) -> None:

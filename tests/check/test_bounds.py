@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from programs import behind, gapped, pair, ranked, remote_graph, sequence
 from simdev.execution.check.flows import fair_rates, unfair
 from simdev.execution.check.schedule import bound_faults
+from worlds.programs import behind, gapped, pair, ranked, remote_graph, sequence
 
 # The safety net: bounds that follow from the other rules, judged alone
 

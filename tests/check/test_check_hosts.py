@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from host_worlds import PS
 from simdev.costs import CostModel
 from simdev.execution.check import Violation, check, host_faults
 from simdev.execution.engine import simulate
@@ -17,9 +16,10 @@ from simdev.lowering import lower
 from simdev.nouns.cluster import Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
-from simdev.nouns.taskgraph import TaskGraph
 from simdev.nouns.trace import Trace
 from simdev.report import run
+from worlds.host_worlds import PS
+from worlds.runs import rules
 
 
 def question(**host: object) -> tuple[Graph, Cluster]:
@@ -52,27 +52,24 @@ def moved(trace: Trace, shift: dict[str, int], swap: tuple[str, ...] = ()) -> Tr
     return replace(trace, start=start, finish=finish)
 
 
-def with_tasks(trace: Trace, change: Callable[[TaskGraph], TaskGraph]) -> Trace:
-    return replace(trace, task_graph=change(trace.task_graph))
+def as_computed(trace: Trace) -> Trace:
+    """The trace, with the dispatch of b told as an op."""
+    tasks = trace.task_graph.tasks
+    kinds = tuple(
+        "forward" if name == "dispatch b" else kind
+        for name, kind in zip(tasks.name, tasks.kind, strict=True)
+    )
+    return replace(trace, task_graph=replace(trace.task_graph, tasks=replace(tasks, kind=kinds)))
 
 
-def longer(task_graph: TaskGraph) -> TaskGraph:
-    kind = ["forward" if n == "dispatch b" else k for n, k in _rows(task_graph)]
-    return replace(task_graph, tasks=replace(task_graph.tasks, kind=tuple(kind)))
-
-
-def _rows(task_graph: TaskGraph) -> list[tuple[str, str]]:
-    return list(zip(task_graph.tasks.name, task_graph.tasks.kind, strict=True))
-
-
-def rules(trace: Trace, graph: Graph, cluster: Cluster) -> set[str]:
-    return {fault.rule for fault in host_faults(graph, cluster, CostModel(), trace, Order())}
+def broken(trace: Trace, graph: Graph, cluster: Cluster) -> set[str]:
+    return rules(host_faults(graph, cluster, CostModel(), trace, Order()))
 
 
 def test_what_engines_do_is_no_breach() -> None:
     for host in ({}, {"ahead": 1}, {"ahead": 3}):
         graph, cluster, trace = answer(**host)
-        assert rules(trace, graph, cluster) == set()
+        assert broken(trace, graph, cluster) == set()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +78,7 @@ def test_what_engines_do_is_no_breach() -> None:
         ("dispatch", {}, lambda trace: moved(trace, {"a": -1})),
         ("dispatch", {}, lambda trace: moved(trace, {"d": -1})),
         ("dispatch", {"mode": "graph", "launch": 3 * PS}, lambda trace: moved(trace, {"a": -1})),
-        ("dispatch", {}, lambda trace: with_tasks(trace, longer)),
+        ("dispatch", {}, as_computed),
         ("thread", {}, lambda trace: moved(trace, {}, ("dispatch a", "dispatch b"))),
         ("thread", {}, lambda trace: moved(trace, {"dispatch b": -1})),
         ("thread", {}, lambda trace: moved(trace, {"dispatch e": 1, "e": 1})),
@@ -93,20 +90,20 @@ def test_each_breach_is_told_by_its_rule(
     rule: str, host: dict[str, int], change: Callable[[Trace], Trace]
 ) -> None:
     graph, cluster, trace = answer(**host)
-    assert rule in rules(change(trace), graph, cluster)
+    assert rule in broken(change(trace), graph, cluster)
 
 
 def test_a_host_that_lowering_does_not_know_of_is_missed() -> None:
     graph, cluster, trace = answer()
     other = replace(cluster, host=replace(cluster.host, ahead=1))
-    assert rules(trace, graph, other) == {"ahead"}
+    assert broken(trace, graph, other) == {"ahead"}
     none = replace(cluster, host=Host("none"))
-    assert rules(trace, graph, none) == {"dispatch"}
+    assert broken(trace, graph, none) == {"dispatch"}
     told = list(map(str, host_faults(graph, none, CostModel(), trace, Order())))
     assert 'dispatch: "dispatch a" takes 2 ps; it should take 0' in told
-    assert rules(trace, graph, replace(cluster, host=Host("graph"))) == {"dispatch"}
+    assert broken(trace, graph, replace(cluster, host=Host("graph"))) == {"dispatch"}
     dear = Graph("g", tuple(replace(op, host_time=3 * PS) for op in graph.ops))
-    assert rules(trace, dear, cluster) == {"dispatch"}
+    assert broken(trace, dear, cluster) == {"dispatch"}
 
 
 def test_breaches_are_also_those_of_the_task_graph() -> None:
@@ -160,5 +157,5 @@ def test_a_host_waits_for_the_last_message_of_a_collective_that_blocks() -> None
     graph = Graph("g", (*reads, blocking, Op("after", time=1 * PS, host_time=1 * PS)))
     homes = {"in0": "g0", "in1": "g1", "ar": "g0", "after": "g0"}
     trace = simulate(lower(graph, cluster, CostModel(), Strategy(homes)))
-    assert rules(trace, graph, cluster) == set()
-    assert rules(moved(trace, {"dispatch after": -1}), graph, cluster) == {"blocks"}
+    assert broken(trace, graph, cluster) == set()
+    assert broken(moved(trace, {"dispatch after": -1}), graph, cluster) == {"blocks"}

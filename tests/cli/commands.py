@@ -1,13 +1,16 @@
-"""The command in a process of its own."""
+"""The command in a process of its own, and the options of its verbs."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from simdev.commands import parser
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,6 +25,18 @@ def command(arguments: Sequence[str], **options: Any) -> subprocess.CompletedPro
         env=environment,
         **options,
     )
+
+
+def actions() -> Iterator[tuple[str, argparse.Action]]:
+    """Each verb with each of its arguments, as argparse holds them."""
+    (verbs,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
+    for verb, command in verbs.choices.items():
+        yield from ((verb, action) for action in command._actions)
+
+
+def options() -> Iterator[tuple[str, argparse.Action]]:
+    """Each verb with each of its options but the one for help."""
+    yield from ((v, a) for v, a in actions() if a.option_strings and a.dest != "help")
 
 
 def names(folder: Path) -> set[str]:

@@ -10,10 +10,9 @@ from bad.scenarios import CLUSTER, scenario
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(here: Path) -> Path:
     """A working directory with a scenario that fits (s.json) and one that does not (oom.json)."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "s.json").write_text(scenario(strategy={"a": "gpu:0", "b": "gpu:1"}))
+    (here / "s.json").write_text(scenario(strategy={"a": "gpu:0", "b": "gpu:1"}))
     small = CLUSTER | {"devices": [{"name": "gpu:0", "memory": 5}]}
-    (tmp_path / "oom.json").write_text(scenario(cluster=small))
-    return tmp_path
+    (here / "oom.json").write_text(scenario(cluster=small))
+    return here

@@ -14,6 +14,8 @@ from bad.runs import edited
 from bad.scenarios import CLUSTER, GRAPH, scenario
 from commands import command, names
 from simdev.commands import main
+from worlds.costs import row_of
+from worlds.scenarios import question, written
 
 
 def test_simulate_prints_a_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,8 +93,8 @@ def test_files_of_the_scenario_are_not_overwritten(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = json.loads((here / "s.json").read_text())
-    (here / "g.json").write_text(json.dumps(document["graph"]))
-    (here / "by_name.json").write_text(json.dumps({**document, "graph": "g.json"}))
+    written(here / "g.json", document["graph"])
+    written(here / "by_name.json", {**document, "graph": "g.json"})
     before = (here / "g.json").read_bytes()
     assert main(["simulate", "by_name.json", "--save", "./g.json"]) == 2
     assert capsys.readouterr() == (
@@ -165,15 +167,7 @@ def test_other_files_are_told_what_takes_them(
 
 
 def test_strict_refuses_estimates(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = {
-        "v": 1,
-        "op": "m",
-        "in": [],
-        "out": [],
-        "dev": "gpu",
-        "phase": "fwd",
-        "t_ns": {"p50": 1000},
-    }
+    row = row_of("m")
     graph = {"ops": [{"name": "a", "kind": "m"}, {"name": "b", "time": "3 us"}]}
     Path("e.json").write_text(
         scenario(graph=graph, profile={"rows": [row | {"src": "model:mine"}]})
@@ -215,7 +209,7 @@ def test_check_finds_what_was_broken_by_hand(
 ) -> None:
     assert main(["simulate", "s.json", "--save", "r.json"]) == 0
     run = json.loads(Path("r.json").read_text())
-    Path("broken.json").write_text(json.dumps(edited(run, BREAKS[name])))
+    written(Path("broken.json"), edited(run, BREAKS[name]))
     capsys.readouterr()
     assert main(["check", "r.json"]) == 0
     assert capsys.readouterr() == ("ok: 3 tasks, step 2.008e-06 s, no violation\n", "")
@@ -279,16 +273,11 @@ def test_the_order_of_keys_links_and_entries_changes_nothing(
 ) -> None:
     outputs = []
     for turn in (1, -1):
-        parts = {
-            "version": 1,
-            "graph": GRAPH,
-            "cluster": CLUSTER,
-            "strategy": {"a": "gpu:0", "b": "gpu:1"},
-        }
+        parts = question(GRAPH, CLUSTER, {"a": "gpu:0", "b": "gpu:1"})
         turned = {
             key: part if key == "version" else in_order(part, turn) for key, part in parts.items()
         }
-        Path("t.json").write_text(json.dumps(in_order(turned, turn)))
+        written(Path("t.json"), in_order(turned, turn))
         assert main(["simulate", "t.json", "--json", "--save", "r.json"]) == 0
         outputs.append((capsys.readouterr().out, Path("r.json").read_bytes()))
     assert outputs[0] == outputs[1]

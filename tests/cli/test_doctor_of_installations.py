@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from simdev import __version__
 from simdev.commands import doctor, main
+from simdev.execution.scenario import Outcome, Scenario
 from simdev.ground.errors import SimdevError
+from worlds.traces import Span, trace_of
 
 REQUIRES = [
     "numpy>=2.0",
@@ -20,12 +23,22 @@ REQUIRES = [
 ]
 
 
+def steps_take(monkeypatch: pytest.MonkeyPatch, step_ps: Callable[[str], int]) -> None:
+    """Let scenarios end at once, after as many ps as each engine says, and nobody object."""
+
+    def execute(scenario: Scenario) -> Outcome:
+        return Outcome(trace_of([Span("a", 0, step_ps(scenario.engine))]))
+
+    monkeypatch.setattr("simdev.execution.scenario.execute", execute)
+    monkeypatch.setattr("simdev.execution.check.check", lambda *_: ())
+
+
 @pytest.fixture(autouse=True)
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes seconds, or is of this machine."""
-    monkeypatch.setattr(doctor, "_step", lambda engine: 33)
-    monkeypatch.setattr(doctor, "_gpus", lambda findings: findings.parts.update(gpus=["G1"]))
-    monkeypatch.setitem(doctor.LOOKS, "GPUs", doctor._gpus)
+    steps_take(monkeypatch, lambda engine: 33)
+    gpus = {"gpus": ["G1"]}
+    monkeypatch.setitem(doctor.LOOKS, "GPUs", lambda findings: findings.parts.update(gpus))
 
 
 def examined(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
@@ -50,10 +63,12 @@ def test_the_engines_are_run_and_judged(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    assert doctor._step("simpy") == 33_000_016_000
+    findings, look = doctor.Findings(), doctor.LOOKS[f"simulation of {doctor.SMOKE}"]
+    look(findings)
+    assert findings.parts["smoke"]["step_ps"]["simpy"] == 33_000_016_000
     monkeypatch.setattr("simdev.execution.check.check", lambda *_: ("a was late",))
     with pytest.raises(SimdevError, match=r"^the checker objects to simpy: a was late$"):
-        doctor._step("simpy")
+        look(findings)
 
 
 def test_requirements_are_those_of_the_installation(
@@ -96,7 +111,7 @@ def test_engines_that_differ_are_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("numba")
-    monkeypatch.setattr(doctor, "_step", len)
+    steps_take(monkeypatch, len)
     code, parts = examined(capsys)
     assert code == 3
     reason = "the engines differ: simpy 5 ps, compiled 8 ps"

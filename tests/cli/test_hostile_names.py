@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bad.scenarios import scenario
-from simdev.commands import main, parser
+from commands import options
+from simdev.commands import main
 from simdev.ground.errors import printable
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\u202eevil\u2028\x9b2J\rb\nsecond"
@@ -27,12 +26,6 @@ NEEDED = {
     "clusters": [], "examples": ["nothing"], "completion": ["bash"],
 }  # fmt: skip
 """The other arguments of each verb, but of verbs that are no short runs."""
-
-
-def options_of(verb: str) -> Iterator[argparse.Action]:
-    (verbs,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
-    command = verbs.choices[verb]
-    yield from (a for a in command._actions if a.option_strings and a.nargs != 0)
 
 
 def everything(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -52,14 +45,14 @@ def everything(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_arguments_steer_no_terminal(
     verb: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for option in options_of(verb):
+    for option in (a for name, a in options() if name == verb and a.nargs != 0):
         everything([verb, *NEEDED[verb], option.option_strings[-1], HOSTILE], capsys)
     everything([verb, *NEEDED[verb], HOSTILE, HOSTILE, HOSTILE], capsys)
     everything([verb, HOSTILE], capsys)
     everything([HOSTILE], capsys)
 
 
-@pytest.mark.parametrize("verb", ["serve", "explore", "doctor", "profile"])
+@pytest.mark.parametrize("verb", sorted({verb for verb, _ in options()} - {*NEEDED}))
 def test_a_wrong_argument_steers_no_terminal(
     verb: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

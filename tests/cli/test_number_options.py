@@ -4,9 +4,7 @@ few lines that name the option, and nothing is left half written.
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from commands import actions
 from simdev.commands import main, parser
 from simdev.ground.errors import MAX_COLUMNS
 from simdev.ground.jobs import MOST, finished
+from worlds.scenarios import written
 
 DIGITS = "9" * 100_000
 NO_NUMBERS = ("nan", "inf", "-inf", "1_000", "٣", "²", "0x10", "", "1/3", "True", "1e400", DIGITS)
@@ -53,20 +53,18 @@ NAMED = {
 """Options of texts that are or hold a number, and what stands before it."""
 
 
-def options(*metavars: str) -> Iterator[tuple[str, str, str]]:
+def numeric(*metavars: str) -> Iterator[tuple[str, str, str]]:
     """(verb, option, what stands before the number) of options that take a number."""
-    (verbs,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
-    for verb, command in verbs.choices.items():
-        for action in command._actions:
-            name = (action.option_strings or [""])[-1]
-            if action.metavar in metavars or (metavars == QUANTITIES and name in NAMED):
-                yield verb, name, NAMED.get(name, "")
+    for verb, action in actions():
+        name = (action.option_strings or [""])[-1]
+        if action.metavar in metavars or (metavars == QUANTITIES and name in NAMED):
+            yield verb, name, NAMED.get(name, "")
 
 
 @pytest.fixture
 def here(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     graph = {"nodes": [{"id": "a", "time": 1}], "links": []}
-    Path("g.json").write_text(json.dumps({"directed": True, "multigraph": False} | graph))
+    written(Path("g.json"), {"directed": True, "multigraph": False} | graph)
     monkeypatch.setattr("simdev.commands.parser", PARSER)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     return here
@@ -107,11 +105,11 @@ def refused(verb: str, option: str, text: str, capsys: pytest.CaptureFixture[str
 def test_what_is_no_number_is_refused_by_the_option(
     verb: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for of_verb, option, before in [*options(*QUANTITIES), *options("N")]:
+    for of_verb, option, before in [*numeric(*QUANTITIES), *numeric("N")]:
         if of_verb == verb:
             for text in NO_NUMBERS:
                 refused(verb, option, before + text, capsys)
-    for of_verb, option, _ in options("N"):
+    for of_verb, option, _ in numeric("N"):
         if of_verb == verb:
             for text in NO_WHOLE:
                 refused(verb, option, text, capsys)
@@ -121,7 +119,7 @@ def test_what_is_no_number_is_refused_by_the_option(
 def test_whole_numbers_of_any_size_are_taken_or_refused(
     verb: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for of_verb, option, _ in options("N"):
+    for of_verb, option, _ in numeric("N"):
         if of_verb == verb and option != "--jobs":
             usual = ended(verb, option, "1", capsys)
             for text in WHOLE:
@@ -133,7 +131,7 @@ def test_whole_numbers_of_any_size_are_taken_or_refused(
 
 
 def test_every_verb_with_numbers_is_tried() -> None:
-    assert {verb for verb, _, _ in [*options("N"), *options(*QUANTITIES)]} == NEEDED.keys()
+    assert {verb for verb, _, _ in [*numeric("N"), *numeric(*QUANTITIES)]} == NEEDED.keys()
 
 
 @pytest.mark.parametrize("verb", ["sweep", "search", "train"])

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 
 import pytest
 
-from simdev.commands import main, parser
+from commands import options
+from simdev.commands import main
 
 # Long names that two verbs use for two things, each plain beside its metavar.
 TWO_MEANINGS = {"--compare", "--device", "--grid", "--nodes", "--set", "--strict"}
-
-
-def options() -> list[tuple[str, argparse.Action]]:
-    (verbs,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    return [
-        (verb, action)
-        for verb, command in verbs.choices.items()
-        for action in command._actions
-        if action.option_strings and action.dest != "help"
-    ]
 
 
 def test_what_is_written_is_named_output() -> None:

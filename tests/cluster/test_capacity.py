@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from simdev.files.device import device_names
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device
 from simdev.search.sweep import sweep
+from worlds.scenarios import written
 
 LINKS = {"all_to_all": {"bandwidth": "400 GB/s"}}
 MINE = {"kind": "mine", "flops": {"bfloat16": "1 PFLOP/s"}, "memory_bandwidth": "1 TB/s"}
@@ -40,7 +40,7 @@ def test_a_device_by_its_kind_alone_has_the_memory_of_its_datasheet(
 ) -> None:
     """By hand in an object, a file, a scenario, on several machines, links listed or all alike."""
     capacity = read_device(kind).memory
-    (tmp_path / "c.json").write_text(json.dumps({"version": 1, **gpus(kind, kind)}))
+    written(tmp_path / "c.json", {"version": 1, **gpus(kind, kind)})
     network = {"attach": ["gpu:0"], "bandwidth": "10 GB/s"}
     doors = [
         gpus(kind),
@@ -74,7 +74,7 @@ def test_a_limit_is_what_the_file_says_and_no_limit_is_asked_for(tmp_path: Path)
 def test_datasheets_of_a_scenario_go_first(tmp_path: Path) -> None:
     """The datasheets of a scenario come before those that ship, and each scenario has its own."""
     cluster = gpus("mine", "mine") | {"version": 1}
-    (tmp_path / "c.json").write_text(json.dumps(cluster))
+    written(tmp_path / "c.json", cluster)
     questions = []
     for memory in ("3 GB", "5 GB", None):
         sheet = MINE | ({} if memory is None else {"memory": memory})
@@ -124,9 +124,7 @@ def test_the_best_plan_of_a_mixed_cluster_fits_its_devices() -> None:
 def test_an_import_asks_for_no_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "g.json", tmp_path / "s.json"
     nodes = [{"id": "a", "op": "MatMul", "time": 0.001}, {"id": "b", "op": "MatMul", "time": 0.001}]
-    source.write_text(
-        json.dumps({"directed": True, "nodes": nodes, "links": [{"source": "a", "target": "b"}]})
-    )
+    written(source, {"directed": True, "nodes": nodes, "links": [{"source": "a", "target": "b"}]})
     for memory, wanted in (([], read_device("v100").memory), (["--memory", "unlimited"], None)):
         line = ["import", "--format", "networkx", str(source), "--device", "v100", *memory]
         assert main([*line, "-o", str(out)]) == 0, capsys.readouterr().err

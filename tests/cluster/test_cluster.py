@@ -9,10 +9,8 @@ from fractions import Fraction
 import pytest
 
 from simdev.ground.errors import InputError
-from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.cluster import DUPLEX, Cluster, Device, Link
 from simdev.nouns.fabric import Routes
-
-DUPLEX = ("full", "half", "simplex")
 
 
 def devices(count: int, *switches: int, closed: tuple[int, ...] = ()) -> tuple[Device, ...]:

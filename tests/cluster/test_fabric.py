@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from simdev.costs import CostModel
 from simdev.costs.collectives import CollectiveModel, flows_wire
-from simdev.execution.check import check
-from simdev.execution.engine import simulate
 from simdev.execution.scenario import Scenario, execute
 from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, lower
@@ -25,9 +22,11 @@ from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models.layers import Layer, layer_graph
 from simdev.nouns.strategy import PRESETS, Collectives, Strategy, sync_policy
 from simdev.nouns.taskgraph import COLLECTIVE, TRANSFER, TaskGraph
-from simdev.nouns.trace import Trace
 from simdev.oracle import Oracle
-from strategies import UNIT, World, op, worlds
+from worlds.clusters import UNIT, joined
+from worlds.graphs import op
+from worlds.scenarios import World, worlds
+from worlds.task_graphs import judged
 
 NODE = Bank("node", lambda device: str(device.node))
 MORE = {
@@ -88,14 +87,6 @@ def star(queues: str, count: int = 4, transfer: str = "once-per-device", **hub: 
     devices.append(Device("hub", **{"kind": "switch"} | hub))
     links = tuple(Link((name, "hub"), UNIT) for name in names)
     return Cluster("star", tuple(devices), links, queues, transfer)
-
-
-def checked(task_graph: TaskGraph) -> Trace:
-    """What both engines say, and the checker finds right."""
-    trace = simulate(task_graph, "simpy")
-    assert np.array_equal(trace.finish, simulate(task_graph, "compiled").finish)
-    assert check(task_graph, trace) == ()
-    return trace
 
 
 def holds(task_graph: TaskGraph, task: int) -> tuple[str, ...]:
@@ -178,7 +169,7 @@ def test_transfers_collectives_and_messages_hold_what_the_mode_says(queues: str)
     for cost in ("closed", "expanded"):
         strategy = Strategy(place, collectives=Collectives(cost=cost))
         whole = lower(Graph("sum", tuple(ops)), cluster, CostModel(), strategy)
-        checked(whole)
+        judged(whole)
         found = [holds(whole, task) for task in rows(whole, COLLECTIVE)]
         if cost == "closed":
             assert [set(names) for names in found] == [set(ways[0] + ways[1])]
@@ -197,7 +188,7 @@ def test_transfers_collectives_and_messages_hold_what_the_mode_says(queues: str)
 @pytest.mark.parametrize("queues", ALL)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_transfers_wait_for_each_other_as_the_mode_says(queues: str, pair: str) -> None:
-    trace = checked(sent(star(queues), *PAIRS[pair]))
+    trace = judged(sent(star(queues), *PAIRS[pair]))
     assert trace.end_ps == (20 if pair in WAITS[queues] else 10)
 
 
@@ -208,7 +199,7 @@ def test_a_multicast_holds_the_queues_of_all_its_routes(queues: str) -> None:
     step = lower(Graph("m", ops), cluster, CostModel(), Strategy({"x": "a", "y": "b", "z": "c"}))
     (task,) = rows(step, TRANSFER)
     assert set(holds(step, task)) == {*held(queues, "a", "b"), *held(queues, "a", "c")}
-    assert checked(step).end_ps == 10
+    assert judged(step).end_ps == 10
 
 
 @pytest.mark.parametrize("queues", ALL)
@@ -216,20 +207,20 @@ def test_chunks_over_a_staging_device_follow_one_another(queues: str) -> None:
     """Two pieces of 12 ps in 3 chunks: 12 + 4 where the host receives and sends at once."""
     cluster = star(queues, 2, kind="cpu", staging=True, chunk=4, node=2)
     step = sent(cluster, ("a", "b"), size=12)
-    assert checked(step).end_ps == (24 if "opposite" in WAITS[queues] else 16)
+    assert judged(step).end_ps == (24 if "opposite" in WAITS[queues] else 16)
     lanes = [queue.name for queue in step.resources if queue.name.startswith("lane ")]
     assert len(lanes) == (2 if not HELD[queues] else 0)
 
 
 def test_devices_of_one_owner_have_one_queue() -> None:
     devices = tuple(Device(name, node=node) for name, node in (("a", 0), ("b", 0), ("c", 1)))
-    cluster = Cluster.all_to_all("nodes", devices, "node", bandwidth=UNIT)
+    cluster = joined(devices, "node")
     fabric = Fabric(cluster)
     assert [tuple(queue) for queue in fabric.queues] == [("node 0", -1), ("node 1", 2)]
     inside = sent(cluster, ("a", "b"))
     assert holds(inside, rows(inside, TRANSFER)[0]) == ("node 0",)
     assert flows_wire(fabric, [(0, 2), (1, 2)]).bandwidth == UNIT // 2
-    assert checked(sent(cluster, ("a", "b"), ("c", "a"), ("b", "c"))).end_ps == 30
+    assert judged(sent(cluster, ("a", "b"), ("c", "a"), ("b", "c"))).end_ps == 30
 
 
 def test_a_message_passes_each_link_at_its_own_rate_and_devices_at_that_of_its_route() -> None:
@@ -249,7 +240,7 @@ def test_a_message_passes_each_link_at_its_own_rate_and_devices_at_that_of_its_r
 @settings(max_examples=200)
 @given(worlds(queues=ALL))
 def test_engines_oracle_and_checker_agree_in_every_mode(world: World) -> None:
-    trace = checked(world.task_graph)
+    trace = judged(world.task_graph)
     oracle = Oracle(world.graph, world.cluster, order=world.strategy.order)
     assert oracle(world.strategy).step_ps == trace.end_ps
     fabric = Fabric(world.cluster)
@@ -264,19 +255,19 @@ def test_every_policy_runs_in_every_mode(queues: str, policy: str) -> None:
     graph, placement = layer_graph([Layer(1, 2, 5), Layer(2, 1, 7)], ["a", "b", "c"])
     sync = sync_policy(policy)
     outcome = execute(Scenario(graph, star(queues), CostModel(), Strategy(placement, sync=sync)))
-    checked(outcome.trace.task_graph)
+    judged(outcome.trace.task_graph)
 
 
 @pytest.mark.parametrize("queues", ALL)
 def test_split_ops_and_their_sums_are_costed_alike_by_oracle_and_engine(queues: str) -> None:
-    from sharded import COSTS  # its import builds graphs
-    from split_graphs import linears
+    from worlds.costs import COSTS  # its import builds graphs
+    from worlds.split_graphs import linears
 
     cluster = replace(star(queues), transfer="once-per-device")
     strategy = Strategy(short="data-parallel")
     oracle = Oracle(linears(), cluster, COSTS)
     step = lower(linears(), cluster, COSTS, strategy)
-    assert oracle(strategy).step_ps == checked(step).end_ps
+    assert oracle(strategy).step_ps == judged(step).end_ps
 
 
 def test_questions_on_one_cluster_share_its_routes() -> None:

@@ -24,6 +24,7 @@ from simdev.ground.errors import InputError
 from simdev.ground.units import parse_flops
 from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.report.figures.cluster import cluster_figure, cluster_picture
+from worlds.scenarios import written
 
 
 def test_a_scenario_names_a_preset_with_settings(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_a_scenario_names_a_preset_with_settings(tmp_path: Path) -> None:
         "strategy": {},
         "cluster": {"preset": "p3-4x-p4000", "nodes": 8},
     }
-    (tmp_path / "s.json").write_text(json.dumps(question))
+    written(tmp_path / "s.json", question)
     assert (
         sum(device.runs_ops for device in read_scenario(tmp_path / "s.json").cluster.devices) == 8
     )
@@ -44,7 +45,7 @@ def test_a_scenario_names_a_preset_with_settings(tmp_path: Path) -> None:
         "network": "100 Gbit/s",
         "queues": "fair",
     }
-    (tmp_path / "c.json").write_text(json.dumps(settings))
+    written(tmp_path / "c.json", settings)
     cluster = read_cluster(tmp_path / "c.json")
     assert cluster == read_preset("dgx-h100", 2, network="100 Gbit/s", queues="fair")
     assert cluster.queues == "fair"

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collective_ops import (
-    KINDS,
-    checked,
     collective,
     lowered,
     mesh,
     two_nodes,
 )
 from simdev.costs import CostModel
+from simdev.costs.collectives import COLLECTIVES
 from simdev.lowering import lower
 from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.taskgraph import COLLECTIVE
+from worlds.task_graphs import judged
 
 
 @pytest.mark.parametrize("queues", ["device", "egress", "link"])
@@ -38,7 +38,7 @@ def test_k9_two_collectives_share_their_links_and_lose_nothing(queues: str) -> N
         first, place = collective("a", "all_reduce", names, 3000, cost=cost)
         second, more = collective("b", "all_reduce", names, 6000, cost=cost)
         graph = Graph("two", (*first, *second))
-        trace = checked(
+        trace = judged(
             lower(graph, mesh(3, queues, latency=0), CostModel(), Strategy(place | more))
         )
         ends.append(trace.end_ps)
@@ -60,7 +60,7 @@ def test_k12_what_overlaps_takes_as_long_as_the_longer(cost: str, work: int, siz
         Op("tail", inputs=("c",), time="1 us", control_inputs=("work",)),
     ]
     place |= {"head": "g0", "work": "g0", "tail": "g0"}
-    trace = checked(
+    trace = judged(
         lower(
             Graph("overlap", tuple(ops)), mesh(2, "link", latency=0), CostModel(), Strategy(place)
         )
@@ -93,7 +93,7 @@ def test_k13_priority_by_forward_order_is_never_slower(layers: list[tuple[int, i
     place |= {op.name: "g0" for op in ops if op.name not in place}
     cluster, graph = mesh(2, "link", latency=0, bandwidth=8), Graph("layers", tuple(ops))
     ends = [
-        checked(lower(graph, cluster, CostModel(), Strategy(place, order))).end_ps
+        judged(lower(graph, cluster, CostModel(), Strategy(place, order))).end_ps
         for order in (Order(), Order("priority", priority))
     ]
     assert ends[1] <= ends[0]
@@ -124,7 +124,7 @@ def programs(draw: st.DrawFn) -> tuple[Graph, Cluster, Strategy, MemoryModel]:
     ops: list[Op] = [Op("alone", time="1 us", outputs=(Tensor(100),))]
     place = {"alone": names[0]}
     for i in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(KINDS))
+        kind = draw(st.sampled_from(COLLECTIVES))
         ranks = draw(st.permutations(names))[
             : 2 if kind == "p2p" else draw(st.integers(2, len(names)))
         ]
@@ -164,7 +164,7 @@ def test_engines_checker_and_memory_hold_everywhere(
 ) -> None:
     graph, cluster, strategy, memory = program
     task_graph = lower(graph, cluster, CostModel(), strategy, memory)
-    trace = checked(task_graph)
+    trace = judged(task_graph)
     starts = dict(zip(task_graph.tasks.name, trace.start.tolist(), strict=True))
     last: dict[int, int] = defaultdict(int)
     for task, kind in enumerate(task_graph.tasks.kind):
@@ -180,7 +180,7 @@ def test_buffers_live_until_their_rank_is_done() -> None:
     """A chain of broadcasts: rank 0 is done when its one message has arrived, and gives its input
     back.
     """
-    trace = checked(
+    trace = judged(
         lowered(mesh(3, "link", latency=0), "broadcast", 1000, cost="expanded", chunks=1)
     )
     assert [memory.peak for memory in trace.memory] == [1000, 1000, 1000]
@@ -189,9 +189,7 @@ def test_buffers_live_until_their_rank_is_done() -> None:
         for memory in trace.memory
     ]
     assert ends == [{0: 1000, 10**6: 0}, {0: 1000, 2 * 10**6: 0}, {0: 1000, 2 * 10**6: 0}]
-    closed = checked(
-        lowered(mesh(3, "link", latency=0), "broadcast", 1000, cost="closed", chunks=1)
-    )
+    closed = judged(lowered(mesh(3, "link", latency=0), "broadcast", 1000, cost="closed", chunks=1))
     assert [memory.peak for memory in closed.memory] == [1000, 1000, 1000]
 
 
@@ -201,7 +199,7 @@ def test_an_output_is_there_when_its_rank_is_done() -> None:
         Op("far", inputs=("c:0",), time="1 us")
     ]
     place |= {"r0": "g1", "r1": "g2", "far": "g0"}
-    trace = checked(
+    trace = judged(
         lower(Graph("three", tuple(ops)), mesh(3, "link", latency=0), CostModel(), Strategy(place))
     )
     starts = dict(zip(trace.task_graph.tasks.name, trace.start.tolist(), strict=True))
@@ -214,6 +212,6 @@ def test_a_host_between_the_ranks_holds_what_passes() -> None:
         "staged", devices, tuple(Link((f"g{i}", "host"), 10**9) for i in range(2)), "link"
     )
     ops, place = collective("c", "all_reduce", ["g0", "g1"], 2000, cost="expanded")
-    trace = checked(lower(Graph("staged", tuple(ops)), cluster, CostModel(), Strategy(place)))
+    trace = judged(lower(Graph("staged", tuple(ops)), cluster, CostModel(), Strategy(place)))
     assert trace.memory[2].at_peak["staging"] == 2 * 1000
     assert trace.end_ps == 2 * 2 * 1000 * 1000

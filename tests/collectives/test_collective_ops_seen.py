@@ -13,7 +13,6 @@ import pytest
 from collective_ops import (
     FORMS,
     SIZE,
-    checked,
     collective,
     lowered,
     mesh,
@@ -21,9 +20,9 @@ from collective_ops import (
     two_nodes,
 )
 from peers import measured_all_reduces
-from sharded import COSTS
 from simdev.costs import CostModel
 from simdev.costs.collectives import CollectiveTable, bus_bandwidth, table_of_rows
+from simdev.costs.collectives.phases import ALGORITHMS
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.execution.scenario import load_scenario
@@ -41,13 +40,15 @@ from simdev.report import run
 from simdev.report.measures.spans import Window, timeline_rows
 from simdev.report.measures.spread import sent_bytes
 from simdev.report.measures.usage import link_use
-from split_graphs import linears
+from worlds.costs import COSTS
+from worlds.split_graphs import linears
+from worlds.task_graphs import judged
 
 MIB = 2**20
 
 
 def test_messages_stand_in_the_rows_of_their_links() -> None:
-    trace = checked(lowered(mesh(3, "link"), "all_gather", 3000, cost="expanded"))
+    trace = judged(lowered(mesh(3, "link"), "all_gather", 3000, cost="expanded"))
     rows = {
         row.name: [trace.task_graph.tasks.name[task] for task in row.tasks]
         for row in timeline_rows(trace)
@@ -107,7 +108,7 @@ def test_saved_runs_hold_the_messages(slowdown: object, tmp_path: Path) -> None:
     ops, place = collective("c", "all_reduce", ["g0", "g1", "g2"], 3000, cost="expanded")
     strategy = Strategy(place | {"work": "g1"}, collectives=Collectives(slowdown=slowdown))  # type: ignore[arg-type]
     graph = Graph("saved", (*ops, Op("work", time="4 us")))
-    trace = checked(lower(graph, mesh(3, "device"), CostModel(), strategy))
+    trace = judged(lower(graph, mesh(3, "device"), CostModel(), strategy))
     write_run(trace, tmp_path / "run.json.gz")
     again = read_run(tmp_path / "run.json.gz").trace
     assert (again.start == trace.start).all()
@@ -154,7 +155,7 @@ def test_gradients_of_a_split_model_under_every_algorithm(queues: str, algorithm
         split = {"x": Configuration({"sample": 4}, tuple(devices))}
         strategy = Strategy(partition=split, collectives=Collectives(algorithm, cost))
         task_graph = lower(linears(), cluster, COSTS, strategy)
-        checked(task_graph)
+        judged(task_graph)
         count[cost] = sum(kind == COLLECTIVE for kind in task_graph.tasks.kind)
     assert count["closed"] == 3
     assert count["expanded"] in {3 * 24, 3 * 6, 3 * 16}
@@ -168,7 +169,7 @@ def test_the_oracle_and_the_simulation_agree() -> None:
         assert Oracle(linears(), two_nodes(2, "link"), COSTS)(strategy).step_ps == step
     ops, place = collective("c", "all_reduce", [f"g{i}" for i in range(4)], 4000)
     oracle = Oracle(Graph("one", tuple(ops)), two_nodes(2, "link"))
-    for algorithm in ("ring", "tree", "hierarchical", "direct"):
+    for algorithm in ALGORITHMS:
         step = simulate(
             lowered(two_nodes(2, "link"), "all_reduce", 4000, algorithm=algorithm)
         ).end_ps
@@ -183,7 +184,7 @@ def test_messages_take_the_priority_of_their_collective() -> None:
     second, more = collective("b", "all_reduce", ["g0", "g1"], 4000, cost="expanded")
     graph, cluster = Graph("two", (*first, *second)), mesh(2, "link", latency=0)
     order = Order("priority", {"a": 5, "b": -1})
-    trace = checked(lower(graph, cluster, CostModel(), Strategy(place | more, order)))
+    trace = judged(lower(graph, cluster, CostModel(), Strategy(place | more, order)))
     starts = dict(zip(trace.task_graph.tasks.name, trace.start.tolist(), strict=True))
     assert [starts[f"{name} g0>g1"] // 10**6 for name in ("a[0]", "b[0]", "b[1]", "a[1]")] == [
         0,
@@ -200,7 +201,7 @@ def table_op(
     ops, place = collective("c", kind, names, size)
     strategy = Strategy(place, collectives=Collectives(cost="table", tables=tuple(tables)))
     return Fraction(
-        checked(lower(Graph("one", tuple(ops)), cluster, CostModel(), strategy)).end_ps, 10**12
+        judged(lower(Graph("one", tuple(ops)), cluster, CostModel(), strategy)).end_ps, 10**12
     )
 
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collective_ops import (
-    checked,
     collective,
     lowered,
     mesh,
@@ -34,6 +33,7 @@ from simdev.nouns.strategy import Collectives, Strategy
 from simdev.nouns.taskgraph import COLLECTIVE
 from simdev.nouns.trace import Trace
 from simdev.report import run
+from worlds.task_graphs import judged
 
 
 def beside(
@@ -46,7 +46,7 @@ def beside(
     graph = Graph("two", (*ops, Op("work", time=work)))
     choice = Collectives(slowdown=slowdown)  # type: ignore[arg-type]
     cluster = mesh(2, queues, latency=0, bandwidth=1)
-    return checked(
+    return judged(
         lower(graph, cluster, CostModel(), Strategy(place | {"work": "g0"}, collectives=choice))
     )
 
@@ -66,7 +66,7 @@ def test_nothing_slows_what_shares_no_device() -> None:
     ops, place = collective("c", "all_reduce", ["g0", "g1"], 6)
     graph = Graph("apart", (*ops, Op("work", time=10)))
     strategy = Strategy(place | {"work": "g2"}, collectives=Collectives(slowdown=2))  # type: ignore[arg-type]
-    trace = checked(lower(graph, mesh(3, "link", latency=0, bandwidth=1), CostModel(), strategy))
+    trace = judged(lower(graph, mesh(3, "link", latency=0, bandwidth=1), CostModel(), strategy))
     assert trace.end_ps == 10 * 10**12
 
 
@@ -97,7 +97,7 @@ def test_stretches_that_lie_apart_slow_each_for_itself(
         place[f"w{i}"] = "g0" if what == "work" else "g2"
     strategy = Strategy(place, collectives=Collectives(slowdown=2))
     cluster = mesh(3, "link", latency=0, bandwidth=1)
-    trace = checked(lower(Graph("apart", tuple(ops)), cluster, CostModel(), strategy))
+    trace = judged(lower(Graph("apart", tuple(ops)), cluster, CostModel(), strategy))
     finish = dict(zip(trace.task_graph.tasks.name, trace.finish.tolist(), strict=True))
     assert (finish[f"w{len(row) - 1}"], finish["c"]) == tuple(end * 10**12 for end in ends)
 
@@ -140,7 +140,7 @@ def test_slowed_durations_are_those_under_rates(
         ops, place = [*ops, *own], place | where
     graph, cluster = Graph("many", tuple(ops)), mesh(3, "link", latency=0, bandwidth=1)
     plain = lower(graph, cluster, CostModel(), Strategy(place))
-    trace = checked(
+    trace = judged(
         lower(
             graph, cluster, CostModel(), Strategy(place, collectives=Collectives(slowdown=slowdown))
         )

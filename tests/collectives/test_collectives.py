@@ -25,18 +25,13 @@ from simdev.costs.collectives import (
 from simdev.costs.collectives.rounds import legs
 from simdev.files import read_preset
 from simdev.ground.errors import InputError
-from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.fabric import Fabric
+from worlds.clusters import devices, star
+
+RATE = {"bandwidth": 10**9, "hold_latency": False}
 
 WIRE = Wire(Fraction(3, 10**6), Fraction(10**9))
-
-
-def star(
-    ranks: int, queues: str = "link", bandwidth: int = 10**9, latency: Fraction = Fraction(0)
-) -> Cluster:
-    devices = [Device(f"g{i}", transit=False) for i in range(ranks)] + [Device("s", "switch")]
-    links = [Link((f"g{i}", "s"), bandwidth, latency, hold_latency=False) for i in range(ranks)]
-    return Cluster("star", tuple(devices), tuple(links), queues)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +49,9 @@ def star(
 def test_rings_are_as_the_books_have_them(collective: str, seconds: Fraction) -> None:
     ranks, size = 2 if collective == "p2p" else 4, 4 * 10**6
     assert ring(collective, ranks, size, WIRE) == seconds
-    model = CollectiveModel(star(ranks, latency=Fraction(3, 2 * 10**6)))
+    model = CollectiveModel(
+        star(devices(ranks, transit=False), "link", latency=Fraction(3, 2 * 10**6), **RATE)
+    )
     form = model.form(CollectiveCall(collective, tuple(range(ranks)), size, "ring", 1))
     assert Fraction(model.forms.closed(form.phases).ps, 10**12) == seconds
 
@@ -108,10 +105,10 @@ def test_no_number_of_chunks_is_better_than_the_best(
     assert seconds(best) == min(map(seconds, range(1, max(1, size // 4096) + 1)))
 
 
-@pytest.mark.parametrize("queues", ["link", "fair", "device", "half-duplex", "egress"])
+@pytest.mark.parametrize("queues", [queues for queues in QUEUES if queues != "parallel"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_simulated_ring_takes_what_the_closed_form_says(queues: str, ranks: int) -> None:
-    cluster = star(ranks, queues)
+    cluster = star(devices(ranks, transit=False), queues, **RATE)
     size = ranks * 10**6
     wire = ring_wire(cluster, range(ranks))
     if queues == "half-duplex":
@@ -127,10 +124,15 @@ def test_a_simulated_ring_takes_what_the_closed_form_says(queues: str, ranks: in
 
 
 def test_flows_share_what_they_cross() -> None:
-    cluster = star(4)
+    cluster = star(devices(4, transit=False), "link", **RATE)
     assert flows_wire(Fabric(cluster), [(0, 3), (1, 3)]).bandwidth == 10**9 / 2
     assert flows_wire(Fabric(cluster), [(0, 1), (1, 0)]).bandwidth == 10**9
-    assert flows_wire(Fabric(star(4, "parallel")), [(0, 3), (1, 3)]).bandwidth == 10**9
+    assert (
+        flows_wire(
+            Fabric(star(devices(4, transit=False), "parallel", **RATE)), [(0, 3), (1, 3)]
+        ).bandwidth
+        == 10**9
+    )
     staged = Cluster(
         "staged",
         (Device("g0"), Device("h", "cpu", staging=True), Device("g1")),
@@ -145,7 +147,7 @@ def test_flows_share_what_they_cross() -> None:
 @pytest.mark.parametrize(
     "name", ["dgx-1v", "dgx-h100", "l40s-8x", "nc-a100-pairs", "flexflow-p100", "4x-rtx-2080"]
 )
-@pytest.mark.parametrize("queues", ["device", "half-duplex", "egress", "link", "fair", "parallel"])
+@pytest.mark.parametrize("queues", QUEUES)
 def test_many_messages_go_the_ways_of_routes(name: str, queues: str) -> None:
     """From eight destinations on a walk finds the ways; they are those of the routes, one by
     one.

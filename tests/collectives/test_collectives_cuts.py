@@ -26,12 +26,11 @@ from simdev.lowering import Prepared, lower
 from simdev.lowering.hybrid.durations import EXPERT, Durations, Timings
 from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.nouns.graph import Graph
-from simdev.nouns.strategy import Collectives, Strategy
+from simdev.nouns.strategy import ALGORITHMS, Collectives, Strategy
 from simdev.nouns.strategy.parallelism import Parallelism
-from specs import SPEC
+from worlds.costs import SPEC
 
 Case = tuple[Cluster, str, tuple[int, ...], int]
-ALGORITHMS = ("ring", "tree", "hierarchical", "direct", "auto")
 GB = 10**9
 
 

@@ -24,12 +24,6 @@ def op_ps(preset: str, nodes: int, kind: str, ranks: int, size: int, **choice: s
     return prepared.communicators.ring(kind, devices, size).duration_ps
 
 
-def model_ps(preset: str, nodes: int, kind: str, ranks: int, size: int) -> int:
-    cluster = read_preset(preset, nodes)
-    devices = [i for i, device in enumerate(cluster.devices) if device.runs_ops][:ranks]
-    return collective_model(cluster).cost(kind, devices, size).ps
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("preset", "nodes", "ranks"), [("dgx-h100", 1, 8), ("dgx-h100", 2, 16), ("dgx-1v", 2, 16)]
@@ -37,9 +31,10 @@ def model_ps(preset: str, nodes: int, kind: str, ranks: int, size: int) -> int:
 def test_an_op_takes_what_a_large_model_takes(
     kind: str, preset: str, nodes: int, ranks: int
 ) -> None:
+    cluster = read_preset(preset, nodes)
+    model, devices = collective_model(cluster), cluster.workers[:ranks]
     for size in (1, 3 * MIB, 256 * MIB):
-        there = preset, nodes, kind, ranks, size
-        assert op_ps(*there) == model_ps(*there)
+        assert op_ps(preset, nodes, kind, ranks, size) == model.cost(kind, devices, size).ps
 
 
 def test_an_all_reduce_over_two_boxes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -21,7 +22,7 @@ from simdev.nouns.strategy import Collectives, Configuration, Parallelism, sync_
 from simdev.nouns.taskgraph import COLLECTIVE
 from simdev.oracle import oracle_of
 from simdev.search.soap.optcnn import Wires
-from split_graphs import leaf, parameter, tensor, update
+from worlds.graphs import leaf, parameter, tensor, update
 
 MIB = 2**20
 ROWS, COLUMNS = 48, 2**10
@@ -63,10 +64,6 @@ def as_op(cluster: Cluster, group: list[str], size: int, **strategy: Any) -> int
     return summed(Scenario(graph, cluster, CostModel(), Strategy(placement, **strategy)))
 
 
-def as_policy(cluster: Cluster, group: list[str], size: int, **strategy: Any) -> int:
-    return as_op(cluster, group, size, sync=sync_policy("bulk-synchronous"), **strategy)
-
-
 def as_data_parallel(cluster: Cluster, group: list[str], size: int, **strategy: Any) -> int:
     there = Strategy(short="data-parallel", sync="all-reduce", **strategy)
     return summed(Scenario(gradients(size), cluster, CostModel(), there))
@@ -99,7 +96,8 @@ def in_a_large_model(cluster: Cluster, group: list[str], size: int, **strategy: 
 
 
 DOORS: dict[str, Callable[..., int]] = {
-    "op": as_op, "policy": as_policy, "data parallel": as_data_parallel, "split": as_split,
+    "op": as_op, "policy": partial(as_op, sync=sync_policy("bulk-synchronous")),
+    "data parallel": as_data_parallel, "split": as_split,
     "estimated": as_estimated, "large model": in_a_large_model,
 }  # fmt: skip
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collective_ops import KINDS, collective, lowered, mesh, two_nodes
+from collective_ops import collective, lowered, mesh, two_nodes
 from simdev.costs import CostModel
+from simdev.costs.collectives import COLLECTIVES
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.files import read_preset
@@ -16,10 +17,11 @@ from simdev.lowering import Prepared, iterated, lower, lower_step
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.taskgraph import COLLECTIVE, TaskGraph
+from worlds.runs import rules
 
 
-def rules(task_graph: TaskGraph) -> set[str]:
-    return {fault.rule for fault in check(task_graph, simulate(task_graph))}
+def broken(task_graph: TaskGraph) -> set[str]:
+    return rules(check(task_graph, simulate(task_graph)))
 
 
 def with_bytes(task_graph: TaskGraph, more: int) -> TaskGraph:
@@ -31,17 +33,17 @@ def with_bytes(task_graph: TaskGraph, more: int) -> TaskGraph:
 
 @pytest.mark.parametrize("cost", ["closed", "expanded"])
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", COLLECTIVES)
 def test_a_byte_more_than_an_algorithm_sends_is_noticed(kind: str, ranks: int, cost: str) -> None:
     ranks = 2 if kind == "p2p" else ranks
     ops, place = collective("c", kind, [f"g{i}" for i in range(ranks)], 6000, cost=cost)
     graph = Graph("one", tuple(ops))
     task_graph = lower(graph, mesh(ranks, "device"), CostModel(), Strategy(place))
-    assert rules(task_graph) == set()
+    assert broken(task_graph) == set()
     # Where not every rank both reads and is left with something, the checker knows only a bound.
     known = kind not in ("broadcast", "reduce", "p2p")
-    assert ("bytes" in rules(with_bytes(task_graph, 1))) == known
-    assert ("bytes" in rules(with_bytes(task_graph, -1))) == (kind != "reduce")
+    assert ("bytes" in broken(with_bytes(task_graph, 1))) == known
+    assert ("bytes" in broken(with_bytes(task_graph, -1))) == (kind != "reduce")
 
 
 def test_a_rank_of_a_bucket_reads_all_its_tensors() -> None:
@@ -52,8 +54,8 @@ def test_a_rank_of_a_bucket_reads_all_its_tensors() -> None:
     places = {"in0": "g0", "in1": "g0", "in2": "g1", "in3": "g1", "c": "g0"}
     graph = Graph("bucket", (*reads, bucket))
     task_graph = lower(graph, mesh(2, "device"), CostModel(), Strategy(places))
-    assert rules(task_graph) == set()
-    assert rules(with_bytes(task_graph, 1)) == {"bytes"}
+    assert broken(task_graph) == set()
+    assert broken(with_bytes(task_graph, 1)) == {"bytes"}
 
 
 @pytest.mark.parametrize("cost", ["closed", "expanded"])
@@ -63,23 +65,23 @@ def test_bytes_that_do_not_divide_evenly_tell_algorithms_apart(
     kind: str, algorithm: str, cost: str
 ) -> None:
     task_graph = lowered(two_nodes(3, "link"), kind, 6003, algorithm=algorithm, cost=cost)
-    assert rules(task_graph) == set()
-    assert rules(with_bytes(task_graph, 1)) == {"bytes"}
+    assert broken(task_graph) == set()
+    assert broken(with_bytes(task_graph, 1)) == {"bytes"}
 
 
 @pytest.mark.parametrize("cost", ["closed", "expanded"])
 def test_a_ring_of_five_sends_padded_parts(cost: str) -> None:
     """A part of 6003 bytes is one of 1201."""
     task_graph = lowered(mesh(5, "device"), "all_reduce", 6003, algorithm="ring", cost=cost)
-    assert rules(task_graph) == set()
-    assert rules(with_bytes(task_graph, 1)) == {"bytes"}
+    assert broken(task_graph) == set()
+    assert broken(with_bytes(task_graph, 1)) == {"bytes"}
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
 def test_rings_inside_nodes_pad_their_shares(kind: str) -> None:
     cluster = read_preset("p3-16xlarge", 2)
     task_graph = lowered(cluster, kind, 16 * 1001, algorithm="hierarchical")
-    assert rules(task_graph) == set()
+    assert broken(task_graph) == set()
 
 
 def unequal(kind: str) -> TaskGraph:
@@ -98,9 +100,9 @@ def unequal(kind: str) -> TaskGraph:
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
 def test_parts_of_unequal_sizes_are_padded_to_the_largest(kind: str) -> None:
     """Each rank sends two parts of 100 bytes. Of equal parts it could have sent 68 in all."""
-    assert rules(unequal(kind)) == set()
+    assert broken(unequal(kind)) == set()
     for more in (1, -1, 68 - 200):
-        assert rules(with_bytes(unequal(kind), more)) == {"bytes"}
+        assert broken(with_bytes(unequal(kind), more)) == {"bytes"}
 
 
 def test_every_rank_must_get_what_the_poorest_of_them_lacks() -> None:
@@ -113,12 +115,12 @@ def test_messages_of_each_step_are_counted_by_themselves() -> None:
     ops, place = collective("c", "all_reduce", ["g0", "g1", "g2"], 6000, cost="expanded")
     prepared = Prepared(Graph("one", tuple(ops)), mesh(3, "device"), CostModel())
     steps = iterated(lower_step(prepared, Strategy(place), True), 2)
-    assert rules(steps) == set()
-    assert rules(with_bytes(steps, 1)) == {"bytes"}
+    assert broken(steps) == set()
+    assert broken(with_bytes(steps, 1)) == {"bytes"}
 
 
 def test_a_collective_of_a_task_that_is_not_there_is_noticed() -> None:
     task_graph = lowered(mesh(3, "device"), "all_reduce", 6)
     tasks = task_graph.tasks
     beyond = np.where(task_graph.of_kind(COLLECTIVE), len(tasks), tasks.op)
-    assert rules(replace(task_graph, tasks=replace(tasks, op=beyond))) == {"bytes"}
+    assert broken(replace(task_graph, tasks=replace(tasks, op=beyond))) == {"bytes"}

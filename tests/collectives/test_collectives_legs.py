@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from simdev.costs.collectives.rounds import legs
-from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.cluster import DUPLEX, Cluster, Device, Link
 from simdev.nouns.fabric import fabric_of
 
 
@@ -15,10 +15,7 @@ def tangle(seed: int) -> Cluster:
     names = [f"d{n}" for n in range(24)]
     devices = tuple(Device(name, "cpu", transit=rng.random() < 0.6) for name in names)
     pairs = {tuple(sorted(rng.sample(names, 2))) for _ in range(40)}
-    links = tuple(
-        Link(pair, bandwidth=10**9, duplex=rng.choice(["full", "half", "simplex"]))
-        for pair in sorted(pairs)
-    )
+    links = tuple(Link(pair, bandwidth=10**9, duplex=rng.choice(DUPLEX)) for pair in sorted(pairs))
     return Cluster("tangle", devices, links)
 
 

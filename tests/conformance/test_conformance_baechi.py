@@ -12,9 +12,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import common
-from measured_gnmt import golden
 from simdev.execution.engine import simulate
 from simdev.lowering.build import build
+from worlds.measured_gnmt import golden
 
 PLACEMENTS = ["single", "random4_seed0", "block4", "m_etf"]
 

@@ -19,7 +19,6 @@ from functools import cache
 import pytest
 
 from peers import PEERS
-from placeto import cluster, placeto_edges, simdev_graph
 from simdev.costs import CostModel
 from simdev.execution.engine import simulate
 from simdev.lowering import lower
@@ -27,6 +26,7 @@ from simdev.nouns.cluster import Cluster
 from simdev.nouns.graph import Graph
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.trace import Trace
+from worlds.placeto import cluster, placeto_edges, simdev_graph
 
 
 @cache

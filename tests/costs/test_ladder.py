@@ -31,26 +31,20 @@ from devices import (
     profile,
     relu,
 )
-from simdev import CostModel, Graph, InputError, Scenario, Strategy, load_scenario, run
+from simdev import CostModel, Graph, InputError, Scenario, load_scenario, run
 from simdev.costs import DeviceSpec, Efficiency, Row, op_key
 from simdev.costs.roofline import rounded
 from simdev.files import read_profile
 from simdev.ground.errors import MissingCostError
-from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.semantics import work
+from worlds.scenarios import alone, question
 
 # From the profile to the report.
 
 
 def scenario(costs: CostModel, texts: Sequence[str]) -> Scenario:
     ops = [op for i, text in enumerate(texts) for op in op_of(text, f"op{i}")]
-    graph = Graph("g", tuple(ops))
-    return Scenario(
-        graph,
-        Cluster("one", (Device("fast:0", "fast"),)),
-        costs,
-        Strategy({op.name: "fast:0" for op in ops}),
-    )
+    return alone(Graph("g", tuple(ops)), "fast", costs=costs)
 
 
 def test_the_step_on_one_device_is_the_exact_sum_of_its_rows() -> None:
@@ -138,17 +132,10 @@ OPS = [
 ]
 
 
-def question(kind: str, **parts: Any) -> dict[str, Any]:
-    """A relu of 1,024 floats on one device."""
-    graph = {"version": 1, "name": "g", "ops": OPS}
-    cluster = {"version": 1, "name": "one", "devices": [{"name": "d:0", "kind": kind}], "links": []}
-    return {
-        "version": 1,
-        "graph": graph,
-        "cluster": cluster,
-        "strategy": {"placement": {"*": "d:0"}},
-        **parts,
-    }
+def relu_on(kind: str, **parts: Any) -> dict[str, Any]:
+    """A relu of 1,024 floats on one device, as its file tells it."""
+    cluster = {"version": 1, "devices": [{"name": "d:0", "kind": kind}]}
+    return question({"ops": OPS}, cluster, {"placement": {"*": "d:0"}}, **parts)
 
 
 def datasheet(kind: str, rate: str = "1 GB/s") -> dict[str, Any]:
@@ -162,7 +149,7 @@ def datasheet(kind: str, rate: str = "1 GB/s") -> dict[str, Any]:
 
 
 def test_a_shipped_datasheet_answers_for_its_kind_of_device() -> None:
-    report = run(load_scenario(question("h100-sxm")))
+    report = run(load_scenario(relu_on("h100-sxm")))
     assert report.costs == {"roofline": 1.0}
     assert [miss.op for miss in report.cost_misses] == ["a"]
 
@@ -176,13 +163,13 @@ def test_a_scenario_brings_its_own_datasheets(tmp_path: Path) -> None:
         str(tmp_path / "d.json"),
     ):
         kind = "mine" if isinstance(devices, dict) else "h100-sxm"
-        step = run(load_scenario(question(kind, devices=devices))).step_ps
+        step = run(load_scenario(relu_on(kind, devices=devices))).step_ps
         assert step == pytest.approx(1e6 + 8192 / 0.75e9 * 1e12, rel=1e-5)
 
 
 def test_without_a_datasheet_or_rows_an_op_fails_as_ever() -> None:
     with pytest.raises(MissingCostError, match='no time for "a" on a device of kind "mine"'):
-        run(load_scenario(question("mine")))
+        run(load_scenario(relu_on("mine")))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +182,7 @@ def test_without_a_datasheet_or_rows_an_op_fails_as_ever() -> None:
 )
 def test_broken_datasheets_of_a_scenario_are_told(devices: Any, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        load_scenario(question("mine", devices=devices))
+        load_scenario(relu_on("mine", devices=devices))
 
 
 def test_rows_of_another_kind_are_scaled_by_shipped_datasheets() -> None:
@@ -209,7 +196,7 @@ def test_rows_of_another_kind_are_scaled_by_shipped_datasheets() -> None:
         "dev": "p100",
     }
     rows = [row | {"phase": "fwd", "t_ns": {"p50": 9000}}]
-    report = run(load_scenario(question("h100-sxm", profile={"rows": rows})))
+    report = run(load_scenario(relu_on("h100-sxm", profile={"rows": rows})))
     assert [(miss.rung, miss.basis) for miss in report.cost_misses] == [("scaled", "from p100")]
 
 
@@ -219,7 +206,7 @@ def test_rows_of_another_kind_are_scaled_by_shipped_datasheets() -> None:
 def test_no_table_is_built_while_every_op_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = products(30)
     costs = CostModel((profile(lasting(text) for text in texts),), (SPEC,))
-    monkeypatch.setattr("simdev.costs.estimates.rows_by_class", None)
+    monkeypatch.setattr("simdev.costs.ladder.rows_by_class", None)
     assert all(answer(costs, text).rung == "measured" for text in texts)
     with pytest.raises(TypeError):
         asked(costs, product(5, 6, 7))
@@ -340,7 +327,7 @@ def test_hostile_rows_give_a_positive_time_or_none(
         return
     costs = CostModel((found,), (SPEC,) if has_spec else ())
     for text in [text for row in wanted for text in keys_of(row)]:
-        cost = costs._answer(text, json.loads(text)[1], "fast")
+        cost = costs.cost_of_key(text, json.loads(text)[1], "fast")
         assert cost is None or cost.rung == "measured" or cost.seconds > 0
         assert cost is None or cost.rel_err is None or cost.rel_err >= 0
 

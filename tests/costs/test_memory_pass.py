@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdev import CostModel, Graph, Op, Scenario, Strategy, load_scenario, oracle_of, run, sweep
+from simdev import CostModel, Graph, Op, Strategy, load_scenario, oracle_of, run, sweep
 from simdev.commands import main
 from simdev.costs import DeviceSpec, Profile, Row, op_key
 from simdev.ground.errors import MissingCostError
@@ -21,6 +21,7 @@ from simdev.nouns.graph import Tensor
 from simdev.nouns.semantics.dtype import BITS
 from simdev.report.page.step import Subject, notes
 from simdev.search import search
+from worlds.scenarios import question
 
 SPEC = DeviceSpec("d", {"float32": Fraction(10**13)}, Fraction(10**11))
 COSTS = CostModel(specs=(SPEC,))
@@ -136,23 +137,13 @@ OPS = [
 PASS_PS = round(2 * FLOATS["bytes"] / 3.35e12 * 1e12)
 
 
-def question(strategy: Any, **more: Any) -> dict[str, Any]:
-    graph = {"version": 1, "name": "g", "ops": OPS}
-    cluster = {"preset": "dgx-h100"}
-    return {"version": 1, "graph": graph, "cluster": cluster, "strategy": strategy, **more}
-
-
 ALONE = {"placement": {"*": "gpu:0"}}
 PARALLEL = {"version": 1, "short": "data-parallel", "devices": ["gpu:0", "gpu:1"]}
 
 
-def strict(scenario: Scenario) -> Scenario:
-    return replace(scenario, costs=replace(scenario.costs, strict=True))
-
-
 @pytest.mark.parametrize("strategy", [ALONE, PARALLEL, {"placement": {"*": "gpu:0", "d": "gpu:1"}}])
 def test_it_is_told_wherever_a_step_is_simulated(strategy: Any) -> None:
-    scenario = load_scenario(question(strategy))
+    scenario = load_scenario(question({"ops": OPS}, "dgx-h100", strategy))
     report = run(scenario)
     assert report.costs["memory pass"] > 0
     misses = {miss.kind: miss for miss in report.cost_misses if miss.rung == "memory pass"}
@@ -170,21 +161,22 @@ def test_it_is_told_wherever_a_step_is_simulated(strategy: Any) -> None:
 
 
 def test_it_stays_whole_where_others_are_split() -> None:
-    report = run(load_scenario(question(PARALLEL)))
+    report = run(load_scenario(question({"ops": OPS}, "dgx-h100", PARALLEL)))
     assert {(cost.op, cost.kind) for cost in report.whole} >= {("b", "index"), ("d", "topk")}
 
 
 def test_searches_and_sweeps_know_it() -> None:
-    scenario = load_scenario(question(ALONE))
+    scenario = load_scenario(question({"ops": OPS}, "dgx-h100", ALONE))
     result = search(scenario, "annealing", budget=20)
     assert result.cost.step_ps <= run(scenario).step_ps
-    frame = sweep([question(ALONE)])
+    frame = sweep([question({"ops": OPS}, "dgx-h100", ALONE)])
     assert frame["cost_estimated"][0] == 1.0
 
 
 @pytest.mark.parametrize("strategy", [ALONE, PARALLEL])
 def test_a_strict_step_is_refused_and_lists_the_kinds(strategy: Any) -> None:
-    scenario = strict(load_scenario(question(strategy)))
+    scenario = load_scenario(question({"ops": OPS}, "dgx-h100", strategy))
+    scenario = replace(scenario, costs=replace(scenario.costs, strict=True))
     line = 'simdev has no description of the kinds of ops "index" (2), "topk" (1)'
     with pytest.raises(MissingCostError) as error:
         run(scenario)
@@ -198,7 +190,7 @@ def test_the_command_tells_refuses_and_judges(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "s.json"
-    file.write_text(json.dumps(question(ALONE)))
+    file.write_text(json.dumps(question({"ops": OPS}, "dgx-h100", ALONE)))
     assert main(["simulate", str(file), "--check"]) == 0
     assert "No description of index (2), topk (1)" in capsys.readouterr().out
     assert main(["simulate", str(file), "--strict"]) == 2
@@ -207,6 +199,6 @@ def test_the_command_tells_refuses_and_judges(
 
 def test_a_collective_without_ranks_is_no_pass_over_memory() -> None:
     graph = Graph("g", (Op("c", "all_reduce", outputs=(tensor((8,)),)),))
-    scenario = load_scenario(question(ALONE))
+    scenario = load_scenario(question({"ops": OPS}, "dgx-h100", ALONE))
     with pytest.raises(MissingCostError, match=r"names its devices in attrs\.ranks"):
         run(replace(scenario, graph=graph, strategy=Strategy({"c": "gpu:0"})))

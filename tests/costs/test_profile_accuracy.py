@@ -55,15 +55,11 @@ def rows(device: str, noise: float) -> list[Row]:
     return list(found.values())
 
 
-def errors_of(noise: float) -> list[Errors]:
-    return measure([Profile.of_rows({}, rows("fast", noise) + rows("slow", noise))], SPECS)
-
-
 def test_each_rung_errs_as_much_as_it_must() -> None:
     """Half of the datasheet's speed: its error is a half; the ratio of two such devices is
     right.
     """
-    for errors in errors_of(0.0):
+    for errors in measure([Profile.of_rows({}, rows("fast", 0.0) + rows("slow", 0.0))], SPECS):
         means = {rung: np.mean(errors.found[rung]) for rung in RUNGS}
         assert (errors.op_class, errors.rows) == ("gemm", 80)
         assert means["roofline"] == pytest.approx(0.5, abs=1e-3)
@@ -71,7 +67,7 @@ def test_each_rung_errs_as_much_as_it_must() -> None:
 
 
 def test_the_error_told_is_the_error_made() -> None:
-    for errors in errors_of(0.2):
+    for errors in measure([Profile.of_rows({}, rows("fast", 0.2) + rows("slow", 0.2))], SPECS):
         made = np.mean(errors.found["ladder"])
         assert 0.1 < made < 0.3
         assert np.mean(errors.expected) == pytest.approx(made, rel=0.4)

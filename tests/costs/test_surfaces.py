@@ -32,12 +32,9 @@ def sizes(count: int) -> list[tuple[int, int, int]]:
     return [(m, k, n) for m, k, n in (8 * (drawn / 8).round()).astype(int).tolist()]
 
 
-def known(**by_dtype: Efficiency) -> DeviceSpec:
-    return replace(SHEET, efficiency={"gemm": by_dtype})
-
-
 def test_an_efficiency_of_another_dtype_is_not_used() -> None:
-    costs = CostModel(specs=(known(bfloat16=Efficiency(Fraction("0.79")), float16=Efficiency(1)),))
+    known = {"bfloat16": Efficiency(Fraction("0.79")), "float16": Efficiency(1)}
+    costs = CostModel(specs=(replace(SHEET, efficiency={"gemm": known}),))
     wide, narrow = (answer(costs, product(4096, 4096, 4096, name)) for name in BOTH)
     assert wide.seconds == rounded(3e-6 + 2 * 4096**3 / 0.7e13)
     assert wide.basis == "datasheet: class default, its efficiency is of bfloat16 and float16"
@@ -60,10 +57,11 @@ def test_no_class_default_exceeds_what_products_sustain() -> None:
 
 def test_rows_of_another_dtype_answer_by_the_ratio_of_rooflines() -> None:
     """A device that keeps to its datasheet, which knows both dtypes; one was measured."""
-    spec = known(
-        bfloat16=Efficiency(Fraction("0.8"), Fraction(1, 2), 4 * US),
-        float32=Efficiency(Fraction("0.6"), Fraction(1, 2), 8 * US),
-    )
+    known = {
+        "bfloat16": Efficiency(Fraction("0.8"), Fraction(1, 2), 4 * US),
+        "float32": Efficiency(Fraction("0.6"), Fraction(1, 2), 8 * US),
+    }
+    spec = replace(SHEET, efficiency={"gemm": known})
     scalars = {name: datasheet_scalars(spec, "gemm", name) for name in BOTH}
     rows = [lasting(product(*size, "bfloat16"), spec, scalars["bfloat16"]) for size in sizes(60)]
     costs = CostModel((profile(rows),), (spec,))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import apart
+from worlds.scenarios import written
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -78,7 +79,7 @@ def test_the_question_of_the_guide_has_its_answer(tmp_path, monkeypatch, capsys)
     last = run["tasks"]["name"].index("update")
     for column in ("start_ps", "finish_ps"):
         run["spans"][column][last] += 5
-    Path("broken.json").write_text(json.dumps(run))
+    written(Path("broken.json"), run)
     capsys.readouterr()
     assert main(["check", "broken.json"]) == 3
     assert re.findall(r"^    (waiting: .*)$", guide, re.MULTILINE)[0] in capsys.readouterr().out
@@ -145,7 +146,7 @@ def reader(tmp_path_factory):
         "cluster": {"queues": "device", "devices": devices, "links": links},
         "strategy": {"placement": placement},
     }
-    (folder / "scenario.json").write_text(json.dumps(scenario))
+    written(folder / "scenario.json", scenario)
     assert (
         main(["simulate", str(folder / "scenario.json"), "--trace", str(folder / "trace.json")])
         == 0

@@ -87,10 +87,6 @@ notebooks are slow tests.
 """
 
 
-def read(path: Path) -> Any:
-    return nbformat.read(path, as_version=4)
-
-
 def test_there_are_notebooks():
     assert [path.name[:2] for path in NOTEBOOKS] == [
         f"{k:02d}" for k in range(1, 1 + len(NOTEBOOKS))
@@ -124,7 +120,7 @@ def in_jupyter(notebook: Any) -> set[str]:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_runs(path):
     """In a process that shares nothing of simdev; in a kernel of Jupyter as a slow test."""
-    notebook = smaller(read(path), SMALLER.get(path.stem, {}))
+    notebook = smaller(nbformat.read(path, as_version=4), SMALLER.get(path.stem, {}))
     wrong, kinds = apart.cells(
         [cell.source for cell in notebook.cells if cell.cell_type == "code"], FOLDER
     )
@@ -137,14 +133,14 @@ def test_every_cell_runs(path):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_as_it_is_committed(path):
-    kinds = in_jupyter(read(path))
+    kinds = in_jupyter(nbformat.read(path, as_version=4))
     assert "image/png" in kinds or "text/plain" in kinds
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_its_outputs_are_committed_and_small(path):
     assert path.stat().st_size < LARGEST
-    notebook = read(path)
+    notebook = nbformat.read(path, as_version=4)
     assert notebook.cells[0].cell_type == "markdown"
     for cell in notebook.cells:
         if cell.cell_type != "code":

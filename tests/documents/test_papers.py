@@ -21,6 +21,7 @@ from simdev.files.examples import scenario_names, scenario_path
 from simdev.learn import family
 from simdev.oracle import oracle_of
 from simdev.search import baechi, search
+from worlds.scenarios import scenario_of
 
 ROOT = Path(__file__).parents[2]
 INDEX = ROOT / "docs" / "papers" / "index.md"
@@ -113,10 +114,7 @@ def test_why_m_sct_loses_in_sequential_queues(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(baechi, "earliest_first", watched)
     graph = {"model": "gnmt", "batch": 128, "length": 40, "vocabulary": 30000}
-    scenario = load_scenario({
-        "version": 1, "graph": graph, "cluster": "4x-rtx-2080",
-        "strategy": {"placement": {"*": "gpu:0"}},
-    })  # fmt: skip
+    scenario = scenario_of(graph, "4x-rtx-2080", {"placement": {"*": "gpu:0"}})
     clocks = {}
     for queues in ("half-duplex", "parallel"):
         oracle = Oracle(scenario.graph, replace(scenario.cluster, queues=queues), scenario.costs)

@@ -9,7 +9,10 @@ import pytest
 
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.strategy import Order
-from strategies import UNIT, World, op
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.programs import starts
+from worlds.scenarios import World
 
 # The anomaly museum: what is no law. Each case has the whole timeline before and after the change
 
@@ -275,21 +278,17 @@ def test_an_idle_op_of_no_length_waits_for_a_gap():
 # The tiny worlds of conftest.py
 
 
-def starts(world: World) -> dict[str, int]:
-    return dict(zip(world.task_graph.tasks.name, world.trace.start.tolist(), strict=True))
-
-
 def test_a_chain(chain):
-    assert (starts(chain), chain.step) == ({"a": 0, "b": 1, "c": 3}, 6)
+    assert (starts(chain.trace), chain.step) == ({"a": 0, "b": 1, "c": 3}, 6)
 
 
 def test_a_diamond(diamond):
-    assert (starts(diamond), diamond.step) == ({"a": 0, "b": 1, "c": 3, "d": 6}, 7)
+    assert (starts(diamond.trace), diamond.step) == ({"a": 0, "b": 1, "c": 3, "d": 6}, 7)
 
 
 def test_two_gpus(two_gpus):
     """The transfers follow one another in the send queue: [1, 3) and [3, 4)."""
-    assert (starts(two_gpus), two_gpus.step) == (
+    assert (starts(two_gpus.trace), two_gpus.step) == (
         {"a": 0, "b": 1, "c": 4, "a:0>gpu:1": 1, "b:0>gpu:1": 3},
         6,
     )

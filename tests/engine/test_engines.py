@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import permutations, product
 from math import factorial, prod
 
@@ -20,43 +19,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import common
-from sequences import fixed, longest_paths
-from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.ground.errors import DeadlockError
 from simdev.lowering import lower_prepared
 from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.strategy import POLICIES as ORDERS
 from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.taskgraph import TaskGraph
 from simdev.nouns.trace import Trace
-from strategies import (
-    POLICIES,
-    UNIT,
-    Tape,
-    World,
-    drawn,
-    make_world,
-    op,
-    repeated,
-    task_graphs,
-    worlds,
-)
+from worlds.clusters import joined
+from worlds.graphs import op
+from worlds.runs import spans
+from worlds.scenarios import World, make_world, worlds
+from worlds.sequences import fixed, longest_paths
+from worlds.tape import Tape, drawn
+from worlds.task_graphs import POLICIES, judged, repeated, task_graphs
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")
 TIMED = ("fifo", "priority")
-
-
-def spans(trace: Trace) -> tuple[list[int], list[int]]:
-    return trace.start.tolist(), trace.finish.tolist()
 
 
 def same(task_graph: TaskGraph) -> Trace:
     """The trace on which both engines agree, accepted by the checker, and equal to longest paths
     where they apply.
     """
-    trace = simulate(task_graph, "simpy")
-    assert spans(simulate(task_graph, "compiled")) == spans(trace)
-    assert check(task_graph, trace) == ()
+    trace = judged(task_graph)
     tasks = task_graph.tasks
     if all(queue.policy == "fixed" for queue in task_graph.resources) and not tasks.flow.any():
         start = longest_paths(task_graph)
@@ -123,7 +110,7 @@ def outcome(task_graph: TaskGraph, engine: str) -> object:
 
 
 @pytest.mark.parametrize("queues", QUEUES)
-@pytest.mark.parametrize("policy", ["fifo", "priority", "program", "fixed"])
+@pytest.mark.parametrize("policy", ORDERS)
 def test_engines_agree_at_full_size(queues, policy):
     """200 ops of realistic random times on 5 devices: large sums and long queues instead of
     ties.
@@ -267,14 +254,9 @@ def test_seven_ops_on_one_device():
 # Closed: every graph of three ops, at every placement on two devices
 
 
-@cache
-def pair(queues: str) -> Cluster:
-    return Cluster.all_to_all("pair", [Device("g0"), Device("g1")], queues, bandwidth=UNIT)
-
-
 @pytest.mark.parametrize("queues", ["parallel", "half-duplex", "device"])
 def test_every_graph_of_three_ops_on_two_devices(queues):
-    edges = [(0, 1), (0, 2), (1, 2)]
+    edges, pair = [(0, 1), (0, 2), (1, 2)], joined(2, queues)
     for chosen in product((False, True), repeat=3):
         reads = [
             [f"o{a}" for (a, b), there in zip(edges, chosen, strict=True) if there and b == i]
@@ -283,5 +265,5 @@ def test_every_graph_of_three_ops_on_two_devices(queues):
         for times in product((0, 1, 2), repeat=3):
             ops = [op(f"o{i}", times[i], *reads[i], size=i) for i in range(3)]
             for placement in product((0, 1), repeat=2):
-                world = World.of(ops, pair(queues), (0, *placement))
+                world = World.of(ops, pair, (0, *placement))
                 assert same(world.task_graph).end_ps >= Best(world.task_graph).step()

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sequences import longest_paths
 from simdev.execution.engine import simulate
 from simdev.nouns.cluster import QUEUES
-from simdev.nouns.graph import Op, Tensor
+from simdev.nouns.graph import Tensor
 from simdev.nouns.strategy import Order
 from simdev.nouns.taskgraph import Rows
-from strategies import UNIT, World, task_graphs, worlds
+from worlds.clusters import UNIT
+from worlds.scenarios import World, worlds
+from worlds.sequences import longest_paths
+from worlds.task_graphs import task_graphs
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")
 
@@ -76,28 +78,20 @@ def test_fixed_freeing_tasks_of_a_queue_is_never_slower(task_graph, queue):
     assert (simulate(freer).start <= simulate(task_graph).start).all()
 
 
-def halved(one: Op) -> Op:
-    return replace(one, time=one.time / 2)
-
-
-def ticked(one: Op) -> Op:
-    return replace(one, time=max(one.time - Fraction(1, UNIT), Fraction(0)))
-
-
-def smaller(one: Op) -> Op:
-    return replace(one, outputs=(Tensor(one.outputs[0].bytes // 2), *one.outputs[1:]))
-
-
 IMPROVEMENTS = {
     "twice the bandwidth": lambda world: world.with_links(bandwidth=4 * UNIT),
     "no latency": lambda world: world.with_links(latency=0),
     "no gaps": lambda world: world.with_links(gap=0),
     "one op in half the time": lambda world: world.with_ops(
-        lambda o: halved(o) if o.name == "o0" else o
+        lambda o: replace(o, time=o.time / 2) if o.name == "o0" else o
     ),
-    "all ops a tick shorter": lambda world: world.with_ops(ticked),
+    "all ops a tick shorter": lambda world: world.with_ops(
+        lambda o: replace(o, time=max(o.time - Fraction(1, UNIT), Fraction(0)))
+    ),
     "one tensor of half the size": lambda world: world.with_ops(
-        lambda o: smaller(o) if o.name == "o0" else o
+        lambda o: replace(
+            o, outputs=(Tensor(o.outputs[0].bytes // (2 if o.name == "o0" else 1)), *o.outputs[1:])
+        )
     ),
 }
 

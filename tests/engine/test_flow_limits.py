@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 import simdev
 from simdev.execution.check import check
+from simdev.execution.engine import ENGINES
 from simdev.ground.errors import InputError
+from simdev.nouns.cluster import QUEUES
 
 
 def _scenario(size: int, engine: str) -> simdev.Scenario:
@@ -39,20 +41,17 @@ def _scenario(size: int, engine: str) -> simdev.Scenario:
     return simdev.load_scenario(document)
 
 
-@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("size", [1, 10**6, 10**12, 10**15, 4 * 10**15])
 def test_a_flow_under_the_limit_takes_its_bytes_over_its_bandwidth(size: int, engine: str) -> None:
     assert simdev.run(_scenario(size, engine)).step_ps == 1000 * size + 2_000_000
 
 
-@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("size", [5 * 10**15, 10**16, 10**17, 10**18])
 def test_a_flow_beyond_the_limit_is_refused(size: int, engine: str) -> None:
     with pytest.raises(InputError, match="all times together exceed 53 days"):
         simdev.run(_scenario(size, engine))
-
-
-QUEUES = ("fair", "link", "device", "half-duplex", "egress", "parallel")
 
 
 def _question(seed: int) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def _question(seed: int) -> dict[str, Any]:
 @given(st.integers(0, 10**9))
 def test_engines_and_oracle_agree_or_all_refuse(seed: int) -> None:
     question, answers = _question(seed), list[Any]()
-    for engine in ("simpy", "compiled"):
+    for engine in ENGINES:
         try:
             trace = simdev.run(
                 simdev.load_scenario(question | {"options": {"engine": engine}})

@@ -22,15 +22,13 @@ from hypothesis import strategies as st
 from simdev.execution.engine import simulate
 from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op
-from simdev.nouns.taskgraph import TaskGraph
-from simdev.nouns.trace import Trace
-from strategies import UNIT, World, rename, task_graphs, worlds
+from worlds.clusters import UNIT
+from worlds.graphs import rename
+from worlds.runs import spans
+from worlds.scenarios import World, worlds
+from worlds.task_graphs import task_graphs
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")
-
-
-def spans(trace: Trace) -> tuple[list[int], list[int]]:
-    return trace.start.tolist(), trace.finish.tolist()
 
 
 def answer(world: World) -> tuple[object, ...]:
@@ -45,21 +43,16 @@ def times(world: World) -> list[int]:
     return [int(Fraction(one.time) * UNIT) for one in world.graph.ops]
 
 
-def scaled(task_graph: TaskGraph, k: int) -> TaskGraph:
-    tasks = task_graph.tasks
-    return replace(
-        task_graph,
-        tasks=replace(tasks, duration=tasks.duration * k, lag=tasks.lag * k, gap=tasks.gap * k),
-    )
-
-
 # Laws under every policy
 
 
 @settings(max_examples=250)
 @given(task_graphs(), st.integers(2, 1000))
 def test_scaling_all_times_scales_every_instant(task_graph, k):
-    once, more = spans(simulate(task_graph)), spans(simulate(scaled(task_graph, k)))
+    columns = ("duration", "lag", "gap")
+    longer = {name: getattr(task_graph.tasks, name) * k for name in columns}
+    scaled = replace(task_graph, tasks=replace(task_graph.tasks, **longer))
+    once, more = spans(simulate(task_graph)), spans(simulate(scaled))
     assert more == tuple([k * time for time in column] for column in once)
 
 
@@ -268,7 +261,10 @@ def test_every_tensor_reaches_every_reader_as_often_as_the_mode_says(world):
 
 DIGEST = """
 import hashlib, json
-from strategies import POLICIES, QUEUES, TRANSFERS, Tape, make_world
+from simdev.nouns.cluster import QUEUES, TRANSFERS
+from worlds.scenarios import make_world
+from worlds.tape import Tape
+from worlds.task_graphs import POLICIES
 found = []
 for seed in range(40):
     tape = Tape(hashlib.shake_256(bytes([seed])).digest(320))

@@ -35,7 +35,9 @@ from simdev.lowering import (
 )
 from simdev.report import analyze
 from simdev.report.page import Subject, run_data
-from strategies import UNIT, World, op, worlds
+from worlds.clusters import UNIT
+from worlds.graphs import op
+from worlds.scenarios import World, worlds
 
 VALUES = {BANDWIDTH: 3, LATENCY: 0.5, MEMORY: 0.75}
 FACTORS = st.fractions(min_value=Fraction(1, 8), max_value=8, max_denominator=64)

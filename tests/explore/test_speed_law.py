@@ -14,6 +14,7 @@ from simdev import Cluster, Device, Graph, Op, Scenario, Strategy, Tensor
 from simdev.commands.explorer import explorer_of
 from simdev.nouns.models.layers import Layer, layer_graph
 from simdev.nouns.strategy import Collectives, sync_policy
+from worlds.clusters import joined
 
 POLICIES = ("parameter-server", "sliced", "p3", "bucketed", "tic", "tac")
 ALGORITHMS = ("auto", "ring", "tree", "hierarchical")
@@ -23,7 +24,7 @@ def pair(workers: int, chance: Random) -> Cluster:
     devices = [Device(f"gpu:{r}", gap=chance.choice((0, "3 us"))) for r in range(workers)]
     queues = chance.choice(("device", "half-duplex", "link", "parallel"))
     rate = chance.choice((8 * 10**9, 10**9))
-    return Cluster.all_to_all("machines", devices, queues, bandwidth=rate, latency="1 us")
+    return joined(devices, queues, bandwidth=rate, latency="1 us")
 
 
 def synchronised(seed: int) -> Scenario:

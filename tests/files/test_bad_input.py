@@ -37,6 +37,7 @@ from simdev.files import (
     write_run,
 )
 from simdev.ground.errors import InputError, SimdevError
+from worlds.scenarios import written
 
 READERS: dict[str, Callable[[str], Any]] = {
     "graph": read_graph,
@@ -56,13 +57,6 @@ def valid_run(folder: Path) -> dict[str, Any]:
     write_run(run(load_scenario(parts)).trace, path)
     saved: dict[str, Any] = json.loads(path.read_text())
     return saved
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def named(cases: tuple[Bad, ...]) -> list[Any]:
@@ -205,7 +199,7 @@ def test_a_misplaced_op_is_told_of_the_strategy_file(here: Path) -> None:
 
 
 def test_messages_stay_on_one_short_line_and_steer_no_terminal(here: Path) -> None:
-    Path("f.json").write_text(json.dumps({"a\n\x1b[2J": "gpu:0", "b": 1, "c" * 5000: 2}))
+    written(Path("f.json"), {"a\n\x1b[2J": "gpu:0", "b": 1, "c" * 5000: 2})
     with pytest.raises(InputError) as error:
         read_strategy("f.json")
     assert str(error.value).isascii()
@@ -220,7 +214,7 @@ def test_messages_stay_on_one_short_line_and_steer_no_terminal(here: Path) -> No
 
 
 def test_thousands_of_problems_are_counted_and_not_listed(here: Path) -> None:
-    Path("f.json").write_text(json.dumps({f"op{i}": i for i in range(1000)}))
+    written(Path("f.json"), {f"op{i}": i for i in range(1000)})
     with pytest.raises(InputError) as error:
         read_strategy("f.json")
     assert len(error.value.problems) == 1000
@@ -262,7 +256,7 @@ TOKENS = [
 def mutant(text: str, rng: random.Random) -> str:
     """The text with a token flipped, dropped, doubled or swapped, one to three times."""
     for _ in range(rng.randint(1, 3)):
-        tokens = split(text)
+        tokens = re.findall(r'"(?:[^"\\]|\\.)*"|[-+.\w]+|\s+|.', text)
         i = rng.randrange(len(tokens))
         match rng.randrange(5):
             case 0:
@@ -279,10 +273,6 @@ def mutant(text: str, rng: random.Random) -> str:
                 tokens[i] = tokens[i][:at] + chr(rng.randrange(32, 127)) + tokens[i][at + 1 :]
         text = "".join(tokens) or "0"
     return text
-
-
-def split(text: str) -> list[str]:
-    return re.findall(r'"(?:[^"\\]|\\.)*"|[-+.\w]+|\s+|.', text)
 
 
 def survives(action: Callable[[], Any]) -> bool:

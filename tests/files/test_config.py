@@ -20,6 +20,7 @@ from simdev.ground.errors import InputError
 from simdev.nouns.models.large import LARGE, Transformer, from_config
 from simdev.report import run
 from simdev.search.sweep import sweep
+from worlds.scenarios import written
 
 
 def plain(
@@ -78,11 +79,6 @@ CONFIGS = {
 }  # fmt: skip
 SMALL = plain("llama", 2, 256, 8, 4, 512, 1024) | {"_name_or_path": "someone/Small-1M/"}
 STEP = {"cluster": {"preset": "dgx-h100"}, "strategy": {"pipeline": {"dp": 8}}}
-
-
-def write(path: Path, config: Any) -> Path:
-    path.write_text(json.dumps(config))
-    return path
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -191,9 +187,9 @@ def test_what_is_not_known_is_refused(config: Any, problems: list[str]) -> None:
 
 
 def test_a_scenario_names_the_file_beside_it(tmp_path: Path) -> None:
-    write(tmp_path / "config.json", SMALL)
+    written(tmp_path / "config.json", SMALL)
     graph = {"model": "config.json", "length": 512}
-    path = write(tmp_path / "s.json", {"version": 1, "graph": graph, **STEP})
+    path = written(tmp_path / "s.json", {"version": 1, "graph": graph, **STEP})
     model = load_scenario(path).graph
     assert isinstance(model, Transformer)
     assert model == replace(from_config(SMALL), length=512)
@@ -215,9 +211,9 @@ def test_a_scenario_names_the_file_beside_it(tmp_path: Path) -> None:
 def test_problems_tell_of_their_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], graph: Any, config: Any, reason: str
 ) -> None:
-    write(tmp_path / "config.json", config)
+    written(tmp_path / "config.json", config)
     named = {"model": "config.json", **graph}
-    path = write(tmp_path / "s.json", {"version": 1, "graph": named, **STEP})
+    path = written(tmp_path / "s.json", {"version": 1, "graph": named, **STEP})
     assert main(["simulate", str(path)]) == 2
     told = capsys.readouterr().err
     assert reason in told
@@ -225,7 +221,7 @@ def test_problems_tell_of_their_file(
 
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(write(tmp_path / "config.json", SMALL))
+    path = str(written(tmp_path / "config.json", SMALL))
     line = ["simulate", "--model", path, "--cluster", "dgx-h100", "--dp", "8"]
     assert main([*line, "--length", "256", "--json"]) == 0
     training = json.loads(capsys.readouterr().out)["training"]
@@ -233,25 +229,25 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main([*line, "--save", path]) == 2
     assert "config.json" in capsys.readouterr().err
     assert json.loads(Path(path).read_text()) == SMALL
-    write(tmp_path / "config.json", {})
+    written(tmp_path / "config.json", {})
     assert main(line) == 2
     assert f"{path}: model_type: missing" in capsys.readouterr().err
     line[2] = str(tmp_path)
     assert main(line) == 2
     message = f'--model: "{tmp_path}" is a folder; name the file in it, like {path}'
     assert capsys.readouterr().err.strip() == message
-    path = str(write(tmp_path / "config.json", SMALL))
+    path = str(written(tmp_path / "config.json", SMALL))
     scenario = {"version": 1, "graph": {"model": path}, **STEP, "strategy": "data-parallel"}
-    assert main(["simulate", str(write(tmp_path / "s.json", scenario))]) == 2
+    assert main(["simulate", str(written(tmp_path / "s.json", scenario))]) == 2
     assert "is a large model by its sizes; it needs a pipeline" in capsys.readouterr().err
 
 
 def test_a_changed_file_is_another_question(tmp_path: Path) -> None:
     graph = {"model": "config.json", "length": 256}
-    path = write(tmp_path / "s.json", {"version": 1, "graph": graph, **STEP})
+    path = written(tmp_path / "s.json", {"version": 1, "graph": graph, **STEP})
     rows = []
     for layers in (2, 4):
-        write(tmp_path / "config.json", SMALL | {"num_hidden_layers": layers})
+        written(tmp_path / "config.json", SMALL | {"num_hidden_layers": layers})
         rows.append(sweep(path, {"graph.length": [256, 512]}, journal=tmp_path / "journal"))
     assert not set(rows[0]["key"]) & set(rows[1]["key"])
     assert (rows[0]["step_time_s"] < rows[1]["step_time_s"]).all()
@@ -261,9 +257,9 @@ def test_a_changed_file_is_another_question(tmp_path: Path) -> None:
 def test_a_server_opens_no_model_outside_its_folder(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
-    write(tmp_path / "config.json", SMALL)
+    written(tmp_path / "config.json", SMALL)
     scenario = {"version": 1, "graph": {"model": "../config.json"}, **STEP}
-    path = write(inside / "s.json", scenario)
+    path = written(inside / "s.json", scenario)
     state = ServerState(root=str(inside))
     question = {"id": 1, "method": "load", "params": {"scenario": str(path)}}
     reply = json.loads(respond(state, json.dumps(question).encode()))

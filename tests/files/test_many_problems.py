@@ -12,14 +12,15 @@ import pytest
 from simdev import InputError, load_scenario
 from simdev.commands import main
 from simdev.commands.server.errors import error_json
+from worlds.costs import row_of
 
 MANY = 300
 DEVICES = [{"name": f"d{i}", "kind": "h100-sxm"} for i in range(2)]
 CLUSTER = {"version": 1, "name": "c", "devices": DEVICES, "links": []}
 GRAPH = {"version": 1, "name": "g", "ops": [{"name": "a", "time": 1}]}
-ROW = {"v": 1, "op": "relu", "in": [[2]], "out": [[2]], "dt": ["float32"], "attrs": {}}
-ROW |= {"dev": "h100-sxm", "phase": "fwd", "t_ns": {"p50": -1}, "src": "measured"}
+ROW = row_of("relu", [[2]], [[2]], -1, dev="h100-sxm")
 STRATEGY = {"version": 1, "placement": {"*": "d0"}}
+pytestmark = pytest.mark.usefixtures("here")
 
 FILES: dict[str, Any] = {
     "graph": {
@@ -46,13 +47,9 @@ def few(lines: list[str]) -> bool:
     return len(lines) == 6 and lines[-1].startswith("... and ") and lines[-1].endswith(" more")
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def written(name: str, value: Any) -> str:
-    file = f"{name}.jsonl" if isinstance(value, str) else f"{name}.json"
+    kind = "jsonl" if isinstance(value, str) else "json"
+    file = name if "." in name else f"{name}.{kind}"
     Path(file).write_text(value if isinstance(value, str) else json.dumps(value))
     return file
 
@@ -98,14 +95,10 @@ DOORS: dict[str, Callable[[], list[str]]] = {
         ]})),
     ],
     "steps": lambda: [
-        "calibrate", written("s", question()), written_csv("graph.no,step\n" + "1,x\n" * MANY)
+        "calibrate", written("s", question()),
+        written("steps.csv", "graph.no,step\n" + "1,x\n" * MANY),
     ],
 }  # fmt: skip
-
-
-def written_csv(text: str) -> str:
-    Path("steps.csv").write_text(text)
-    return "steps.csv"
 
 
 @pytest.mark.parametrize("door", DOORS)

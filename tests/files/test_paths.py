@@ -12,6 +12,7 @@ from bad.profiles import row
 from simdev.files import preset_names, read_preset, read_scenario
 from simdev.files.cluster import CLUSTERS
 from simdev.ground.errors import InputError
+from worlds.scenarios import question, written
 
 
 def test_presets_load_and_tell_where_their_numbers_come_from() -> None:
@@ -51,7 +52,7 @@ def test_paths_are_relative_to_the_scenario(
         "cluster": "4x-rtx-2080",
         "profile": "p.jsonl",
     }
-    (tmp_path / "scenarios/x.json").write_text(json.dumps(scenario | {"strategy": str(absolute)}))
+    written(tmp_path / "scenarios/x.json", scenario | {"strategy": str(absolute)})
     monkeypatch.chdir(tmp_path / "elsewhere")
     parts = read_scenario("../scenarios/x.json")
     assert (len(parts.graph.ops), parts.cluster.name, len(parts.profiles)) == (1, "4x-rtx-2080", 1)
@@ -62,6 +63,6 @@ def test_a_file_with_the_name_of_a_preset_comes_first(tmp_path: Path) -> None:
     (tmp_path / "4x-rtx-2080").write_text(
         '{"version": 1, "name": "mine", "devices": [{"name": "d"}]}'
     )
-    scenario = {"version": 1, "graph": {"ops": []}, "cluster": "4x-rtx-2080", "strategy": {}}
-    (tmp_path / "s.json").write_text(json.dumps(scenario))
+    scenario = question({"ops": []}, "4x-rtx-2080", {})
+    written(tmp_path / "s.json", scenario)
     assert read_scenario(tmp_path / "s.json").cluster.name == "mine"

@@ -28,6 +28,7 @@ from simdev.nouns.semantics.dtype import (
     canonical,
 )
 from simdev.nouns.strategy import Strategy
+from worlds.costs import row_of
 
 SIZE = 8192
 
@@ -91,14 +92,8 @@ def test_a_datasheet_without_float64_refuses_it() -> None:
 
 def test_rows_are_found_under_other_names() -> None:
     square = [SIZE, SIZE]
-    row = {
-        "v": 1,
-        "op": "matmul",
-        "in": [square, square],
-        "dt": ["torch.float16", "half"],
-        "out": [square],
-    }
-    profile = read_profile({"rows": [row | {"dev": "gpu", "phase": "fwd", "t_ns": {"p50": 5000}}]})
+    row = row_of("matmul", [square, square], [square], 5000, dt=["torch.float16", "half"])
+    profile = read_profile({"rows": [row]})
     cost = CostModel((profile,)).cost(product("FP16"), 2, "gpu")
     assert cost is not None
     assert (cost.seconds, cost.rung) == (Fraction(5, 10**6), "measured")
@@ -120,17 +115,9 @@ def test_unknown_names_are_refused_at_the_door() -> None:
         InputError, match=r'^ops\[0\]\.attrs\.dt\[1\]: no dtype "flot16"; there are float64, '
     ):
         read_graph(graph_of(attrs={"dt": ["float16", "flot16"]}))
-    row = {
-        "v": 1,
-        "op": "relu",
-        "in": [[2]],
-        "dt": ["flot16"],
-        "out": [[2]],
-        "dev": "gpu",
-        "phase": "fwd",
-    }
+    row = row_of("relu", [[2]], [[2]], 5000, "flot16")
     with pytest.raises(InputError, match=r'^rows\[0\]: .*no dtype "flot16"; there are float64, '):
-        read_profile({"rows": [row | {"t_ns": {"p50": 5000}}]})
+        read_profile({"rows": [row]})
     cluster, costs = Cluster("one", (Device("gpu:0", "t4"),)), CostModel(specs=(read_device("t4"),))
     graph = product("float16")
     bad = tuple(
@@ -152,16 +139,10 @@ def test_options_and_models_know_the_names() -> None:
 
 def test_measured_rows_of_a_dtype_without_a_peak_stand_alone(tmp_path: Path) -> None:
     """They answer for themselves, and fit nothing."""
-    rows = []
-    for size in (64, 128, 256, 512, 1024, 2048):
-        row = {
-            "v": 1,
-            "op": "matmul",
-            "in": [[size, size]] * 2,
-            "dt": ["float64"] * 2,
-            "out": [[size, size]],
-        }
-        rows.append(row | {"dev": "gpu", "phase": "fwd", "t_ns": {"p50": 1000 + size**3 // 100}})
+    rows = [
+        row_of("matmul", [[n, n]] * 2, [[n, n]], 1000 + n**3 // 100, "float64")
+        for n in (64, 128, 256, 512, 1024, 2048)
+    ]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = DeviceSpec("gpu", {"float32": Fraction(10**13)}, Fraction(10**12))

@@ -36,6 +36,8 @@ from simdev.nouns.memory import MemoryModel
 from simdev.nouns.strategy import Collectives, Configuration, Order
 from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.search.sweep import sweep
+from worlds.clusters import joined
+from worlds.scenarios import question
 
 WORDS = st.text(max_size=3)
 NESTED = st.recursive(
@@ -212,8 +214,7 @@ def layers(count: int = 4) -> Graph:
 
 
 def machine(queues: str) -> Cluster:
-    devices = [Device(f"gpu:{d}") for d in range(4)]
-    return Cluster.all_to_all("machine", devices, queues=queues, bandwidth="1 GB/s", latency="1 us")
+    return joined(4, prefix="gpu:", queues=queues, bandwidth="1 GB/s", latency="1 us")
 
 
 CHOICES = [
@@ -275,12 +276,11 @@ def test_a_sweep_of_one_object_that_is_written_into_has_a_row_of_each() -> None:
         {"name": "b", "time": "2 us", "inputs": ["a"]},
     ]
     links = {"all_to_all": {"bandwidth": "1 GB/s"}}
-    parts: dict[str, Any] = {
-        "version": 1,
-        "graph": {"ops": ops},
-        "cluster": {"devices": [{"name": "x"}, {"name": "y"}], "links": links},
-        "strategy": {"placement": {"a": "x"}},
-    }
+    parts: dict[str, Any] = question(
+        {"ops": ops},
+        {"devices": [{"name": "x"}, {"name": "y"}], "links": links},
+        {"placement": {"a": "x"}},
+    )
 
     def turns() -> Iterator[dict[str, Any]]:
         for device in ("x", "y", "x"):

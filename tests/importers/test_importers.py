@@ -21,6 +21,7 @@ from simdev.formats import (
 )
 from simdev.ground.errors import InputError
 from simdev.report import run
+from worlds.scenarios import written
 
 # PipeDream
 
@@ -210,7 +211,7 @@ def test_a_published_workload_survives_its_scenario_file(tmp_path):
 
 def test_the_format_is_told_from_the_file(tmp_path):
     (tmp_path / "graph.txt").write_text(PROFILE)
-    (tmp_path / "w.json").write_text(json.dumps(workload()))
+    written(tmp_path / "w.json", workload())
     (tmp_path / "other.txt").write_text("hello")
     assert import_file(tmp_path / "graph.txt", devices=3, memory="8 GB").source == "pipedream"
     assert import_file(tmp_path / "w.json").source == "dnn-partitioning"

@@ -28,6 +28,7 @@ from simdev import load_scenario
 from simdev.formats import import_file, write_imported
 from simdev.ground.errors import InputError
 from simdev.report import run
+from worlds.scenarios import written
 
 
 @pytest.fixture
@@ -214,7 +215,7 @@ def test_the_json_forms_say_the_same(proto, tmp_path):
             {"Id": 2, "Name": "n2", "NodeType": 4, "runtime": 5, "data_deps": [1]},
         ]
     }
-    (tmp_path / "f.json").write_text(json.dumps(feeder))
+    written(tmp_path / "f.json", feeder)
     files = [binary, tmp_path / "j.json", tmp_path / "f.json"]
     first, *others = [
         import_file(file, devices=3, bandwidth="1 GB/s", name="x").graph for file in files

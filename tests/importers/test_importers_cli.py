@@ -23,7 +23,7 @@ from simdev import load_scenario
 from simdev.commands import main
 from simdev.files import read_cluster, read_collectives, read_profile
 from simdev.formats import (
-    FORMATS,
+    EVERY_FORMAT,
     TORCH_FORMATS,
     Imported,
     import_file,
@@ -70,7 +70,7 @@ def saved(folder: Path, format: str) -> Path:
         path.write_text(TEXTS[format])
     elif format == "onnx":
         onnx = pytest.importorskip("onnx")
-        from test_importers_onnx import convolutional
+        from onnx_nets import convolutional
 
         onnx.save(convolutional(), path, "protobuf")
     else:
@@ -88,7 +88,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("format", [*FORMATS, *TORCH_FORMATS])
+@pytest.mark.parametrize("format", EVERY_FORMAT)
 def test_every_format_is_known_by_what_it_holds_and_keeps_its_origin(format, tmp_path, capsys):
     if format in TORCH_FORMATS:
         pytest.importorskip("torch")
@@ -106,9 +106,7 @@ def test_every_format_is_known_by_what_it_holds_and_keeps_its_origin(format, tmp
     written = written.get("imported", written)
     assert (written["kind"], written["format"], written["file"]) == ("imported", format, "file")
     assert written["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert written["units"] == (
-        FORMATS[format].units if format in FORMATS else TORCH_FORMATS[format]
-    )
+    assert written["units"] == EVERY_FORMAT[format].units
     for note in written.get("notes", ()):
         assert note in printed.err
     # What was written is a file of its kind, and the same again.
@@ -348,6 +346,7 @@ def test_the_page_and_the_help_name_every_format(capsys):
     with pytest.raises(SystemExit):
         main(["import", "--help"])
     written = capsys.readouterr().out
-    for name in (*FORMATS, *TORCH_FORMATS):
+    for name, format in EVERY_FORMAT.items():
         assert f"| `{name}` |" in PAGE.read_text()
-        assert re.search(rf"^  {name} ", written, re.MULTILINE)
+        line = re.escape(format.files), re.escape(format.becomes)
+        assert re.search(rf"^  {name} +{line[0]}  +{line[1]}$", written, re.MULTILINE)

@@ -323,12 +323,12 @@ def test_several_tests_of_one_log_with_the_tags_of_mpirun(tmp_path):
 )
 def test_broken_logs_are_refused(change, problem):
     with pytest.raises(InputError) as caught:
-        tables(change(log()) if problem != "nothing is sent" else one_rank())
+        tables(
+            change(log())
+            if problem != "nothing is sent"
+            else log(ranks=2).replace("#  Rank  1", "#  Bank  1")
+        )
     assert problem in str(caught.value)
-
-
-def one_rank() -> str:
-    return log(ranks=2).replace("#  Rank  1", "#  Bank  1")
 
 
 def test_tables_text_is_the_same_for_the_same_log():

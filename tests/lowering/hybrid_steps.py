@@ -17,7 +17,7 @@ from simdev.nouns.cluster import Cluster
 from simdev.nouns.models.large import Transformer
 from simdev.nouns.strategy.parallelism import MODULES, Parallelism
 from simdev.report import analyze
-from specs import SPEC
+from worlds.costs import SPEC
 
 SMALL = Transformer(
     "small", 8, 256, 8, 512, 1000, 128, kv_heads=4, gated=True, bias=False, norm="rms", tied=False

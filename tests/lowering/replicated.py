@@ -20,7 +20,7 @@ from simdev.nouns.models.builder import StepBuilder
 from simdev.nouns.models.ops import batch_norm, cross_entropy, layer_norm, linear, relu, tanh
 from simdev.nouns.strategy import Collectives, Order, Strategy
 from simdev.report import Report, analyze, run
-from strategies import Tape
+from worlds.tape import Tape
 
 # Names and tasks of one device stand for those of others.
 OF_DEVICES = ("critical_path", "symmetry", "task", "buffer", "live", "engine")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simdev.nouns.strategy import Configuration
-from split_graphs import cluster, linears
+from worlds.split_graphs import cluster, linears
 
 C = Configuration
 

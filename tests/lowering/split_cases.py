@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sharded import COSTS
 from simdev.costs import CostModel
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
@@ -13,7 +12,9 @@ from simdev.nouns.cluster import Cluster
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Configuration, Strategy
 from simdev.nouns.trace import Trace
-from split_graphs import cluster, leaf, parameter, tensor, update
+from worlds.costs import COSTS
+from worlds.graphs import leaf, parameter, tensor, update
+from worlds.split_graphs import cluster
 
 C = Configuration
 

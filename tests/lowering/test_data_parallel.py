@@ -14,14 +14,14 @@ from simdev.lowering import partition
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.models import build
-from simdev.nouns.strategy import Collectives, Strategy
+from simdev.nouns.strategy import SHORT_FORMS, Collectives, Strategy
 
 V100 = CostModel(specs=(read_device("v100"),))
 K80 = CostModel(specs=(read_device("k80"), read_device("host-cpu")))
 
 
 @pytest.mark.parametrize(("preset", "gpus"), [("tofu-8x-k80", 8), ("colocrl-4x-k80", 4)])
-@pytest.mark.parametrize("short", ["data-parallel", "model-parallel", "owt"])
+@pytest.mark.parametrize("short", [form for form in SHORT_FORMS if form != "expert"])
 def test_a_host_beside_accelerators_is_no_worker(preset: str, gpus: int, short: str) -> None:
     cluster, graph = read_preset(preset), build("lenet", batch=64)
     shards = partition(graph, cluster, Strategy(short=short), K80)

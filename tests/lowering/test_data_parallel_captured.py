@@ -41,10 +41,6 @@ class Model(nn.Module):
         return self.call(self, x)
 
 
-def linear(inputs: int, outputs: int) -> nn.Module:
-    return nn.Linear(inputs, outputs)
-
-
 def attention(
     cut: Callable[[nn.Module, torch.Tensor], tuple[torch.Tensor, ...]], **layers: nn.Module
 ) -> Model:
@@ -53,7 +49,7 @@ def attention(
         y = functional.scaled_dot_product_attention(q, k, v)
         return m.o(y.transpose(1, 2).reshape(x.shape))
 
-    return Model(call, **layers, o=linear(256, 256))
+    return Model(call, **layers, o=nn.Linear(256, 256))
 
 
 def heads(x: torch.Tensor) -> torch.Tensor:
@@ -61,7 +57,7 @@ def heads(x: torch.Tensor) -> torch.Tensor:
 
 
 def joint(cut: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> Model:
-    return attention(lambda m, x: tuple(map(heads, cut(m.qkv(x)))), qkv=linear(256, 768))
+    return attention(lambda m, x: tuple(map(heads, cut(m.qkv(x)))), qkv=nn.Linear(256, 768))
 
 
 def unbound(m: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -74,7 +70,7 @@ def gated(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def pooled(pool: Callable[[torch.Tensor], torch.Tensor]) -> Model:
-    layers = {"c": nn.Conv2d(3, 64, 3, padding=1), "n": nn.BatchNorm2d(64), "l": linear(64, 10)}
+    layers = {"c": nn.Conv2d(3, 64, 3, padding=1), "n": nn.BatchNorm2d(64), "l": nn.Linear(64, 10)}
     return Model(lambda m, x: m.l(pool(functional.relu(m.n(m.c(x))))), **layers)
 
 
@@ -85,26 +81,28 @@ def stacked(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 SEPARATE = attention(
     lambda m, x: (heads(m.q(x)), heads(m.k(x)), heads(m.v(x))),
-    **{n: linear(256, 256) for n in "qkv"},
+    **{n: nn.Linear(256, 256) for n in "qkv"},
 )
-THREE = {name: linear(256, 256) for name in "abc"}
+THREE = {name: nn.Linear(256, 256) for name in "abc"}
 MODELS = {
     "separate": SEPARATE,
     "chunk": joint(lambda x: x.chunk(3, -1)),
     "split": joint(lambda x: x.split(256, -1)),
     "slice": joint(lambda x: (x[..., :256], x[..., 256:512], x[..., 512:])),
-    "unbind": attention(unbound, qkv=linear(256, 768)),
-    "swiglu": Model(gated, a=linear(256, 2048), b=linear(1024, 256)),
+    "unbind": attention(unbound, qkv=nn.Linear(256, 768)),
+    "swiglu": Model(gated, a=nn.Linear(256, 2048), b=nn.Linear(1024, 256)),
     "swiglu of two": Model(
         lambda m, x: m.b(functional.silu(m.g(x)) * m.u(x)),
-        g=linear(256, 1024),
-        u=linear(256, 1024),
-        b=linear(1024, 256),
+        g=nn.Linear(256, 1024),
+        u=nn.Linear(256, 1024),
+        b=nn.Linear(1024, 256),
     ),
     "mean": pooled(lambda x: x.mean((2, 3))),
     "pool": pooled(lambda x: functional.adaptive_avg_pool2d(x, 1).flatten(1)),
     "token": Model(
-        lambda m, x: m.b(functional.relu(m.a(x))[:, 0]), a=linear(256, 256), b=linear(256, 256)
+        lambda m, x: m.b(functional.relu(m.a(x))[:, 0]),
+        a=nn.Linear(256, 256),
+        b=nn.Linear(256, 256),
     ),
     "stack": Model(stacked, **THREE),
     "multi-head": Model(
@@ -113,17 +111,17 @@ MODELS = {
     ),
     "sequence first": Model(
         lambda m, x: m.b(m.a(x).transpose(0, 1).reshape(-1, 256)).view(64, 32, 256).transpose(0, 1),
-        a=linear(256, 256),
-        b=linear(256, 256),
+        a=nn.Linear(256, 256),
+        b=nn.Linear(256, 256),
     ),
     "chunks of the batch": Model(
         lambda m, x: m.b(torch.cat([m.a(part) for part in x.chunk(2)])),
-        a=linear(256, 256),
-        b=linear(256, 256),
+        a=nn.Linear(256, 256),
+        b=nn.Linear(256, 256),
     ),
     **{
         name: Model(
-            lambda m, x: m.l(m.r(x)[0]), r=kind(256, 256, batch_first=True), l=linear(256, 256)
+            lambda m, x: m.l(m.r(x)[0]), r=kind(256, 256, batch_first=True), l=nn.Linear(256, 256)
         )
         for name, kind in (("lstm", nn.LSTM), ("gru", nn.GRU), ("rnn", nn.RNN))
     },
@@ -211,7 +209,7 @@ def test_gradients_of_two_steps_are_added_up_before_they_are_sent() -> None:
     def call(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return m.l(m.c(x[:, 1], m.c(x[:, 0])))
 
-    model = Model(call, c=nn.GRUCell(256, 128), l=linear(128, 10))
+    model = Model(call, c=nn.GRUCell(256, 128), l=nn.Linear(128, 10))
     captured = capture(model, (torch.randn(WORDS),), lambda m, x: m(x).sum())
     shards = partition(read_graph(captured.graph), V100, PARALLEL, COSTS)
     assert not [name for name, origin in shards.origins.items() if origin.role == "sum"]
@@ -223,7 +221,7 @@ def test_what_stays_whole_is_listed_with_its_share_of_the_step() -> None:
     def call(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return m.b(m.a(x).cumsum(0))
 
-    model = Model(call, a=linear(256, 256), b=linear(256, 256))
+    model = Model(call, a=nn.Linear(256, 256), b=nn.Linear(256, 256))
     captured = capture(model, (torch.randn(WORDS),), lambda m, x: m(x).sum())
     report = run(Scenario(read_graph(captured.graph), V100, COSTS, PARALLEL))
     rows = {one["op"]: one for one in report.to_json()["whole"]}

@@ -7,18 +7,19 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from host_worlds import PS, HostWorld, finishes, host_world
 from simdev.costs import CostModel
 from simdev.execution.check import check, host_faults
 from simdev.execution.engine import ENGINES, simulate
-from simdev.execution.period import Steady, simulate_strategy, steady_state, step_time_ps
+from simdev.execution.period import simulate_strategy, step_time_ps
 from simdev.ground.errors import DeadlockError
 from simdev.lowering import Prepared
 from simdev.nouns.cluster import Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.trace import Trace
-from strategies import drawn
+from worlds.host_worlds import PS, HostWorld, finishes, host_world
+from worlds.runs import steady_of
+from worlds.tape import drawn
 
 
 def judged(world: HostWorld, steps: int) -> None:
@@ -56,13 +57,6 @@ def alone(count: int, host: int, device: int, steps: str = "once", **fields: obj
     return step_ps(ops, Host(**fields), steps)
 
 
-def steady_of(ops: list[Op], host: Host) -> Steady:
-    """How steps of ops on one device follow one another."""
-    steady = steady_state(trace_of(ops, host, "repeated"))
-    assert steady is not None
-    return steady
-
-
 def step_ps(ops: list[Op], host: Host, steps: str = "once") -> int:
     return step_time_ps(trace_of(ops, host, steps))
 
@@ -85,21 +79,22 @@ def test_the_closed_forms_of_the_contract(n: int, h: int, d: int) -> None:
     assert alone(n, h, d, mode="none") == n * d
 
 
-def two_halves() -> list[Op]:
-    """Ten ops of host 10 and device 2, then ten of host 2 and device 10."""
-    slow = [Op(f"slow{i}", time=2 * PS, host_time=10 * PS) for i in range(10)]
-    return slow + [Op(f"fast{i}", time=10 * PS, host_time=2 * PS) for i in range(10)]
+TWO_HALVES = [
+    *(Op(f"slow{i}", time=2 * PS, host_time=10 * PS) for i in range(10)),
+    *(Op(f"fast{i}", time=10 * PS, host_time=2 * PS) for i in range(10)),
+]
+"""Ten ops of host 10 and device 2, then ten of host 2 and device 10."""
 
 
 def test_a_host_that_gets_further_ahead_is_followed_until_it_may_not() -> None:
     """By a unit each step, until it is 60 launches ahead: what holds then is the period."""
     ops = [Op(f"op{i}", time=4 * PS, host_time=(9 if i == 3 else 2) * PS) for i in range(4)]
-    steady = steady_of(ops, Host(ahead=60))
+    steady = steady_of(trace_of(ops, Host(ahead=60), "repeated"))
     assert steady.repeats
     assert (steady.step_ps, steady.first_ps) == (16, 19)
     assert steady.steps > 52
     # The long dispatch waits for op1: from its end it is 9 to op3, and 4 each for op3, op0, op1.
-    assert steady_of(ops, Host(ahead=2)).step_ps == 9 + 3 * 4
+    assert steady_of(trace_of(ops, Host(ahead=2), "repeated")).step_ps == 9 + 3 * 4
 
 
 @settings(max_examples=20)
@@ -109,8 +104,7 @@ def test_periods_are_those_of_many_steps_of_the_contract(world: HostWorld) -> No
         trace, _ = simulate_strategy(world.prepared, world.strategy, "compiled", "repeated")
     except DeadlockError:
         return
-    steady = steady_state(trace)
-    assert steady is not None
+    steady = steady_of(trace)
     # What repeats is the period for ever, whatever came before; else it is a mean.
     if steady.repeats:
         q, count = steady.cycle, max(steady.steps, 40)
@@ -123,11 +117,11 @@ def test_periods_are_those_of_many_steps_of_the_contract(world: HostWorld) -> No
 def test_replayed_steps_repeat_however_far_ahead_their_host_is() -> None:
     ops = [Op(f"op{i}", time=4 * PS) for i in range(4)]
     for launch, period in ((1, 16), (16, 16), (20, 20)):
-        steady = steady_of(ops, Host("graph", launch=launch * PS))
+        steady = steady_of(trace_of(ops, Host("graph", launch=launch * PS), "repeated"))
         assert (steady.cycle, steady.step_ps, steady.first_ps) == (1, period, launch + 16)
 
 
 def test_rule_10s_example() -> None:
-    assert step_ps(two_halves(), Host()) == 202
-    assert step_ps(two_halves(), Host(), "repeated") == 120
-    assert step_ps(two_halves(), Host(ahead=8), "repeated") == 132
+    assert step_ps(TWO_HALVES, Host()) == 202
+    assert step_ps(TWO_HALVES, Host(), "repeated") == 120
+    assert step_ps(TWO_HALVES, Host(ahead=8), "repeated") == 132

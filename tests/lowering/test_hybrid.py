@@ -14,7 +14,7 @@ from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.nouns.models.large import Transformer, classifier, layer, shard_of
 from simdev.nouns.models.large.roles import DATA, EXPERT, HOST, PIPELINE, RECOMPUTE, TENSOR
-from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.nouns.strategy.parallelism import RECOMPUTES, Parallelism
 from simdev.nouns.taskgraph import BUFFER_KINDS
 from simdev.report.measures.training import BUBBLE, TERMS, tiles
 
@@ -53,7 +53,7 @@ def parallelisms(draw: st.DrawFn) -> tuple[Transformer, Parallelism]:
     offload = draw(
         st.sampled_from([(), ("activations",), ("optimizer",), ("activations", "optimizer")])
     )
-    recompute = draw(st.sampled_from(["none", "selective", "full"]))
+    recompute = draw(st.sampled_from(RECOMPUTES))
     return model, Parallelism(
         dp=dp, tp=tp, pp=pp, ep=ep, schedule=schedule, chunks=chunks, offload=offload,
         recompute=recompute, recompute_modules=draw(modules(recompute)),

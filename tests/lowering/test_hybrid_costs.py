@@ -22,7 +22,7 @@ from simdev.nouns.models.large.roles import FORWARD
 from simdev.nouns.models.large.work import Kernel
 from simdev.nouns.semantics.keys import load_of
 from simdev.nouns.strategy.parallelism import Parallelism
-from specs import SPEC
+from worlds.costs import SPEC
 
 PROFILES = Path(__file__).parents[2] / "profiles" / "h100"
 MODELS = [DENSE, SMALL, large_model("llama3-8b", length=1024), large_model("mixtral-8x7b")]

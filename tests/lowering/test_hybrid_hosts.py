@@ -17,6 +17,7 @@ from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.graph import PHASES
 from simdev.nouns.models.large import Transformer, large_model, layer, shard_of
 from simdev.nouns.models.large.roles import BACKWARD, DISPATCH, FORWARD, UPDATE
 from simdev.nouns.strategy.parallelism import Parallelism
@@ -24,7 +25,6 @@ from test_hybrid import parallelisms
 
 MS = 10**9  # ps
 TIMES = {"forward": "1 ms", "backward": "2.5 ms", "update": "4 ms"}
-PHASES = ("forward", "backward", "update")
 
 
 def told(model: Transformer, **times: str) -> Transformer:

@@ -21,7 +21,7 @@ from simdev.ground.errors import InputError
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.nouns.models.large import Transformer
 from simdev.nouns.models.large.transformer import PRECISIONS
-from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.nouns.strategy.parallelism import RECOMPUTES, Parallelism
 from simdev.report.measures.training import Training
 
 LINE = "simulate --model llama2-7b --cluster dgx-h100 --tp 8 --microbatch 4"
@@ -47,7 +47,7 @@ def check(seed: int, kind: str, precision: str) -> None:
     dp, tp, pp = draw.choice(((1, 1, 1), (2, 1, 1), (1, 4, 1), (1, 2, 1)))
     p = Parallelism(
         dp=dp, tp=tp, pp=pp, microbatch=draw.choice((1, 4)), flash=draw.random() < 0.8,
-        recompute=draw.choice(("none", "selective", "full")),
+        recompute=draw.choice(RECOMPUTES),
     )  # fmt: skip
     gpus = [{"name": f"gpu:{i}", "kind": kind} for i in range(p.devices)]
     link = {"bandwidth": "1000 PB/s"}  # what remains is the roofline alone
@@ -130,6 +130,6 @@ def test_text_and_json_name_the_peak(tmp_path: Any, capsys: pytest.CaptureFixtur
 
 def test_plans_name_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
     line = "plan llama3.2-1b --cluster dgx-h100 --global-batch 8 --top 1 --set tp=8 --set zero=1"
-    assert "MFU is of the bfloat16 peak" in told(capsys, line)
+    assert "MFU: the share of the bfloat16 peak" in told(capsys, line)
     (row,) = json.loads(told(capsys, f"{line} --json"))["plans"]
     assert row["peak_dtype"] == "bfloat16"

@@ -21,28 +21,19 @@ from simdev.lowering.hybrid import lower_hybrid
 from simdev.nouns.cluster import Cluster
 from simdev.nouns.models.large import Transformer, large_model, shard_of
 from simdev.nouns.models.large.roles import DATA, PIPELINE
-from simdev.nouns.strategy.parallelism import Parallelism
-from specs import SPEC
+from simdev.nouns.strategy.parallelism import RECOMPUTES, Parallelism
+from worlds.clusters import devices, star
+from worlds.costs import SPEC
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "large-models.md").read_text()
 A100 = CostModel(specs=datasheets((), ["a100-80"], ()))
 DEGREES = [(2, 1, 1), (3, 1, 1), (4, 1, 1), (8, 1, 1), (2, 2, 1), (2, 1, 2), (2, 1, 4), (4, 2, 1)]
 
 
-def star(devices: int, bandwidth: str, latency: str = "0 us") -> Cluster:
-    """Devices on one switch."""
-    names = [f"gpu:{i}" for i in range(devices)]
-    return read_cluster(
-        {
-            "name": "star", "queues": "link",
-            "devices": [{"name": name, "memory": "1 GiB", "transit": False} for name in names]
-            + [{"name": "s:0", "kind": "switch"}],
-            "links": [
-                {"ends": [name, "s:0"], "bandwidth": bandwidth, "latency": latency,
-                "hold_latency": False} for name in names
-            ],
-        }
-    )  # fmt: skip
+def starred(count: int, bandwidth: str) -> Cluster:
+    """So many GPUs on one switch."""
+    members = devices(count, "gpu:", memory="1 GiB", transit=False)
+    return star(members, "link", bandwidth=bandwidth, hold_latency=False)
 
 
 def step(
@@ -72,7 +63,7 @@ def steps(draw: st.DrawFn) -> tuple[Transformer, dict[str, Any]]:
             st.sampled_from([("1F1B", 1), ("GPipe", 1), ("ZB-H1", 1), ("Interleaved1F1B", 2)])
         )
     assume(pp * chunks <= model.layers)
-    recompute = draw(st.sampled_from(["none", "selective", "full"]))
+    recompute = draw(st.sampled_from(RECOMPUTES))
     chosen = {
         "recompute_modules": draw(modules(recompute)), "tensor_overlap": draw(st.booleans()),
         "dp": dp, "tp": tp, "pp": pp, "schedule": schedule, "chunks": chunks,
@@ -91,7 +82,7 @@ def test_more_shared_out_needs_at_most_a_bucket_more(
 ) -> None:
     """Whatever the network: what is in flight is bounded, however slow it is."""
     model, chosen = case
-    cluster = star(chosen["dp"] * chosen["tp"] * chosen["pp"], bandwidth)
+    cluster = starred(chosen["dp"] * chosen["tp"] * chosen["pp"], bandwidth)
     peaks = [
         step(model, cluster, zero=zero, message_latency=latency, **chosen)[1] for zero in range(4)
     ]
@@ -107,7 +98,7 @@ def test_more_shared_out_needs_at_most_a_bucket_more(
 def test_a_network_without_end_makes_them_equal(case: tuple[Transformer, dict[str, Any]]) -> None:
     """What is shared out costs communication alone (and 0 updates more parameters than 1 to 3)."""
     model, chosen = case
-    cluster = star(chosen["dp"] * chosen["tp"] * chosen["pp"], "1000 PB/s")
+    cluster = starred(chosen["dp"] * chosen["tp"] * chosen["pp"], "1000 PB/s")
     lengths = [step(model, cluster, zero=zero, **chosen)[0] for zero in (1, 2, 3)]
     # A message of a byte still takes a picosecond or two.
     assert max(lengths) - min(lengths) < 10**4
@@ -148,7 +139,7 @@ def test_so_many_are_in_flight(zero: int, overlap: bool, in_flight: int) -> None
     """While a layer computes its gradient, at most so many others are on their way."""
     task_graph, _ = lowered(
         SMALL, Parallelism(dp=2, zero=zero, overlap=overlap, in_flight=in_flight, microbatches=2),
-        cluster=star(2, "10 MB/s"),
+        cluster=starred(2, "10 MB/s"),
     )  # fmt: skip
     trace, buffers = simulate(task_graph, "simpy"), task_graph.buffers
     rows = [
@@ -166,7 +157,7 @@ def test_so_many_are_in_flight(zero: int, overlap: bool, in_flight: int) -> None
 def test_a_large_layer_is_cut_into_buckets() -> None:
     """Equal parts: the same bytes in more messages, the same computing, less in flight."""
     chosen = {"dp": 2, "zero": 3, "microbatches": 2, "recompute": "full"}
-    cluster, size = star(2, "100 MB/s"), sum(shard_of(SMALL, Parallelism()).layer_parameters(0))
+    cluster, size = starred(2, "100 MB/s"), sum(shard_of(SMALL, Parallelism()).layer_parameters(0))
     whole, cut = (
         lowered(SMALL, Parallelism(bucket=bucket, **chosen), cluster=cluster)
         for bucket in (size, size // 3)
@@ -184,7 +175,7 @@ def test_a_large_layer_is_cut_into_buckets() -> None:
 
 def test_tasks_of_one_role_are_numbered_by_their_place_in_an_action() -> None:
     chosen = {"dp": 2, "zero": 3, "microbatches": 2, "recompute": "full", "bucket": 5000}
-    task_graph, _ = lowered(SMALL, Parallelism(**chosen), cluster=star(2, "100 MB/s"))
+    task_graph, _ = lowered(SMALL, Parallelism(**chosen), cluster=starred(2, "100 MB/s"))
     numbers: dict[tuple[str, str], list[int]] = {}
     for text in task_graph.tasks.name:
         name, _, device = text.partition(" ")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simdev.costs import CostModel
+from simdev.execution.check import check
+from simdev.execution.engine import simulate
 from simdev.execution.scenario import Scenario
 from simdev.files import read_strategy, write_strategy
 from simdev.ground.errors import InputError
@@ -81,6 +84,30 @@ def test_each_device_of_a_data_parallel_step_gets_its_samples() -> None:
     sent = [name for name, kind in zip(tasks.name, tasks.kind, strict=True) if kind == "transfer"]
     assert {name.split(">")[1] for name in sent} >= {"gpu:0", "gpu:1"}
     assert report.step_ps >= plain.step_ps + 2_900_000_000
+
+
+@pytest.mark.parametrize("policy", ["bulk-synchronous", "bucketed", "p3", "local-sgd"])
+def test_policies_bring_gradients_to_workers_and_not_to_the_loader(policy: str) -> None:
+    """Gates of synchronised gradients are leaves, too, and no batch."""
+    from simdev import load_scenario
+
+    sync, loader = {"policy": policy}, {"device": "cpu:0", "time": "10 us"}
+    question = {
+        "version": 1,
+        "graph": {"model": "lenet", "batch": 8},
+        "cluster": "colocrl-4x-k80",
+        "strategy": {"version": 1, "short": "data-parallel", "sync": sync, "loader": loader},
+    }
+    trace = run(load_scenario(question)).trace
+    graph, names = trace.task_graph, trace.task_graph.tasks.name
+    assert check(graph, trace) == ()
+    assert np.array_equal(simulate(graph, "compiled").start, trace.start)
+    cpu = graph.devices.index("cpu:0")
+    made = {names[task].partition("~")[0] for task in np.flatnonzero(graph.tasks.duration).tolist()
+            if (graph.tasks.source[task], graph.tasks.destination[task]) == (cpu, cpu)}  # fmt: skip
+    held = [graph.buffers.name[row] for row in np.flatnonzero(graph.buffers.device == cpu).tolist()]
+    assert made == {f"{name}#{k}" for name in ("images", "labels") for k in range(4)}
+    assert not [name for name in held if "sync" in name]
 
 
 @pytest.mark.parametrize(

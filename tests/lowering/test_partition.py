@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from sharded import COSTS
 from simdev.costs import CostModel
 from simdev.ground.errors import InputError, MissingCostError
 from simdev.lowering import Partitioned, Prepared, lower, lower_prepared, partition, split
@@ -14,7 +13,9 @@ from simdev.nouns.cluster import Cluster
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Order, Strategy, Sync
 from split_cases import C, graph_of, parts, simulated, vgg_fc1
-from split_graphs import cluster, convolutions, leaf, linears, parameter, tensor
+from worlds.costs import COSTS
+from worlds.graphs import leaf, parameter, tensor
+from worlds.split_graphs import cluster, convolutions, linears
 
 
 def shards(found: Partitioned, op: str) -> list[str]:
@@ -23,10 +24,6 @@ def shards(found: Partitioned, op: str) -> list[str]:
         for name, origin in found.origins.items()
         if origin.op == op and origin.role in ("shard", "copy")
     ]
-
-
-def shape(found: Partitioned, name: str, output: int = 0) -> tuple[int, ...]:
-    return found.graph.ops[found.graph.index[name]].outputs[output].shape
 
 
 def op_of(found: Partitioned, name: str) -> Op:
@@ -51,7 +48,9 @@ SOME_CHANNELS = {
 
 def test_leaves_lie_where_they_are_read() -> None:
     found = parts(linears(), SOME_CHANNELS)
-    assert {found.placement[name]: shape(found, name) for name in shards(found, "w2")} == {
+    assert {
+        found.placement[name]: op_of(found, name).outputs[0].shape for name in shards(found, "w2")
+    } == {
         "gpu:0": (8, 8),  # fc2 and the backward read all of it
         "gpu:1": (8, 8),
         "gpu:2": (4, 8),
@@ -207,7 +206,7 @@ def test_partial_results_are_added_up_as_they_are_read() -> None:
         {"k": (0, 4)},
         {"k": (4, 8)},
     ]
-    assert [shape(found, f"fc2#sum{i}") for i in (0, 1)] == [(8, 4), (8, 4)]
+    assert [op_of(found, f"fc2#sum{i}").outputs[0].shape for i in (0, 1)] == [(8, 4), (8, 4)]
     assert [op_of(found, f"fc3#{i}").inputs[0] for i in (0, 1)] == ["fc2#sum0:0", "fc2#sum1:0"]
 
 
@@ -236,17 +235,18 @@ def test_a_batch_normalisation_goes_back_with_its_own_statistics() -> None:
 # Times
 
 
-def timed(**configuration: object) -> Strategy:
-    return Strategy(partition={"x": C({"sample": 2}), "y": C({"sample": 2}, **configuration)})
-
-
 @pytest.mark.parametrize("time", ["4 ms", {"gpu": "4 ms", "tpu": "8 ms"}])
 def test_a_time_given_for_the_whole_op_is_divided_only_when_asked(time: object) -> None:
+    halves = {"x": C({"sample": 2}), "y": C({"sample": 2})}
     with pytest.raises(
         InputError, match=r'partition\["y"\]\.time: the time of op "y" is given for the whole op'
     ):
-        partition(graph_of(time), cluster(), timed(), COSTS)
-    trace = simulated(graph_of(time), cluster(), timed(time="divided"))
+        partition(graph_of(time), cluster(), Strategy(partition=halves), COSTS)
+    trace = simulated(
+        graph_of(time),
+        cluster(),
+        Strategy(partition=halves | {"y": C({"sample": 2}, time="divided")}),
+    )
     assert trace.end_ps == 2 * 10**9
 
 

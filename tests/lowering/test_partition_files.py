@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sharded import COSTS
 from short_cases import FLEXFLOW, GRAPH, ON, C
 from simdev.files import read_flexflow_strategy, read_strategy, write_strategy
 from simdev.ground.errors import InputError
@@ -14,7 +13,9 @@ from simdev.lowering import partition
 from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy, resolve_partition
-from split_graphs import convolutions, leaf, tensor
+from worlds.costs import COSTS
+from worlds.graphs import leaf, tensor
+from worlds.split_graphs import convolutions
 
 STRATEGIES = {
     "partition": (

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharded import COSTS, Case, make_case, require_flops, require_made_once, require_sent
 from simdev import Oracle
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
@@ -17,7 +16,9 @@ from simdev.lowering import lower
 from simdev.nouns.cluster import QUEUES, TRANSFERS
 from simdev.nouns.taskgraph import COLLECTIVE
 from simdev.oracle import cost_of
-from strategies import Tape, drawn
+from worlds.costs import COSTS
+from worlds.sharded import Case, make_case, require_flops, require_made_once, require_sent
+from worlds.tape import drawn
 
 
 @settings(max_examples=80)
@@ -70,13 +71,8 @@ def test_buckets_send_what_collectives_of_each_gradient_send(case: Case) -> None
     assert Oracle(case.graph, case.cluster, COSTS)(together) == cost_of(trace)
 
 
-def make_queued(tape: Tape) -> Case:
-    """Without fair links, which the oracle's short path does not know."""
-    return make_case(tape, ("device", "half-duplex", "link", "egress", "parallel"))
-
-
 @settings(max_examples=40)
-@given(drawn(make_queued))
+@given(drawn(make_case, tuple(queues for queues in QUEUES if queues != "fair")))
 def test_the_short_path_knows_views(case: Case) -> None:
     """A graph of shards is a graph: the oracle's kernels give its step time and every peak, views
     included.

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from sharded import COSTS
 from simdev import Oracle, Scenario, run
 from simdev.costs import CostModel
 from simdev.execution.check import check
@@ -20,7 +19,9 @@ from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.taskgraph import COLLECTIVE, TRANSFER
 from simdev.nouns.trace import Trace
 from split_cases import WEIGHT, C, graph_of, parts, ring, simulated, vgg_fc1
-from split_graphs import cluster, leaf, linears, parameter, tensor
+from worlds.costs import COSTS
+from worlds.graphs import leaf, parameter, tensor
+from worlds.split_graphs import cluster, linears
 
 # Orders, the oracle, and the report
 

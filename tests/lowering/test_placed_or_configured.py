@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 
 from op_examples import examples
-from sharded import COSTS
 from simdev import Oracle
 from simdev.costs import CostModel
 from simdev.execution.engine import simulate
@@ -22,8 +21,11 @@ from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models import build
 from simdev.nouns.strategy import Configuration, Order, Strategy
-from split_graphs import DEVICES, cluster, graphs, leaf, tensor
-from strategies import Tape, drawn, make_world
+from worlds.costs import COSTS
+from worlds.graphs import leaf, tensor
+from worlds.scenarios import make_world
+from worlds.split_graphs import DEVICES, cluster, graphs
+from worlds.tape import Tape, drawn
 
 Question = tuple[Graph, Cluster, CostModel, Strategy, Strategy]
 """With a strategy that places every op, and one that configures some of these instead."""

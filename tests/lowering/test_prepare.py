@@ -18,7 +18,9 @@ from simdev.nouns.structure import mates
 from simdev.search import METHODS, confirm, prepare, search
 from simdev.search.instance import Instance, held_of
 from simdev.search.prepare import RULES, Grouped, adjust, colocate, coplace, forward, fuse, pair
-from strategies import dag, drawn, op, two
+from worlds.clusters import joined
+from worlds.graphs import dag, op
+from worlds.tape import drawn
 
 
 def groups_of(graph: Graph) -> list[list[str]]:
@@ -68,21 +70,22 @@ def test_a_control_input_counts_as_a_consumer():
     assert groups_of(coplace(Graph("g", tuple(ops))).graph) == []
 
 
-def training() -> Graph:
-    """Two layers with names as builders give them, their backward and an update."""
-    ops = [
+TRAINING = Graph(
+    "training",
+    (
         op("w", 1, kind="parameter", param_bytes=4, size=4),
         op("l1/matmul", 2, "w", size=1),
         op("l2/relu", 1, "l1/matmul", size=1),
         op("grad/l2/relu_backward", 1, "l2/relu", phase="backward", size=1),
         op("grad/l1/matmul_1", 2, "grad/l2/relu_backward", "w", phase="backward", size=4),
         op("update/w", 1, "w", "grad/l1/matmul_1", phase="update", attrs={"forward": "w"}),
-    ]
-    return Graph("training", tuple(ops))
+    ),
+)
+"""Two layers with names as builders give them, their backward and an update."""
 
 
 def test_backward_ops_go_with_their_forward_ops():
-    graph = training()
+    graph = TRAINING
     assert [graph.ops[i].name for i in mates(graph)] == [
         "w",
         "l1/matmul",
@@ -99,10 +102,10 @@ def test_backward_ops_go_with_their_forward_ops():
 
 
 def test_forward_placement_plans_forward_ops_and_brings_the_others_back():
-    found = forward(training())
+    found = forward(TRAINING)
     assert [one.name for one in found.graph.ops] == ["w", "l1/matmul", "l2/relu"]
     assert found.back([0, 1, 0]).tolist() == [0, 1, 0, 0, 1, 0]
-    instance = Instance(Prepared(training(), two(), CostModel()), found)
+    instance = Instance(Prepared(TRAINING, joined(2), CostModel()), found)
     assert instance.duration[:, 0].tolist() == [1, 2, 1]  # the forward pass only
     assert held_of(instance).persistent.tolist() == [4, 0, 1]  # what the backward reads is kept
 
@@ -127,7 +130,7 @@ def test_what_a_collective_reads_follows_no_forward_op():
     inputs = ("grad/f_0", "grad/f_1")
     made = (Tensor(4), Tensor(4))
     ops.append(Op("r", "all_reduce", phase="backward", inputs=inputs, outputs=made, attrs=ranks))
-    oracle = Oracle(Graph("g", tuple(ops)), two())
+    oracle = Oracle(Graph("g", tuple(ops)), joined(2))
     found = search(oracle, "m-etf")
     assert [found.strategy.placement[name] for name in inputs] == ["g0", "g1"]
 
@@ -196,7 +199,7 @@ def test_what_the_backward_reads_is_held_from_the_forward_on():
     back = {"phase": "backward", "attrs": {"forward": "x"}, "workspace_bytes": 3}
     ops.append(op("grad/x", 1, "x", "grad/z", size=5, **back))
     graph = Graph("g", tuple(ops))
-    held = held_of(Instance(Prepared(graph, two(), CostModel()), forward(graph)))
+    held = held_of(Instance(Prepared(graph, joined(2), CostModel()), forward(graph)))
     assert held.persistent.tolist() == [8, 0, 1]
     assert held.made.tolist() == [0, 4, 0]
     assert held.scratch.tolist() == [5 + 2 + 3, 0, 2]
@@ -251,7 +254,7 @@ def test_co_adjustment_moves_a_group_to_one_device(rule):
 
 
 def test_co_adjustment_refuses_unknown_rules_and_must_be_last():
-    graph = training()
+    graph = TRAINING
     with pytest.raises(InputError, match="adjust: must be one of first, frequent"):
         adjust(graph, "least")
     with pytest.raises(InputError, match=r'adjust: must be one of .* got "least"'):
@@ -291,8 +294,8 @@ def test_every_preparation_keeps_the_graph_and_its_groups(graph):
 def test_fusing_keeps_what_is_between_nodes(graph):
     """Fused or not, the instance that placers read has the same edges; the sum of times stays."""
     found = fuse(graph)
-    fused = Instance(Prepared(found.graph, two(), CostModel()), Grouped.of(found.graph))
-    seen = Instance(Prepared(graph, two(), CostModel()), found)
+    fused = Instance(Prepared(found.graph, joined(2), CostModel()), Grouped.of(found.graph))
+    seen = Instance(Prepared(graph, joined(2), CostModel()), found)
     assert fused.edges == seen.edges
     assert fused.duration.tolist() == seen.duration.tolist()
     assert held_of(fused).made.tolist() == held_of(seen).made.tolist()
@@ -309,7 +312,7 @@ def test_preparations_after_a_fusion_of_nothing_keep_the_order_of_operands():
 
 
 def test_ops_that_are_placed_freely_are_those_of_the_graph():
-    graph = training()
+    graph = TRAINING
     for names in (["fuse", "adjust"], ["forward", "adjust"], ["pair", "fuse", "adjust"]):
         with pytest.raises(
             InputError, match='"adjust" places single ops; it follows neither "fuse" nor "forward"'
@@ -330,7 +333,7 @@ def test_co_placement_leaves_alone_what_a_collective_reads():
 
 
 def test_the_expert_keeps_the_groups_of_a_preparation():
-    oracle = Oracle(training(), two())
+    oracle = Oracle(TRAINING, joined(2))
     found = search(oracle, "expert", prepare=["coplace"])
     assert confirm(oracle, found) == ()
 

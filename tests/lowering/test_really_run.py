@@ -24,6 +24,7 @@ from simdev.nouns.models.large.shard import stand_in_parameters
 from simdev.nouns.strategy.parallelism import MODULES, Parallelism
 from simdev.nouns.taskgraph import BUFFER_KINDS
 from simdev.report import Report
+from worlds.scenarios import pipelined
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers" / "large-models.md").read_text()
 QUICK = ("1.7B", "3.6B", "llama2-7b", "llama2-13b")
@@ -101,20 +102,17 @@ def test_what_is_made_again_is_computed_before_the_backward() -> None:
         assert LATENT.flops_again(1, "selective", modules) == flops > 2 * words
 
 
-def _step(recompute: dict[str, object], **plan: object) -> object:
-    return _report(recompute, **plan).training
-
-
 def _report(recompute: dict[str, object], **plan: object) -> Report:
     graph = {"model": "deepseek-v2-lite", "layers": 4, "length": 512}
     pipeline = {"tp": 2, "dp": 2, "ep": 2, "pp": 2, "microbatches": 4, **plan, **recompute}
-    return run(
-        load_scenario({"graph": graph, "cluster": "dgx-h100", "strategy": {"pipeline": pipeline}})
-    )
+    return run(load_scenario(pipelined(graph, **pipeline)))
 
 
 def test_recomputation_costs_time_and_exchanges_and_saves_memory() -> None:
-    plain, every = _step({}), {"recompute": "selective", "recompute_modules": ["moe", "layernorm"]}
+    plain, every = (
+        _report({}).training,
+        {"recompute": "selective", "recompute_modules": ["moe", "layernorm"]},
+    )
     report = _report(every)
     again = report.training
     assert "Made again before the backward: layernorm, moe." in str(report)
@@ -234,14 +232,14 @@ def test_words_go_to_each_node_once() -> None:
 def test_ends_may_have_no_layers() -> None:
     """The embedding alone, and the classifier alone, on stages of their own (Llama 3)."""
     shape = {"chunks": 2, "tp": 1, "ep": 1, "dp": 4, "microbatches": 4}
-    training = _step({}, stage_layers=[0, 2, 2, 0], **shape)
+    training = _report({}, stage_layers=[0, 2, 2, 0], **shape).training
     assert [stage.to_json()["layers"] for stage in training.stages] == [[[2, 3]], [[0, 1]]]
-    full = _step({"recompute": "full"}, stage_layers=[0, 2, 2, 0], **shape)
+    full = _report({"recompute": "full"}, stage_layers=[0, 2, 2, 0], **shape).training
     assert all(
         a.memory.peak < b.memory.peak for a, b in zip(full.stages, training.stages, strict=True)
     )
     with pytest.raises(InputError, match=r"stage_layers\[0\]: the embedding alone has no backward"):
-        _step({}, stage_layers=[0, 4], schedule="ZB-H1", tp=2)
+        _report({}, stage_layers=[0, 4], schedule="ZB-H1", tp=2)
 
 
 @pytest.mark.parametrize(

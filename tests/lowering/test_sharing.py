@@ -19,7 +19,7 @@ from simdev.files import read_cluster
 from simdev.files.cluster import write_cluster
 from simdev.ground.errors import InputError
 from simdev.lowering import lower
-from simdev.nouns.cluster import Cluster, Device, Link
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.taskgraph import TRANSFER
@@ -63,7 +63,7 @@ def step_ms(cluster: Cluster, *ops: tuple[str, float, str]) -> float:
     return report.step_ps / 1e9
 
 
-@pytest.mark.parametrize("queues", ["parallel", "device", "egress", "link", "fair"])
+@pytest.mark.parametrize("queues", [queues for queues in QUEUES if queues != "half-duplex"])
 def test_copies_both_ways_at_once_take_as_long_as_measured(queues: str) -> None:
     copies = ("up", 0, "cpu>"), ("down", 0, "gpu>")
     factor = MEASURED["both"] / MEASURED["h2d"]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import simdev
-from sharded import COSTS, sent_bytes
 from short_cases import FLEXFLOW, GRAPH, ON, C
 from simdev import Oracle, load_scenario
 from simdev.commands import main
@@ -23,7 +22,10 @@ from simdev.lowering import Prepared, lower, partition, short_form, split
 from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.models import build
 from simdev.nouns.strategy import SHORT_FORMS, Strategy
-from split_graphs import convolutions, linears, parameter
+from worlds.costs import COSTS
+from worlds.graphs import parameter
+from worlds.sharded import sent_bytes
+from worlds.split_graphs import convolutions, linears
 
 # Short forms
 

@@ -17,24 +17,21 @@ from simdev import Scenario, load_scenario, run
 from simdev.commands import main
 from simdev.costs import CostModel
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
 from simdev.execution.period import step_time_ps
 from simdev.execution.scenario import execute
 from simdev.files import read_strategy, write_strategy
 from simdev.ground.errors import InputError
 from simdev.lowering.stages import even_cut, stages_of
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import QUEUES
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models import build
 from simdev.nouns.strategy import Parallelism, Strategy
 from simdev.oracle import oracle_of
+from worlds.clusters import machines
+from worlds.runs import executed
+from worlds.scenarios import lenet, pipelined
 
 PS = 10**12
-
-
-def machines(count: int, queues: str = "device", bandwidth: Any = 8, **device: Any) -> Cluster:
-    devices = [Device(f"gpu:{i}", **device) for i in range(count)]
-    return Cluster.all_to_all("machines", devices, queues, bandwidth=bandwidth)
 
 
 def chain(
@@ -239,7 +236,7 @@ def test_tied_weights_are_sent_and_their_gradients_come_back() -> None:
     st.integers(1, 3),
     st.integers(1, 5),
     st.sampled_from(["GPipe", "1F1B", "ZB-H1", "ZB-H2"]),
-    st.sampled_from(["device", "half-duplex", "egress", "link", "fair", "parallel"]),
+    st.sampled_from(QUEUES),
     st.sampled_from(["once", "repeated"]),
 )
 def test_engines_oracle_and_checker_agree(
@@ -247,11 +244,7 @@ def test_engines_oracle_and_checker_agree(
 ) -> None:
     graph, cluster = chain(times, size=7, update=1), machines(ranks, queues)
     scenario = piped(graph, ranks, m, schedule=schedule, cluster=cluster, steps=steps)
-    trace = execute(replace(scenario, engine="simpy")).trace
-    other = simulate(trace.task_graph, "compiled")
-    assert (trace.start == other.start).all()
-    assert (trace.finish == other.finish).all()
-    assert check(trace.task_graph, trace) == ()
+    trace = executed(replace(scenario, engine="simpy")).trace
     cost = oracle_of(scenario)(scenario.strategy)
     assert cost.step_ps == step_time_ps(trace)
 
@@ -285,15 +278,6 @@ def test_every_step_of_the_models_is_cut() -> None:
 
 
 # Files and bad input.
-
-
-def asked(**pipeline: Any) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "graph": {"model": "lenet", "batch": 8},
-        "cluster": "c4140-4x-v100",
-        "strategy": {"version": 1, "pipeline": {"microbatches": 4} | pipeline},
-    }
 
 
 @pytest.mark.parametrize("stages", [(), (("a*", "b"), ("c",)), ("c",)])
@@ -336,7 +320,7 @@ def test_bad_pipelines_say_what_is_wrong(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipeline, message = BAD[name]
-    (tmp_path / "s.json").write_text(json.dumps(asked(**pipeline)))
+    (tmp_path / "s.json").write_text(json.dumps(lenet(pipeline={"microbatches": 4} | pipeline)))
     assert main(["simulate", str(tmp_path / "s.json")]) == 2
     told = capsys.readouterr()
     assert message in told.err
@@ -344,13 +328,15 @@ def test_bad_pipelines_say_what_is_wrong(
 
 
 def test_a_large_model_is_not_cut_by_its_ops(tmp_path: Path) -> None:
-    told = asked(pp=4, ranks=["gpu:0"] * 4) | {"graph": {"model": "llama3-8b"}}
+    told = pipelined(
+        {"model": "llama3-8b"}, "c4140-4x-v100", microbatches=4, pp=4, ranks=["gpu:0"] * 4
+    )
     with pytest.raises(InputError, match="ranks: goes with a graph of ops; llama3-8b is a large"):
         load_scenario(told)
 
 
 def test_every_microbatch_counts() -> None:
-    report = run(load_scenario(asked(pp=2)))
+    report = run(load_scenario(lenet(pipeline={"microbatches": 4, "pp": 2})))
     ops = build("lenet", batch=8).ops
     once = [op for op in ops if op.phase == "update" or op.kind == "parameter"]
     runs = sum(device.ops for device in report.devices)

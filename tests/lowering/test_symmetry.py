@@ -20,7 +20,8 @@ from simdev.nouns.cluster import Cluster, Device, Host, Link
 from simdev.nouns.strategy import Collectives, Configuration, Loader, Strategy
 from simdev.report import Report
 from simdev.report.page import what_ifs
-from strategies import TAPE, Tape
+from worlds.scenarios import lenet, written
+from worlds.tape import TAPE, Tape
 
 tapes = st.binary(min_size=TAPE, max_size=TAPE)
 MANY = 20
@@ -200,23 +201,20 @@ def test_it_can_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "4 devices stand for 52, of which 24 run alike" in str(run(load_scenario(path)))
 
 
-def written(tmp_path: Path, name: str, **options: Any) -> str:
-    path = tmp_path / name
-    question = {
-        "version": 1,
-        "graph": {"model": "lenet", "batch": 20},
-        "cluster": {"preset": "flexflow-p100", "nodes": 5},
-        "strategy": {"version": 1, "short": "data-parallel"},
-        "options": options,
-    }
-    path.write_text(json.dumps(question))
-    return str(path)
+def files(folder: Path) -> list[str]:
+    """Files of a scenario that symmetry makes smaller, and of the same without symmetry."""
+    question = lenet({"preset": "flexflow-p100", "nodes": 5}, 20)
+    options = {"few": {}, "every": {"symmetry": False}}
+    return [
+        str(written(folder / f"{name}.json", question | {"options": chosen}))
+        for name, chosen in options.items()
+    ]
 
 
 def test_what_pairs_tasks_simulates_every_device(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few, every = written(tmp_path, "few.json"), written(tmp_path, "every.json", symmetry=False)
+    few, every = files(tmp_path)
     trace, page = str(tmp_path / "trace.json"), str(tmp_path / "page.html")
     assert isinstance(run(load_scenario(few)).symmetry, Symmetry)
     assert main(["simulate", few, "--trace", trace]) == 0
@@ -236,7 +234,7 @@ def test_what_pairs_tasks_simulates_every_device(
 def test_work_by_kind_is_that_of_all_devices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few, every = written(tmp_path, "few.json"), written(tmp_path, "every.json", symmetry=False)
+    few, every = files(tmp_path)
     assert main(["compare", few, every, "--json"]) == 0
     sheets = {sheet["title"]: sheet for sheet in json.loads(capsys.readouterr().out)["sheets"]}
     rows = sheets["Work by kind of task"]["rows"]

@@ -12,14 +12,17 @@ from simdev.execution.engine import simulate
 from simdev.execution.period import steady_state, step_time_ps
 from simdev.execution.scenario import execute
 from simdev.lowering import lower_step
-from simdev.lowering.sync import timing_aware_order, timing_independent_order
+from simdev.lowering.sync.parcels import timing_aware_order, timing_independent_order
 from simdev.nouns.models import build, parameter_count
 from simdev.nouns.models.layers import Layer
 from simdev.nouns.strategy import PRESETS, sync_policy
 from simdev.nouns.taskgraph import TRANSFER, TaskGraph
 from simdev.nouns.trace import Trace
 from simdev.report import run
-from sync_cases import EXAMPLE, PS, WHOLE, _question, answered, machines, period, scenario_of
+from sync_cases import EXAMPLE, PS, WHOLE, _question, period
+from worlds.clusters import machines
+from worlds.runs import executed, steady_of
+from worlds.scenarios import synchronised
 
 LATER = {"priority": "none", "server_order": "fifo"}
 
@@ -111,12 +114,11 @@ def test_one_server_takes_every_push_and_sends_every_answer(workers: int) -> Non
     sync = sync_policy("sliced", servers=("host:0",), segment=segment, **WHOLE)
     cluster = machines(workers, host=True)
     for told, more in ((replace(sync, hold="together"), 0), (sync, 2 * Fraction(segment, 8))):
-        steady = steady_state(answered(layers, cluster, told).trace)
-        assert steady is not None
+        steady = steady_of(executed(synchronised(layers, cluster, told)).trace)
         assert Fraction(steady.first_ps, PS) == 2 * workers * once + more
         assert steady.period_ps / PS >= workers * once
     sliced = steady_state(
-        answered(layers, cluster, replace(sync, slice_parameters=segment // 4)).trace
+        executed(synchronised(layers, cluster, replace(sync, slice_parameters=segment // 4))).trace
     )
     assert sliced is not None
     assert Fraction(sliced.first_ps, PS) >= workers * once + workers * Fraction(segment, 8)
@@ -131,13 +133,12 @@ def test_sharded_servers_meet_their_closed_form(workers: int) -> None:
     layers, cluster = [Layer(0, 0, size // 4)], machines(workers)
     closed = Fraction(2 * size * (workers - 1), workers * 8)
     assert period(layers, cluster, replace(sync, hold="together")) == closed
-    outcome = answered(layers, cluster, sync)
-    steady = steady_state(outcome.trace)
-    assert steady is not None
+    outcome = executed(synchronised(layers, cluster, sync))
+    steady = steady_of(outcome.trace)
     assert closed <= steady.period_ps / PS <= closed + 2 * Fraction(4, 8)
     uses = {
         use.name: use.bytes
-        for use in run(scenario_of(layers, cluster, sync)).links
+        for use in run(synchronised(layers, cluster, sync)).links
         if use.transfers
     }
     each = size * 2 * (workers - 1) // workers
@@ -209,7 +210,7 @@ def test_holding_both_queues_at_once_turns_the_gain_of_p3_into_a_loss() -> None:
     cluster = machines(4, bandwidth=40)
 
     def seconds(policy: str, **told: object) -> float:
-        outcome = answered(layers, cluster, sync_policy(policy, **told))
+        outcome = executed(synchronised(layers, cluster, sync_policy(policy, **told)))
         return step_time_ps(outcome.trace) / PS
 
     base = seconds("parameter-server", even_parameters=50)
@@ -230,7 +231,9 @@ def test_without_limits_every_policy_takes_the_compute_time(policy: str) -> None
 
 @pytest.mark.parametrize("policy", PRESETS)
 def test_one_worker_sends_nothing(policy: str) -> None:
-    outcome = answered([Layer(1, 2, 1000), Layer(2, 3, 9)], machines(1), sync_policy(policy))
+    outcome = executed(
+        synchronised([Layer(1, 2, 1000), Layer(2, 3, 9)], machines(1), sync_policy(policy))
+    )
     assert step_time_ps(outcome.trace) == 8 * PS
     assert TRANSFER not in outcome.trace.task_graph.tasks.kind
 
@@ -242,7 +245,7 @@ def test_byteps_cuts_pieces_of_its_own_size_and_skips_where_it_has_a_credit() ->
         machines(2, "egress", bandwidth=10**6),
     )
     sync = sync_policy("byteps")
-    names = answered(layers, cluster, sync).trace.task_graph.tasks.name
+    names = executed(synchronised(layers, cluster, sync)).trace.task_graph.tasks.name
     assert {f"sum 0[{k}] sum" for k in range(3)} <= set(names)
     assert "sum 0[3] sum" not in set(names)
     like = sync_policy(
@@ -285,5 +288,5 @@ def test_a_credited_schedule_without_ties_is_right_at_the_first_try(
     layers = [Layer(1, 1, 3), Layer(1.37, 1.11, 6), Layer(1.73, 1.29, 4)]
     policy = {"slice_parameters": 2, "credit": credit, "credit_rule": rule}
     sync = sync_policy("p3", servers=("host:0",), **policy)
-    execute(scenario_of(layers, machines(1, "egress", host=True), sync))
+    execute(synchronised(layers, machines(1, "egress", host=True), sync))
     assert len(sizes) == len(set(sizes)) > 0

@@ -8,13 +8,14 @@ from random import Random
 
 import pytest
 
+from simdev.nouns.cluster import QUEUES
 from simdev.nouns.models.layers import Layer
 from simdev.nouns.strategy import sync_policy
 from simdev.report import run
-from sync_cases import machines, scenario_of
+from worlds.clusters import machines
+from worlds.scenarios import synchronised
 
 POLICIES = ("parameter-server", "sliced", "p3")
-QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
 
 
 def check_bytes(seed: int) -> None:
@@ -28,7 +29,7 @@ def check_bytes(seed: int) -> None:
     servers = ("host:0",) if host else ("gpu:0",)
     sync = sync_policy(POLICIES[seed % len(POLICIES)], servers=servers, **settings)
     cluster = machines(workers, QUEUES[seed % len(QUEUES)], host)
-    report = run(scenario_of(layers, cluster, sync))
+    report = run(synchronised(layers, cluster, sync))
     parameters = sum(layer.parameters for layer in layers)
     senders = workers if host else workers - 1
     assert report.transfer_bytes == 2 * senders * 4 * parameters

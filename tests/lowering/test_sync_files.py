@@ -15,7 +15,7 @@ import pytest
 from simdev.commands import main
 from simdev.costs import CostModel, DeviceSpec
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
+from simdev.execution.engine import ENGINES, simulate
 from simdev.execution.scenario import Scenario, execute
 from simdev.files import read_strategy, write_strategy
 from simdev.ground.errors import InputError
@@ -27,7 +27,9 @@ from simdev.nouns.models.layers import Layer
 from simdev.nouns.strategy import POLICY_MEANINGS, PRESETS, Strategy, Sync, sync_policy
 from simdev.oracle import Oracle
 from simdev.report import run
-from sync_cases import EXAMPLE, _question, machines, scenario_of
+from sync_cases import EXAMPLE, _question
+from worlds.clusters import machines
+from worlds.scenarios import lenet, synchronised, written
 
 # Whole models.
 
@@ -43,7 +45,7 @@ def test_policies_of_a_partitioned_model(policy: str, queues: str) -> None:
     prepared = Prepared(build("lenet", batch=8), cluster, CostModel(specs=(spec,)))
     step = lower_step(prepared, strategy)
     graph = iterated(step, 3)
-    one, other = (simulate(graph, engine) for engine in ("simpy", "compiled"))
+    one, other = (simulate(graph, engine) for engine in ENGINES)
     assert np.array_equal(one.start, other.start)
     assert np.array_equal(one.finish, other.finish)
     assert check(graph, one) == ()
@@ -152,40 +154,31 @@ BAD = {
 }
 
 
+def scenario_file(folder: Path, sync: object, **strategy: object) -> str:
+    cluster = {
+        "queues": "device",
+        "devices": [{"name": "gpu:0", "kind": "t4"}, {"name": "gpu:1", "kind": "t4"}],
+        "links": {"all_to_all": {"bandwidth": "1 GB/s"}},
+    }
+    return str(written(folder / "scenario.json", lenet(cluster, sync=sync, **strategy)))
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_bad_policies_name_what_is_wrong(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sync, message = BAD[name]
-    assert main(["simulate", _scenario_file(tmp_path, sync)]) == 2
+    assert main(["simulate", scenario_file(tmp_path, sync)]) == 2
     told = capsys.readouterr()
     assert message in told.err
     assert not told.out
-
-
-def _scenario_file(folder: Path, sync: object, **strategy: object) -> str:
-    question = {
-        "version": 1,
-        "graph": {"model": "lenet", "batch": 8},
-        "cluster": {
-            "version": 1,
-            "name": "two",
-            "queues": "device",
-            "devices": [{"name": "gpu:0", "kind": "t4"}, {"name": "gpu:1", "kind": "t4"}],
-            "links": {"all_to_all": {"bandwidth": "1 GB/s"}},
-        },
-        "strategy": {"version": 1, "short": "data-parallel", "sync": sync} | strategy,
-    }
-    path = folder / "scenario.json"
-    path.write_text(json.dumps(question))
-    return str(path)
 
 
 def test_a_sequence_for_what_is_sent_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     order = {"policy": "fixed", "sequence": {"send gpu:0": [], "recv gpu:1": []}}
-    assert main(["simulate", _scenario_file(tmp_path, {"policy": "p3"}, order=order)]) == 2
+    assert main(["simulate", scenario_file(tmp_path, {"policy": "p3"}, order=order)]) == 2
     assert (
         'order.sequence["send gpu:0"]: a synchronisation policy orders what is sent'
         in capsys.readouterr().err
@@ -197,11 +190,11 @@ def test_unjoined_servers_are_told() -> None:
     cluster = Cluster.all_to_all("apart", devices[:2], "device", bandwidth=8)
     apart = replace(cluster, devices=devices)
     with pytest.raises(InputError, match='sync: no route joins "gpu:'):
-        execute(scenario_of([Layer(1, 1, 4)], apart, sync_policy("p3", servers=("host:0",))))
+        execute(synchronised([Layer(1, 1, 4)], apart, sync_policy("p3", servers=("host:0",))))
 
 
 def test_the_report_tells_the_period(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = _scenario_file(tmp_path, {"policy": "p3", "slice_parameters": 10_000})
+    path = scenario_file(tmp_path, {"policy": "p3", "slice_parameters": 10_000})
     assert (
         main(
             [

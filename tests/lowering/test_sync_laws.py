@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
+from simdev.execution.engine import ENGINES, simulate
 from simdev.execution.period import steady_state
 from simdev.execution.scenario import execute
 from simdev.lowering import Prepared, iterated, lower_prepared, lower_step
@@ -21,7 +21,10 @@ from simdev.nouns.strategy import PRESETS, Sync, sync_policy
 from simdev.nouns.taskgraph import TRANSFER, TaskGraph
 from simdev.nouns.trace import Trace
 from simdev.report import run
-from sync_cases import EXAMPLE, PS, WHOLE, _question, answered, machines, period, scenario_of
+from sync_cases import EXAMPLE, PS, WHOLE, _question, period
+from worlds.clusters import machines
+from worlds.runs import executed, steady_of
+from worlds.scenarios import synchronised
 
 SECONDS = st.integers(1, 3)
 
@@ -41,8 +44,8 @@ def test_priority_is_never_slower_than_fifo_on_one_link(
     chain = [Layer(f, b, n * size) for f, b, n in layers]
     cluster = machines(1, "egress", host=True)
     told = {"servers": ("host:0",), "slice_parameters": size}
-    fifo = steady_state(execute(scenario_of(chain, cluster, sync_policy("sliced", **told))).trace)
-    best = steady_state(execute(scenario_of(chain, cluster, sync_policy("p3", **told))).trace)
+    fifo = steady_state(execute(synchronised(chain, cluster, sync_policy("sliced", **told))).trace)
+    best = steady_state(execute(synchronised(chain, cluster, sync_policy("p3", **told))).trace)
     assert fifo is not None
     assert best is not None
     assert best.period_ps <= fifo.period_ps
@@ -93,7 +96,7 @@ def test_engines_checker_and_memory_agree_on_any_policy(
     prepared, strategy = _question(layers_told, cluster, sync)
     step = lower_step(prepared, strategy)
     graph = iterated(step, 3)
-    traces = [simulate(graph, engine) for engine in ("simpy", "compiled")]
+    traces = [simulate(graph, engine) for engine in ENGINES]
     assert np.array_equal(traces[0].start, traces[1].start)
     assert np.array_equal(traces[0].finish, traces[1].finish)
     assert check(graph, traces[0]) == ()
@@ -137,7 +140,7 @@ def test_credit_is_never_overdrawn_by_more_than_one_message(
     sync = sync_policy(
         "p3", servers=("host:0",), slice_parameters=2, credit=4 * credit, credit_rule=rule
     )
-    scenario = scenario_of([Layer(*layer) for layer in layers], machines(workers, host=True), sync)
+    scenario = synchronised([Layer(*layer) for layer in layers], machines(workers, host=True), sync)
     trace = execute(scenario).trace
     step = lower_step(Prepared(scenario.graph, scenario.cluster, scenario.costs), scenario.strategy)
     rows, graph = len(step.task_graph.tasks), trace.task_graph
@@ -176,7 +179,7 @@ def test_steps_are_gated_by_updates_and_by_the_stream_of_their_device() -> None:
     last.
     """
     layers = [Layer(1, 1, 4), Layer(1, 1, 40)]
-    outcome = answered(layers, machines(2), sync_policy("sliced", **WHOLE))
+    outcome = executed(synchronised(layers, machines(2), sync_policy("sliced", **WHOLE)))
     tasks, trace = outcome.trace.task_graph.tasks, outcome.trace
     at = {
         name: (int(trace.start[row]), int(trace.finish[row])) for row, name in enumerate(tasks.name)
@@ -210,7 +213,7 @@ def test_memory_of_a_server() -> None:
     """Parameters and gradients on the worker; the sum, the pushes and nothing else on the
     server.
     """
-    scenario = scenario_of(
+    scenario = synchronised(
         [Layer(1, 1, 25)],
         machines(2, host=True),
         sync_policy("sliced", servers=("host:0",), **WHOLE),
@@ -224,26 +227,23 @@ def test_memory_of_a_server() -> None:
 
 
 def test_program_order_is_kept_in_every_step() -> None:
-    scenario = scenario_of(EXAMPLE, machines(2), sync_policy("p3", slice_parameters=1))
+    scenario = synchronised(EXAMPLE, machines(2), sync_policy("p3", slice_parameters=1))
     ordered = replace(scenario, strategy=replace(scenario.strategy, order="program"))  # type: ignore[arg-type]
     outcome = execute(ordered)
     assert check(outcome.trace.task_graph, outcome.trace) == ()
-    steady = steady_state(outcome.trace)
-    assert steady is not None
+    steady = steady_of(outcome.trace)
     assert steady.repeats
 
 
 def test_a_cycle_of_two_is_found_and_exact() -> None:
     """Periods 3 and 5 in turn: the mean is 4, and every other step is alike."""
-    steady = steady_state(_ending([10, 3, 5, 3, 5, 3, 5, 3]))
-    assert steady is not None
+    steady = steady_of(_ending([10, 3, 5, 3, 5, 3, 5, 3]))
     assert (steady.cycle, steady.period_ps) == (2, 4 * PS)
     assert sorted(steady.later_ps) == [3 * PS, 5 * PS]
 
 
 def test_what_never_repeats_is_told() -> None:
-    steady = steady_state(_ending([7, 1, 2, 3, 4, 5, 6, 7]))
-    assert steady is not None
+    steady = steady_of(_ending([7, 1, 2, 3, 4, 5, 6, 7]))
     assert (steady.cycle, steady.period_ps, steady.first_ps) == (0, 5 * PS, 7 * PS)
     assert any("NOT STEADY" in line for line in steady.lines())
 

@@ -10,24 +10,26 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from simdev.commands import main
 from simdev.costs import CostModel
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
 from simdev.execution.period import step_time_ps
-from simdev.execution.scenario import Outcome, Scenario, execute
+from simdev.execution.scenario import Scenario, execute
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.models.layers import Layer, layer_graph
-from simdev.nouns.strategy import PRESETS, Collectives, Strategy, Sync, sync_policy
+from simdev.nouns.strategy import PRESETS, Collectives, Strategy, sync_policy
 from simdev.report import run
+from worlds.clusters import machines
+from worlds.runs import executed
+from worlds.scenarios import synchronised
 
 NAMES = ["gpu:0", "gpu:1"]
+LAYER = [Layer(1, 1, 2)]
 SERVERS = [name for name, preset in PRESETS.items() if preset.get("transport") != "all-reduce"]
 
 
@@ -37,31 +39,15 @@ def staged(queues: str, chunk: int | None) -> Cluster:
     return Cluster("staged", devices, tuple(Link((name, "host"), 8) for name in NAMES), queues)
 
 
-def joined(queues: str = "device") -> Cluster:
-    return Cluster.all_to_all("pair", list(map(Device, NAMES)), queues, bandwidth=8)
-
-
-def scenario_of(cluster: Cluster, sync: Sync, layers: list[Layer] | None = None) -> Scenario:
-    graph, placement = layer_graph(layers or [Layer(1, 1, 2)], NAMES)
-    return Scenario(graph, cluster, CostModel(), Strategy(placement, sync=sync))
-
-
-def answered(scenario: Scenario) -> Outcome:
-    """What both engines and the checker agree on."""
-    outcome = execute(scenario)
-    other = simulate(outcome.trace.task_graph, "compiled")
-    assert np.array_equal(outcome.trace.finish, other.finish)
-    assert check(outcome.trace.task_graph, outcome.trace) == ()
-    return outcome
-
-
 @pytest.mark.parametrize("policy", SERVERS)
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("queues", QUEUES)
 def test_messages_pass_staging_devices(queues: str, chunk: int | None, policy: str) -> None:
     """What arrives at the host leaves it again, and lies in its memory in between."""
     layers = [Layer(1, 1, 7), Layer(1, 2, 3)]
-    outcome = answered(scenario_of(staged(queues, chunk), sync_policy(policy, segment=3), layers))
+    outcome = executed(
+        synchronised(layers, staged(queues, chunk), sync_policy(policy, segment=3), "auto")
+    )
     buffers = outcome.trace.task_graph.buffers
     kinds = {
         buffers.device[row] for row, name in enumerate(buffers.name) if name.endswith(" staged")
@@ -74,10 +60,12 @@ def test_chunks_of_a_staging_device_overlap(chunk: int | None, seconds: Fraction
     """8 bytes to the server and back over two links each: 2 s each way whole, S/B + chunk/B in
     chunks.
     """
-    outcome = answered(scenario_of(staged("link", chunk), sync_policy("p3", servers="star")))
+    outcome = executed(
+        synchronised(LAYER, staged("link", chunk), sync_policy("p3", servers="star"), "auto")
+    )
     assert step_time_ps(outcome.trace) == seconds * 10**12
     peak = (
-        run(scenario_of(staged("link", chunk), sync_policy("p3", servers="star")))
+        run(synchronised(LAYER, staged("link", chunk), sync_policy("p3", servers="star"), "auto"))
         .devices[2]
         .memory.peak
     )
@@ -87,9 +75,10 @@ def test_chunks_of_a_staging_device_overlap(chunk: int | None, seconds: Fraction
 @pytest.mark.parametrize("policy", PRESETS)
 def test_the_bytes_of_a_policy_are_checked_where_only_outputs_count(policy: str) -> None:
     scenario = replace(
-        scenario_of(joined(), sync_policy(policy)), memory=MemoryModel(model="outputs_only")
+        synchronised(LAYER, machines(2), sync_policy(policy), "auto"),
+        memory=MemoryModel(model="outputs_only"),
     )
-    buffers = answered(scenario).trace.task_graph.buffers
+    buffers = executed(scenario).trace.task_graph.buffers
     added = [
         row for row, filler in enumerate(buffers.name) if "received" in filler or "on gpu" in filler
     ]
@@ -119,7 +108,7 @@ def by_hand(size: int = 40, **changes: Any) -> Scenario:
     ops.append(Op("s", "all_reduce", "backward", **told))
     place |= {"act": "gpu:0", "s": "gpu:0"}
     strategy = Strategy(place, sync=sync_policy("p3"))
-    return Scenario(Graph("by hand", tuple(ops)), joined(), CostModel(), strategy)
+    return Scenario(Graph("by hand", tuple(ops)), machines(2), CostModel(), strategy)
 
 
 @pytest.mark.parametrize("cost", ["closed", "expanded"])
@@ -128,7 +117,7 @@ def test_other_collectives_run_in_every_step(queues: str, cost: str) -> None:
     """The checker knows the collectives of the second step from those of the first."""
     scenario = by_hand()
     strategy = replace(scenario.strategy, collectives=Collectives(cost=cost))
-    outcome = answered(replace(scenario, cluster=joined(queues), strategy=strategy))
+    outcome = executed(replace(scenario, cluster=machines(2, queues), strategy=strategy))
     tasks = outcome.trace.task_graph.tasks
     assert outcome.synchronised == 1
     if cost == "closed" and queues == "fair":
@@ -186,7 +175,7 @@ def test_bad_sums_are_told_under_a_policy_too(name: str) -> None:
 
 @pytest.mark.parametrize("policy", ["p3", "bucketed"])
 def test_a_slowdown_is_refused_under_every_policy(policy: str) -> None:
-    scenario = scenario_of(joined(), sync_policy(policy))
+    scenario = synchronised(LAYER, machines(2), sync_policy(policy), "auto")
     strategy = replace(scenario.strategy, collectives=Collectives(slowdown=Fraction(13, 10)))
     with pytest.raises(
         InputError, match=r"collectives\.slowdown: a synchronisation policy does not know it"
@@ -199,17 +188,19 @@ def test_too_many_slices_are_refused_before_they_are_written(settings: dict[str,
     with pytest.raises(
         InputError, match=r"sync: slice_parameters and segment cut what a step sends into .* parts"
     ):
-        execute(scenario_of(joined(), sync_policy("p3", **settings), [Layer(1, 1, 10**11)]))
+        execute(
+            synchronised([Layer(1, 1, 10**11)], machines(2), sync_policy("p3", **settings), "auto")
+        )
     assert (
         execute(
-            scenario_of(joined(), sync_policy("bucketed"), [Layer(1, 1, 10**6)])
+            synchronised([Layer(1, 1, 10**6)], machines(2), sync_policy("bucketed"), "auto")
         ).trace.task_graph.steps
         > 1
     )
 
 
 def test_large_steps_are_simulated_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = scenario_of(joined(), sync_policy("p3"))
+    scenario = synchronised(LAYER, machines(2), sync_policy("p3"), "auto")
     outcome = execute(scenario)
     assert outcome.trace.task_graph.steps == 8
     step = len(outcome.trace.start) // 8
@@ -227,11 +218,13 @@ def test_large_steps_are_simulated_fewer_times(monkeypatch: pytest.MonkeyPatch) 
 def test_a_policy_with_nothing_to_synchronise_says_so() -> None:
     graph, placement = layer_graph([Layer(1, 1, 2)], NAMES[:1])
     report = run(
-        Scenario(graph, joined(), CostModel(), Strategy(placement, sync=sync_policy("p3")))
+        Scenario(graph, machines(2), CostModel(), Strategy(placement, sync=sync_policy("p3")))
     )
     assert "No gradient is synchronised" in str(report)
     assert report.to_json()["synchronised_gradients"] == 0
-    assert "No gradient" not in str(run(scenario_of(joined(), sync_policy("p3"))))
+    assert "No gradient" not in str(
+        run(synchronised(LAYER, machines(2), sync_policy("p3"), "auto"))
+    )
 
 
 @pytest.mark.parametrize("value", [0, 2**61, True, 1.5])

@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from simdev.measure import steps  # noqa: E402
 from simdev.measure.capture import Capture, capture  # noqa: E402
 from simdev.measure.operators import Conditions  # noqa: E402
-from simdev.measure.steps import Measured, measure  # noqa: E402
+from simdev.measure.steps import Measured, measure_together  # noqa: E402
 from simdev.measure.torch_models.classifiers import mlp  # noqa: E402
 from simdev.nouns.graph import Graph, Op, Tensor  # noqa: E402
 
@@ -76,4 +77,5 @@ def ops_of(captured: Capture, kind: str) -> list[dict[str, Any]]:
 
 def measured(step: Step, optimizer: str = "adam") -> tuple[Capture, Measured]:
     captured = capture(*step, optimizer=optimizer)
-    return captured, measure(captured, *step, optimizer, Conditions("cpu", "test-1core", 0.5))
+    whole = steps.Step(captured, *step, optimizer)
+    return captured, measure_together([whole], Conditions("cpu", "test-1core", 0.5))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 
+from simdev import CostModel, run
+from simdev.measure.traces.step import TraceStep
+from worlds.scenarios import alone
+
 
 def span(name, start, duration, category="cpu_op", thread=1, **args):
     return {
@@ -62,3 +66,8 @@ def trace(*events, devices=H100, **more) -> str:
             **more,
         }
     )
+
+
+def simulated_us(step: TraceStep) -> float:
+    """Microseconds of the step of a trace, on its device and under its host."""
+    return run(alone(step.graph, step.kind, step.host, CostModel(()))).step_ps / 10**6

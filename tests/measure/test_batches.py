@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ torch = pytest.importorskip("torch")
 from simdev.commands import main  # noqa: E402
 from simdev.costs import op_key  # noqa: E402
 from simdev.files.graph import read_graph  # noqa: E402
-from simdev.files.profile import read_profile  # noqa: E402
+from simdev.files.profile import read_profile  # noqa: E402  # noqa: E402
 from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure import profile_batches, profile_model  # noqa: E402
 
@@ -35,10 +34,6 @@ def net(batch=2):
 def net(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(NET)
     return f"{tmp_path / 'mine.py'}:net"
-
-
-def header_of(path: Path) -> dict[str, object]:
-    return json.loads(path.read_text().splitlines()[0])["header"]  # type: ignore[no-any-return]
 
 
 def test_batches_share_the_operators_that_are_equal(net: str, tmp_path: Path) -> None:
@@ -69,7 +64,7 @@ def test_the_header_tells_every_batch(net: str, tmp_path: Path) -> None:
 
 def test_one_batch_has_no_list_of_runs(net: str, tmp_path: Path) -> None:
     _, path = profile_model(net, batch=1, seconds=0.1, out_dir=tmp_path)
-    assert "runs" not in header_of(path)
+    assert "runs" not in read_profile(path).header["header"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +126,7 @@ def test_an_interrupt_keeps_what_was_measured(
     monkeypatch.setattr(operators, "measure_call", interrupted)
     assert main(["profile", net, "--seconds", "0.2", "-o", str(tmp_path)]) == 130
     (path,) = tmp_path.glob("net.*.jsonl")
-    header = header_of(path)
+    header = read_profile(path).header["header"]
     assert header["method"]["interrupted"] is True  # type: ignore[index]
     assert len(read_profile(path).rows) == 5
     assert "interrupted" in capsys.readouterr().err

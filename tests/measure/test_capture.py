@@ -17,13 +17,14 @@ from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure.capture import Capture, capture  # noqa: E402
 from simdev.measure.torch_models.classifiers import mlp  # noqa: E402
 from simdev.measure.torch_models.recurrent import gnmt  # noqa: E402
+from simdev.nouns.graph import PHASES  # noqa: E402
 
 
 @pytest.mark.parametrize("build", STEPS)
 def test_a_captured_graph_is_well_formed_and_in_program_order(build: Callable[[], Step]) -> None:
     graph = graph_of(capture(*build()))
     assert all(producer < i for i, reads in enumerate(graph.reads) for producer, _ in reads)
-    assert {op.phase for op in graph.ops} == {"forward", "backward", "update"}
+    assert {op.phase for op in graph.ops} == set(PHASES)
 
 
 @pytest.mark.parametrize("build", STEPS)

@@ -23,10 +23,6 @@ def cross_entropy(module: Any, x: Any, y: Any) -> Any:
     return F.cross_entropy(module(x), y)
 
 
-def whole() -> Any:
-    return compiled(Net())
-
-
 def submodule() -> Any:
     net = Net()
     net.body = compiled(net.body)
@@ -65,7 +61,7 @@ class CallsFunction(Net):
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (whole, "the module is compiled"),
+        (lambda: compiled(Net()), "the module is compiled"),
         (submodule, 'the module "body" is compiled'),
         (in_place, 'the module "body.0" is compiled'),
         (forward_alone, 'the module "conv" is compiled'),

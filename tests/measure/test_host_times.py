@@ -31,7 +31,7 @@ from simdev.measure.host import (  # noqa: E402
     split,
 )
 from simdev.measure.operators import Conditions  # noqa: E402
-from simdev.measure.steps import Measured, StepTimer, measure  # noqa: E402
+from simdev.measure.steps import Measured, Step, StepTimer, measure_together  # noqa: E402
 from simdev.measure.tracing import optimizer_named  # noqa: E402
 from simdev.nouns.graph import PHASES  # noqa: E402
 
@@ -161,16 +161,20 @@ def measured_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Capture, Meas
     captured = capture(*step)
     conditions = Conditions("cpu", "test-1core", 0.1)
 
-    def host_of(self: StepTimer, captured: Capture) -> HostTimes:
+    def host_of(self: StepTimer) -> HostTimes:
         parts = StepParts(
-            self.module, lambda: self.loss(self.module, *self.inputs), self.update, lambda: None
+            self.module,
+            lambda: self.step.loss(self.module, *self.inputs),
+            self.update,
+            lambda: None,
         )
-        return measure_host(parts, captured, lambda: None, count=1, profiled=1)
+        return measure_host(parts, self.step.captured, lambda: None, count=1, profiled=1)
 
     monkeypatch.setattr(StepTimer, "host", host_of)
     monkeypatch.setattr(StepTimer, "measure_row", lambda _: None)
     monkeypatch.setattr("simdev.measure.steps.has_host", lambda _: True)
-    return captured, measure(captured, *step, "sgd-momentum", conditions)
+    whole = Step(captured, *step, "sgd-momentum")
+    return captured, measure_together([whole], conditions)
 
 
 def test_rows_and_header_tell_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,14 +195,16 @@ def test_a_host_that_cannot_be_timed_costs_no_rows(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("simdev.measure.steps.has_host", lambda _: True)
     step = conv_net()
     captured = capture(*step, name="net")
-    result = measure(captured, *step, "sgd-momentum", Conditions("cpu", "test-1core", 0.1))
+    whole = Step(captured, *step, "sgd-momentum")
+    result = measure_together([whole], Conditions("cpu", "test-1core", 0.1))
     assert len(result.rows) == len(captured.calls)
     assert result.unmeasured == ["host of net: no profiler here"]
 
 
 def test_a_cpu_tells_what_stands_between_its_operators() -> None:
     step = conv_net()
-    result = measure(capture(*step), *step, "sgd-momentum", Conditions("cpu", "test-1core", 0.1))
+    whole = Step(capture(*step), *step, "sgd-momentum")
+    result = measure_together([whole], Conditions("cpu", "test-1core", 0.1))
     assert all("host_step_ns" not in row for row in result.rows)
     assert result.host["ahead"] == 1
     told = {phase: part["host_s"] for phase, part in result.host["phases"].items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from simdev.commands import main
 from simdev.costs import CostModel
 from simdev.costs.dispatch import between_cost
 from simdev.execution.scenario import load_scenario
@@ -133,18 +134,26 @@ def test_a_gpu_s_host_is_held_out_too(tmp_path: Path) -> None:
 
 
 def test_what_is_printed_without_and_with_a_batch_to_try(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from simdev.commands.profile import _compare
+    whole = {"unmeasured": [], "method": {}}
 
-    profile = files(tmp_path, host={"phases": phases(5e-6, 7e-6), "ahead": 1})
-    _compare(profile, tmp_path / "graphs/net.json")
-    said = capsys.readouterr().out
+    def compared(profile: Path, graph: str) -> str:
+        monkeypatch.setattr(
+            "simdev.measure.profile_batches", lambda *_, **__: ([tmp_path / graph], profile)
+        )
+        assert main(["profile", "net", "--compare"]) == 0
+        return capsys.readouterr().out
+
+    host = {"phases": phases(5e-6, 7e-6), "ahead": 1}
+    said = compared(files(tmp_path, host=host, **whole), "graphs/net.json")
     assert "measured 20 us, no error: this very step told what its host costs; another" in said
     assert "error +" not in said
     several = of_batches(tmp_path, (2, 20, 5, 7), (4, 25, 6, 10), ahead=1)
-    _compare(several, tmp_path / "graphs/net-b4.json")
-    said = capsys.readouterr().out
+    header, *lines = map(json.loads, several.read_text().splitlines())
+    header["header"] |= whole
+    several.write_text("".join(json.dumps(line) + "\n" for line in (header, *lines)))
+    said = compared(several, "graphs/net-b4.json")
     assert "simulated 20 us with the host of batch 2, measured 25 us, error -20.0%" in said
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ from simdev.costs import op_key  # noqa: E402
 from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure import profile_model  # noqa: E402
 from simdev.measure.building import resolve  # noqa: E402
-from simdev.measure.capture import row_key  # noqa: E402
+from simdev.measure.capture import capture, row_key  # noqa: E402
 from simdev.measure.operators import measure_call, measure_in_turns  # noqa: E402
 from simdev.measure.provenance import driver_fields, gpu_kind  # noqa: E402
 from simdev.measure.record import Call, Slot, TensorSpec  # noqa: E402
+from simdev.measure.steps import Step as WholeStep  # noqa: E402
 from simdev.measure.steps import StepTimer  # noqa: E402
 from simdev.measure.timers import (  # noqa: E402
     CudaTimer,
@@ -302,9 +304,12 @@ def test_the_filler_outlasts_the_host(
     assert spin_cycles(400_000) / 2.1 >= 2 * 400_000
 
 
-def test_a_flush_comes_before_each_gpu_call(fake_cuda: FakeDevice) -> None:
-    timer = CudaTimer.__new__(CudaTimer)
-    timer._buffer = type("Buffer", (), {"zero_": lambda _: fake_cuda.log.append("flush")})()  # type: ignore[assignment]
+def test_a_flush_comes_before_each_gpu_call(
+    fake_cuda: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = SimpleNamespace(zero_=lambda: fake_cuda.log.append("flush"))
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: buffer)
+    timer = CudaTimer(flush=True)
     timer.sample([lambda: fake_cuda.work(5)], reps=2, batch=1)
     assert [event for event in fake_cuda.log if event != "synchronize"] == [
         "flush",
@@ -319,14 +324,17 @@ def test_steps_on_a_gpu_are_timed_by_events(
     fake_cuda: FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, inputs, loss = mlp(batch=2, width=4, layers=1)
-    steps = StepTimer(module, inputs, loss, "sgd-momentum", "cpu")
+
+    def timed(*step: Any) -> Any:
+        fake_cuda.work(5)
+        value = loss(*step)
+        value.register_hook(lambda _: fake_cuda.work(7))
+        return value
+
+    step = WholeStep(capture(module, inputs, loss), module, inputs, timed, "sgd-momentum")
+    steps = StepTimer(step, "cpu")
     steps.device = "cuda"
-    costs = iter([5, 7, 11] * 2)
-    monkeypatch.setattr(
-        StepTimer,
-        "_phases",
-        lambda _: (fake_cuda.work(cost) for cost in [next(costs) for _ in range(3)]),
-    )
+    monkeypatch.setattr(steps.optimizer, "step", lambda: fake_cuda.work(11))
     steps.run(2)
     assert steps.times == {"forward": [5, 5], "backward": [7, 7], "update": [11, 11]}
 

@@ -17,6 +17,7 @@ from simdev.measure import timers  # noqa: E402
 from simdev.measure.profiles import LIMITS, capture_grid, capture_product, points  # noqa: E402
 from simdev.measure.record import Call, Slot, TensorSpec  # noqa: E402
 from simdev.measure.timers import (  # noqa: E402
+    Samples,
     make_inputs,
     needs_real,
     of_one_call,
@@ -132,23 +133,28 @@ def test_float8_is_refused_where_the_library_has_no_product(
         capture_grid(names, 1, device, dtype)
 
 
-def test_models_are_built_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from simdev.measure.building import Chosen, _called
+def test_models_are_built_on_the_device() -> None:
+    from simdev.measure.building import Chosen, built
 
-    def build() -> SimpleNamespace:
-        return SimpleNamespace(weights=torch.ones(3), table=torch.tensor([1.0]))
+    made: list[str] = []
 
-    made = _called(Chosen("t", build, {}, "adam"), "t", "meta")
-    assert (made.weights.device.type, made.table.device.type) == ("meta", "meta")
+    def build() -> Any:
+        tensors = torch.ones(3), torch.tensor([1.0])
+        made.extend(tensor.device.type for tensor in tensors)
+        return torch.nn.Linear(3, 1), tensors, lambda m, *data: m(data[0]).sum()
 
-    def picky() -> SimpleNamespace:
+    built(Chosen("t", build, {}, "adam"), "t", "meta")
+    assert made == ["meta", "meta"]
+
+    def picky() -> Any:
         order = torch.arange(3)
+        made.append(order.device.type)
         if order.device.type != "cpu":
             raise RuntimeError("a loader shuffles with a generator of the host")
-        return SimpleNamespace(order=order)
+        return torch.nn.Linear(3, 1), (order,), lambda m, x: m(x.float()).sum()
 
-    made = _called(Chosen("t", picky, {}, "adam"), "t", "meta")
-    assert made.order.device.type == "cpu"
+    built(Chosen("t", picky, {}, "adam"), "t", "meta")
+    assert made[2:] == ["meta", "cpu"]
 
 
 # Steps in a row, as training runs them.
@@ -169,13 +175,15 @@ def test_steps_in_a_row_tell_their_wall_time_and_memory(monkeypatch: pytest.Monk
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 90)
     module, batch, loss = mlp(batch=2, width=4, layers=1)
-    counted = StepTimer(
-        module, batch, lambda m, *data: ran.append(1) or loss(m, *data), "adam", "cpu"
+    captured = capture(module, batch, loss)
+    step = steps.Step(
+        captured, module, batch, lambda m, *data: ran.append(1) or loss(m, *data), "adam"
     )
+    counted = StepTimer(step, "cpu")
     counted.run(1)
     counted.measure_row()
     assert len(ran) == 1 + STEP_WARM_UPS + ROW_STEPS
-    report = counted.report(capture(module, batch, loss), [])
+    report = counted.report([])
     assert (report["wall_s"], report["steps_in_row"]) == (3.0, ROW_STEPS)
     assert report["memory"] == {
         "allocated_before": 5,
@@ -186,9 +194,28 @@ def test_steps_in_a_row_tell_their_wall_time_and_memory(monkeypatch: pytest.Monk
 
 def test_kernels_that_nobody_saw_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from simdev.measure import operators
+    from simdev.measure.capture import capture
+    from simdev.measure.operators import IDLE_REPEATS, Conditions, measure_operators
+    from simdev.measure.torch_models.classifiers import mlp
 
+    monkeypatch.setattr(operators, "thunks", lambda *_: [lambda: None])
     monkeypatch.setattr(operators, "workspace_bytes", lambda *_: 7)
+    captured = capture(*mlp(batch=2, width=4, layers=1))
+    timer: Any = SimpleNamespace(
+        device="cuda", method="m", sample=lambda _, reps, __: Samples([5] * reps, [5] * reps, [], 1)
+    )
+    noise: Any = SimpleNamespace(medians=[0] * (IDLE_REPEATS + 1))
+
+    def shown() -> list[dict[str, int]]:
+        rows, left_out, _ = measure_operators(
+            captured, timer, noise, Conditions("cuda", "gpu", 0.0), 0.0
+        )
+        assert not left_out
+        names = ("ws", "launches", "kernel_ns")
+        return [{name: row[name] for name in names if name in row} for row in rows]
+
+    count = len(captured.calls)
     monkeypatch.setattr(operators, "cuda_kernels", lambda _: (0, 0))
-    assert operators._shown([lambda: None], "cuda") == {"ws": 7, "launches": 1}
+    assert shown() == [{"ws": 7, "launches": 1}] * count
     monkeypatch.setattr(operators, "cuda_kernels", lambda _: (2, 900))
-    assert operators._shown([lambda: None], "cuda") == {"ws": 7, "launches": 2, "kernel_ns": 900}
+    assert shown() == [{"ws": 7, "launches": 2, "kernel_ns": 900}] * count

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,12 +44,8 @@ def profile_of(path: Path) -> Profile:
     return read_profile(path)
 
 
-def header_of(path: Path) -> dict[str, Any]:
-    return dict(profile_of(path).header["header"])
-
-
 def test_every_model_is_shipped_with_a_scenario_of_one_device() -> None:
-    assert {header_of(path)["model"] for path in shipped()} >= MODELS
+    assert {profile_of(path).header["header"]["model"] for path in shipped()} >= MODELS
     for model in MODELS:
         parts = read_scenario(SCENARIOS / f"{model}-1x-cpu.json")
         assert len(parts.cluster.devices) == 1
@@ -63,7 +58,7 @@ def test_all_profiles_and_graphs_together_are_small() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_profile_says_how_it_was_measured(path: Path) -> None:
-    header = header_of(path)
+    header = profile_of(path).header["header"]
     assert header["schema"] == 1
     assert header["unmeasured"] == ()
     assert header["noise"]["too_noisy"] == (
@@ -86,7 +81,7 @@ def test_a_model_s_profile_tells_what_the_backward_keeps(path: Path) -> None:
 
 def test_an_h100_profile_tells_the_kernels_of_every_row_and_its_graph() -> None:
     for path in GPU:
-        header = header_of(path)
+        header = profile_of(path).header["header"]
         assert header["device"]["kind"] == "h100-sxm"
         assert "graph" not in header or (path.parent / header["graph"]).is_file()
         rows = [row.details for row in profile_of(path).rows.values()]

@@ -20,6 +20,7 @@ from simdev.report import run
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
+from simdev.nouns.graph import PHASES  # noqa: E402
 from small_net import Loss, Net, batch  # noqa: E402
 
 # torch.export
@@ -55,7 +56,7 @@ def test_a_program_with_its_loss_is_the_whole_step(optimizer):
     captured = read_graph(
         capture(net, batch(), lambda m, x, y: F.cross_entropy(m(x), y), optimizer).graph
     )
-    assert {op.phase for op in found.ops} == {"forward", "backward", "update"}
+    assert {op.phase for op in found.ops} == set(PHASES)
 
     def seen(graph) -> list[tuple[object, ...]]:
         return [(op.kind, op.phase, op.attrs, op.outputs, op.state_bytes) for op in graph.ops]

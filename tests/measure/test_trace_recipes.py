@@ -17,6 +17,7 @@ from simdev.report import run
 torch = pytest.importorskip("torch")
 
 from simdev.measure import import_trace, trace_profile, trace_step  # noqa: E402
+from simdev.nouns.graph import PHASES  # noqa: E402
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "importers.md").read_text()
 SECTION = PAGE[PAGE.index("## Traces of torch.profiler") : PAGE.index("## ONNX")]
@@ -59,7 +60,7 @@ def test_the_recipe_marks_steps_and_its_commands_run(recipe, monkeypatch, capsys
     assert len(times) == 2
     # A CPU runs its operators itself, and is its own host between them: the step is both.
     assert run(scenario).step_ps / 10**12 == pytest.approx(step["step_s"], rel=1e-6)
-    assert {op.phase for op in scenario.graph.ops} == {"forward", "backward", "update"}
+    assert {op.phase for op in scenario.graph.ops} == set(PHASES)
     (parameters,) = [op for op in scenario.graph.ops if op.kind == "parameter"]
     assert parameters.param_bytes == 4 * (64 * 256 + 256 + 256 * 10 + 10)
     assert parameters.state_bytes == 2 * parameters.param_bytes

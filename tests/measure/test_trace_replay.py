@@ -30,10 +30,7 @@ def called(name, inputs, *inside, number=1):
     ]
 
 
-def backward(*events):
-    return [span("autograd::engine::evaluate_function: SomeBackward0", 0, 90), *events]
-
-
+BACKWARD = span("autograd::engine::evaluate_function: SomeBackward0", 0, 90)
 HEADS = (TYPE, [1, 32, 4096, 128], "")
 CUDNN = [
     *[HEADS] * 5,
@@ -67,7 +64,7 @@ EFFICIENT = [
 )
 def test_the_backward_of_an_attention_without_a_bias(name, inputs):
     """Its schema wants a tensor; the trace has none, as the call had."""
-    (row,) = rows(*backward(*called(f"aten::{name}", inputs)))
+    (row,) = rows(BACKWARD, *called(f"aten::{name}", inputs))
     assert (row["op"], row["phase"]) == (name.strip("_"), "bwd")
     assert row["attrs"]["is_causal"]
     assert row["in"].count((1, 32, 4096, 128)) == 5

@@ -14,14 +14,13 @@ from kineto import MATRIX, kernel, launch, operator, span, trace
 from simdev import load_scenario
 from simdev.commands import main
 from simdev.costs import CostModel
-from simdev.execution.scenario import Scenario
 from simdev.files import read_device
-from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.strategy import Strategy
+from simdev.nouns.cluster import Device
 from simdev.report import run
 
 torch = pytest.importorskip("torch")
 
+from kineto import simulated_us  # noqa: E402
 from simdev.measure import trace_profile, trace_step  # noqa: E402
 from simdev.measure.traces.events import parse_events  # noqa: E402
 
@@ -38,16 +37,8 @@ PEAKS = {
 """Peaks of the same steps as PyTorch counted them (profiles/h100/measured/steps.jsonl)."""
 
 
-def simulated(step, **options) -> float:
-    """Microseconds of the step on its device, under its host."""
-    cluster = Cluster("one", (Device("gpu:0", step.kind),), host=step.host)
-    costs = CostModel(())
-    scenario = Scenario(step.graph, cluster, costs, Strategy({"*": "gpu:0"}), **options)
-    return run(scenario).step_ps / 10**6
-
-
 def microseconds(text: str, **options) -> float:
-    return simulated(trace_step(text, "h100-sxm", **options))
+    return simulated_us(trace_step(text, "h100-sxm", **options))
 
 
 def multiply(start, number, device_start, duration, host=10):
@@ -245,7 +236,7 @@ def test_names_that_no_op_can_have_are_no_end_of_the_trace(name):
     events += [launch(30, 2), kernel(40, 10, 2, name=name)]
     step = trace_step(trace(*events))
     assert len(step.graph.ops) == 2
-    assert simulated(step) == 50
+    assert simulated_us(step) == 50
 
 
 def test_kernels_of_several_devices_are_told():

@@ -14,14 +14,10 @@ from fractions import Fraction
 import pytest
 
 from kineto import MATRIX, kernel, launch, operator, span, trace
-from simdev.costs import CostModel
-from simdev.execution.scenario import Scenario
-from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.strategy import Strategy
-from simdev.report import run
 
 pytest.importorskip("torch")
 
+from kineto import simulated_us
 from simdev.measure import trace_step
 
 
@@ -102,13 +98,7 @@ class Machine:
 def simulated(*events):
     """Microseconds of the step that is made of a trace, and the step itself."""
     step = trace_step(trace(*events), "h100-sxm")
-    return simulated_step(step), step
-
-
-def simulated_step(step):
-    cluster = Cluster("one", (Device("gpu:0", step.kind),), host=step.host)
-    scenario = Scenario(step.graph, cluster, CostModel(()), Strategy({"*": "gpu:0"}))
-    return run(scenario).step_ps / 10**6
+    return simulated_us(step), step
 
 
 def twenty_ops_and_a_wait(python=5000):
@@ -140,7 +130,7 @@ def test_python_that_a_busy_device_hides_is_kept_for_a_faster_one():
     assert time == 5005
     quick = replace(step.graph.ops[0], time={step.kind: Fraction(5, 10**4)})
     graph = replace(step.graph, ops=(quick, *step.graph.ops[1:]))
-    assert simulated_step(replace(step, graph=graph)) == 5 + 4000 - 3
+    assert simulated_us(replace(step, graph=graph)) == 5 + 4000 - 3
 
 
 def test_a_wait_for_less_than_all_is_time_of_the_host():

@@ -8,10 +8,9 @@ from bad.scenarios import scenario
 from simdev.costs import CostModel
 from simdev.execution.engine import simulate
 from simdev.lowering import lower
-from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.trace import Trace
-from strategies import World
+from worlds.scenarios import World
 
 KiB, MiB = 2**10, 2**20
 
@@ -22,12 +21,6 @@ PYTORCH = MemoryModel(rounding="pytorch")
 def traced(world: World, memory: MemoryModel, engine: str = "simpy") -> Trace:
     task_graph = lower(world.graph, world.cluster, CostModel(), world.strategy, memory)
     return simulate(task_graph, engine)
-
-
-def pair(memory: int | None = None) -> Cluster:
-    return Cluster.all_to_all(
-        "two", [Device("g0", memory=memory), Device("g1", memory=memory)], bandwidth=10**12
-    )
 
 
 def asked(memory: Any, **changes: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bad.scenarios import CLUSTER, GRAPH, scenario
-from memory_graphs import PYTORCH, MiB, asked, pair, traced
+from memory_graphs import PYTORCH, MiB, asked, traced
 from peers import PEERS
 from simdev import Oracle, load_scenario, run
 from simdev.commands import main
@@ -26,7 +26,9 @@ from simdev.nouns.memory import NCCL_PAIR, MemoryModel
 from simdev.nouns.strategy import Strategy
 from simdev.report import analyze
 from simdev.report.measures.footprint import AllocatorUse, allocator_use
-from strategies import World, op
+from worlds.clusters import joined
+from worlds.graphs import op
+from worlds.scenarios import World
 
 
 def test_outputs_only_counts_outputs_until_the_last_consumer_anywhere_is_done() -> None:
@@ -35,7 +37,7 @@ def test_outputs_only_counts_outputs_until_the_last_consumer_anywhere_is_done() 
     """
     held = {"param_bytes": 100, "state_bytes": 100, "workspace_bytes": 100}
     world = World.of(
-        [op("a", 1, size=7, **held), op("b", 5, "a", size=2), op("c", 1, "a")], pair(), [0, 1, 0]
+        [op("a", 1, size=7, **held), op("b", 5, "a", size=2), op("c", 1, "a")], joined(2), [0, 1, 0]
     )
     first, second = traced(world, MemoryModel(model="outputs_only")).memory
     # sent from 1 to 8, b until 13
@@ -60,7 +62,7 @@ def test_peaks_of_placeto() -> None:
     The rest differ by what it does otherwise: it cuts times to whole microseconds and frees one
     earlier, applies additions before releases, and so counts outputs that live for no time.
     """
-    from placeto import cluster, simdev_graph
+    from worlds.placeto import cluster, simdev_graph
 
     with gzip.open(PEERS / "placeto_sim" / "probes.jsonl.gz", "rt") as file:
         records = [json.loads(line) for line in file]
@@ -221,10 +223,10 @@ def test_a_served_scenario_is_asked_with_its_memory(tmp_path: Path) -> None:
 def test_a_session_counts_memory_the_same_way() -> None:
     ops = [op("a", 1, size=5), op("b", 1, "a", size=3)]
     for memory in (PYTORCH, MemoryModel(model="outputs_only"), MemoryModel(context=2000)):
-        oracle = Oracle(Graph("g", tuple(ops)), pair(1500), memory=memory)
+        oracle = Oracle(Graph("g", tuple(ops)), joined(2, memory=1500), memory=memory)
         session = oracle.session([0, 0])
         proposed = session.propose("b", "g1")
-        world = World.of(ops, pair(1500), [0, 1])
+        world = World.of(ops, joined(2, memory=1500), [0, 1])
         trace = traced(world, memory)
         assert (proposed.peaks, proposed.feasible) == (
             tuple(one.peak for one in trace.memory),
@@ -233,7 +235,7 @@ def test_a_session_counts_memory_the_same_way() -> None:
 
 
 def test_an_empty_device_holds_nothing() -> None:
-    world = World.of([op("a", 1, size=5)], pair(), [0])
+    world = World.of([op("a", 1, size=5)], joined(2), [0])
     (_, idle) = allocator_use(traced(world, PYTORCH))
     assert idle == AllocatorUse("g1", 0, 0, 0, 0, 0, None)
     assert np.array_equal(traced(world, PYTORCH).memory[1].level, [])

@@ -25,17 +25,16 @@ from simdev.nouns.memory import MemoryModel
 from simdev.nouns.strategy import Order, Strategy
 from simdev.report import analyze
 from simdev.report.measures.footprint import AllocatorUse, allocator_use
-from strategies import Tape, World, drawn, make_world
+from worlds.costs import row_of
+from worlds.scenarios import World, make_world
+from worlds.tape import Tape, drawn
 
 PYTORCH = MemoryModel(framework="pytorch")
 
 
 def row(kind: str, scratch: int, device: str = "h100", **fields: Any) -> dict[str, Any]:
     times = {"p10": 1000, "p50": 1000, "p90": 1000, "min": 1000, "n": 9}
-    return {
-        "v": 1, "op": kind, "attrs": {}, "in": [], "dt": [], "out": [[256]], "phase": "fwd",
-        "dev": device, "t_ns": times, "src": "measured", "ws": scratch, **fields,
-    }  # fmt: skip
+    return row_of(kind, makes=[[256]], dev=device, t_ns=times, ws=scratch, **fields)
 
 
 def profile(*rows: dict[str, Any], **device: str) -> Profile:

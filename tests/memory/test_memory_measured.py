@@ -16,8 +16,9 @@ from benchmarks.measured import (
 )
 from simdev import Oracle
 from simdev.execution.scenario import execute
-from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.cluster import Device, Host
 from simdev.report import analyze
+from worlds.clusters import joined
 
 STEPS = {step.name: step for step in measured_steps()}
 QUICK = ("mlp-b32", "mlp-b4096", "alexnet-b256", "vgg-19-b64", "llama3-8b-4l-b1", "llama-70b-1l-b1")
@@ -30,7 +31,7 @@ def scenario(step: MeasuredStep, devices: int = 1):  # type: ignore[no-untyped-d
     if devices == 1:
         return one
     names = [Device(f"gpu:{i}", "h100-sxm", "80 GiB") for i in range(devices)]
-    cluster = Cluster.all_to_all("several", names, bandwidth="300 GB/s")
+    cluster = joined(names, bandwidth="300 GB/s")
     return Oracle(graph, cluster, one.costs)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_graphs import PYTORCH, MiB, pair, traced
+from memory_graphs import PYTORCH, MiB, traced
 from simdev import Oracle
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
@@ -27,7 +27,10 @@ from simdev.nouns.memory import (
     with_training_state,
 )
 from simdev.report.measures.footprint import allocator_use
-from strategies import Tape, World, drawn, make_world, op
+from worlds.clusters import joined, limited
+from worlds.graphs import op
+from worlds.scenarios import World, make_world
+from worlds.tape import Tape, drawn
 
 
 @pytest.mark.parametrize(
@@ -176,8 +179,7 @@ def make_case(tape: Tape) -> tuple[World, MemoryModel]:
         )
     )
     limit = tape.pick(None, 2048, 600_002_048)
-    limited = tuple(replace(device, memory=limit) for device in world.cluster.devices)
-    return world.but(cluster=replace(world.cluster, devices=limited)), make_model(tape)
+    return world.but(cluster=limited(world.cluster, limit)), make_model(tape)
 
 
 @settings(max_examples=300)
@@ -233,7 +235,7 @@ def test_a_run_keeps_what_was_requested(
 
 def test_a_received_copy_smaller_than_its_transfer_is_still_found() -> None:
     """The checker compares what is sent with what was asked for, not with what is counted."""
-    world = World.of([op("a", 1, size=5), op("b", 1, "a")], pair(), [0, 1])
+    world = World.of([op("a", 1, size=5), op("b", 1, "a")], joined(2), [0, 1])
     trace = traced(world, PYTORCH)
     buffers = trace.task_graph.buffers
     assert buffers.requested is not None

@@ -14,23 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import common
-from scored import oracle_of
 from simdev.ground.errors import InputError
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import Device
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost, Oracle
 from simdev.search import METHODS
 from simdev.search.trial import Budget, SearchProblem, SpentError, Trial
-from strategies import World, worlds
+from worlds.clusters import joined, limited
+from worlds.scenarios import World, oracle_of, worlds
 
 SHARES = (0.5, 0.9, 0.99, 1.0, 1.01, 1.3)
-
-
-def unlimited(cluster: Cluster) -> Cluster:
-    return replace(
-        cluster, devices=tuple(replace(device, memory=None) for device in cluster.devices)
-    )
 
 
 def agrees(answer: Cost | None, cost: Cost, limit: float, with_peaks: bool) -> None:
@@ -45,7 +39,7 @@ def agrees(answer: Cost | None, cost: Cost, limit: float, with_peaks: bool) -> N
 @settings(max_examples=60)
 @given(worlds(policies=("fifo", "program")), st.sampled_from(SHARES))
 def test_an_answer_is_none_exactly_above_the_limit(world: World, share: float):
-    oracle = replace_cache(oracle_of(world))
+    oracle = oracle_of(world, cache=0)
     column = oracle.placement(world.strategy.placement)
     cost = oracle(column)
     for limit in (cost.seconds, math.nextafter(cost.seconds, 0.0), share * cost.seconds, 0.0):
@@ -59,7 +53,7 @@ def test_an_answer_is_none_exactly_above_the_limit(world: World, share: float):
 @given(worlds(policies=("fifo", "program")), st.integers(0, 1000), st.sampled_from([5, 60]))
 def test_gaps_as_long_as_ops_count_where_something_follows(world: World, seed: int, gap: int):
     devices = tuple(replace(device, gap=f"{gap} ps") for device in world.cluster.devices)
-    oracle = replace_cache(oracle_of(world.but(cluster=replace(world.cluster, devices=devices))))
+    oracle = oracle_of(world.but(cluster=replace(world.cluster, devices=devices)), cache=0)
     start = oracle.placement(world.strategy.placement).tolist()
     if start:
         walk(oracle, start, 12, random.Random(seed))
@@ -68,14 +62,10 @@ def test_gaps_as_long_as_ops_count_where_something_follows(world: World, seed: i
 def test_no_step_ends_with_the_gap_of_a_device():
     ops = (Op("a", time="100 us"), Op("b", time="101 us"))
     devices = [Device(f"g{i}", gap="6 us") for i in range(3)]
-    oracle = Oracle(Graph("two", ops), Cluster.all_to_all("three", devices, bandwidth="1 GB/s"))
+    oracle = Oracle(Graph("two", ops), joined(devices, bandwidth="1 GB/s"))
     session = oracle.session([0, 1])
     assert session.propose("b", "g2", 101e-6).step_ps == 101_000_000
     assert session.propose("b", "g2", 100.9e-6) is None
-
-
-def replace_cache(oracle: Oracle) -> Oracle:
-    return oracle.on(oracle.graph, cache=0)
 
 
 def walk(oracle: Oracle, start: list[int], steps: int, rng: random.Random) -> None:
@@ -104,7 +94,7 @@ def walks(world: World, seed: int, count: int) -> None:
     start = [world.cluster.index[world.strategy.placement[op.name]] for op in world.graph.ops]
     rng = random.Random(seed)
     for at in range(count if start else 0):
-        cluster = world.cluster if at % 5 == 4 else unlimited(world.cluster)
+        cluster = world.cluster if at % 5 == 4 else limited(world.cluster, None)
         walk(Oracle(world.graph, cluster, cache=0), start, 25, rng)
 
 
@@ -147,8 +137,7 @@ def test_searches_find_the_same_with_limits(
 ):
     """Where nothing is limited, where memory is scarce, and where nothing fits."""
     prepared = common.layered(100, 3, "half-duplex", seed=1)
-    devices = tuple(replace(device, memory=memory) for device in prepared.cluster.devices)
-    oracle = Oracle(prepared.graph, replace(prepared.cluster, devices=devices))
+    oracle = Oracle(prepared.graph, limited(prepared.cluster, memory))
     with_limits = [searched(oracle, method, seed) for seed in range(3)]
     monkeypatch.setattr(Trial, "useful", lambda trial, limit: None)
     assert [searched(oracle, method, seed) for seed in range(3)] == with_limits

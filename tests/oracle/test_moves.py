@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import common
+from simdev.nouns.cluster import QUEUES, TRANSFERS
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.oracle import Oracle
 from simdev.oracle.placements.moves import FIRST, SAVED
@@ -29,8 +30,8 @@ def with_weights(graph: Graph, grouped: bool) -> Graph:
     return Graph("with weights", tuple(ops))
 
 
-@pytest.mark.parametrize("transfer", ["once-per-device", "per-consumer", "multicast"])
-@pytest.mark.parametrize("queues", ["half-duplex", "device", "egress", "link", "parallel"])
+@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("queues", [queues for queues in QUEUES if queues != "fair"])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_moves_along_a_walk_equal_whole_evaluations(
     monkeypatch: pytest.MonkeyPatch, queues: str, transfer: str, grouped: bool

@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given, settings
 
 from benchmarks import common
-from scored import column, expected, oracle_of, placed
 from simdev import Oracle
 from simdev.ground.errors import DeadlockError, InputError
 from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
-from strategies import UNIT, Tape, World, drawn, make_world, op, worlds
+from worlds.clusters import UNIT, devices, joined
+from worlds.graphs import chain, op
+from worlds.scenarios import World, column, expected, make_world, oracle_of, placed, worlds
+from worlds.tape import Tape, drawn
 
 POLICIES = ("fifo", "fifo", "fifo", "priority", "fixed", "program")
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", ">i4")
 
 
-# Random questions: those of strategies.py, with kinds of device, groups, parameters, and times of
+# Random questions: worlds, with kinds of device, groups, parameters, and times of
 # any magnitude
 
 
@@ -134,8 +135,7 @@ def test_starts_and_finishes_equal_those_of_the_trace(world):
 
 def test_program_order_of_a_file_that_is_not_sorted_is_simulated():
     ops = (Op("b", inputs=("a",), time="1 ms"), Op("a", time="1 ms", outputs=(Tensor(8),)))
-    gpus = [Device(f"gpu:{i}") for i in range(2)]
-    cluster = Cluster.all_to_all("two", gpus, bandwidth="1 GB/s")
+    cluster = joined(2, prefix="gpu:", bandwidth="1 GB/s")
     oracle = Oracle(Graph("backwards", ops), cluster, order=Order("program"))
     assert oracle.evaluator("fifo") is not None
     assert oracle.evaluator("program") is None
@@ -168,9 +168,7 @@ def test_many_devices_of_one_op_each(count):
     """A root that everyone reads."""
     ops = [op("root", 1, size=3), *(op(f"o{i}", i % 3, "root", size=1) for i in range(count - 1))]
     for queues in ("half-duplex", "link"):
-        cluster = Cluster.all_to_all(
-            "wide", [Device(f"g{d}") for d in range(count)], queues, bandwidth=UNIT
-        )
+        cluster = joined(count, queues)
         place = [*range(1, count), 0]  # the root on the second
         world = World.of(ops, cluster, place)
         assert oracle_of(world)(place) == expected(world)
@@ -188,7 +186,7 @@ def test_instants_beyond_a_key_are_counted_from_later_on():
         replace(one, time=f"{i % 7} s" if i < 300 else "1 ps" if i < 800 else 0)
         for i, one in enumerate(ops)
     ]
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    cluster = joined(2)
     world = World.of(ops, cluster, [0, 1] * 500)
     oracle = oracle_of(world)
     compiled = oracle.evaluator("fifo")
@@ -199,10 +197,9 @@ def test_instants_beyond_a_key_are_counted_from_later_on():
 
 def test_what_waits_too_far_apart_for_keys_is_simulated():
     """An op of a day and a thousand of a second are under way at once."""
-    chain = [op(f"o{i}", 0, *([f"o{i - 1}"] if i else []), size=1) for i in range(999)]
-    ops = [op("long", 0), *chain, op("end", 0, "long", "o998")]
+    ops = [op("long", 0), *chain(*[0] * 999, size=1).ops, op("end", 0, "long", "o998")]
     ops = [replace(one, time="1e5 s" if one.name == "long" else "1 s") for one in ops]
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    cluster = joined(2)
     world = World.of(ops, cluster, [0, *[1] * 999, 0])
     oracle = oracle_of(world)
     compiled = oracle.evaluator("fifo")
@@ -213,16 +210,10 @@ def test_what_waits_too_far_apart_for_keys_is_simulated():
     assert oracle.step_ps(column(world)) == expected(world).step_ps
 
 
-def slow_link() -> World:
-    """A link that nobody needs, over which a tensor would take years."""
-    cluster = Cluster(
-        "slow", (Device("g0"), Device("g1")), (Link(("g0", "g1"), Fraction(1, 10**6)),)
-    )
-    return World.of([op("a", 1, size=10**6), op("b", 1, "a")], cluster, [0, 0])
-
-
 def test_a_transfer_of_years_hurts_only_who_asks_for_it():
-    world = slow_link()
+    slow = Link(("g0", "g1"), Fraction(1, 10**6))  # a tensor would take years over it
+    cluster = Cluster("slow", tuple(devices(2)), (slow,))
+    world = World.of([op("a", 1, size=10**6), op("b", 1, "a")], cluster, [0, 0])
     oracle = oracle_of(world)
     assert oracle([0, 0]) == expected(world)
     with pytest.raises(InputError, match="more than 53 days"):
@@ -231,9 +222,7 @@ def test_a_transfer_of_years_hurts_only_who_asks_for_it():
 
 def test_sizes_that_could_overflow_are_lowered():
     ops = [op("a", 1, size=2**60), *(op(f"b{i}", 1, "a", size=2**60) for i in range(4))]
-    cluster = Cluster.all_to_all(
-        "big", [Device(f"g{d}", memory=1) for d in range(4)], bandwidth=2**60
-    )
+    cluster = joined(4, memory=1, bandwidth=2**60)
     world = World.of(ops, cluster, [0] * 5)
     oracle = oracle_of(world)
     with pytest.raises(InputError, match="all sizes together exceed"):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import product, takewhile
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import common
-from scored import expected, oracle_of
 from simdev import Oracle
 from simdev.execution.check import check
 from simdev.ground.errors import DeadlockError, InputError, MissingCostError
@@ -20,9 +22,10 @@ from simdev.nouns.cluster import Cluster, Device, Link
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
 from simdev.oracle import Cost
-from strategies import UNIT, World, op
+from worlds.clusters import joined
+from worlds.graphs import op
+from worlds.scenarios import World, expected, oracle_of
 
-POLICIES = ("fifo", "fifo", "fifo", "priority", "fixed", "program")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", ">i4")
 
 
@@ -39,10 +42,7 @@ def grouped() -> World:
         op("b3", 1, "a2", size=2, colocate="b"),
         op("c", 2, "a2", "b1"),
     ]
-    devices = [Device(f"g{d}", memory=3) for d in range(3)]
-    return World.of(
-        ops, Cluster.all_to_all("three", devices, "device", bandwidth=UNIT), [0, 1, 0, 1, 2]
-    )
+    return World.of(ops, joined(3, "device", memory=3), [0, 1, 0, 1, 2])
 
 
 def test_groups_are_in_the_order_of_their_first_op():
@@ -207,33 +207,37 @@ def test_the_cache_knows_contents(monkeypatch):
     assert oracle.evaluations == 4
 
 
+def remembered(oracle: Oracle, placements: Sequence[Any]) -> int:
+    """How many of the last answers to different placements the oracle gives again."""
+    answers = list(map(oracle, placements))
+    pairs = zip(reversed(placements), reversed(answers), strict=True)
+    return sum(1 for _ in takewhile(lambda pair: oracle(pair[0]) is pair[1], pairs))
+
+
 def test_the_cache_forgets_the_oldest():
     oracle = oracle_of(grouped(), cache=2)
     first = oracle([0, 1, 2])
     oracle([0, 0, 0])
     assert oracle([0, 1, 2]) is first
-    oracle([1, 1, 1])
-    oracle([2, 2, 2])
-    assert len(oracle._cache) == 2
+    assert remembered(oracle, [[1, 1, 1], [2, 2, 2]]) == 2
     assert oracle([0, 1, 2]) is not first
     assert oracle([0, 1, 2]) == first
 
 
 def test_the_cache_holds_so_many_bytes(monkeypatch):
     """What is counted for an answer is what Python says that it takes, and a little more."""
-    monkeypatch.setattr("simdev.oracle.oracle.CACHE_BYTES", 20_000)
+    monkeypatch.setattr("simdev.oracle.CACHE_BYTES", 20_000)
     ops = tuple(Op(f"o{i}", time=1, param_bytes=2**40) for i in range(50))
-    machine = Cluster.all_to_all("many", [Device(f"g{i}") for i in range(20)], bandwidth=1)
+    machine = joined(20, bandwidth=1)
     oracle = Oracle(Graph("long", ops), machine)
-    for device in range(20):
-        oracle([device] * 50)
-    kept = len(oracle._cache)
+    rows = [[device] * 50 for device in range(20)]
+    kept = remembered(oracle, rows)
     sizes = (
         sys.getsizeof(key) + sum(map(sys.getsizeof, (cost, cost.seconds, cost.peaks, *cost.peaks)))
         for key, cost in oracle._cache.items()
     )
     assert 10_000 < sum(sizes) + 150 * kept < 20_000
-    assert Oracle(Graph("long", ops), machine, cache=3)._cache_size == 3
+    assert remembered(Oracle(Graph("long", ops), machine, cache=3), rows) == 3
 
 
 @pytest.mark.parametrize("size", [0, -1])
@@ -246,7 +250,7 @@ def test_no_cache(size):
 def test_orders_do_not_mix_in_the_cache():
     """b is urgent: under fifo it runs after a."""
     ops = [op("a", 3), op("b", 1), op("c", 2, "b")]
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    cluster = joined(2)
     world, place = World.of(ops, cluster, [0, 0, 1]), {"a": "g0", "b": "g0", "c": "g1"}
     urgent, late = Order("priority", {"b": -1}), Order("priority", {"a": -1})
     oracle = Oracle(world.graph, cluster, order=urgent)
@@ -285,8 +289,9 @@ def test_pickling_keeps_the_question_and_the_counts():
     found = [oracle(one) for one in placements]
     copy = pickle.loads(pickle.dumps(oracle))
     assert (copy.evaluations, copy.cpu_seconds) == (20, oracle.cpu_seconds)
-    assert (copy.order, copy._cache_size) == (oracle.order, 7)
+    assert copy.order == oracle.order
     assert [copy(one) for one in placements] == found
+    assert remembered(copy, list(map(list, product(range(3), repeat=3)))) == 7
     assert copy.groups == oracle.groups
 
 
@@ -309,7 +314,7 @@ def test_eight_threads_at_once_equal_serial_calls():
 
 
 def test_without_numba_everything_is_simulated(monkeypatch):
-    monkeypatch.setattr("simdev.oracle.oracle.find_spec", lambda name: None)
+    monkeypatch.setattr("simdev.oracle.find_spec", lambda name: None)
     oracle = oracle_of(grouped())
     assert oracle.evaluator("fifo") is None
     assert oracle([0, 1, 2]) == expected(grouped())
@@ -322,6 +327,6 @@ def test_a_shared_parameter_weighs_once_at_home_and_as_a_copy_elsewhere():
         op("a", 1, "w"),
         op("b", 1, "w"),
     ]
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    cluster = joined(2)
     world = World.of(ops, cluster, [0, 0, 1])
     assert oracle_of(world)([0, 0, 1]).peaks == expected(world).peaks == (8, 8)

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosted import dispatched, with_hosts
-from scored import column, expected, oracle_of
-from sharded import COSTS, Case, covered
 from simdev import Oracle
 from simdev.ground.errors import DeadlockError, InputError
-from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Host
+from simdev.nouns.cluster import QUEUES, TRANSFERS, Host
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Configuration, Order
 from simdev.oracle import cost_of
 from simdev.oracle.splits.evaluator import SplitEvaluator
-from strategies import Tape, World, drawn, make_world
+from worlds.clusters import joined, limited
+from worlds.costs import COSTS
+from worlds.hosts import dispatched, hosted, with_hosts
+from worlds.scenarios import World, column, expected, make_world, oracle_of
+from worlds.sharded import Case, covered
+from worlds.tape import Tape, drawn
 
 
 def chain(*times: tuple[int, int], **fields: object) -> Graph:
@@ -31,16 +33,10 @@ def chain(*times: tuple[int, int], **fields: object) -> Graph:
     return Graph("chain", tuple(ops))
 
 
-def devices(count: int, host: Host | None) -> Cluster:
-    """So many devices of one node, with UNIT between them."""
-    gpus = [Device(f"g{d}") for d in range(count)]
-    return replace(Cluster.all_to_all("hosted", gpus, bandwidth="1 TB/s"), host=host)
-
-
 def step(graph: Graph, host: Host, placement: list[int] | None = None, policy: str = "fifo") -> int:
     """The step time in ps, which the compiled path must know."""
     placement = placement or [0] * len(graph.ops)
-    oracle = Oracle(graph, devices(max(placement) + 1, host), order=Order(policy))
+    oracle = Oracle(graph, replace(joined(max(placement) + 1), host=host), order=Order(policy))
     assert oracle.evaluator(policy) is not None
     assert oracle(placement).step_ps == oracle.step_ps(placement)
     return oracle.step_ps(placement)
@@ -90,9 +86,7 @@ def test_launches_count_against_what_a_host_may_be_ahead():
 def make_hosted(tape: Tape) -> World:
     """A world of any order, with hosts."""
     policies = ("fifo", "fifo", "fifo", "program", "priority")
-    world = make_world(tape, policies, QUEUES, TRANSFERS)
-    cluster = with_hosts(tape, world.cluster)
-    return world.but(cluster=cluster, graph=dispatched(tape, world.graph, cluster))
+    return hosted(tape, make_world(tape, policies, QUEUES, TRANSFERS))
 
 
 @settings(max_examples=600)
@@ -128,9 +122,7 @@ def test_most_random_questions_take_the_short_way():
 @settings(max_examples=60)
 @given(drawn(make_hosted), st.integers(0, 1000))
 def test_moves_on_clusters_with_hosts(world, seed):
-    cluster = replace(
-        world.cluster, devices=tuple(replace(one, memory=None) for one in world.cluster.devices)
-    )
+    cluster = limited(world.cluster, None)
     oracle = Oracle(world.graph, cluster, order=world.strategy.order, cache=0)
     rng, runs = np.random.default_rng(seed), list(cluster.workers)
     try:
@@ -156,7 +148,7 @@ def test_repeated_steps_with_hosts_are_the_period():
     """Execution contract, rule 10's example."""
     graph = chain(*[(10, 2)] * 10, *[(2, 10)] * 10)
     for ahead, period in ((1024, 120), (8, 132)):
-        oracle = Oracle(graph, devices(1, Host(ahead=ahead)), steps="repeated")
+        oracle = Oracle(graph, replace(joined(1), host=Host(ahead=ahead)), steps="repeated")
         assert oracle([0] * 20).step_ps == oracle.step_ps([0] * 20) == period
 
 

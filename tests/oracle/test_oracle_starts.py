@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from hosted import dispatched, with_hosts
-from scored import column, oracle_of
 from simdev import Oracle
 from simdev.ground.errors import DeadlockError, InputError
 from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device, Host
@@ -16,7 +14,11 @@ from simdev.nouns.graph import Graph
 from simdev.nouns.models.layers import Layer, layer_graph
 from simdev.nouns.strategy import Order, sync_policy
 from simdev.oracle import Starts, cost_of
-from strategies import UNIT, Tape, World, drawn, make_world, op
+from worlds.clusters import joined
+from worlds.graphs import op
+from worlds.hosts import hosted
+from worlds.scenarios import World, column, make_world, oracle_of
+from worlds.tape import Tape, drawn
 
 POLICIES = ("fifo", "fifo", "program", "priority", "fixed")
 
@@ -25,21 +27,16 @@ def make_question(tape: Tape) -> World:
     """A world of any order, half of them with hosts, with groups where these agree with it."""
     world = make_world(tape, POLICIES, QUEUES, TRANSFERS)
     if tape.pick(True, False):
-        cluster = with_hosts(tape, world.cluster)
-        world = world.but(cluster=cluster, graph=dispatched(tape, world.graph, cluster))
+        world = hosted(tape, world)
     together = tape.pick(True, False)
     return world.with_ops(
         lambda one: replace(one, colocate=world.strategy.placement[one.name] if together else None)
     )
 
 
-def least(oracle: Oracle, op_ps: list[int]) -> list[int]:
-    return [min(op_ps[i] for i in members) for members in oracle.groups]
-
-
 def agree(oracle: Oracle, starts: Starts, op_ps: list[int]) -> None:
     assert starts.op_ps.tolist() == op_ps
-    assert starts.group_ps.tolist() == least(oracle, op_ps)
+    assert starts.group_ps.tolist() == [min(op_ps[i] for i in members) for members in oracle.groups]
 
 
 @settings(max_examples=200)
@@ -61,7 +58,7 @@ def pairs(**fields: object) -> Oracle:
     """A chain over two devices, two of its ops in one group."""
     ops = [op("a", 2, size=3), op("b", 4, "a", size=1), op("c", 3, "b", size=2), op("d", 1, "c")]
     ops = [replace(one, colocate="ends" if one.name in "ad" else None) for one in ops]
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    cluster = joined(2)
     return Oracle(Graph("pairs", tuple(ops)), cluster, **fields)
 
 
@@ -91,7 +88,7 @@ def test_an_all_reduce_that_a_policy_takes_out_starts_with_what_stands_for_it(sy
     """Its gates are ready where the summed gradient is there; updates wait for these."""
     names = ["g0", "g1"]
     graph, placement = layer_graph([Layer(1, 1, 3), Layer(1, 1, 6)], names)
-    cluster = Cluster.all_to_all("two", list(map(Device, names)), bandwidth=8)
+    cluster = joined(names, bandwidth=8)
     oracle = Oracle(graph, cluster, sync=sync)
     trace, starts = oracle.trace(placement), oracle.starts(placement)
     assert starts.cost == oracle(placement)

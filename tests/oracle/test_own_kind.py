@@ -9,20 +9,14 @@ import pytest
 from simdev import Oracle
 from simdev.costs import CostModel
 from simdev.files import read_device, read_preset
-from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.graph import Graph, Op
 from simdev.nouns.semantics import Access, Call, Description, Output, Traits, axes, per, register
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.structure import first_made, mates, updates_of, weights_of
 from simdev.search import search
+from worlds.graphs import tensor
 
 N, I, J, O = 64, 96, 128, 160  # noqa: E741 (the letters of the formula)
-
-
-def floats(*shape: int) -> Tensor:
-    size = 4
-    for extent in shape:
-        size *= extent
-    return Tensor(size, shape, "float32")
 
 
 def step() -> Graph:
@@ -32,19 +26,19 @@ def step() -> Graph:
     big, small = (O, I, J), (I, O, J)
     back, weight = "bilinear_backward_input", "bilinear_backward_weight"
     ops = (
-        Op("x", "input", outputs=(floats(N, I),)),
-        Op("z", "input", outputs=(floats(N, J),)),
+        Op("x", "input", outputs=(tensor(N, I),)),
+        Op("z", "input", outputs=(tensor(N, J),)),
         *(
-            Op(f"w{k}", "parameter", outputs=(floats(*s),), param_bytes=4 * O * I * J)
+            Op(f"w{k}", "parameter", outputs=(tensor(*s),), param_bytes=4 * O * I * J)
             for k, s in ((1, big), (2, small))
         ),
-        Op("y1", "bilinear", inputs=("x", "z", "w1"), outputs=(floats(N, O),)),
-        Op("r1", "relu", inputs=("y1",), outputs=(floats(N, O),)),
-        Op("y2", "bilinear", inputs=("r1", "z", "w2"), outputs=(floats(N, I),)),
-        Op("dw2", weight, "backward", ("y2", "r1", "z"), outputs=(floats(*small),)),
-        Op("dx2", back, "backward", ("y2", "r1", "z", "w2"), outputs=(floats(N, O), floats(N, J))),
-        Op("dr1", "relu_backward", "backward", ("dx2", "r1"), outputs=(floats(N, O),)),
-        Op("dw1", weight, "backward", ("dr1", "x", "z"), outputs=(floats(*big),)),
+        Op("y1", "bilinear", inputs=("x", "z", "w1"), outputs=(tensor(N, O),)),
+        Op("r1", "relu", inputs=("y1",), outputs=(tensor(N, O),)),
+        Op("y2", "bilinear", inputs=("r1", "z", "w2"), outputs=(tensor(N, I),)),
+        Op("dw2", weight, "backward", ("y2", "r1", "z"), outputs=(tensor(*small),)),
+        Op("dx2", back, "backward", ("y2", "r1", "z", "w2"), outputs=(tensor(N, O), tensor(N, J))),
+        Op("dr1", "relu_backward", "backward", ("dx2", "r1"), outputs=(tensor(N, O),)),
+        Op("dw1", weight, "backward", ("dr1", "x", "z"), outputs=(tensor(*big),)),
         Op("u1", "sgd_update", "update", ("w1", "dw1")),
         Op("u2", "sgd_update", "update", ("w2", "dw2")),
     )
@@ -112,7 +106,7 @@ def test_a_kind_of_ones_own_has_all_traits():
     register("my_weight", leaf, traits=Traits(leaf="parameter"))
     register("my_gate", pointwise, "elementwise")
     register("my_ungate", pointwise, "elementwise", traits=Traits(backward_of="my_gate"))
-    one = floats(8, 8)
+    one = tensor(8, 8)
     ops = (
         Op("x", "input", outputs=(one,)),
         Op("w", "my_weight", outputs=(one,), param_bytes=256),

@@ -14,18 +14,14 @@ from hypothesis import strategies as st
 
 from benchmarks import common
 from simdev.ground.errors import InputError
-from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.cluster import QUEUES, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Oracle
 from simdev.oracle.placements.problem import work_for
-from strategies import World, worlds
-
-
-def unlimited(cluster: Cluster) -> Cluster:
-    return replace(
-        cluster, devices=tuple(replace(device, memory=None) for device in cluster.devices)
-    )
+from worlds.clusters import joined, limited
+from worlds.graphs import chain
+from worlds.scenarios import World, worlds
 
 
 def together(oracle: Oracle, placement: Ints, row: int, rng: random.Random) -> list[int]:
@@ -69,7 +65,7 @@ def walk(oracle: Oracle, start: list[int], steps: int, seed: int) -> None:
 def test_walks_on_tie_rich_questions(world: World, seed: int):
     start = [world.cluster.index[world.strategy.placement[op.name]] for op in world.graph.ops]
     if start:
-        walk(Oracle(world.graph, unlimited(world.cluster)), start, 25, seed)
+        walk(Oracle(world.graph, limited(world.cluster, None)), start, 25, seed)
         walk(Oracle(world.graph, world.cluster), start, 3, seed)
 
 
@@ -78,7 +74,7 @@ def test_long_walks_on_layered_graphs(queues):
     prepared = common.layered(300, 6, queues, seed=2)
     start = common.random_placements(prepared, 1)[0].tolist()
     walk(
-        Oracle(prepared.graph, unlimited(prepared.cluster), cache=0),
+        Oracle(prepared.graph, limited(prepared.cluster, None), cache=0),
         start,
         1000 if queues != "fair" else 20,
         5,
@@ -98,7 +94,7 @@ def small(memory: str | None = None) -> Oracle:
         Op("c", time="2 us", colocate="pair"),
     )
     devices = [Device("g0", memory=memory), Device("g1", memory=memory), Device("s", kind="switch")]
-    return Oracle(Graph("g", ops), Cluster.all_to_all("c", devices, bandwidth="1 GB/s"))
+    return Oracle(Graph("g", ops), joined(devices, bandwidth="1 GB/s"))
 
 
 def test_units_go_by_name_group_or_row():
@@ -164,15 +160,8 @@ def test_steps_too_long_for_the_short_path_go_the_long_way():
     """Instants of some weeks do not fit beside an op in one key: no move may come out wrong for
     that.
     """
-    ops = tuple(
-        Op(f"o{i}", inputs=(f"o{i - 1}",) if i else (), outputs=(Tensor(8),), time="10000 s")
-        for i in range(300)
-    )
-    oracle = Oracle(
-        Graph("g", ops),
-        Cluster.all_to_all("c", [Device("g0"), Device("g1")], bandwidth="1 GB/s"),
-        cache=0,
-    )
+    graph = chain(*[10**16] * 300, size=8)
+    oracle = Oracle(graph, joined(2, bandwidth="1 GB/s"), cache=0)
     walk(oracle, [0] * 300, 10, 3)
 
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharded import COSTS, Case
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Host
@@ -22,9 +21,12 @@ from simdev.oracle.splits.evaluator import SplitStrategy
 from simdev.search.soap import flexflow
 from simdev.search.soap.layers import Layers
 from simdev.search.trial import Budget, SearchProblem, SpentError, Trial
-from split_graphs import cluster, convolutions
-from strategies import drawn
-from test_split_session import limited, make_walk
+from split_walks import make_walk
+from worlds.clusters import limited
+from worlds.costs import COSTS
+from worlds.sharded import Case
+from worlds.split_graphs import cluster, convolutions
+from worlds.tape import drawn
 
 SHARES = (0.3, 0.8, 0.95, 1.0, 1.05)
 Moves = list[tuple[dict[str, Any], int]]
@@ -66,7 +68,7 @@ def test_an_answer_is_none_exactly_above_the_limit(walk: tuple[Case, Moves], see
 @given(drawn(make_walk), st.integers(0, 1000))
 def test_limits_beside_capacities_and_hosts(walk: tuple[Case, Moves], seed: int) -> None:
     case, moves = walk
-    small = replace(case, cluster=limited(case, 40_000))
+    small = replace(case, cluster=limited(case.cluster, 40_000))
     require_same(small, moves, random.Random(seed), None)
     ordered = replace(case, strategy=replace(case.strategy, order=Order("program")))
     require_same(ordered, moves, random.Random(seed), Host(ahead=2))

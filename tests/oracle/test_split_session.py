@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from math import prod
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
-from sharded import COSTS, Case, covered, devices_of, split_of
 from simdev import Oracle
 from simdev.ground.errors import InputError
-from simdev.nouns.cluster import Cluster
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.models import build
-from simdev.nouns.semantics.registry import LEAF_ROLES as LEAVES
 from simdev.nouns.strategy import Collectives, Configuration, Order, Strategy
 from simdev.oracle import Cost, cost_of
 from simdev.oracle.session import SplitSession
 from simdev.oracle.splits.evaluator import SplitEvaluator
-from split_graphs import cluster, convolutions, leaf, linears, tensor
-from strategies import Tape, drawn
+from split_walks import make_walk
+from worlds.clusters import limited
+from worlds.costs import COSTS
+from worlds.graphs import leaf, tensor
+from worlds.sharded import Case, covered
+from worlds.split_graphs import cluster, convolutions, linears
+from worlds.tape import drawn
 
 # The compiled path knows no buckets.
 PARALLEL = Strategy(short="data-parallel", sync="all-reduce")
@@ -40,32 +41,6 @@ def test_the_short_way_is_the_long_way(case: Case) -> None:
     assert split.cost() == cost_of(full)
     assert split.step_ps() == full.end_ps
     assert split.tasks == len(full.start)
-
-
-def change(tape: Tape, case: Case, divided: bool) -> dict[str, Configuration]:
-    """Another configuration of one op or two; leaves and updates too."""
-    found = {}
-    for _ in range(tape.pick(1, 1, 2)):
-        i = (tape.number(256) * 256 + tape.number(256)) % len(case.graph.ops)
-        op = case.graph.ops[i]
-        degrees = split_of(tape, case.graph, i)
-        if op.kind not in LEAVES or op.kind == "input":
-            time = "divided" if divided else None
-            found[op.name] = Configuration(degrees, devices_of(tape, prod(degrees.values())), time)
-    return found
-
-
-def make_walk(tape: Tape) -> tuple[Case, list[tuple[dict[str, Any], int]]]:
-    """A start, and proposals with what becomes of them: accepted, rejected, left open."""
-    case = covered(tape)
-    divided = any(one.time for one in case.strategy.partition.values())
-    moves: list[tuple[dict[str, Any], int]] = []
-    for _ in range(5):
-        found: dict[str, Any] = change(tape, case, divided)
-        if moves and moves[-1][0] and tape.number(4) == 0:
-            found |= dict.fromkeys(moves[-1][0])  # follow again
-        moves.append((found, tape.number(3)))
-    return case, moves
 
 
 def rebuilt(simulate: Callable[[Strategy], Cost], strategy: Strategy) -> Any:
@@ -111,13 +86,6 @@ def test_moves_equal_full_rebuilds(walk: tuple[Case, list[tuple[dict[str, Any], 
     assert replace(session.simulate(session.strategy), peaks=()) == session.cost
 
 
-def limited(case: Case, memory: int) -> Cluster:
-    return replace(
-        case.cluster,
-        devices=tuple(replace(device, memory=memory) for device in case.cluster.devices),
-    )
-
-
 @settings(max_examples=12)
 @given(drawn(make_walk))
 def test_memory_is_told_where_there_is_a_limit(
@@ -125,7 +93,9 @@ def test_memory_is_told_where_there_is_a_limit(
 ) -> None:
     case, moves = walk
     model = MemoryModel(rounding="pytorch", optimizer="adam", context=10_000)
-    session = Oracle(case.graph, limited(case, 40_000), COSTS, memory=model).session(case.strategy)
+    session = Oracle(case.graph, limited(case.cluster, 40_000), COSTS, memory=model).session(
+        case.strategy
+    )
     for changes, fate in moves:
         expected = full(session, changes)
         if not isinstance(expected, tuple):
@@ -275,7 +245,7 @@ def test_short_forms_that_only_place_ops(queues: str, short: str, devices: tuple
     a session tells.
     """
     graph = build("rnnlm", batch=4, length=2, hidden=4, layers=1, vocabulary=8)
-    oracle = Oracle(graph, limited(Case(graph, cluster(queues), Strategy()), 10**6), COSTS)
+    oracle = Oracle(graph, limited(cluster(queues), 10**6), COSTS)
     strategy = Strategy(short=short, devices=devices)
     session = oracle.session(strategy)
     assert (

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import common
-from scored import expected, oracle_of
 from simdev.ground.errors import InputError
 from simdev.oracle import Cost, Oracle
 from simdev.oracle.placements import evaluator
-from strategies import World, worlds
+from worlds.clusters import limited
+from worlds.scenarios import World, expected, oracle_of, worlds
 
 
-def limited(world: World, capacities: list[int]) -> World:
+def fitted(world: World, capacities: list[int]) -> World:
     devices = [
         replace(device, memory=max(capacity, 1)) if device.runs_ops else device
         for device, capacity in zip(world.cluster.devices, capacities, strict=True)
@@ -34,7 +34,7 @@ def limited(world: World, capacities: list[int]) -> World:
 def test_excess_is_exact_at_the_very_capacity(world: World, spare: list[int]):
     """Capacities at the peaks and a little beside them: below, between peak and total, above."""
     peaks = expected(world).peaks
-    tight = limited(world, [peak + spare[d % 9] for d, peak in enumerate(peaks)])
+    tight = fitted(world, [peak + spare[d % 9] for d, peak in enumerate(peaks)])
     oracle, cost = oracle_of(tight, cache=0), expected(tight)
     column = oracle.placement(tight.strategy.placement)
     for _ in range(2):  # without a record, and perhaps with one
@@ -51,8 +51,7 @@ def test_excess_is_exact_at_the_very_capacity(world: World, spare: list[int]):
 
 def asked(memory: str | None, count: int = 40) -> tuple[Oracle, list[np.ndarray]]:
     prepared = common.layered(120, 3, "half-duplex", seed=4)
-    devices = tuple(replace(device, memory=memory) for device in prepared.cluster.devices)
-    oracle = Oracle(prepared.graph, replace(prepared.cluster, devices=devices), cache=0)
+    oracle = Oracle(prepared.graph, limited(prepared.cluster, memory), cache=0)
     return oracle, common.random_placements(prepared, count)
 
 

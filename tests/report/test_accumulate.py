@@ -16,25 +16,22 @@ from simdev import Oracle, Scenario, load_scenario, run
 from simdev.commands import main
 from simdev.costs import CostModel, DeviceSpec
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
 from simdev.execution.period import step_time_ps
 from simdev.execution.scenario import execute
 from simdev.files import read_strategy, write_strategy
 from simdev.ground.errors import InputError
-from simdev.nouns.cluster import QUEUES, Cluster, Device
+from simdev.nouns.cluster import QUEUES
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models import build
 from simdev.nouns.strategy import Order, Strategy, sync_policy
 from simdev.oracle import oracle_of
+from worlds.clusters import machines
+from worlds.runs import executed
+from worlds.scenarios import lenet
 
 PS = 10**12
 SPEC = DeviceSpec("gpu", {"float32": Fraction(10**12)}, Fraction(10**11))
 COSTS = CostModel(specs=(SPEC,))
-
-
-def machines(count: int, queues: str = "device", bandwidth: Any = "1 GB/s") -> Cluster:
-    devices = [Device(f"gpu:{i}") for i in range(count)]
-    return Cluster.all_to_all("machines", devices, queues, bandwidth=bandwidth)
 
 
 def layers(times: list[tuple[int, int]], update: int = 1) -> Graph:
@@ -109,13 +106,15 @@ def test_what_a_parameter_sends_is_sent_once_and_activations_in_every_microbatch
         assert report.step_ps == (1 + 2 * count + 1 + 1) * PS
         assert (report.transfer_count, report.transfer_bytes) == (2, 200)
     split = {"w": "gpu:0", "x": "gpu:0", "f": "gpu:0", "b": "gpu:1", "u": "gpu:0"}
-    report = run(Scenario(graph, machines(2), CostModel(), Strategy(split, accumulate=4)))
+    report = run(
+        Scenario(graph, machines(2, bandwidth="1 GB/s"), CostModel(), Strategy(split, accumulate=4))
+    )
     assert report.transfer_bytes == 4 * 8 + 100
 
 
 def test_gradients_are_synchronised_once() -> None:
     """DDP's no_sync: as many bytes as one microbatch sends."""
-    graph, cluster = build("lenet", batch=8), machines(2)
+    graph, cluster = build("lenet", batch=8), machines(2, bandwidth="1 GB/s")
     for form in (
         Strategy(short="data-parallel"),
         Strategy(short="data-parallel", sync=sync_policy("bucketed")),
@@ -144,27 +143,14 @@ def test_engines_and_checker_agree(
     graph = layers(times)
     placement = placed(graph, {str(k): home for k, home in enumerate(homes)})
     strategy = Strategy(placement, accumulate=count)
-    scenario = Scenario(graph, machines(3, queues, 8), CostModel(), strategy, "simpy", steps=steps)
-    trace = execute(scenario).trace
-    other = simulate(trace.task_graph, "compiled")
-    assert (trace.start == other.start).all()
-    assert (trace.finish == other.finish).all()
-    assert check(trace.task_graph, trace) == ()
+    scenario = Scenario(graph, machines(3, queues), CostModel(), strategy, "simpy", steps=steps)
+    trace = executed(scenario).trace
     cost = oracle_of(scenario)(strategy)
     assert cost.step_ps == step_time_ps(trace)
     assert cost.peaks == tuple(memory.peak for memory in trace.memory)
 
 
 # Steps that follow one another.
-
-
-def asked(**more: Any) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "graph": {"model": "lenet", "batch": 8},
-        "cluster": "c4140-4x-v100",
-        "strategy": {"version": 1, "short": "data-parallel"},
-    } | more
 
 
 def test_repeated_steps_on_one_device_take_their_time_each() -> None:
@@ -190,15 +176,11 @@ def test_consecutive_steps_overlap_where_nothing_joins_them() -> None:
     # The second update of 9 s begins 3 s earlier and ends while the first still runs.
     assert run(replace(slow, steps="once")).step_ps // PS == 19
     assert run(slow).step_ps // PS == 19
-    late = replace(slow, graph=_with_time(slow.graph, "u1", 15))
+    ops = [replace(op, time=15) if op.name == "u1" else op for op in slow.graph.ops]
+    late = replace(slow, graph=Graph(slow.graph.name, tuple(ops)))
     # Alone the step waits for it; repeated, the next forward of stage 0 hides 2 s of it.
     assert run(replace(late, steps="once")).step_ps // PS == 22
     assert run(late).step_ps // PS == 20
-
-
-def _with_time(graph: Graph, name: str, seconds: int) -> Graph:
-    ops = tuple(replace(op, time=seconds) if op.name == name else op for op in graph.ops)
-    return Graph(graph.name, ops)
 
 
 @pytest.mark.parametrize("order", ["fifo", "program"])
@@ -216,8 +198,7 @@ def test_options_of_a_file_reach_every_door(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "s.json"
-    told = asked(options={"steps": "repeated"})
-    told["strategy"] |= {"accumulate": 4}
+    told = lenet(accumulate=4) | {"options": {"steps": "repeated"}}
     path.write_text(json.dumps(told))
     assert (
         main(["simulate", str(path), "--json", "--check", "--gantt", str(tmp_path / "g.png")]) == 0
@@ -228,7 +209,7 @@ def test_options_of_a_file_reach_every_door(
     assert oracle_of(scenario)(scenario.strategy).step_ps == found["step_time_ps"]
     once = Oracle(scenario.graph, scenario.cluster, scenario.costs)  # type: ignore[arg-type]
     assert once(scenario.strategy).step_ps >= found["step_time_ps"]
-    assert found["transfers"] == run(load_scenario(asked())).to_json()["transfers"]
+    assert found["transfers"] == run(load_scenario(lenet())).to_json()["transfers"]
 
 
 def test_strategies_are_written_and_read(tmp_path: Path) -> None:
@@ -243,9 +224,7 @@ def test_bad_counts_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="accumulate: must be a whole number from 1 to 10000"):
         Strategy(accumulate=value)
-    told = asked()
-    told["strategy"] |= {"accumulate": value}
-    (tmp_path / "s.json").write_text(json.dumps(told))
+    (tmp_path / "s.json").write_text(json.dumps(lenet(accumulate=value)))
     assert main(["simulate", str(tmp_path / "s.json")]) == 2
     assert "strategy.accumulate: " in capsys.readouterr().err
 
@@ -253,7 +232,7 @@ def test_bad_counts_are_refused(
 def test_an_unknown_way_of_steps_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "s.json").write_text(json.dumps(asked(options={"steps": "twice"})))
+    (tmp_path / "s.json").write_text(json.dumps(lenet() | {"options": {"steps": "twice"}}))
     assert main(["simulate", str(tmp_path / "s.json")]) == 2
     assert 'options.steps: must be one of once, repeated, got "twice"' in capsys.readouterr().err
 
@@ -274,7 +253,11 @@ def test_what_is_sent_once_stands_in_the_last_microbatch() -> None:
     )
     on = {op.name: "gpu:0" if op.name in ("f2", "b2") else "gpu:1" for op in ops}
     scenario = Scenario(
-        Graph("two", ops), machines(2), COSTS, Strategy(on, accumulate=3), engine="simpy"
+        Graph("two", ops),
+        machines(2, bandwidth="1 GB/s"),
+        COSTS,
+        Strategy(on, accumulate=3),
+        engine="simpy",
     )
     trace = execute(scenario).trace
     sends = [name for name in trace.task_graph.tasks.name if name.startswith("b2:")]

@@ -16,8 +16,9 @@ from simdev.nouns.trace import Trace
 from simdev.report import Report, analyze
 from simdev.report.measures.path import BLAMES, NOBODY, critical_path
 from simdev.report.measures.spans import covered_ps, timeline_rows
-from strategies import World, task_graphs, worlds
-from traces import HOSTILE, Held, Span, hostile, trace_of, two_devices
+from worlds.scenarios import World, worlds
+from worlds.task_graphs import task_graphs
+from worlds.traces import HOSTILE, Held, Span, hostile, trace_of, two_devices
 
 
 def spelled(trace: Trace) -> list[tuple[str, str, int, int]]:

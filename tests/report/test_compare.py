@@ -13,7 +13,7 @@ from simdev.commands import main
 from simdev.execution.scenario import Outcome, load_scenario
 from simdev.report import analyze, run
 from simdev.report.page import Subject, compare_data, compare_tables, verdict
-from traces import Span, trace_of
+from worlds.traces import Span, trace_of
 
 
 @pytest.fixture

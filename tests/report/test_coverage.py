@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from simdev.report.figures import Gantt, GanttRow, Look, draw_gantt
@@ -44,19 +43,14 @@ def ink(drawn: Gantt, row: int, width: float = 13.0, dpi: int = 100, above: floa
     """How much of a line of pixels through a row is blue, from the begin of the step to its end."""
     figure = new_figure(width, drawn.height)
     ax = draw_gantt(drawn, figure.add_subplot())
-    line = pixels(figure, dpi)
+    figure.savefig(file := io.BytesIO(), format="png", dpi=dpi)
+    file.seek(0)
+    line = np.asarray(imread(file))[:, :, :3]
     ends = [(0, row + 1 - above), (ax.lines[0].get_xdata()[0], row + 1 - above)]
     (left, down), (right, _) = ax.transData.transform(ends) * dpi / figure.dpi
     shown = 1 - line[len(line) - 1 - int(down), round(left) : round(right)]
     full = 1 - np.array([0x00, 0x72, 0xB2]) / 255
     return float((shown @ full / (full @ full)).mean())
-
-
-def pixels(figure: Figure, dpi: int) -> np.ndarray:
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dpi)
-    file.seek(0)
-    return np.asarray(imread(file))[:, :, :3]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,20 +13,10 @@ from hypothesis import strategies as st
 from simdev.commands import main
 from simdev.execution.scenario import load_scenario
 from simdev.report import run
-from simdev.report.measures.training import TERMS, Difference, Training, critical_rank, difference
+from simdev.report.measures.training import TERMS, Difference, critical_rank, difference
+from worlds.scenarios import GPT, pipelined
 
 TIMES = st.lists(st.integers(0, 2**40), min_size=len(TERMS), max_size=len(TERMS))
-
-
-def question(**pipeline: Any) -> dict[str, Any]:
-    graph = {"model": "gpt-1.7b", "layers": 4, "length": 512}
-    return {"version": 1, "graph": graph, "cluster": "dgx-h100", "strategy": {"pipeline": pipeline}}
-
-
-def training(**pipeline: Any) -> Training:
-    step = run(load_scenario(question(**pipeline))).training
-    assert step is not None
-    return step
 
 
 def terms(**named: int) -> dict[str, int]:
@@ -61,7 +50,8 @@ def test_the_critical_rank_waits_least_for_others() -> None:
 
 
 def test_plans_of_unlike_shapes_differ_by_what_their_critical_ranks_do() -> None:
-    a, b = training(dp=2, tp=4, microbatches=4), training(pp=4, tp=2, microbatches=8)
+    shapes = {"dp": 2, "tp": 4, "microbatches": 4}, {"pp": 4, "tp": 2, "microbatches": 8}
+    a, b = (run(load_scenario(pipelined(GPT, **shape))).training for shape in shapes)
     step = difference(a, b)
     assert step.steps_ps == tuple(sum(s.stages[0].terms.values()) for s in (a, b))
     assert step.added_ps["data"] < 0 < step.added_ps["bubble"]
@@ -72,7 +62,7 @@ def test_compare_tells_the_terms_and_the_reason(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, pipeline in (("a", {"dp": 8, "microbatches": 4}), ("b", {"pp": 2, "tp": 4})):
-        (tmp_path / f"{name}.json").write_text(json.dumps(question(**pipeline)))
+        (tmp_path / f"{name}.json").write_text(json.dumps(pipelined(GPT, **pipeline)))
     assert main(["compare", "a.json", "b.json"]) == 0
     text = capsys.readouterr().out
     assert re.search(r"\nB is \d+\.\d% (slower|faster) than A: .*bubble \+", text)
@@ -93,7 +83,7 @@ def test_other_steps_have_no_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.json").write_text(json.dumps(question(dp=8)))
+    (tmp_path / "a.json").write_text(json.dumps(pipelined(GPT, dp=8)))
     graph = {"graph": {"model": "lenet"}, "cluster": "dgx-1v", "strategy": "data-parallel"}
     (tmp_path / "b.json").write_text(json.dumps({"version": 1, **graph}))
     assert main(["compare", "a.json", "b.json", "--json"]) == 0

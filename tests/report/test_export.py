@@ -15,8 +15,8 @@ from hypothesis import given
 
 from simdev.nouns.trace import Trace
 from simdev.report.export import export_chrome_trace, to_graphviz
-from strategies import World, worlds
-from traces import HOSTILE, Span, hostile, trace_of, two_devices
+from worlds.scenarios import World, worlds
+from worlds.traces import HOSTILE, Span, hostile, trace_of, two_devices
 
 
 def exported(trace: Trace) -> list[dict[str, Any]]:

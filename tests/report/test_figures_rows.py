@@ -29,7 +29,7 @@ from simdev.report.figures.memory import COLUMNS, CURVES, memory_curves
 from simdev.report.figures.rows import LINK, MOST_LINKS, MOST_ROWS, coarse, critical_marks, folded
 from simdev.report.figures.style import text_width
 from simdev.report.measures.spans import levels_between, step_parts
-from traces import Held, Span, trace_of
+from worlds.traces import Held, Span, trace_of
 
 
 def row(
@@ -174,13 +174,6 @@ def test_charts_are_never_taller_than_a_page() -> None:
     assert trace_chart(trace).height == TALLEST
 
 
-def held(devices: int, sizes: Sequence[int]) -> Trace:
-    names = [f"gpu:{d}" for d in range(devices)]
-    spans = [Span(f"op{d}", d, d + 90, name, at=d) for d, name in enumerate(names)]
-    buffers = [Held(f"b{d}", d, sizes[d % len(sizes)], f"op{d}") for d in range(devices)]
-    return trace_of(spans, names, buffers=buffers)
-
-
 def test_devices_of_equal_memory_share_a_curve() -> None:
     spans = [Span(f"op{d}", 0, 9, f"gpu:{d}", at=d) for d in range(4)]
     buffers = [Held(f"b{d}", d, 7 + d // 3, f"op{d}") for d in range(4)]
@@ -193,7 +186,10 @@ def test_devices_of_equal_memory_share_a_curve() -> None:
 
 
 def test_many_devices_have_an_envelope_of_their_memory() -> None:
-    trace = held(CURVES + 4, [5, 8])
+    names = [f"gpu:{d}" for d in range(CURVES + 4)]
+    spans = [Span(f"op{d}", d, d + 90, name, at=d) for d, name in enumerate(names)]
+    buffers = [Held(f"b{d}", d, (5, 8)[d % 2], f"op{d}") for d in range(len(names))]
+    trace = trace_of(spans, names, buffers=buffers)
     ax = plot_memory(trace)
     legend = ax.get_legend()
     assert legend is not None

@@ -21,7 +21,7 @@ from simdev.ground.errors import InputError
 from simdev.report.figures import plot_gains, plot_gantt, plot_memory, trace_figure
 from simdev.report.figures.cluster import cluster_picture, plot_cluster
 from simdev.report.figures.style import COLOURS, DARK, DEVICES, LIGHT, OTHERS, Theme, theme_of
-from traces import two_devices
+from worlds.traces import two_devices
 
 GAINS = pd.DataFrame(
     {

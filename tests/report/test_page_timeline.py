@@ -13,7 +13,7 @@ from simdev.nouns.trace import DeviceMemory
 from simdev.report.measures.spans import levels_between, step_parts
 from simdev.report.page import read_subject, run_data
 from simdev.report.page.timeline import timeline
-from traces import Held, Span, trace_of
+from worlds.traces import Held, Span, trace_of
 
 ROOT = Path(__file__).parents[2]
 

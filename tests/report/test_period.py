@@ -8,7 +8,6 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,45 +16,46 @@ from hypothesis import strategies as st
 
 from simdev import Oracle, Scenario, load_scenario, run, sweep
 from simdev.commands import main
-from simdev.commands.server.protocol import respond
 from simdev.commands.server.state import ServerState
 from simdev.costs import CostModel
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
+from simdev.execution.engine import ENGINES, simulate
 from simdev.execution.period import COUNTS, steady_state
 from simdev.execution.scenario import execute
 from simdev.ground.errors import DeadlockError
 from simdev.lowering import Prepared, iterated, lower_step
-from simdev.nouns.cluster import Cluster, Device, Host
+from simdev.nouns.cluster import QUEUES, Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op, Tensor
-from simdev.nouns.models.layers import Layer, layer_graph
-from simdev.nouns.strategy import Order, Strategy, Sync, sync_policy
+from simdev.nouns.models.layers import Layer
+from simdev.nouns.strategy import POLICIES, Order, Strategy, Sync, sync_policy
 from simdev.report import Report
 from simdev.report.measures.spans import computing_mask
 from simdev.report.measures.spread import sent_bytes
+from worlds.clusters import machines
+from worlds.scenarios import lenet, synchronised
+from worlds.server import ask
 
 PS = 10**12
 
 
-def asked(layers: list[Layer], workers: int, queues: str, sync: Sync) -> Scenario:
-    """Layers on so many GPUs, any two joined by a link of 8 bytes a second."""
-    names = [f"gpu:{r}" for r in range(workers)]
-    graph, placement = layer_graph(layers, names)
-    cluster = Cluster.all_to_all("machines", list(map(Device, names)), queues, bandwidth=8)
-    return Scenario(graph, cluster, CostModel(), Strategy(placement, sync=sync), "simpy")
-
-
 SERVER = {"even_parameters": 1}
-ONE = asked([Layer(1, 1, 3), Layer(1, 1, 6)], 2, "device", sync_policy("p3", slice_parameters=1))
-TWO = asked([Layer(1, 1, 6), Layer(3, 0, 10)], 2, "device", sync_policy("p3", slice_parameters=3))
-THREE = asked([Layer(1, 3, 54), Layer(3, 3, 8)], 3, "device", sync_policy("p3", slice_parameters=3))
-FIVE = asked(
-    [Layer(2, 2, 32)], 5, "half-duplex", sync_policy("parameter-server", hold="together", **SERVER)
+ONE = synchronised(
+    [Layer(1, 1, 3), Layer(1, 1, 6)], machines(2, "device"), sync_policy("p3", slice_parameters=1)
 )
-NINETEEN = asked(
+TWO = synchronised(
+    [Layer(1, 1, 6), Layer(3, 0, 10)], machines(2, "device"), sync_policy("p3", slice_parameters=3)
+)
+THREE = synchronised(
+    [Layer(1, 3, 54), Layer(3, 3, 8)], machines(3, "device"), sync_policy("p3", slice_parameters=3)
+)
+FIVE = synchronised(
+    [Layer(2, 2, 32)],
+    machines(5, "half-duplex"),
+    sync_policy("parameter-server", hold="together", **SERVER),
+)
+NINETEEN = synchronised(
     [Layer(1, 1, 53), Layer(2, 2, 7)],
-    4,
-    "half-duplex",
+    machines(4, "half-duplex"),
     sync_policy("parameter-server", aggregation=13, segment=9, **SERVER),
 )
 
@@ -125,7 +125,7 @@ def test_of_steps_that_never_repeat_the_mean_of_the_later_half_is_marked() -> No
 
 SECONDS, PARAMETERS = st.integers(0, 4), st.integers(1, 40)
 LAYERS = st.lists(st.builds(Layer, SECONDS, SECONDS, PARAMETERS), min_size=1, max_size=4)
-POLICIES = st.one_of(
+SYNCS = st.one_of(
     st.builds(lambda n: sync_policy("p3", slice_parameters=n), st.integers(2, 9)),
     st.builds(lambda n: sync_policy("parameter-server", even_parameters=n), st.integers(1, 30)),
     st.builds(lambda n: sync_policy("bucketed", bucket=n), st.integers(20, 200)),
@@ -136,13 +136,13 @@ POLICIES = st.one_of(
 
 
 @settings(max_examples=25, deadline=None)
-@given(LAYERS, st.integers(2, 4), st.sampled_from(["device", "half-duplex", "egress"]), POLICIES)
+@given(LAYERS, st.integers(2, 4), st.sampled_from(["device", "half-duplex", "egress"]), SYNCS)
 @example([Layer(1, 3, 54), Layer(3, 3, 8)], 3, "device", sync_policy("p3", slice_parameters=3))
 def test_what_is_said_to_repeat_does_so_for_ever(
     layers: list[Layer], workers: int, queues: str, sync: Sync
 ) -> None:
     """The state is compared, so a run of more steps goes on as told, with no smaller cycle."""
-    scenario = asked(layers, workers, queues, sync)
+    scenario = synchronised(layers, machines(workers, queues), sync)
     report = run(scenario)
     steady = report.steady
     assert steady is not None
@@ -172,14 +172,14 @@ def random_steps(seed: int) -> Scenario:
     ]
     devices = [Device(f"gpu:{d}") for d in range(draw.randint(1, 3))]
     latency = draw.choice((0, 3)) * unit
-    queues = draw.choice(("parallel", "device", "half-duplex", "egress", "link", "fair"))
+    queues = draw.choice(QUEUES)
     cluster = Cluster.all_to_all("random", devices, queues, bandwidth=PS, latency=latency)
     if hosted:
         threads = draw.choice(("device", "node"))
         host = Host(draw.choice(("eager", "graph")), draw.randint(1, 20), threads, 2 * unit)
         cluster = replace(cluster, host=host)
     placement = {op.name: draw.choice(devices).name for op in ops}
-    order = draw.choice(("fifo", "program", "priority"))
+    order = draw.choice([policy for policy in POLICIES if policy != "fixed"])
     ranks = {op.name: draw.randint(0, 3) for op in ops} if order == "priority" else {}
     strategy = Strategy(placement, Order(order, ranks))
     return Scenario(
@@ -259,12 +259,7 @@ def test_all_is_told_of_one_step(scenario: Scenario) -> None:
 # The row of the issue: LeNet under P3 had three answers.
 
 
-LENET: dict[str, Any] = {
-    "version": 1,
-    "graph": {"model": "lenet", "batch": 64},
-    "cluster": "p3-4x-p4000",
-    "strategy": {"version": 1, "short": "data-parallel", "sync": {"policy": "p3"}},
-}
+LENET = lenet("p3-4x-p4000", 64, sync={"policy": "p3"})
 STEP_PS, FIRST_PS = 1_874_823_489, 2_145_602_948
 
 
@@ -286,16 +281,11 @@ def test_every_door_tells_the_period(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert rows["step_time_ps"].tolist() == [STEP_PS]
     assert rows["first_step_s"].tolist() == [FIRST_PS / PS]
     state = ServerState()
-    loaded = served(state, "load", scenario=LENET)["scenario"]
-    assert served(state, "score", scenario=loaded)["step_ps"] == STEP_PS
-    assert served(state, "trace", scenario=loaded)["step_time_ps"] == STEP_PS
+    loaded = ask(state, "load", scenario=LENET)["scenario"]
+    assert ask(state, "score", scenario=loaded)["step_ps"] == STEP_PS
+    assert ask(state, "trace", scenario=loaded)["step_time_ps"] == STEP_PS
     assert main(["compare", str(path), str(tmp_path / "run.json")]) == 0
     assert "takes as long as" in capsys.readouterr().out
-
-
-def served(state: ServerState, method: str, **params: Any) -> Any:
-    line = json.dumps({"id": 1, "method": method, "params": params}).encode()
-    return json.loads(respond(state, line))["result"]
 
 
 def test_a_saved_run_knows_its_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -325,7 +315,7 @@ def test_a_sweep_ranks_policies_by_their_period() -> None:
 
 
 def test_engines_agree_on_the_period() -> None:
-    reports = [run(replace(TWO, engine=engine)) for engine in ("simpy", "compiled")]
+    reports = [run(replace(TWO, engine=engine)) for engine in ENGINES]
     assert reports[0].to_json() | {"engine": ""} == reports[1].to_json() | {"engine": ""}
     assert steady_state(execute(TWO).trace) == reports[0].steady
 

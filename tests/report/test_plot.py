@@ -26,8 +26,8 @@ from simdev.report.figures.gantt import (
 )  # fmt: skip
 from simdev.report.figures.style import byte_unit, kind_colours, plain, time_unit
 from simdev.report.measures.path import critical_path
-from strategies import World
-from traces import HOSTILE, Span, hostile, trace_of, two_devices
+from worlds.scenarios import World
+from worlds.traces import HOSTILE, Span, hostile, trace_of, two_devices
 
 
 def png(figure: Figure) -> bytes:
@@ -129,20 +129,14 @@ def test_gantt_of_ten_spans_tells_names_and_ends() -> None:
     legend = ax.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()][-1] == "critical path"
-    assert len(png(figure_of(ax))) > 5_000
-
-
-def figure_of(ax: object) -> Figure:
-    figure = ax.figure  # type: ignore[attr-defined]
-    assert isinstance(figure, Figure)
-    return figure
+    assert len(png(ax.figure)) > 5_000
 
 
 def test_gantt_of_twenty_thousand_spans_draws_few_artists() -> None:
     ax = plot_gantt(many(20_000))
     assert not ax.texts
     assert len(ax.collections) <= 6
-    assert len(png(figure_of(ax))) > 10_000
+    assert len(png(ax.figure)) > 10_000
 
 
 def test_axes_in_axes_out() -> None:

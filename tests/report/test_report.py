@@ -19,12 +19,14 @@ from simdev.execution.engine import simulate
 from simdev.execution.scenario import Outcome, load_scenario
 from simdev.files import write_run
 from simdev.ground.errors import DeadlockError
+from simdev.nouns.cluster import QUEUES, TRANSFERS
 from simdev.report import analyze, run
 from simdev.report.measures.spans import covered_ps
 from simdev.report.page import read_subject, run_data, what_ifs
 from simdev.report.page.timeline import MOST_LEVELS, busy_shares, coarser, timeline
-from strategies import World, task_graphs, worlds
-from traces import Span, trace_of, two_devices
+from worlds.scenarios import World, worlds
+from worlds.task_graphs import task_graphs
+from worlds.traces import Span, trace_of, two_devices
 
 SPLIT = {"*": {"split": {"sample": 2}, "devices": ["gpu:0", "gpu:1"], "time": "divided"}}
 
@@ -78,7 +80,7 @@ def test_a_faster_link_keeps_its_latency_and_finds_its_routes_anew() -> None:
     assert ("link", "gpu:0 - y") not in found  # no transfer goes there
 
 
-@pytest.mark.parametrize("queues", ["half-duplex", "parallel", "device", "egress", "link", "fair"])
+@pytest.mark.parametrize("queues", QUEUES)
 @pytest.mark.parametrize("order", ["fifo", "program"])
 def test_of_many_links_those_are_tried_that_carry_something(queues: str, order: str) -> None:
     """Eight devices, 28 links: 1 MB goes over the last one, 1 kB over one in the middle, nothing
@@ -266,8 +268,8 @@ def test_the_report_of_a_step_says_what_simulate_says(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("queues", ["parallel", "device", "half-duplex", "egress", "link", "fair"])
-@pytest.mark.parametrize("transfer", ["once-per-device", "per-consumer", "multicast"])
+@pytest.mark.parametrize("queues", QUEUES)
+@pytest.mark.parametrize("transfer", TRANSFERS)
 def test_every_way_to_queue_and_to_send_has_a_report(
     tmp_path: Path, queues: str, transfer: str
 ) -> None:

@@ -6,50 +6,31 @@ from dataclasses import replace
 
 import pytest
 
-from simdev.costs import CostModel
-from simdev.execution.scenario import Scenario
-from simdev.nouns.cluster import Cluster, Device, Host
-from simdev.nouns.graph import Graph, Op, Tensor
-from simdev.nouns.strategy import Strategy
+from simdev.nouns.cluster import Host
+from simdev.nouns.graph import Graph
 from simdev.report import Report, run
 from simdev.report.figures import plot_gantt
 from simdev.report.measures.spans import timeline_rows
 from simdev.report.whatif import what_ifs
+from worlds.graphs import chain
+from worlds.scenarios import alone
 
 US = 10**6
 EAGER = Host()
 
 
-def chain(host_us: float | None, device_us: float, ops: int = 10, **fields: object) -> Graph:
-    """Ops one after another, each of so many us on the host and on its device."""
-    time = None if host_us is None else f"{host_us} us"
-    return Graph(
-        "chain",
-        tuple(
-            Op(
-                f"op{i}",
-                inputs=(f"op{i - 1}",) if i else (),
-                outputs=(Tensor(4),),
-                time=f"{device_us} us",
-                host_time=time,
-                **fields,  # type: ignore[arg-type]
-            )
-            for i in range(ops)
-        ),
-    )
+def row(host_us: int | None, device_us: int) -> Graph:
+    """Ten ops one after another, each of so many us on the host and on its device."""
+    host_time = None if host_us is None else f"{host_us} us"
+    return chain(*[device_us * US] * 10, size=4, host_time=host_time)
 
 
-def scenario(graph: Graph, host: Host | None = EAGER, kind: str = "gpu") -> Scenario:
-    cluster = Cluster("one", (Device("gpu:0", kind),), host=host)
-    return Scenario(graph, cluster, CostModel(), Strategy({"*": "gpu:0"}))
-
-
-def report_of(*args: object, **fields: object) -> Report:
-    return run(scenario(*args, **fields))  # type: ignore[arg-type]
+def told(host_us: int | None, device_us: int, host: Host | None = EAGER) -> Report:
+    return run(alone(row(host_us, device_us), host=host))
 
 
 def test_what_a_host_holds_is_blamed_on_launches() -> None:
-    report = report_of(chain(10, 2))
+    report = told(10, 2)
     assert report.step_ps == 102 * US
     assert report.blame["launch"] == 100 * US
     assert report.blame["compute"] == 2 * US
@@ -64,18 +45,18 @@ def test_what_a_host_holds_is_blamed_on_launches() -> None:
 
 
 def test_a_replayed_graph_is_one_dispatch() -> None:
-    figures = report_of(chain(10, 2), Host("graph")).to_json()["host"]
+    figures = told(10, 2, Host("graph")).to_json()["host"]
     assert figures["dispatches"] == figures["threads"]["thread gpu:0"]["dispatches"] == 1
 
 
 def test_a_host_that_keeps_ahead_is_blamed_for_its_first_launch_alone() -> None:
-    report = report_of(chain(2, 10))
+    report = told(2, 10)
     assert report.blame["launch"] == 2 * US
     assert "LAUNCHES HOLD" not in str(report)
 
 
 def test_dispatching_is_neither_computing_nor_communication() -> None:
-    report = report_of(chain(10, 2))
+    report = told(10, 2)
     (device,) = report.devices
     assert (device.ops, device.busy_ps, device.exposed_ps) == (10, 20 * US, 0)
     assert report.transfer_count == 0
@@ -83,7 +64,7 @@ def test_dispatching_is_neither_computing_nor_communication() -> None:
 
 
 def test_a_host_has_a_row_under_its_device() -> None:
-    report = report_of(chain(10, 2))
+    report = told(10, 2)
     rows = [(row.name, row.computes) for row in timeline_rows(report.trace)]
     assert rows == [("gpu:0", True), ("thread gpu:0", False)]
     labels = [label.get_text() for label in plot_gantt(report.trace).get_yticklabels()]
@@ -91,7 +72,7 @@ def test_a_host_has_a_row_under_its_device() -> None:
 
 
 def test_unknown_host_times_are_told_on_the_first_screen() -> None:
-    report = report_of(chain(None, 2))
+    report = told(None, 2)
     assert report.step_ps == 20 * US
     assert "HOST TIMES UNKNOWN of 10 of 10 dispatches: they count 0." in "\n".join(report.lines())
 
@@ -108,22 +89,22 @@ def test_unknown_host_times_are_told_on_the_first_screen() -> None:
 def test_short_ops_without_a_host_say_so(
     kind: str, device_us: float, host: Host | None, told: bool
 ) -> None:
-    lines = "\n".join(report_of(chain(None, device_us), host, kind).lines())
+    lines = "\n".join(run(alone(row(None, device_us), kind, host)).lines())
     assert ("NO HOST IS MODELLED: ops take 2 us on average" in lines) == told
 
 
 @pytest.mark.parametrize("host", [Host(), Host(ahead=2), Host("graph", launch="40 us")])
 @pytest.mark.parametrize("steps", ["once", "repeated"])
 def test_hosts_twice_as_fast_are_a_run_of_the_changed_scenario(host: Host, steps: str) -> None:
-    question = replace(scenario(chain(10, 6), host), steps=steps)
+    question = replace(alone(row(10, 6), host=host), steps=steps)
     answers = {(a.kind, a.name): a for a in what_ifs(run(question), scenario=question)}
     faster = replace(host, launch="20 us") if host.mode == "graph" else host
-    changed = replace(scenario(chain(5, 6), faster), steps=steps)
+    changed = replace(alone(row(5, 6), host=faster), steps=steps)
     assert answers["hosts", "all"].step_ps == run(changed).step_ps
 
 
 def test_without_hosts_nothing_is_told_of_them() -> None:
-    question = scenario(chain(None, 200), None)
+    question = alone(row(None, 200), host=None)
     report = run(question)
     assert report.hosts == ()
     assert "host" not in report.to_json()

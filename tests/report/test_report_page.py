@@ -38,7 +38,8 @@ from simdev.report.page import (
     results_data,
     run_data,
 )
-from traces import HOSTILE, Held, Span, hostile, trace_of
+from worlds.scenarios import pipelined
+from worlds.traces import HOSTILE, Held, Span, hostile, trace_of
 
 ROOT = Path(__file__).parents[2]
 EVIL = (
@@ -70,6 +71,9 @@ class Tags(HTMLParser):
         self.texts[self.now] = self.texts.get(self.now, "") + data
 
 
+LLAMA = pipelined({"model": "llama2-7b"}, tp=8, microbatches=2)
+
+
 def evil() -> Subject:
     spans = [
         Span(name, i * 10, i * 10 + 10, EVIL[i % 2], at=i % 2, kind=name)
@@ -87,7 +91,10 @@ def evil() -> Subject:
     ("subject", "why"),
     [
         (lambda: evil(), "A saved run does not tell links"),
-        (lambda: large(), "Links of a large model are not tried"),
+        (
+            lambda: Subject("large", run(load_scenario(LLAMA))),
+            "Links of a large model are not tried",
+        ),
     ],
 )
 def test_a_page_tells_why_links_are_not_made_faster(
@@ -100,31 +107,20 @@ def test_a_page_tells_why_links_are_not_made_faster(
     assert why in sheet["note"]
 
 
-def large() -> Subject:
-    strategy = {"version": 1, "pipeline": {"tp": 8, "microbatches": 2}}
-    question = {
-        "version": 1,
-        "graph": {"model": "llama2-7b"},
-        "cluster": "dgx-h100",
-        "strategy": strategy,
-    }
-    return Subject("large", run(load_scenario(question)))
-
-
-def evil_results() -> pd.DataFrame:
-    columns = {
+EVIL_RESULTS = pd.DataFrame(
+    {
         "scenario": EVIL,
         EVIL[7]: range(len(EVIL)),
         "status": ["ok"] * len(EVIL),
         "step_time_s": [1.0] * len(EVIL),
     }
-    return pd.DataFrame(columns)
+)
 
 
 PAGES = {
     "run": lambda: run_data(evil()),
     "compare": lambda: compare_data(evil(), Subject("b", analyze(Outcome(hostile())))),
-    "results": lambda: results_data(evil_results(), EVIL[7]),
+    "results": lambda: results_data(EVIL_RESULTS, EVIL[7]),
 }
 
 

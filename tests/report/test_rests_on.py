@@ -26,12 +26,6 @@ OPS: list[dict[str, Any]] = [
 GIVEN = [{"name": "a", "time": "1 ms"}]
 
 
-def first_lines(ops: list[dict[str, Any]], **more: Any) -> list[str]:
-    device = {"name": "gpu:0", "kind": "t4"} | more.pop("device", {})
-    parts = {"graph": {"ops": ops}, "cluster": {"devices": [device]}, "strategy": {"*": "gpu:0"}}
-    return list(run(load_scenario(parts | more)).lines())
-
-
 @pytest.mark.parametrize(
     ("ops", "more", "line"),
     [
@@ -53,7 +47,10 @@ def first_lines(ops: list[dict[str, Any]], **more: Any) -> list[str]:
 def test_the_first_screen_tells_what_the_estimate_rests_on(
     ops: list[dict[str, Any]], more: dict[str, Any], line: str
 ) -> None:
-    assert first_lines(ops, **more)[-1] == f"Rests on: {line}"
+    device = {"name": "gpu:0", "kind": "t4"} | more.get("device", {})
+    parts = {"graph": {"ops": ops}, "cluster": {"devices": [device]}, "strategy": {"*": "gpu:0"}}
+    parts |= {"options": more.get("options", {})}
+    assert list(run(load_scenario(parts)).lines())[-1] == f"Rests on: {line}"
 
 
 def test_a_trace_alone_rests_on_nothing_that_is_known() -> None:

@@ -32,10 +32,6 @@ SMALL: dict[str, Any] = {
 }
 
 
-def with_options(question: dict[str, Any], **options: Any) -> dict[str, Any]:
-    return question | {"options": options}
-
-
 def throughput(question: dict[str, Any]) -> Throughput:
     section = run(load_scenario(question)).throughput
     assert section is not None
@@ -43,7 +39,7 @@ def throughput(question: dict[str, Any]) -> Throughput:
 
 
 def test_a_large_models_words_are_those_of_all_replicas_and_microbatches() -> None:
-    report = run(load_scenario(with_options(LARGE, price="$3.60")))
+    report = run(load_scenario(LARGE | {"options": {"price": "$3.60"}}))
     assert report.throughput is not None
     assert report.training is not None
     figures = report.throughput.to_json()
@@ -57,7 +53,7 @@ def test_a_large_models_words_are_those_of_all_replicas_and_microbatches() -> No
 
 
 def test_a_graphs_samples_are_those_of_its_model_and_all_devices_are_paid() -> None:
-    section = throughput(with_options(SMALL, price=3600))
+    section = throughput(SMALL | {"options": {"price": 3600}})
     seconds = section.step_ps / 1e12
     assert section.to_json() == pytest.approx(
         {
@@ -67,7 +63,7 @@ def test_a_graphs_samples_are_those_of_its_model_and_all_devices_are_paid() -> N
             "cost_per_million_samples": 4e6 * seconds / 64,
         }
     )
-    alone = throughput(with_options(SMALL, price=3600) | {"strategy": {"*": "gpu:0"}})
+    alone = throughput(SMALL | {"options": {"price": 3600}} | {"strategy": {"*": "gpu:0"}})
     assert alone.devices == 4
 
 
@@ -98,7 +94,7 @@ def test_what_is_not_known_is_left_out_and_may_be_told(tmp_path: Path) -> None:
     graph = {"name": "g", "ops": [{"name": "a", "kind": "input", "time": 1, "outputs": [tensor]}]}
     question = SMALL | {"graph": graph, "strategy": {"*": "gpu:0"}}
     assert throughput(question).to_json() == {}
-    assert throughput(with_options(question, samples=64)).samples_per_s == 64
+    assert throughput(question | {"options": {"samples": 64}}).samples_per_s == 64
 
 
 @pytest.mark.parametrize(
@@ -115,7 +111,7 @@ def test_wrong_options_are_refused(
     question: dict[str, Any], options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(InputError) as error:
-        load_scenario(with_options(question, **options))
+        load_scenario(question | {"options": options})
     assert error.value.problems == (problem,)
 
 
@@ -131,7 +127,7 @@ def test_sweeps_pages_and_the_first_screen_tell_them(
     assert main(["simulate", str(file), "--price", "x"]) == 2
     assert capsys.readouterr().err == "--price: must be a number, got 'x'\n"
     rows = sweep([LARGE, SMALL], {"options.price": [2]})
-    figures = run(load_scenario(with_options(LARGE, price=2)))
+    figures = run(load_scenario(LARGE | {"options": {"price": 2}}))
     assert figures.throughput is not None
     assert (
         rows["cost_per_million_tokens"][0]

@@ -23,6 +23,7 @@ from simdev.lowering import split
 from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster, Device
 from simdev.nouns.models.layers import Layer, layer_graph
 from simdev.nouns.strategy import (
+    POLICIES,
     PRESETS,
     SYNCS,
     Collectives,
@@ -32,7 +33,9 @@ from simdev.nouns.strategy import (
     sync_policy,
 )
 from simdev.report.page import what_ifs
-from strategies import Tape, drawn, make_cluster, make_world
+from worlds.clusters import make_cluster
+from worlds.scenarios import make_world
+from worlds.tape import Tape, drawn
 
 KINDS = ("op", "conv", "fc")
 PS = Fraction(1, 10**12)
@@ -117,7 +120,7 @@ def assert_lines_are_runs(scenario: Scenario, by_kind: bool = True) -> int:
 
 def make_placed(tape: Tape) -> Scenario:
     """Random ops on random devices, in any order, over staging hosts, under any queues."""
-    world = make_world(tape, ("fifo", "priority", "fixed", "program"), QUEUES, TRANSFERS)
+    world = make_world(tape, POLICIES, QUEUES, TRANSFERS)
     graph = Graph("g", tuple(replace(op, kind=tape.pick(*KINDS)) for op in world.graph.ops))
     steps = tape.pick("once", "repeated")
     return Scenario(graph, world.cluster, CostModel(), world.strategy, steps=steps)
@@ -170,11 +173,11 @@ def made_collectives(tape: Tape, sync: str | Sync) -> Collectives:
     return Collectives(cost=cost, tables=tables if cost == "table" else (), slowdown=slowdown)
 
 
-POLICIES = (*SYNCS, *PRESETS)
+SYNC_POLICIES = (*SYNCS, *PRESETS)
 CREDITED = ("byte-scheduler",)  # what a credit lets go takes many simulations to find
 
 
-@pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy not in CREDITED])
+@pytest.mark.parametrize("policy", [policy for policy in SYNC_POLICIES if policy not in CREDITED])
 @settings(max_examples=4)
 @given(data=st.data())
 def test_lines_under_every_policy_are_runs(policy: str, data: st.DataObject) -> None:
@@ -188,7 +191,7 @@ def test_lines_under_a_credit_are_runs(scenario: Scenario) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", SYNC_POLICIES)
 @settings(max_examples=40)
 @given(data=st.data())
 def test_lines_of_many_scenarios_under_every_policy_are_runs(policy, data) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 from simdev.costs import CostModel
 from simdev.execution.changes import (
@@ -26,36 +25,38 @@ from simdev.ground.units import MAX_BYTES, MAX_FLOPS
 from simdev.nouns.cluster import Cluster, Device, Host, Link
 from simdev.nouns.graph import Graph
 from simdev.nouns.strategy import Strategy
-from specs import SPEC
+from worlds.costs import SPEC
+from worlds.scenarios import pipelined
+
+TWO_LAYERS = {"model": "gpt-1.7b", "layers": 2}
 
 GRAPH = Host("graph", launch="12 us")
 
 
-def machines() -> Cluster:
-    """Two devices of a node with an adapter, a device of another node, and a switch between."""
-    devices = (
+MACHINES = Cluster(
+    "machines",
+    (
         Device("a", memory=100, host=GRAPH),
         Device("b"),
         Device("nic", "switch"),
         Device("switch", "switch", node=2),
         Device("far", node=1),
-    )
-    links = (
+    ),
+    (
         Link(("a", "b"), 8, 2, kind="nvlink"),
         Link(("a", "nic"), 4, 1, kind="nic"),
         Link(("nic", "switch"), 4, 1, kind="network"),
         Link(("far", "switch"), 4, 1, kind="ethernet"),
-    )
-    return Cluster("machines", devices, links)
+    ),
+)
+"""Two devices of a node with an adapter, a device of another node, and a switch between."""
 
 
-def scenario() -> Scenario:
-    costs = CostModel(specs=(SPEC,))
-    return Scenario(Graph("none", ()), machines(), costs, Strategy({"*": "a"}))
+ALONE = Scenario(Graph("none", ()), MACHINES, CostModel(specs=(SPEC,)), Strategy({"*": "a"}))
 
 
 def test_links_are_of_the_network_by_their_ends_or_by_their_kind() -> None:
-    cluster = machines()
+    cluster = MACHINES
     assert links_of(cluster, network=False) == [0]
     assert links_of(cluster, network=True) == [1, 2, 3]
     assert kinds_of(cluster, LINKS) == ["nvlink"]
@@ -64,7 +65,7 @@ def test_links_are_of_the_network_by_their_ends_or_by_their_kind() -> None:
 
 
 def test_links_change_where_they_are_asked_to() -> None:
-    cluster = machines()
+    cluster = MACHINES
     assert with_links(cluster, 2, rows=()) is with_links(cluster, rows=[0]) is cluster
     one = with_links(cluster, 3, 2, rows=[0])
     assert one.links[1:] == cluster.links[1:]
@@ -79,7 +80,7 @@ def test_links_change_where_they_are_asked_to() -> None:
 
 def test_memories_grow_where_they_have_a_limit() -> None:
     def memories(larger: Fraction | int) -> list[int | None]:
-        return [device.memory for device in with_memories(machines(), larger).devices]
+        return [device.memory for device in with_memories(MACHINES, larger).devices]
 
     assert memories(2) == [200, None, None, None, None]
     assert memories(Fraction(1, 3)) == [33, None, None, None, None]
@@ -87,16 +88,16 @@ def test_memories_grow_where_they_have_a_limit() -> None:
 
 
 def test_hosts_launch_faster_where_there_are_any() -> None:
-    first, *others = with_launches(machines(), 3).devices
+    first, *others = with_launches(MACHINES, 3).devices
     assert first.host == replace(GRAPH, launch="4 us")
-    assert tuple(others) == machines().devices[1:]
+    assert tuple(others) == MACHINES.devices[1:]
 
 
 def test_a_datasheet_changes_in_what_is_asked_for_alone() -> None:
     spec = replace(
         SPEC, sustained={"bfloat16": Fraction(8 * 10**13)}, burst={"bfloat16": Fraction(9 * 10**13)}
     )
-    plain = replace(scenario(), costs=CostModel(specs=(spec,)))
+    plain = replace(ALONE, costs=CostModel(specs=(spec,)))
     (computing,) = with_datasheets(plain, 2).costs.specs
     assert computing == replace(
         spec,
@@ -112,30 +113,18 @@ def test_a_datasheet_changes_in_what_is_asked_for_alone() -> None:
     assert most.memory_bandwidth == MOST_MEMORY == 10**18
 
 
-def large(graph: dict[str, Any], **pipeline: Any) -> Scenario:
-    """Two layers of a large model on the eight devices of a node."""
-    return load_scenario(
-        {
-            "version": 1,
-            "graph": {"model": "gpt-1.7b", "layers": 2} | graph,
-            "cluster": "dgx-h100",
-            "strategy": {"pipeline": {"tp": 8} | pipeline},
-        }
-    )
-
-
 def test_another_number_of_microbatches_is_another_global_batch() -> None:
-    spread = large({}, microbatches=4, global_batch=4)
+    spread = load_scenario(pipelined(TWO_LAYERS, tp=8, microbatches=4, global_batch=4))
     assert with_microbatches(spread, 4) is spread
     told = with_microbatches(spread, 6).strategy.pipeline
     assert told == replace(spread.strategy.pipeline, microbatches=6, global_batch=None)
-    whole = scenario()
+    whole = ALONE
     assert with_microbatches(whole, 4) is whole
 
 
 def test_faster_hosts_dispatch_and_are_reached_faster() -> None:
     told = {"offload": ["activations"], "host_bandwidth": "51 GB/s"}
-    plain = large({"host_time": {"forward": "8 us"}}, **told)
+    plain = load_scenario(pipelined(TWO_LAYERS | {"host_time": {"forward": "8 us"}}, tp=8, **told))
     assert with_hosts(plain, 1) is plain
     faster = with_hosts(plain, 2)
     assert faster.graph.host_time == {

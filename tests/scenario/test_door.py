@@ -15,7 +15,6 @@ import pytest
 import simdev
 from simdev import Scenario, load_scenario, run, sweep
 from simdev.commands.server import ServerState
-from simdev.commands.server.protocol import respond
 from simdev.execution.scenario import Outcome, execute
 from simdev.files import read_run, read_strategy, write_run, write_strategy
 from simdev.ground.errors import InputError
@@ -28,6 +27,7 @@ from simdev.report import Report, analyze
 from simdev.report.measures.training import BUBBLE
 from simdev.report.page import compare_tables, read_subject
 from simdev.search import search
+from worlds.server import ask
 
 LONG = {  # whose four runs take 7 to 30 s
     "gnmt-4x-h100",
@@ -147,13 +147,6 @@ def test_a_symmetric_step_has_one_bubble_simulated_in_part_or_whole() -> None:
     assert every.exposed == pytest.approx(one.exposed)
 
 
-def asked(state: ServerState, method: str, **params: Any) -> Any:
-    reply = json.loads(
-        respond(state, json.dumps({"id": 1, "method": method, "params": params}).encode())
-    )
-    return reply.get("result", reply.get("error"))
-
-
 @pytest.mark.parametrize("placement", [[0, 1, 0, 0], {"*": "gpu:0", "b": "gpu:1"}])
 def test_a_server_scores_placements_under_the_order_of_the_scenario(placement: Any) -> None:
     """In the file's order d waits for c, which waits for b on the other device: 20 us instead of
@@ -162,15 +155,13 @@ def test_a_server_scores_placements_under_the_order_of_the_scenario(placement: A
     state, step_ps = ServerState(), run(load_scenario(PROGRAM)).step_ps
     fifo = PROGRAM["strategy"] | {"order": "fifo"}
     assert step_ps > run(load_scenario(PROGRAM | {"strategy": fifo})).step_ps
-    handle = asked(state, "load", scenario=PROGRAM)["scenario"]
-    assert asked(state, "score", scenario=handle)["step_ps"] == step_ps
-    assert asked(state, "score", scenario=handle, strategy=placement)["step_ps"] == step_ps
-    assert asked(state, "batch", scenario=handle, strategies=[placement])[0]["step_ps"] == step_ps
-    assert asked(state, "trace", scenario=handle, strategy=placement)["step_time_ps"] == step_ps
-    assert (
-        asked(state, "session", scenario=handle, strategy=placement)["cost"]["step_ps"] == step_ps
-    )
-    assert asked(state, "score", scenario=handle, strategy=fifo)["step_ps"] < step_ps
+    handle = ask(state, "load", scenario=PROGRAM)["scenario"]
+    assert ask(state, "score", scenario=handle)["step_ps"] == step_ps
+    assert ask(state, "score", scenario=handle, strategy=placement)["step_ps"] == step_ps
+    assert ask(state, "batch", scenario=handle, strategies=[placement])[0]["step_ps"] == step_ps
+    assert ask(state, "trace", scenario=handle, strategy=placement)["step_time_ps"] == step_ps
+    assert ask(state, "session", scenario=handle, strategy=placement)["cost"]["step_ps"] == step_ps
+    assert ask(state, "score", scenario=handle, strategy=fifo)["step_ps"] < step_ps
 
 
 def test_an_oracle_keeps_order_synchronisation_and_collectives_of_its_scenario() -> None:
@@ -203,14 +194,14 @@ def test_what_asks_about_ops_refuses_a_large_model_in_one_line(tmp_path: Path) -
     path = tmp_path / "run.json"
     write_run(run(load_scenario(PROGRAM)).trace, path)
     refused = "graph: llama3-70b is a large model by its sizes"
-    for ask in (
+    for door in (
         lambda: search(scenario, "single"),
         lambda: oracle_of(scenario),
         lambda: calibrate(scenario, read_measured(str(path))),
     ):
         with pytest.raises(InputError, match=refused):
-            ask()
-    assert refused in asked(ServerState(), "load", scenario=LARGE)["message"]
+            door()
+    assert refused in ask(ServerState(), "load", scenario=LARGE)["message"]
 
 
 def test_options_are_refused_where_they_say_nothing() -> None:
@@ -251,7 +242,7 @@ def test_a_server_opens_no_schedule_outside_its_folder(tmp_path: Path) -> None:
     table = {"version": 1, "pipeline": {"pp": 1, "table": "../secret.csv"}}
     (inside / "strategy.json").write_text(json.dumps(table))
     (inside / "s.json").write_text(json.dumps({"version": 1, **LARGE, "strategy": "strategy.json"}))
-    reply = asked(ServerState(root=str(inside)), "load", scenario=str(inside / "s.json"))
+    reply = ask(ServerState(root=str(inside)), "load", scenario=str(inside / "s.json"))
     assert "secret.csv: lies outside the folder" in reply["message"]
 
 

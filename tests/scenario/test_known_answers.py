@@ -8,16 +8,17 @@ from fractions import Fraction
 
 import pytest
 
-from programs import T, play, starts
 from simdev.costs import CostModel
 from simdev.execution.engine import simulate
 from simdev.execution.engine.fair import max_min_rates
 from simdev.ground.errors import InputError
 from simdev.lowering import lower
 from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
-from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.trace import Trace
+from worlds.graphs import op
+from worlds.programs import T, play, starts
 
 SEND_ALONE = ["egress", "device", "half-duplex", "link"]
 
@@ -36,10 +37,6 @@ def joined(
     return Cluster.all_to_all(
         "c", [Device(f"g{d}", gap=gap) for d in range(count)], queues, transfer, **link
     )
-
-
-def op(name: str, ps: int, *inputs: str, size: int = 0, **fields) -> Op:
-    return Op(name, inputs=inputs, outputs=(Tensor(size),), time=f"{ps} ps", **fields)
 
 
 # K1, K2, K3: one device, a chain over devices, a fork and join

@@ -16,33 +16,19 @@ from simdev.execution.scenario import Scenario, execute
 from simdev.ground.errors import InputError
 from simdev.nouns.models.large import Transformer
 from simdev.nouns.scale import Scale, parse_limit, scale_of, scale_of_large, scale_of_pipeline
+from worlds.scenarios import lenet, pipelined
 
 NEEDS = r"options\.limit: the step needs about [0-9,]+ tasks, .*s and .*iB; the limit is "
 
 
-def lenet(sync: str = "bucketed", **options: Any) -> Scenario:
-    return load_scenario(
-        {
-            "version": 1,
-            "graph": {"model": "lenet", "batch": 64},
-            "cluster": {"preset": "dgx-h100", "nodes": 2},
-            "strategy": {"version": 1, "short": "data-parallel", "sync": sync},
-            "options": options,
-        }
-    )
+def small(sync: str = "bucketed", **options: Any) -> Scenario:
+    question = lenet({"preset": "dgx-h100", "nodes": 2}, 64, sync=sync)
+    return load_scenario(question | {"options": options})
 
 
 def large(**options: Any) -> Scenario:
-    pipeline = {"pp": 2, "dp": 2, "tp": 2, "microbatches": 8}
-    return load_scenario(
-        {
-            "version": 1,
-            "graph": {"model": "gpt-1.7b"},
-            "cluster": "dgx-h100",
-            "strategy": {"version": 1, "pipeline": pipeline},
-            "options": options,
-        }
-    )
+    question = pipelined({"model": "gpt-1.7b"}, pp=2, dp=2, tp=2, microbatches=8)
+    return load_scenario(question | {"options": options})
 
 
 def cut(zero: int, bucket: int = 500_000, microbatches: int = 2) -> Scenario:
@@ -66,11 +52,11 @@ def guess(scenario: Scenario) -> Scale:
 @pytest.mark.parametrize(
     "scenario",
     [
-        lenet(),
-        lenet("all-reduce"),
-        lenet("parameter-server"),
-        lenet("sharded"),
-        lenet(steps="repeated"),
+        small(),
+        small("all-reduce"),
+        small("parameter-server"),
+        small("sharded"),
+        small(steps="repeated"),
         large(),
         large(symmetry=False),
         cut(2),
@@ -83,7 +69,7 @@ def test_a_guess_is_near_what_is_lowered(scenario: Scenario) -> None:
     assert tasks / 3 < guess(scenario).tasks < 3 * tasks
 
 
-@pytest.mark.parametrize("scenario", [lenet(), large()])
+@pytest.mark.parametrize("scenario", [small(), large()])
 def test_what_takes_too_long_is_refused(scenario: Scenario) -> None:
     with pytest.raises(InputError, match=NEEDS + "1 ms") as refusal:
         run(replace(scenario, limit="1 ms"))
@@ -111,9 +97,9 @@ def test_more_memory_than_there_is_is_refused_whatever_the_time() -> None:
 
 
 def test_an_oracle_refuses_what_splits_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simdev.oracle.oracle.SHARDS", 100)
+    monkeypatch.setattr("simdev.oracle.SHARDS", 100)
     with pytest.raises(InputError, match=NEEDS):
-        oracle_of(lenet(limit="1 ms"))("data-parallel")
+        oracle_of(small(limit="1 ms"))("data-parallel")
 
 
 def test_a_file_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
@@ -144,9 +130,9 @@ def test_the_command_line_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFi
     )
     stages = ["--stages", "64", "--microbatches", "10000", "--forward", "1ms", "--backward", "2ms"]
     for command, expected in (
-        (["simulate", str(path), "--limit", "1 us"], "options.limit: the step needs about"),
+        (["simulate", str(path), "--limit", "1 us"], "--limit: the step needs about"),
         (["simulate", str(path), "--limit", "soon"], "--limit: "),
-        (["pipeline", *stages], "options.limit: the step needs about 2,560,000 tasks"),
+        (["pipeline", *stages], "--limit: the step needs about 2,560,000 tasks"),
     ):
         assert main(command) == 2
         assert expected in capsys.readouterr().err
@@ -162,6 +148,6 @@ def test_a_limit_is_a_time() -> None:
     assert parse_limit("120 s") == 120
     for wrong in ("many", -1):
         with pytest.raises(InputError, match=r"^limit: "):
-            replace(lenet(), limit=wrong)
+            replace(small(), limit=wrong)
     with pytest.raises(InputError, match=r"options\.limit: "):
-        lenet(limit="many")
+        small(limit="many")

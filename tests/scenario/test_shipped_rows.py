@@ -158,10 +158,6 @@ def test_the_rows_are_nearer_to_measured_stacks_than_the_datasheet(name: str) ->
     assert errors[0] < 0.06 < errors[1]
 
 
-def run_with(scenario: Scenario, costs: CostModel) -> int:
-    return simdev.run(replace(scenario, costs=costs)).step_ps
-
-
 def test_measured_rows_follow_a_datasheet_that_changes() -> None:
     """Twice the FLOP/s and the bandwidth of memory help a step by rows as one by datasheets, and
     never harm.
@@ -174,8 +170,11 @@ def test_measured_rows_follow_a_datasheet_that_changes() -> None:
     spec = next(s for s in scenario.costs.specs if s.kind == "h100-sxm")
     halves = {name: rate / 2 for name, rate in spec.flops.items()}
     slower = replace(spec, flops=halves, memory_bandwidth=Fraction(spec.memory_bandwidth) / 2)
-    by_hand = run_with(scenario, CostModel(specs=(slower,)))
+    by_hand = simdev.run(replace(scenario, costs=CostModel(specs=(slower,)))).step_ps
     assert by_hand > 1.5 * report.step_ps
-    assert run_with(scenario, replace(scenario.costs, specs=(slower,))) == by_hand
+    assert (
+        simdev.run(replace(scenario, costs=replace(scenario.costs, specs=(slower,)))).step_ps
+        == by_hand
+    )
     wider = replace(spec, memory=2 * (spec.memory or 0))
-    assert run_with(scenario, CostModel(specs=(wider,))) == report.step_ps
+    assert simdev.run(replace(scenario, costs=CostModel(specs=(wider,)))).step_ps == report.step_ps

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
-from simdev.nouns.schedules import SCHEDULES, Schedule
+from simdev.nouns.schedules import SCHEDULES, Schedule, named_schedule
 
+gpipe = partial(named_schedule, "GPipe")
 SINGLE = [name for name in SCHEDULES if not name.startswith("Interleaved")]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schedule_times import PS, live, run
 from simdev.commands import main
-from simdev.execution.engine import DeadlockError
+from simdev.execution.engine import ENGINES, DeadlockError
 from simdev.ground.errors import InputError
 from simdev.lowering.pipeline import schedule_of
 from simdev.nouns.schedules import (
@@ -91,7 +91,7 @@ def test_engines_agree_on_overlaps(half: int, data: st.DataObject) -> None:
     schedule, sync = dualpipe(p, 2 * p), data.draw(times)
     traces = [
         run(schedule, *columns, comm, overlapped=both, sync=sync, engine=engine)[1]
-        for engine in ("simpy", "compiled")
+        for engine in ENGINES
     ]
     assert (traces[0].finish == traces[1].finish).all()
     # Both of a pair begin and end as one.

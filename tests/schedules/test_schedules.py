@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from schedule_shapes import SHAPES, table
+from schedule_shapes import SHAPES, gpipe, table
 from simdev.ground.errors import InputError
-from simdev.nouns.schedules import SCHEDULES, aligned, gpipe, named_schedule, read_csv, schedule_csv
+from simdev.nouns.schedules import SCHEDULES, aligned, named_schedule, read_csv, schedule_csv
 
 
 def test_gpipe_by_hand() -> None:

@@ -35,12 +35,6 @@ SMALL = ["pipeline", "--forward", "1ms", "--backward", "2ms"]
 TABLE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schedule_shapes import gpipe
 from schedule_times import COUNTS, PS, TIMES, live, run, step
+from simdev.execution.engine import ENGINES
 from simdev.ground.errors import InputError
 from simdev.lowering.pipeline import pipeline_task_graph
-from simdev.nouns.schedules import SCHEDULES, Schedule, gpipe, named_schedule, read_csv, stage_times
+from simdev.nouns.schedules import SCHEDULES, Schedule, named_schedule, read_csv, stage_times
 from simdev.nouns.taskgraph import TRANSFER
 
 
@@ -59,7 +61,7 @@ def pipelines(draw: st.DrawFn) -> tuple[Schedule, tuple[list[int], ...]]:
 def test_engines_agree(pipeline: tuple[Schedule, tuple[list[int], ...]]) -> None:
     pytest.importorskip("numba")
     schedule, times = pipeline
-    reports = [run(schedule, *times, engine=engine) for engine in ("simpy", "compiled")]
+    reports = [run(schedule, *times, engine=engine) for engine in ENGINES]
     (one, trace), (other, second) = reports
     assert (trace.start == second.start).all()
     assert (trace.finish == second.finish).all()

@@ -28,14 +28,10 @@ def period(report: PipelineUse) -> Fraction:
     return report.period_ps / PS
 
 
-def texts(schedule: Schedule) -> list[str]:
-    return [" ".join(map(str, row)) for row in schedule.rows]
-
-
 def test_microbatches_take_replicas_in_turn() -> None:
     """Two replicas, then one stage: the paper's figure 8. Forward and backward stay together."""
     schedule = round_robin([2, 1], 6)
-    assert texts(schedule) == [
+    assert [" ".join(map(str, row)) for row in schedule.rows] == [
         "0F0 0F2 0B0 0F4 0B2 0B4",
         "0F1 0F3 0B1 0F5 0B3 0B5",
         "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3 1F4 1B4 1F5 1B5",

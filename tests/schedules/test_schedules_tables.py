@@ -9,27 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedule_shapes import SHAPES, table
+from schedule_shapes import SHAPES, gpipe, table
 from simdev.ground.errors import InputError
 from simdev.nouns.schedules import (
     Action,
     aligned,
-    gpipe,
     named_schedule,
-    one_forward_one_backward,
     read_csv,
     schedule_csv,
     stage_times,
     weight_versions,
 )
-
-
-def rows_of(text: str) -> tuple[tuple[Action | None, ...], ...]:
-    """One line a rank, actions between blanks, ``.`` for an empty slot."""
-    lines = [line.split() for line in text.strip().splitlines()]
-    return read_csv(
-        "\n".join(",".join("" if cell == "." else cell for cell in line) for line in lines)
-    ).rows
 
 
 def problems(text: str) -> list[str]:
@@ -236,8 +226,8 @@ def test_weight_versions_of_pipedream() -> None:
     """
     assert weight_versions(named_schedule("PipeDream", 5, 20)) == (5, 4, 3, 2, 1)
     assert weight_versions(named_schedule("PipeDream", 5, 2)) == (2, 2, 2, 2, 1)
-    assert weight_versions(one_forward_one_backward(5, 20)) == (1,) * 5
+    assert weight_versions(named_schedule("1F1B", 5, 20)) == (1,) * 5
 
 
 def test_rows_keep_their_empty_slots() -> None:
-    assert rows_of("0F0 . 0B0")[0] == (Action(0, "F", 0), None, Action(0, "B", 0))
+    assert read_csv("0F0,,0B0").rows[0] == (Action(0, "F", 0), None, Action(0, "B", 0))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+import tiny_learner
 from simdev import Oracle
 from simdev.nouns.strategy import Strategy
 from simdev.search.prepare import Grouped
@@ -24,3 +25,9 @@ def trial_of() -> Callable[..., Trial]:
         return Trial(problem, Budget(limit, seed=seed))
 
     return trial
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The learner ``tiny`` is a method of the search."""
+    tiny_learner.register(monkeypatch)

@@ -13,7 +13,7 @@ from simdev.nouns.strategy import Configuration, Strategy
 from simdev.oracle import Cost, oracle_of
 from simdev.search import METHODS, Comparison, Result, search
 from simdev.search.comparison.comparison import plans
-from simdev.search.comparison.curves import best_so_far, curve_of, places_of, quantile
+from simdev.search.comparison.curves import best_so_far, curve_of, places_of, quartiles
 from simdev.search.comparison.runs import Reference, References, Run, record_of, run_of
 from simdev.search.space import rank_of
 from simdev.search.trial import Point
@@ -48,10 +48,12 @@ def reference(step_ms: float, over: int = 0) -> Reference:
 
 def test_quantiles_are_those_of_numpy_and_never_between_a_number_and_none():
     values = np.array([[4.0, 1.0], [1.0, inf], [2.0, inf], [8.0, 3.0]])
-    assert quantile(values, 0.5).tolist() == [3.0, inf]
-    assert quantile(values, 0.25).tolist() == [1.75, 2.5]
-    assert quantile(values[:3], 0.5).tolist() == [2.0, inf]
-    assert quantile(values[:, 0], 0.75) == np.quantile(values[:, 0], 0.75)
+    lower, middle, _ = quartiles(values)
+    assert middle.tolist() == [3.0, inf]
+    assert lower.tolist() == [1.75, 2.5]
+    assert quartiles(values[:3])[1].tolist() == [2.0, inf]
+    assert quartiles(values[:, 0])[2] == np.quantile(values[:, 0], 0.75)
+    assert quartiles(np.array([inf, inf])).tolist() == [inf, inf, inf]
 
 
 def test_the_best_so_far_is_a_step_function():

@@ -10,29 +10,27 @@ import pytest
 
 from simdev.commands import main
 from simdev.search import METHODS
-from simdev.search.comparison import runner
+from simdev.search import comparison as comparisons
 from simdev.search.trial import Trial
+from worlds.scenarios import question, written
 
 OPS = [{"name": "s", "outputs": [{"bytes": 1}], "time": "1 ms"}]
 OPS += [{"name": x, "inputs": ["s"], "outputs": [{"bytes": 1}], "time": "9 ms"} for x in "abcd"]
-QUESTION = {
-    "version": 1,
-    "graph": {"version": 1, "name": "fan", "ops": OPS},
-    "cluster": {
+QUESTION = question(
+    {"version": 1, "name": "fan", "ops": OPS},
+    {
         "version": 1,
         "devices": [{"name": "g0", "kind": "gpu"}, {"name": "g1", "kind": "gpu"}],
         "links": [{"ends": ["g0", "g1"], "bandwidth": "1 GB/s", "latency": "1 ms"}],
     },
-    "strategy": {"placement": {"*": "g0", "d": "g1"}},
-}
+    {"placement": {"*": "g0", "d": "g1"}},
+)
 COMPARE = "--compare", "single,random,annealing", "--budget", "40", "--seeds", "3"
 
 
 @pytest.fixture
-def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    Path("s.json").write_text(json.dumps(QUESTION))
-    return "s.json"
+def scenario(here: Path) -> str:
+    return written(here / "s.json", QUESTION).name
 
 
 def test_a_comparison_prints_a_table_and_writes_the_best_of_all(scenario, capsys):
@@ -49,7 +47,7 @@ def test_a_comparison_prints_a_table_and_writes_the_best_of_all(scenario, capsys
     assert "0.9 x one device: 33.3 ms" in printed.out
     assert "the best of all: 20 ms, by random with seed 0; confirmed by the" in printed.out
     assert printed.err == ""
-    Path("again.json").write_text(json.dumps(QUESTION | {"strategy": "best.json"}))
+    written(Path("again.json"), QUESTION | {"strategy": "best.json"})
     assert main(["simulate", "again.json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(0.02)
     assert Path("p.png").read_bytes().startswith(b"\x89PNG")
@@ -71,7 +69,7 @@ def test_a_journal_is_gone_on_from(scenario, capsys, monkeypatch):
     first = [*COMPARE, "--journal", "j", "--json"]
     assert main(["search", scenario, *first]) == 0
     printed = capsys.readouterr().out
-    monkeypatch.setattr("simdev.search.comparison.runner.answer", None)  # nothing is left to run
+    monkeypatch.setattr("simdev.search.comparison.answer", None)  # nothing is left to run
     assert main(["search", scenario, *first]) == 0
     assert capsys.readouterr().out == printed
 
@@ -80,7 +78,7 @@ def test_a_method_that_refuses_is_told_and_stops_nothing(scenario, capsys):
     Path("s.json").write_text(json.dumps(QUESTION).replace('"time": "1 ms"', '"time": {"tpu": 1}'))
     assert main(["search", scenario, *COMPARE]) == 2
     assert "no device on which" in capsys.readouterr().err
-    Path("s.json").write_text(json.dumps(QUESTION | {"strategy": "data-parallel"}))
+    written(Path("s.json"), QUESTION | {"strategy": "data-parallel"})
     chosen = ["--compare", "greedy,optcnn,exhaustive", "--budget", "5"]
     assert main(["search", scenario, *chosen]) == 0
     printed = capsys.readouterr()
@@ -124,7 +122,7 @@ def test_an_interrupt_prints_what_is_there_and_keeps_the_best(scenario, capsys, 
         return score(self, placement)
 
     for method in ("single", "random", "annealing"):
-        runner.rehearse(method)
+        comparisons.rehearse(method)
     with monkeypatch.context() as patch:
         patch.setattr(Trial, "score", interrupted)
         assert main(["search", scenario, *COMPARE, "-o", "best.json", "--journal", "j"]) == 0
@@ -172,7 +170,7 @@ def test_one_of_method_and_compare_is_needed(arguments, scenario, capsys):
 
 @pytest.mark.slow
 def test_all_are_every_method_on_one_question(scenario, capsys):
-    Path("s.json").write_text(json.dumps(QUESTION | {"strategy": {"placement": {"*": "g0"}}}))
+    written(Path("s.json"), QUESTION | {"strategy": {"placement": {"*": "g0"}}})
     code = main(["search", scenario, "--compare", "all", "--budget", "6", "--seeds", "1", "--json"])
     assert code == 0
     methods = json.loads(capsys.readouterr().out)["methods"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +12,7 @@ from forks import fork, forks, mixed
 from simdev.ground.errors import InputError
 from simdev.learn.post import Settings
 from simdev.search import Comparison, compare, run_comparison, search
-from simdev.search.comparison import runner
+from simdev.search import comparison as comparisons
 from simdev.search.comparison.curves import COLOURS, looks_of
 
 METHODS = ["single", "annealing", "greedy", "heft"]
@@ -31,7 +31,7 @@ def told(comparison: Comparison) -> pd.DataFrame:
 def made(monkeypatch: pytest.MonkeyPatch, most: int = 10**6) -> list[tuple[str, int]]:
     """The runs that are made from now on; after ``most`` of them somebody presses Ctrl-C."""
     runs: list[tuple[str, int]] = []
-    answer = runner.answer
+    answer = comparisons.answer
 
     def counted(task):
         if len(runs) == most:
@@ -39,7 +39,7 @@ def made(monkeypatch: pytest.MonkeyPatch, most: int = 10**6) -> list[tuple[str, 
         runs.append((task.entrant.label, task.seed))
         return answer(task)
 
-    monkeypatch.setattr(runner, "answer", counted)
+    monkeypatch.setattr(comparisons, "answer", counted)
     return runs
 
 
@@ -108,7 +108,7 @@ def test_other_limits_and_other_questions_are_asked_again(monkeypatch, tmp_path)
         limits = {"budget": 30, "seeds": 1, "journal": journal} | more
         run_comparison(["annealing"], {"q": question}, **limits)
     assert len(runs) == 7
-    monkeypatch.setattr(runner, "sources_version", lambda _: "9.9.9+00000000")
+    monkeypatch.setattr(comparisons, "sources_version", lambda _: "9.9.9+00000000")
     run_comparison(["annealing"], {"q": forks()}, budget=30, seeds=1, journal=journal)
     assert len(runs) == 8
 
@@ -145,7 +145,7 @@ def test_an_interrupt_keeps_the_best_of_the_run_under_way(monkeypatch):
             raise KeyboardInterrupt
         evaluate(self, cost, placement)
 
-    runner.rehearse("random")
+    comparisons.rehearse("random")
     monkeypatch.setattr(Trial, "note", note)
     comparison = run_comparison(["random", "greedy"], {"q": forks()}, **LIMITS)
     assert comparison.interrupted
@@ -177,11 +177,14 @@ def test_methods_that_split_are_asked_the_graph_as_it_is():
     assert table.reason.tolist() == ["", ""]
 
 
-def test_all_are_all_but_what_nothing_ends():
+def test_all_are_all_but_what_nothing_ends(monkeypatch):
     from simdev.search import METHODS as EVERY
 
-    def labels(*arguments):
-        return [entrant.label for entrant in runner._entrants(*arguments)]
+    answer, single = comparisons.answer, comparisons.Entrant("single")
+    monkeypatch.setattr(comparisons, "answer", lambda task: answer(replace(task, entrant=single)))
+
+    def labels(methods, seconds):
+        return compare(methods, {"q": forks()}, seconds=seconds).method.tolist()
 
     assert labels("all", 1.0) == list(EVERY)
     assert labels(["all"], None) == [name for name in EVERY if name != "exhaustive"]

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from simdev.commands import main
-from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import sync_policy
 from simdev.oracle import Oracle
 from simdev.search.space import least_ps
 from toys import TIMES, toy
+from worlds.clusters import joined
+from worlds.scenarios import question, written
 
 
 def test_no_placement_is_under_the_bound() -> None:
@@ -30,7 +31,7 @@ def test_no_placement_is_under_the_bound() -> None:
 
 def even(count: int, phase: str = "forward", **settings: object) -> Oracle:
     ops = tuple(Op(f"op{i}", phase=phase, time="1 us", outputs=(Tensor(0),)) for i in range(count))
-    cluster = Cluster.all_to_all("two", [Device("a"), Device("b")], bandwidth="1 GB/s")
+    cluster = joined(["a", "b"], bandwidth="1 GB/s")
     return Oracle(Graph("even", ops), cluster, **settings)  # type: ignore[arg-type]
 
 
@@ -51,20 +52,19 @@ def test_of_steps_that_follow_one_another_nothing_is_proved(settings: dict[str, 
     assert least_ps(even(2, **settings)) is None
 
 
-CHAIN = {
-    "graph": {
+CHAIN = question(
+    {
         "ops": [
             {"name": "a", "time": "1 ms", "outputs": [{"bytes": "1 MB"}]},
             {"name": "b", "time": "1 ms", "inputs": ["a"]},
         ]
     },
-    "cluster": {
+    {
         "devices": [{"name": "gpu:0"}, {"name": "gpu:1"}],
         "links": {"all_to_all": {"bandwidth": "1 GB/s"}},
     },
-    "strategy": {"a": "gpu:0", "b": "gpu:0"},
-    "version": 1,
-}
+    {"a": "gpu:0", "b": "gpu:0"},
+)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_marks_are_printed_and_a_loser_says_what_to_try(
     method: str, lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "s.json"
-    path.write_text(json.dumps(CHAIN))
+    written(path, CHAIN)
     assert main(["search", str(path), "--method", method]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[1] == "the scenario's strategy: 2 ms"

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 
 from peers import PEERS
+from profiles import layered
 from simdev import Oracle
 from simdev.commands import main
 from simdev.execution.check import check
-from simdev.execution.engine import simulate
 from simdev.formats import import_file
 from simdev.nouns.cluster import Cluster, Device, Link
-from simdev.nouns.graph import Graph, Op
+from simdev.nouns.graph import Graph
 from simdev.search import compare, search
 from simdev.search.pipedream.placer import Execution, executed
 from simdev.search.pipedream.plan import (
@@ -31,29 +31,12 @@ from simdev.search.pipedream.plan import (
     partition,
     profile_of,
 )
-from strategies import UNIT, Tape, drawn, op
+from worlds.clusters import UNIT, joined
+from worlds.graphs import layers, op
+from worlds.tape import drawn
+from worlds.task_graphs import judged
 
 PS = 1e-12
-
-
-def layers(*times: tuple[int, int], sizes: int = 0, parameters: int = 0, **fields: object) -> Graph:
-    """A chain of layers, each a forward op and its backward (ps), which hand on so many bytes."""
-    ops = list[Op]()
-    for i, (forward, _) in enumerate(times):
-        before = [f"f{i - 1}"] if i else []
-        ops.append(op(f"f{i}", forward, *before, size=sizes, param_bytes=parameters,
-                      colocate=f"l{i}", **fields))  # fmt: skip
-    for i, (_, backward) in reversed(list(enumerate(times))):
-        after = [f"b{i + 1}"] if i + 1 < len(times) else []
-        ops.append(op(f"b{i}", backward, *after, f"f{i}", size=sizes if i else 0, phase="backward",
-                      colocate=f"l{i}"))  # fmt: skip
-    return Graph("layers", tuple(ops))
-
-
-def on(graph: Graph, devices: int, bandwidth: float = UNIT, **fields: object) -> Oracle:
-    """On devices of which each two are joined."""
-    there = [Device(f"g{d}") for d in range(devices)]
-    return Oracle(graph, Cluster.all_to_all("all", there, bandwidth=bandwidth, **fields))
 
 
 def plan_of(*replicas: int, sync: float = 0.0) -> list[Stage]:
@@ -66,16 +49,11 @@ def plan_of(*replicas: int, sync: float = 0.0) -> list[Stage]:
 
 
 def run(oracle: Oracle, plan: list[Stage]) -> Execution:
-    """Executed, judged by the checker, and the same in the other engine."""
+    """The execution, which both engines and the checker confirm."""
     execution = executed(oracle, plan, machines_of(oracle))
-    graph = execution.trace.task_graph
-    for engine in ("simpy", "compiled"):
-        if engine == "compiled":
-            pytest.importorskip("numba")
-        trace = simulate(graph, engine)
-        assert check(graph, trace) == ()
-        assert (trace.start == execution.trace.start).all()
-        assert (trace.finish == execution.trace.finish).all()
+    trace = judged(execution.trace.task_graph)
+    assert (trace.start == execution.trace.start).all()
+    assert (trace.finish == execution.trace.finish).all()
     return execution
 
 
@@ -90,7 +68,7 @@ def test_equal_stages_take_as_long_as_planned(stages: int) -> None:
     """Without transfers and synchronisation the period of a straight pipeline is f + b, planned and
     executed.
     """
-    oracle = on(layers(*[(2, 4)] * stages), stages)
+    oracle = Oracle(layers(*[(2, 4)] * stages), joined(stages))
     plan = partition(profile_of(oracle), levels_of(oracle), straight=True)
     assert [stage.replicas for stage in plan.stages] == [1] * stages
     execution = run(oracle, list(plan.stages))
@@ -102,7 +80,7 @@ def test_equal_stages_take_as_long_as_planned(stages: int) -> None:
 
 def test_transfers_wait_for_the_round_trip() -> None:
     """c each way and p minibatches in flight: f + b + 2 (p - 1) c / p, as from stage times."""
-    oracle = on(layers((2, 4), (2, 4), (2, 4), sizes=3), 3, queues="parallel")
+    oracle = Oracle(layers((2, 4), (2, 4), (2, 4), size=3), joined(3, queues="parallel"))
     execution = run(oracle, plan_of(1, 1, 1))
     assert execution.together_s == pytest.approx(6 * PS)
     assert exactly(execution) == 6 + 2 * 2 * 3 / 3
@@ -112,7 +90,7 @@ def test_transfers_wait_for_the_round_trip() -> None:
 @pytest.mark.parametrize("replicas", [2, 3, 5])
 def test_one_stage_is_data_parallel(replicas: int) -> None:
     """(f + b + synchronisation) / r, as it is planned: nothing hides the synchronisation."""
-    oracle = on(layers((30, 60), parameters=10), replicas)
+    oracle = Oracle(layers((30, 60), parameters=10), joined(replicas))
     plan = partition(profile_of(oracle), levels_of(oracle))
     assert [stage.replicas for stage in plan.stages] == [replicas]
     synced = 4 * (replicas - 1) * 10 / replicas  # a byte takes 1 ps
@@ -132,7 +110,7 @@ def test_a_slow_replica_sets_the_rhythm() -> None:
     )
     kinds = ("fast", "fast", "slow")
     devices = [Device(f"g{d}", kind=kind) for d, kind in enumerate(kinds)]
-    oracle = Oracle(graph, Cluster.all_to_all("mixed", devices, bandwidth=UNIT))
+    oracle = Oracle(graph, joined(devices))
     plan = partition(profile_of(oracle), levels_of(oracle))
     assert plan.seconds / PS == pytest.approx((90 + 90 + 270) / 3 / 3)
     execution = run(oracle, list(plan.stages))
@@ -179,14 +157,13 @@ def test_memory_of_stages() -> None:
     """Weights in as many versions as there are minibatches in flight, an activation for each, and
     what was received; states, gradients and workspace once.
     """
-    graph = layers((2, 4), (2, 4), sizes=16, parameters=100, grad_bytes=7, state_bytes=5,
+    graph = layers((2, 4), (2, 4), size=16, parameters=100, grad_bytes=7, state_bytes=5,
                    workspace_bytes=3)  # fmt: skip
-    execution = run(on(graph, 2), plan_of(1, 1))
+    execution = run(Oracle(graph, joined(2)), plan_of(1, 1))
     # A gradient is read while the next one comes in; an input stays until the backward.
     assert execution.to_json()["peak_bytes"] == [2 * 100 + 15 + 4 * 16, 100 + 15 + 3 * 16]
     assert execution.to_json()["fits"]
-    small = [Device("g0", memory=250), Device("g1", memory=250)]
-    full = Oracle(graph, Cluster.all_to_all("small", small, bandwidth=UNIT))
+    full = Oracle(graph, joined(2, memory=250))
     told = executed(full, plan_of(1, 1), [0, 1]).to_json()
     assert (told["fits"], told["memory_excess_bytes"]) == (False, 29)
 
@@ -196,7 +173,7 @@ def test_gradients_live_until_they_are_summed() -> None:
     forward = op("f", 2, param_bytes=100, colocate="l")
     backward = op("b", 4, "f", size=100, phase="backward", colocate="l")
     update = op("u", 1, "b", phase="update", colocate="l")
-    oracle = on(Graph("one", (forward, backward, update)), 2)
+    oracle = Oracle(Graph("one", (forward, backward, update)), joined(2))
     execution = run(oracle, plan_of(2, sync=5 * PS))
     assert exactly(execution) == (2 + 4 + 1 + 5) / 2
     assert execution.to_json()["peak_bytes"] == [200, 200]
@@ -208,10 +185,10 @@ def test_what_skips_a_stage_is_handed_on() -> None:
     """Bytes behind each stage: its own, and what a later stage reads of an earlier one; backward
     the same way, a tensor once.
     """
-    graph = layers((1, 1), (1, 1), (1, 1), sizes=8)
+    graph = layers((1, 1), (1, 1), (1, 1), size=8)
     ops = [replace(o, inputs=(*o.inputs, "f0")) if o.name in ("f2", "b2") else o for o in graph.ops]
     ops = [replace(o, inputs=(*o.inputs, "b2")) if o.name == "b0" else o for o in ops]
-    execution = run(on(Graph("skip", tuple(ops)), 3), plan_of(1, 1, 1))
+    execution = run(Oracle(Graph("skip", tuple(ops)), joined(3)), plan_of(1, 1, 1))
     tasks = execution.trace.task_graph.tasks
     sent = {name: int(size) for name, size in zip(tasks.name, tasks.bytes, strict=True) if size}
     assert [sent[name] for name in ("0F0:0>g1", "1F0:0>g2")] == [8, 16]
@@ -221,10 +198,10 @@ def test_what_skips_a_stage_is_handed_on() -> None:
 @pytest.mark.parametrize("queues", ["parallel", "device", "half-duplex", "link", "fair"])
 def test_queues_of_the_cluster_hold(queues: str) -> None:
     """Two replicas send to one stage: at a device's queue they wait for each other."""
-    oracle = on(layers((4, 4), (2, 2), sizes=3), 3, queues=queues)
+    oracle = Oracle(layers((4, 4), (2, 2), size=3), joined(3, queues=queues))
     execution = run(oracle, plan_of(2, 1))
     assert exactly(execution) >= 4
-    free = run(on(layers((4, 4), (2, 2), sizes=3), 3, queues="parallel"), plan_of(2, 1))
+    free = run(Oracle(layers((4, 4), (2, 2), size=3), joined(3, queues="parallel")), plan_of(2, 1))
     assert execution.period_s >= free.period_s * (1 - 1e-9)
 
 
@@ -235,7 +212,7 @@ def test_links_that_all_share_are_the_bottleneck() -> None:
     inside = [Link((f"g{d}", "switch"), bandwidth=100 * UNIT) for d in range(3)]
     wire = Link(("switch", "g3"), bandwidth=UNIT)
     cluster = Cluster("wire", (*devices, switch), (*inside, wire), queues="link")
-    oracle = Oracle(layers((3, 3), (1, 1), sizes=20), cluster)
+    oracle = Oracle(layers((3, 3), (1, 1), size=20), cluster)
     assert exactly(run(oracle, plan_of(3, 1))) == pytest.approx(20)
 
 
@@ -245,18 +222,8 @@ def test_a_gap_follows_every_op() -> None:
     assert exactly(run(oracle, plan_of(1))) == 2 + 1 + 4 + 1
 
 
-def layered(tape: Tape) -> tuple[Profile, list[Level]]:
-    groups = 1 + tape.number(5)
-    columns = [
-        tuple(tape.pick(*choice) for _ in range(groups))
-        for choice in ((1.0, 2.0, 5.0), (0, 3, 8), (0, 1, 9))
-    ]
-    levels = [Level(1 + tape.number(4), float(tape.pick(1, 4, 100))) for _ in range(2)]
-    return Profile(*columns, tuple((i, i + 1) for i in range(groups - 1))), levels
-
-
 @settings(max_examples=60)
-@given(drawn(layered))
+@given(drawn(layered, 5, 4))
 def test_every_machine_has_one_place(drawn_layers: tuple[Profile, list[Level]]) -> None:
     """All machines are used once, and a minibatch that stays in one machine of the outer level
     stays there from stage to stage.
@@ -273,7 +240,7 @@ def test_every_machine_has_one_place(drawn_layers: tuple[Profile, list[Level]]) 
 
 
 def test_the_search_tells_both_periods(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
-    oracle = on(layers((2, 4), (2, 4), sizes=1, parameters=1), 2)
+    oracle = Oracle(layers((2, 4), (2, 4), size=1, parameters=1), joined(2))
     found = search(oracle, "pipedream")
     assert set(found.objectives) == {"step_time_s", "period_s", "executed_period_s"}
     assert found.details["executed_period_s"] == found.objectives["executed_period_s"]
@@ -306,7 +273,7 @@ def test_the_search_tells_both_periods(capsys: pytest.CaptureFixture[str], tmp_p
 
 
 def test_a_plan_between_devices_without_a_route_is_not_executed() -> None:
-    graph = layers((2, 4), (2, 4), sizes=1)
+    graph = layers((2, 4), (2, 4), size=1)
     apart = Oracle(graph, Cluster("apart", (Device("g0"), Device("g1")), ()))
     found = search(apart, "pipedream")
     assert "no route" in found.details["not_executed"]

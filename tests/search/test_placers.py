@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from measured_gnmt import cluster, gnmt, golden
+from forks import FLAT
 from simdev import Oracle
 from simdev.costs import CostModel
 from simdev.lowering import Prepared
@@ -21,11 +22,14 @@ from simdev.search import METHODS, confirm, prepare, search
 from simdev.search.baechi import Relaxed, earliest_first, favourites, relaxed, topological_fill
 from simdev.search.instance import Instance
 from simdev.search.prepare import Grouped
-from strategies import dag, drawn, op, two, worlds
+from worlds.clusters import joined
+from worlds.graphs import chain, dag, op
+from worlds.measured_gnmt import cluster, gnmt, golden
+from worlds.scenarios import worlds
+from worlds.tape import drawn
 
 pytest.importorskip("scipy")
-OTHERS = ("dnn-ip", "dnn-contiguous", "dnn-latency", "pipedream")
-PLACERS = [name for name, method in METHODS.items() if name not in OTHERS and not method.splits]
+PLACERS = [name for name, method in METHODS.items() if name not in FLAT and not method.splits]
 QUEUED = pytest.mark.parametrize(
     "queues", ["half-duplex", pytest.param("parallel", marks=pytest.mark.slow)]
 )
@@ -37,7 +41,7 @@ NETWORKS = [name for name in PLACERS if METHODS[name].torch]  # that take a seco
 
 def enumerated(graph):
     """An oracle on two devices, and the step in ps of the best placement."""
-    oracle = Oracle(graph, two())
+    oracle = Oracle(graph, joined(2))
     placements = product(range(2), repeat=len(oracle.groups))
     return oracle, min(oracle(list(one)).step_ps for one in placements)
 
@@ -66,9 +70,9 @@ def test_placers_find_room_where_there_is_room(graph):
     """With the least memory in which some placement fits, methods that look on find one that
     fits.
     """
-    free = Oracle(graph, two())
+    free = Oracle(graph, joined(2))
     peaks = [max(free(list(one)).peaks) for one in product(range(2), repeat=len(free.groups))]
-    tight = Oracle(graph, two(memory=max(min(peaks) * 5 // 4, 1)))
+    tight = Oracle(graph, joined(2, memory=max(min(peaks) * 5 // 4, 1)))
     for method in ("m-topo", "m-etf", "m-sct", "heft", "critical-path", "greedy"):
         found = search(tight, method, 500)
         if found.cost.feasible:
@@ -93,7 +97,7 @@ def test_placers_answer_on_any_cluster(world):
 # Baechi
 
 
-def instance_of(ops: list[Op], machine: Cluster) -> Instance:
+def instance_of(ops: Sequence[Op], machine: Cluster) -> Instance:
     graph = Graph("g", tuple(ops))
     return Instance(Prepared(graph, machine, CostModel()), Grouped.of(graph))
 
@@ -101,14 +105,14 @@ def instance_of(ops: list[Op], machine: Cluster) -> Instance:
 def test_m_etf_starts_the_earliest_first():
     """a -> b, c: c moves to the idle device, since sending a takes 2 and waiting for b 5."""
     ops = [op("a", 1, size=2), op("b", 5, "a"), op("c", 4, "a")]
-    assert earliest_first(instance_of(ops, two()), [-1, -1])[0].tolist() == [0, 0, 1]
+    assert earliest_first(instance_of(ops, joined(2)), [-1, -1])[0].tolist() == [0, 0, 1]
     near = [replace(ops[0], outputs=(Tensor(9),)), *ops[1:]]
-    assert earliest_first(instance_of(near, two()), [-1, -1])[0].tolist() == [0, 0, 0]
+    assert earliest_first(instance_of(near, joined(2)), [-1, -1])[0].tolist() == [0, 0, 0]
 
 
 def test_m_etf_places_a_group_with_its_first_op():
     ops = [op("a", 5, colocate="x"), op("b", 5), op("c", 1, "b", colocate="x", size=1)]
-    assert earliest_first(instance_of(ops, two()), [-1, -1])[0].tolist() == [0, 1, 0]
+    assert earliest_first(instance_of(ops, joined(2)), [-1, -1])[0].tolist() == [0, 1, 0]
 
 
 def test_m_etf_keeps_to_the_memory():
@@ -117,8 +121,8 @@ def test_m_etf_keeps_to_the_memory():
         op("b", 9, param_bytes=4),
         op("c", 1, "a", param_bytes=4, size=1),
     ]
-    assert earliest_first(instance_of(ops, two()), [-1, -1])[0].tolist() == [0, 1, 0]
-    assert earliest_first(instance_of(ops, two()), [4, 9])[0].tolist() == [0, 1, 1]
+    assert earliest_first(instance_of(ops, joined(2)), [-1, -1])[0].tolist() == [0, 1, 0]
+    assert earliest_first(instance_of(ops, joined(2)), [4, 9])[0].tolist() == [0, 1, 1]
 
 
 def test_m_sct_runs_the_favourite_child_before_what_is_not_urgent():
@@ -126,14 +130,14 @@ def test_m_sct_runs_the_favourite_child_before_what_is_not_urgent():
     m-SCT f.
     """
     ops = [op("a", 2, size=1), op("b", 3, size=2), op("x", 4, "b", size=1), op("f", 9, "a", "b")]
-    instance = instance_of(ops, two(queues="parallel"))
+    instance = instance_of(ops, joined(2, queues="parallel"))
     assert earliest_first(instance, [-1, -1])[0].tolist() == [0, 1, 1, 0]
     assert earliest_first(instance, [-1, -1], np.array([-1, 3, -1, -1]))[0].tolist() == [0, 1, 0, 1]
 
 
 def test_favourites_are_repaired_in_the_order_of_the_edges():
     ops = [op("a", 1), op("b", 1), op("c", 1, "a", "b"), op("d", 1, "b")]
-    instance = instance_of(ops, two())
+    instance = instance_of(ops, joined(2))
     assert instance.edges == ((0, 2), (1, 2), (1, 3))
     assert favourites(instance, np.array([0.0, 0.0, 1.0])).tolist() == [-1, 2, -1, -1]
     assert favourites(instance, np.array([0.0, 0.05, 0.1])).tolist() == [-1, 3, -1, -1]
@@ -145,15 +149,14 @@ def test_the_relaxed_program_delays_one_of_two_children():
     + 2 / 2 + 4.
     """
     ops = [op("a", 1, size=2), op("b", 4, "a"), op("c", 4, "a")]
-    found = relaxed(instance_of(ops, two()))
+    found = relaxed(instance_of(ops, joined(2)))
     assert found.solved
     assert found.makespan_ps == pytest.approx(6)
     assert found.delayed.sum() == pytest.approx(1)
 
 
 def test_m_topo_fills_one_device_after_the_other():
-    ops = [op(f"o{i}", 1, *([f"o{i - 1}"] if i else []), param_bytes=2, size=1) for i in range(6)]
-    instance = instance_of(ops, two())
+    instance = instance_of(chain(*[1] * 6, param_bytes=2, size=1).ops, joined(2))
     # Persistent 12, outputs 5 that are read, one op's own 1: a share of 17 // 2 + 1 = 9 bytes,
     # three ops of 3.
     assert topological_fill(instance, [-1, -1]).tolist() == [0, 0, 0, 1, 1, 1]
@@ -180,7 +183,7 @@ def plain_answers() -> list[object]:
         op(f"o{i}", 1 + i % 4, *([f"o{i - 2}"] if i > 1 else []), size=i % 3, param_bytes=1)
         for i in range(12)
     ]
-    oracle = Oracle(Graph("g", tuple(ops)), two(memory=24))
+    oracle = Oracle(Graph("g", tuple(ops)), joined(2, memory=24))
     found = [search(oracle, method) for method in ("m-etf", "m-sct", "dnn-contiguous")]
     return [(one.strategy.placement, one.cost.step_ps, one.objectives) for one in found]
 

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from math import inf
 
 import pytest
 from hypothesis import given, settings
 
+from enumerated import WORKLOADS, best_latency, problem
 from peers import PEERS
 from simdev import Oracle
 from simdev.formats import import_file
 from simdev.ground.errors import InputError
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import Device
 from simdev.nouns.graph import Graph
 from simdev.search import search
+from simdev.search.maxload.placers import latency_program
 from simdev.search.maxload.problem import MaxLoadProblem, filled, latency, least
-from simdev.search.maxload.programs import latency_program
-from strategies import UNIT, Tape, drawn, op
-from test_placers_partition import WORKLOADS, problem
 from waiting import HANGS
+from worlds.clusters import joined
+from worlds.graphs import chain, op
+from worlds.tape import Tape, drawn
 
 
 def inference(tape: Tape) -> MaxLoadProblem:
     one = problem(tape)
     return replace(one, backward=(False,) * len(one.cost))
-
-
-def best_latency(one: MaxLoadProblem) -> float:
-    """By trying every placement of the groups."""
-    found = inf
-    for chosen in product((*one.accelerators, *one.cpus), repeat=len(one.members)):
-        devices = [chosen[group] for group in one.group]
-        if one.fits(devices):
-            found = min(found, latency(one, devices))
-    return found
 
 
 @given(drawn(inference))
@@ -75,9 +66,7 @@ def test_a_unit_waits_for_all_that_comes_in_and_ends_as_one():
 
 def test_latency_is_that_of_inference():
     training = Graph("t", (op("a", 1), replace(op("b", 1, "a"), phase="backward")))
-    oracle = Oracle(
-        training, Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
-    )
+    oracle = Oracle(training, joined(2))
     with pytest.raises(InputError, match="the problem is that of inference"):
         search(oracle, "dnn-latency")
 
@@ -102,14 +91,12 @@ def test_the_integer_program_is_never_worse_than_the_contiguous_split():
 
 
 def test_a_graph_that_nobody_imported_has_loads_too():
-    ops = [op(f"o{i}", 4, *([f"o{i - 1}"] if i else []), size=2) for i in range(6)]
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
-    found = search(Oracle(Graph("chain", tuple(ops)), cluster), "dnn-contiguous")
+    found = search(Oracle(chain(*[4] * 6, size=2), joined(2)), "dnn-contiguous")
     assert found.objectives["max_load_ms"] == pytest.approx((12 + 2) / 1e9)
     assert sorted(found.details["loads_ms"].values()) == pytest.approx([14e-9, 14e-9])
 
 
 def test_unlike_accelerators_are_refused():
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1", memory=5)], bandwidth=UNIT)
+    cluster = joined([Device("g0"), Device("g1", memory=5)])
     with pytest.raises(InputError, match="must be alike"):
         search(Oracle(Graph("one", (op("a", 1),)), cluster), "dnn-contiguous")

@@ -3,94 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations, product
 from math import inf
 
 import pytest
 from hypothesis import given, settings
 
+from enumerated import WORKLOADS, best_chain, best_load, best_split, problem
 from peers import PEERS
+from profiles import layered
 from simdev import Oracle
 from simdev.execution.scenario import load_scenario
 from simdev.formats import import_file
 from simdev.ground.errors import InputError
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import Device
 from simdev.nouns.graph import Graph
 from simdev.nouns.structure import before_of, components, topological
 from simdev.search import search
 from simdev.search.ideals import ideals, leaves
-from simdev.search.maxload.contiguous import Blocks, Split, blocks_of, splits
+from simdev.search.maxload.contiguous import blocks_of
+from simdev.search.maxload.placers import integer_program
 from simdev.search.maxload.problem import MaxLoadProblem, problem_of
-from simdev.search.maxload.programs import integer_program
-from simdev.search.pipedream.plan import Level, Profile, levels_of, partition, profile_of
-from strategies import UNIT, Tape, drawn, op
-
-WORKLOADS = {
-    "LayerGraphs/bert24_inference": 17.78990625,
-    "LayerGraphs/gnmt_training": 107.0044140625,
-    "OperatorGraphs/bert_l-3_training": 65.303149122,
-    "OperatorGraphs/bert_l-6_inference": 29.579505806,
-}
-
+from simdev.search.pipedream.plan import Level, levels_of, partition, profile_of
+from worlds.clusters import joined
+from worlds.graphs import op
+from worlds.tape import Tape, drawn
 
 # The largest load
-
-
-def best_split(blocks: Blocks, *most: int) -> Split:
-    """The last of the splits on the way to it."""
-    return list(splits(blocks, *most))[-1]
-
-
-def problem(tape: Tape) -> MaxLoadProblem:
-    """Up to 6 nodes in some classes, on up to 3 accelerators and a CPU, with edges any way between
-    backward nodes.
-    """
-    count = 1 + tape.number(6)
-    backward = tuple(bool(tape.pick(0, 0, 1)) for _ in range(count))
-    readers: list[tuple[int, ...]] = []
-    for i in range(count):
-        later = [
-            j
-            for j in range(i + 1, count)
-            if tape.number(2) and not (backward[i] and not backward[j])
-        ]
-        readers.append(tuple(later))
-    group = [tape.number(3) if tape.number(2) else 3 + i for i in range(count)]
-    known = {name: number for number, name in enumerate(dict.fromkeys(group))}
-    times = tuple(float(tape.pick(1, 2, 5, 0)) for _ in range(count))
-    machines = 1 + tape.number(3)
-    return MaxLoadProblem(
-        on_accelerator=tuple(inf if tape.number(9) == 8 else one for one in times),
-        on_cpu=tuple(3 * one for one in times),
-        cost=tuple(float(tape.pick(0, 1, 2)) for _ in range(count)),
-        size=tuple(tape.pick(1, 0, 3) for _ in range(count)),
-        readers=tuple(readers),
-        backward=backward,
-        group=tuple(known[one] for one in group),
-        accelerators=tuple(range(machines)),
-        cpus=(machines,) if tape.number(3) else (),
-        capacity=tape.pick(None, None, 6, 4),
-    )
-
-
-def best_load(one: MaxLoadProblem, ordered: bool) -> float:
-    """By trying every assignment of groups; ``ordered``: only those whose devices can be put in an
-    order.
-    """
-    places, best = (*one.accelerators, *one.cpus), inf
-    for chosen in product(places, repeat=len(one.members)):
-        devices = [chosen[group] for group in one.group]
-        if one.fits(devices) and (not ordered or in_a_row(one, chosen)):
-            best = min(best, max(one.loads(devices).values()))
-    return best
-
-
-def in_a_row(one: MaxLoadProblem, chosen: tuple[int, ...]) -> bool:
-    for order in permutations(sorted(set(chosen))):
-        rank = {device: at for at, device in enumerate(order)}
-        if all(rank[chosen[a]] <= rank[chosen[b]] for a, b in one.order):
-            return True
-    return False
 
 
 @settings(max_examples=60)
@@ -255,42 +193,9 @@ def test_published_profiles_on_two_levels(name, seconds):
     )
 
 
-def chain(tape: Tape) -> tuple[Profile, Level]:
-    count = 1 + tape.number(5)
-    edges = tuple((i, i + 1) for i in range(count - 1))
-    columns = [
-        tuple(tape.pick(*choice) for _ in range(count))
-        for choice in ((1.0, 2.0, 5.0), (0, 3, 8), (0, 1, 9))
-    ]
-    return Profile(*columns, edges), Level(1 + tape.number(4), float(tape.pick(1, 4, 100)))
-
-
-def best_chain(profile: Profile, level: Level) -> float:
-    """By trying every cut of a chain and every share of the machines."""
-
-    def stage(first: int, last: int, replicas: int) -> float:
-        held = sum(profile.parameters[first:last])
-        return (
-            sum(profile.seconds[first:last])
-            + 4 * (replicas - 1) * held / (level.bandwidth * replicas)
-        ) / replicas
-
-    def best(end: int, machines: int) -> float:
-        found = stage(0, end, machines)
-        for cut in range(1, end):
-            for replicas in range(1, machines):
-                moved = 2 / (level.bandwidth * replicas)
-                out = profile.activations[end - 1] * moved if end < len(profile.seconds) else 0.0
-                last = max(stage(cut, end, replicas), profile.activations[cut - 1] * moved, out)
-                found = min(found, max(best(cut, machines - replicas), last))
-        return found
-
-    return best(len(profile.seconds), level.count)
-
-
-@given(drawn(chain))
+@given(drawn(layered, 5, 4, 1))
 def test_partitions_of_chains_are_the_best_that_enumeration_finds(drawn_chain):
-    profile, level = drawn_chain
+    profile, (level,) = drawn_chain
     found = partition(profile, [level])
     assert found.seconds == pytest.approx(best_chain(profile, level))
     assert sum(stage.replicas for stage in found.stages) == level.count
@@ -301,7 +206,7 @@ def test_partitions_of_chains_are_the_best_that_enumeration_finds(drawn_chain):
 
 def test_backward_ops_need_a_group_with_a_forward_op():
     ops = [op("a", 1), op("b", 1, "a", phase="backward", attrs={"forward": "a"})]
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    cluster = joined(2)
     oracle = Oracle(Graph("g", tuple(ops)), cluster)
     with pytest.raises(InputError, match='use the preparation "pair"'):
         profile_of(oracle)
@@ -310,14 +215,12 @@ def test_backward_ops_need_a_group_with_a_forward_op():
 
 def test_levels_follow_the_nodes_of_the_cluster():
     devices = [Device(f"g{d}", node=d // 2) for d in range(4)]
-    cluster = Cluster.all_to_all("nodes", devices, bandwidth="10 GB/s")
+    cluster = joined(devices, bandwidth="10 GB/s")
     links = tuple(
         replace(one, bandwidth="1 GB/s") if one.ends == ("g0", "g2") else one
         for one in cluster.links
     )
     oracle = Oracle(Graph("one", (op("a", 1),)), replace(cluster, links=links))
     assert levels_of(oracle) == [Level(2, 1e10), Level(2, 1e9)]
-    alone = Oracle(
-        oracle.graph, Cluster.all_to_all("flat", [Device("a"), Device("b")], bandwidth=5)
-    )
+    alone = Oracle(oracle.graph, joined(["a", "b"], bandwidth=5))
     assert levels_of(alone) == [Level(2, 5.0)]

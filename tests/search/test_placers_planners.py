@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import replace
-from itertools import count, pairwise, product
+from itertools import count, pairwise
 from math import inf
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from enumerated import best_in_line, best_layered, best_split, problem
+from forks import ring
+from profiles import layered
 from simdev import Oracle
 from simdev.ground.errors import InputError
-from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
-from simdev.nouns.structure import before_of, topological
 from simdev.search import search
 from simdev.search.ideals import bits, ideals, nested, table
 from simdev.search.listing import Timeline
@@ -25,19 +26,11 @@ from simdev.search.pipedream import placer as pipelines
 from simdev.search.pipedream import plan as planner
 from simdev.search.pipedream.plan import Level, Profile, partition
 from simdev.search.trial import SpentError
-from strategies import UNIT, Tape, drawn, op
-from test_placers_partition import best_split, problem
+from worlds.clusters import joined
+from worlds.graphs import chain, op
+from worlds.tape import Tape, drawn
 
 PLANNERS = ("heft", "critical-path", "pipedream", "dnn-contiguous", "dnn-ip")
-
-
-def ring(ops: int = 8, devices: int = 2, memory: int | None = None, **dims: int) -> Oracle:
-    """A chain of ops of 4 ps, each with 2 bytes for the next."""
-    chain = [
-        op(f"o{i}", 4, *([f"o{i - 1}"] if i else []), **{"size": 2, **dims}) for i in range(ops)
-    ]
-    found = [Device(f"g{d}", memory=memory) for d in range(devices)]
-    return Oracle(Graph("chain", tuple(chain)), Cluster.all_to_all("all", found, bandwidth=UNIT))
 
 
 def out_of_time(after: int):
@@ -187,18 +180,6 @@ def test_ops_without_a_gap_between_them_leave_one_idle_interval():
 # The largest load
 
 
-def best_in_line(one: MaxLoadProblem) -> float:
-    """By trying every way to cut the linear order, each device taking one run of it."""
-    blocks, best = blocks_of(one), inf
-    order = topological(before_of(len(blocks.size), blocks.order), "branch")
-    for chosen in product((*one.accelerators, *one.cpus), repeat=len(order)):
-        runs = [device for at, device in enumerate(chosen) if not at or chosen[at - 1] != device]
-        devices = blocks.devices([device for _, device in sorted(zip(order, chosen, strict=True))])
-        if len(runs) == len(set(runs)) and one.fits(devices):
-            best = min(best, max(one.loads(devices).values()))
-    return best
-
-
 @settings(max_examples=60)
 @given(drawn(problem))
 def test_a_linear_order_is_cut_as_enumeration_cuts_it(one):
@@ -261,47 +242,8 @@ def line(groups: int) -> Profile:
     return Profile((1.0,) * groups, (1,) * groups, (1,) * groups, edges)
 
 
-def layered(tape: Tape) -> tuple[Profile, list[Level]]:
-    groups = 1 + tape.number(4)
-    columns = [
-        tuple(tape.pick(*choice) for _ in range(groups))
-        for choice in ((1.0, 2.0, 5.0), (0, 3, 8), (0, 1, 9))
-    ]
-    levels = [Level(1 + tape.number(3), float(tape.pick(1, 4, 100))) for _ in range(2)]
-    return Profile(*columns, tuple((i, i + 1) for i in range(groups - 1))), levels
-
-
-def best_layered(profile: Profile, levels: list[Level]) -> float:
-    """By trying every cut of a chain and every share of the machines, on every level."""
-    groups = len(profile.seconds)
-
-    def handed(state: int) -> int:
-        return profile.activations[state - 1] if 0 < state < groups else 0
-
-    def one(level: int, i: int, j: int) -> float:
-        return (
-            best(level - 1, i, j, levels[level - 1].count) if level else sum(profile.seconds[i:j])
-        )
-
-    def best(level: int, i: int, j: int, machines: int) -> float:
-        bandwidth, width = levels[level].bandwidth, levels[level - 1].count if level else 1
-        held = sum(profile.parameters[i:j])
-        found = (
-            one(level, i, j) + 4 * (machines - 1) * held / (bandwidth * machines) / width
-        ) / machines
-        for k in range(i + 1, j):
-            for r in range(1, machines):
-                synced = 4 * (r - 1) * sum(profile.parameters[k:j]) / (bandwidth * r)
-                last = (one(level, k, j) + synced) / r
-                crossed = max(handed(k), handed(j)) * 2 / (bandwidth * r)
-                found = min(found, max(best(level, i, k, machines - r), last, crossed))
-        return found
-
-    return best(len(levels) - 1, 0, groups, levels[-1].count)
-
-
 @settings(max_examples=60)
-@given(drawn(layered))
+@given(drawn(layered, 4, 3))
 def test_partitions_on_two_levels_are_the_best_that_enumeration_finds(drawn_layered):
     profile, levels = drawn_layered
     found = partition(profile, levels)
@@ -332,13 +274,8 @@ def test_fewer_ideals_are_looked_at_where_there_is_more_to_compare():
 
 def test_a_pipeline_that_overflows_is_mended():
     """Stages of equal time are 3 + 1 ops of 10 bytes each; a device holds two."""
-    seconds = (2, 2, 2, 6)
-    ops = [op(f"o{i}", t, *([f"o{i - 1}"] if i else []), size=0) for i, t in enumerate(seconds)]
-    ops = [replace(one, param_bytes=10) for one in ops]
-    cluster = Cluster.all_to_all(
-        "two", [Device("g0", memory=25), Device("g1", memory=25)], bandwidth=UNIT
-    )
-    found = search(Oracle(Graph("held", tuple(ops)), cluster), "pipedream")
+    graph = chain(2, 2, 2, 6, param_bytes=10)
+    found = search(Oracle(graph, joined(2, memory=25)), "pipedream")
     assert [len(stage["ops"]) for stage in found.details["placed_stages"]] == [3, 1]
     assert found.cost.feasible
     assert found.details["moved"] == 1
@@ -346,6 +283,6 @@ def test_a_pipeline_that_overflows_is_mended():
 
 def test_a_backward_op_without_a_mate_is_told_what_it_needs():
     ops = (op("a", 1), replace(op("b", 1), phase="backward"))
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    cluster = joined(2)
     with pytest.raises(InputError, match=r'"b" stands in no group.*attribute "forward"'):
         search(Oracle(Graph("g", ops), cluster), "pipedream")

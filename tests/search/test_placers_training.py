@@ -25,7 +25,7 @@ MODELS = {
     "inception-v3": {"model": "inception-v3", "batch": 32},
     "gnmt": {"model": "gnmt", "batch": 128, "length": 40, "vocabulary": 30000},
 }
-BAECHI = ("m-topo", "m-etf", "m-sct")
+BAECHI = [name for name in METHODS if name.startswith("m-")]
 PLACED_BY_HAND = (
     "alexnet-2x-gpu-staged",
     "gnmt-4x-cpu",

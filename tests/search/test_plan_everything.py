@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dask_runs import require_equal
 from folded import first_of_answers
+from planned import DENSE, SPARSE, every_plan
 from simdev.search.plan import Plan, Space, choices_of, plans_of, question_of
 from simdev.search.plan.searching import degrees, score
 
-ROOT = Path(__file__).parents[2]
-DENSE = {"model": "llama3.2-1b", "layers": 6, "length": 256}
-SPARSE = {
-    "model": "mixtral-8x7b", "layers": 5, "length": 256, "hidden": 512, "heads": 8, "kv_heads": 8,
-    "inner": 1024, "expert_inner": 512, "dense_layers": 1,
-}  # fmt: skip
 NARROW = {"recompute": ["none", "full"], "zero": [1, 3]}
 WORLDS: list[tuple[dict[str, Any], str, int, dict[str, Any]]] = [
     (DENSE, "dgx-a100-40", 8, {**NARROW, "context": "ring"}),
@@ -35,7 +27,7 @@ def test_the_ten_best_are_those_of_simulating_everything(world: int) -> None:
     graph, cluster, batch, options = WORLDS[world]
     question, choices = question_of(graph, cluster, batch), choices_of(options)
     space = Space(question.model, question.devices, batch, choices)
-    plans = [plan for setup in space.setups(Counter()) for plan in space.plans(setup)]
+    plans = every_plan(space)
     rows = [score(question, plan) for plan in plans]
     fitting = sorted(
         (row["step_ps"], row["peak_bytes"], place) for place, row in enumerate(rows) if row["fits"]
@@ -53,28 +45,12 @@ def test_the_ten_best_are_those_of_simulating_everything(world: int) -> None:
 
 @pytest.mark.slow
 def test_a_dask_cluster_answers_like_one_process(tmp_path: Path) -> None:
-    pytest.importorskip("distributed", reason="Dask is not installed")
-    (tmp_path / "run.py").write_text(
-        "import joblib, simdev\n"
-        "from dask.distributed import Client\n"
-        "question = {'model': 'llama3.2-1b', 'layers': 4, 'length': 256}, 'nc-a100-pairs', 4\n"
-        "options = {'recompute': 'none', 'cp': 1, 'zero': 1}\n"
-        "if __name__ == '__main__':\n"
-        "    serial = simdev.plan(*question, options=options, top=3)\n"
-        "    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None):\n"
-        "        with joblib.parallel_config(backend='dask'):\n"
-        "            results = simdev.plan(*question, options=options, top=3, journal='journal')\n"
-        "    assert serial.equals(results) and len(results) == 3\n"
-        "    assert sum(1 for _ in open('journal')) == results.attrs['counts']['simulated'] + 1\n"
-        "    print('equal')\n"
+    call = (
+        "simdev.plan({'model': 'llama3.2-1b', 'layers': 4, 'length': 256}, 'nc-a100-pairs', 4, "
+        "options={'recompute': 'none', 'cp': 1, 'zero': 1}, top=3)"
     )
-    result = subprocess.run(
-        [sys.executable, "run.py"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=False,
+    equal = (
+        "serial.equals(results) and len(results) == 3 and "
+        "sum(1 for _ in open('journal')) == results.attrs['counts']['simulated'] + 1"
     )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.endswith("equal\n")
+    require_equal(tmp_path, "import simdev", call, equal, call[:-1] + ", journal='journal')")

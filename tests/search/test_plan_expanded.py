@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from typing import Any
 
 import pytest
 
+import planned
 from simdev.costs.collectives import collective_model
 from simdev.execution.engine import simulate
 from simdev.lowering.hybrid import lower_hybrid
-from simdev.search.plan import Plan, Question, Space, choices_of, question_of
+from simdev.search.plan import Plan, Question, question_of
 from simdev.search.plan.searching import score
 
-DENSE = {"model": "llama3.2-1b", "layers": 4, "length": 256}
-TIED = {"model": "gpt3-175b", "layers": 4, "length": 256, "hidden": 512, "heads": 8, "inner": 2048}
+DENSE, TIED = ({**graph, "layers": 4} for graph in (planned.DENSE, planned.TIED))
 SPARSE = {
     "model": "mixtral-8x7b", "layers": 4, "length": 256, "hidden": 512, "heads": 8, "kv_heads": 8,
     "inner": 1024, "expert_inner": 512,
@@ -33,8 +32,7 @@ SIMPY = 20_000  # tasks that the reference engine runs in a second
 def plans_of_world(world: int, count: int, seed: int) -> tuple[Question, list[Plan]]:
     graph, cluster, nodes, options = WORLDS[world]
     question = question_of(graph, cluster, 32 if nodes == 4 else 16, nodes)
-    space = Space(question.model, question.devices, question.global_batch, choices_of(options))
-    plans = [plan for setup in space.setups(Counter()) for plan in space.plans(setup)]
+    plans = planned.every_plan(planned.space_of(question, options))
     return question, random.Random(seed).sample(plans, count)
 
 

@@ -25,6 +25,7 @@ from simdev.report.page import answers_data
 from simdev.search.plan import choices_of, plans_of, question_of
 from simdev.search.plan.outcome import Scored, answers_of, is_tied, simplicity
 from simdev.search.plan.space import Layout, Plan, Setup
+from worlds.scenarios import written
 
 # plain `pytest` puts tests/ alone on the path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -163,7 +164,7 @@ def test_the_error_stands_beside_step_plans_and_their_page(
     printed = capsys.readouterr().out
     assert line in printed
     assert "under this model of the machine" in printed
-    assert "of those within 1 % of one another the simplest" in printed
+    assert "as fast, up to 1 %; the row is the simplest of them" in printed
     value = json.loads(Path("plans/plans.json").read_text())
     assert value["counts"]["published"] == published_error(LARGE["llama3.2-1b"]).to_json()
     page = answers_data(value, "plans.json")
@@ -192,7 +193,7 @@ def test_files_that_plans_name_are_told_from_their_folder(
         "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     }  # fmt: skip
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    written(tmp_path / "in" / "config.json", config)
     assert main(["clusters", "nc-a100-pairs", "--json"]) == 0
     (tmp_path / "in" / "cluster.json").write_text(capsys.readouterr().out)
     narrow = ["--set", "tp=2", "--set", "schedule=1F1B", "--set", "recompute=none"]

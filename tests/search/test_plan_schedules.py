@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import simdev
+from planned import DENSE, SPARSE, TIED, check_setup, every_plan
 from simdev.ground.errors import InputError
 from simdev.search.plan import Question, Space, bounds, choices_of, plans_of, question_of, searching
 from simdev.search.plan.bounds import Bounds
 from simdev.search.plan.searching import score
 from simdev.search.plan.space import PLANNED
-from test_plan_bounds import DENSE, SPARSE, TIED, check_setup
 
 CLUSTERS = "nc-a100-pairs", "p3-4x-p4000", "dgx-a100-40", "p3-16xlarge"
 WHOLE = "GPipe", "1F1B", "Interleaved1F1B"
@@ -92,7 +92,7 @@ def check_best(schedules: list[str], seed: int) -> None:
     """The best of a random space is that of simulating everything."""
     draw = random.Random(seed)
     for question, space in space_drawn(draw, *schedules):
-        plans = [plan for setup in space.setups(Counter()) for plan in space.plans(setup)]
+        plans = every_plan(space)
         rows = [score(question, plan) for plan in plans]
         if not any("reason" in row for row in rows):
             break

@@ -15,14 +15,15 @@ from forks import PLACERS, best_of_all, forks, mixed
 from simdev import Oracle
 from simdev.execution.scenario import Scenario
 from simdev.files.strategy import read_strategy, strategy_object
-from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
 from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost
 from simdev.search import METHODS, blackbox, confirm, search
 from simdev.search.sampling import sampled
 from simdev.search.trial import SpentError
-from strategies import UNIT, op
+from toys import curve
+from worlds.clusters import joined
+from worlds.graphs import op
 
 SEARCHES = ["random", "greedy", "annealing", "cross-entropy"]
 BUDGETS = {"random": 1500, "cross-entropy": 1500, "annealing": 1500, "greedy": 1500}
@@ -82,9 +83,7 @@ def test_a_seed_decides(method):
     runs = [search(forks(5), method, budget, seed) for seed in (3, 3)]
     assert runs[0].strategy == runs[1].strategy
     assert runs[0].cost == runs[1].cost
-    assert [(p.evaluation, p.step_ps) for p in runs[0].points] == [
-        (p.evaluation, p.step_ps) for p in runs[1].points
-    ]
+    assert curve(runs[0]) == curve(runs[1])
 
 
 def test_another_seed_tries_others():
@@ -115,7 +114,7 @@ def test_annealing_climbs_from_a_start_that_every_move_improves(seed):
     ops = tuple(op(f"op{i}", time) for i, time in enumerate(times))
     oracle = Oracle(
         Graph("loads", ops),
-        Cluster.all_to_all("three", [Device(f"g{d}") for d in range(3)], bandwidth=1),
+        joined(3, bandwidth=1),
     )
     loads = (np.bincount(one, times, 3).max() for one in product(range(3), repeat=len(ops)))
     assert search(oracle, "annealing", 3000, seed=seed).cost.step_ps == min(loads) == 112
@@ -123,7 +122,7 @@ def test_annealing_climbs_from_a_start_that_every_move_improves(seed):
 
 def test_annealing_beats_random_search():
     ops = [op(f"o{i}", 1 + i % 5, *([f"o{i - 3}"] if i > 2 else []), size=2) for i in range(60)]
-    cluster = Cluster.all_to_all("four", [Device(f"g{d}") for d in range(4)], bandwidth=UNIT)
+    cluster = joined(4)
     oracle = Oracle(Graph("chains", tuple(ops)), cluster)
     found = {method: search(oracle, method, 3000).cost.step_ps for method in SEARCHES}
     assert found["annealing"] < 0.8 * found["random"]
@@ -170,9 +169,7 @@ def test_where_nothing_fits_the_least_excess_is_best_and_the_reason_is_told():
 
 def test_what_persists_may_be_too_much_for_all_devices_together():
     ops = [op(f"o{i}", 1, param_bytes=4) for i in range(3)]
-    cluster = Cluster.all_to_all(
-        "two", [Device("g0", memory=5), Device("g1", memory=5)], bandwidth=UNIT
-    )
+    cluster = joined(2, memory=5)
     found = search(Oracle(Graph("large", tuple(ops)), cluster), "greedy")
     assert (
         found.obstacles[-1]
@@ -310,7 +307,7 @@ def test_placements_scored_on_threads_are_counted_as_one_after_another(trial_of,
         costs = None
         with suppress(SpentError):
             costs = trial.score_batch(np.concatenate((rows, rows[:3])), n_jobs)
-        points = [(point.evaluation, point.step_ps) for point in trial.best.points]
+        points = curve(trial.best)
         ends.append((costs, points, trial.distinct, trial.budget.evaluations))
     assert ends[0] == ends[1]
     assert ends[0][2:] == ((limit or different,) * 2)

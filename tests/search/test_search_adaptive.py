@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from simdev import Oracle
-from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
 from simdev.search import search
 from simdev.search.annealing import MOST, UNIFORM, Clusters, Mixture
 from simdev.search.features import group_edges
-from strategies import UNIT, op
-from toys import toy, until_optimum
+from toys import curve, toy, until_optimum
+from worlds.clusters import joined
+from worlds.graphs import op
 
 
 def strands(count: int, length: int, size: int) -> Oracle:
@@ -28,8 +28,7 @@ def strands(count: int, length: int, size: int) -> Oracle:
         for chain in range(count)
         for i in range(length)
     ]
-    devices = [Device(f"g{i}") for i in range(4)]
-    return Oracle(Graph("strands", tuple(ops)), Cluster.all_to_all("four", devices, bandwidth=UNIT))
+    return Oracle(Graph("strands", tuple(ops)), joined(4))
 
 
 def test_clusters_are_connected_and_stand_on_one_device():
@@ -112,6 +111,6 @@ def test_steps_of_no_time_are_answered():
 
 def test_the_same_seed_gives_the_same_curve():
     first, second = (search(toy(), "adaptive", 400, seed=3) for _ in range(2))
-    steps = [[(point.evaluation, point.step_ps) for point in r.points] for r in (first, second)]
+    steps = [curve(r) for r in (first, second)]
     assert steps[0] == steps[1]
     assert len(first.points) > 1

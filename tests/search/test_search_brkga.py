@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from forks import forks, mixed
-from measured_gnmt import cluster, gnmt
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.search import search
 from simdev.search.brkga import Decoder, next_generation, offspring
 from simdev.search.space import choices
-from toys import RANDOM_MEDIAN, WITHIN, optimum, toy, until_optima
+from toys import RANDOM_MEDIAN, WITHIN, curve, optimum, toy, until_optima
+from worlds.measured_gnmt import cluster, gnmt
 
 ALLOWED = np.array([[True, False, True], [False, True, False], [True, True, True]])
 DECODERS = ("share", "affinity")
@@ -79,7 +79,7 @@ def test_a_seed_decides_however_many_threads_there_are(decoder):
         )
         for jobs in (None, 1, 3)
     ]  # fmt: skip
-    curves = [[(p.evaluation, p.step_ps) for p in run.points] for run in runs]
+    curves = [curve(run) for run in runs]
     assert curves[0] == curves[1] == curves[2]
     assert len({tuple(run.strategy.placement.items()) for run in runs}) == 1
     assert len({run.provenance["evaluations"] for run in runs}) == 1

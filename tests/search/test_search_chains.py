@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import joblib
 import numpy as np
 import pytest
 
 import simdev.search.blackbox
+from dask_runs import ALIKE, require_equal
 from simdev import Oracle, Scenario, load_scenario
 from simdev.ground.errors import InputError
-from simdev.search import METHODS, Result, search
+from simdev.search import METHODS, search
 from simdev.search.chains import Chain, _dealt, exchanged
 from simdev.search.space import WORST
 from simdev.search.trial import Budget
-from toys import optimum, toy
+from toys import curve, optimum, toy
 
-ROOT = Path(__file__).resolve().parents[2]
 CHAINED = [name for name, method in METHODS.items() if method.chains]
 # What splits ops is compiled for long, and evaluates slowly.
 MARKED = [
@@ -36,10 +32,6 @@ def question(method: str) -> Oracle | Scenario:
     cluster = {"preset": "flexflow-p100", "nodes": 1}
     document = {"graph": {"model": "lenet"}, "cluster": cluster, "strategy": "data-parallel"}
     return load_scenario({"version": 1, **document})
-
-
-def curve(result: Result) -> list[tuple[int, int]]:
-    return [(point.evaluation, point.step_ps) for point in result.points]
 
 
 @contextmanager
@@ -193,29 +185,5 @@ def test_chains_that_cannot_be_are_refused(method, options, problem):
 
 @pytest.mark.slow
 def test_a_dask_cluster_answers_like_one_process(tmp_path):
-    pytest.importorskip("distributed", reason="Dask is not installed")
-    (tmp_path / "run.py").write_text(
-        "import joblib\n"
-        "from dask.distributed import Client\n"
-        "from simdev.search import search\n"
-        "from toys import toy\n"
-        "if __name__ == '__main__':\n"
-        "    serial = search(toy(), 'adaptive', 200, chains=3)\n"
-        "    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None):\n"
-        "        with joblib.parallel_config(backend='dask'):\n"
-        "            results = search(toy(), 'adaptive', 200, chains=3)\n"
-        "    times = [[(p.evaluation, p.step_ps) for p in r.points] for r in (serial, results)]\n"
-        "    assert times[0] == times[1] and serial.strategy == results.strategy\n"
-        "    print('equal')\n"
-    )
-    folders = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "search")]
-    result = subprocess.run(
-        [sys.executable, "run.py"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.endswith("equal\n")
+    imports = "from simdev.search import search\nfrom toys import curve, toy"
+    require_equal(tmp_path, imports, "search(toy(), 'adaptive', 200, chains=3)", ALIKE)

@@ -15,6 +15,7 @@ from simdev.commands import main
 from simdev.search import METHODS
 from simdev.search.prepare import RULES
 from waiting import HANGS
+from worlds.scenarios import written
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_every_method_answers_in_json_and_writes_a_strategy_that_runs(
 ):
     best = tmp_path / "best.json"
     if METHODS[method].splits:
-        scenario.write_text(json.dumps({"version": 1, **LENET}))
+        written(scenario, {"version": 1, **LENET})
     elif method == "dnn-latency":  # of inference
         made = json.loads(scenario.read_text())
         outputs = [{"bytes": 8}]
@@ -77,7 +78,7 @@ def test_every_method_answers_in_json_and_writes_a_strategy_that_runs(
             "name": "chain",
             "ops": [one | {"outputs": outputs} for one in CHAIN],
         }
-        scenario.write_text(json.dumps(made | {"strategy": {"placement": {"*": "gpu:0"}}}))
+        written(scenario, made | {"strategy": {"placement": {"*": "gpu:0"}}})
     assert (
         main(
             [
@@ -99,7 +100,7 @@ def test_every_method_answers_in_json_and_writes_a_strategy_that_runs(
     assert told["feasible"] is True
     assert told["curve"]["step_time_s"]
     value = json.loads(scenario.read_text()) | {"strategy": str(best)}
-    (tmp_path / "again.json").write_text(json.dumps(value))
+    written(tmp_path / "again.json", value)
     assert main(["simulate", str(tmp_path / "again.json"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == told["step_time_s"]
     strategy = load_scenario(tmp_path / "again.json").strategy
@@ -134,12 +135,12 @@ def test_what_is_found_for_steps_that_follow_one_another_is_confirmed(
     strategy, steps = FOLLOWING[name]
     question = {"version": 1, "graph": {"model": "lenet", "batch": 8}, "cluster": "c4140-4x-v100"}
     question |= {"strategy": strategy, "options": {"steps": steps}}
-    (tmp_path / "s.json").write_text(json.dumps(question))
+    written(tmp_path / "s.json", question)
     best = tmp_path / "best.json"
     options = ["--method", method, "--budget", "8", "-o", str(best), "--json"]
     assert main(["search", str(tmp_path / "s.json"), *options]) == 0
     step_s = json.loads(capsys.readouterr().out)["step_time_s"]
-    (tmp_path / "again.json").write_text(json.dumps(question | {"strategy": str(best)}))
+    written(tmp_path / "again.json", question | {"strategy": str(best)})
     assert main(["simulate", str(tmp_path / "again.json"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == step_s
 
@@ -176,7 +177,7 @@ def test_the_largest_peak_is_told_in_a_unit(scenario, capsys):
 
 
 def test_the_largest_load_is_told(tmp_path, capsys):
-    (tmp_path / "w.json").write_text(json.dumps(workload()))
+    written(tmp_path / "w.json", workload())
     assert main(["import", str(tmp_path / "w.json"), "-o", str(tmp_path / "s.json")]) == 0
     assert main(["search", str(tmp_path / "s.json"), "--method", "dnn-contiguous", "--json"]) == 0
     out = capsys.readouterr().out
@@ -188,7 +189,7 @@ def test_what_does_not_fit_exits_1_and_says_why(scenario, tmp_path, capsys):
     value = json.loads(scenario.read_text())
     for device in value["cluster"]["devices"]:
         device["memory"] = "9 B"
-    (tmp_path / "tight.json").write_text(json.dumps(value))
+    written(tmp_path / "tight.json", value)
     assert main(["search", str(tmp_path / "tight.json"), "--method", "greedy"]) == 1
     told = capsys.readouterr()
     assert "does not fit" in told.out
@@ -251,8 +252,8 @@ def test_an_import_into_its_own_source_is_refused(scenario, capsys):
 def test_a_file_of_the_scenario_is_not_written_over(scenario, tmp_path, capsys):
     value = json.loads(scenario.read_text())
     for part in ("graph", "strategy"):
-        (tmp_path / f"{part}.json").write_text(json.dumps(value[part]))
-    scenario.write_text(json.dumps(value | {"graph": "graph.json", "strategy": "strategy.json"}))
+        written(tmp_path / f"{part}.json", value[part])
+    written(scenario, value | {"graph": "graph.json", "strategy": "strategy.json"})
     for part in ("graph", "strategy"):
         own = tmp_path / f"{part}.json"
         before = own.read_bytes()
@@ -279,7 +280,7 @@ def test_what_no_split_keeps_in_memory_is_judged_by_the_step(method, tmp_path, c
             "devices": [{"name": "g", "kind": "gpu", "memory": memory}],
             "links": [],
         }
-        (tmp_path / "s.json").write_text(json.dumps(question))
+        written(tmp_path / "s.json", question)
         assert main(["search", str(tmp_path / "s.json"), "--method", method, "--json"]) == code
         told = capsys.readouterr()
         assert json.loads(told.out)["details"]["within_memory"] is False
@@ -358,7 +359,7 @@ def test_exhaustive_search_says_what_it_proved(tmp_path, capsys):
         "cluster": {"preset": "flexflow-p100"},
         "strategy": "expert",
     }
-    (tmp_path / "s.json").write_text(json.dumps({"version": 1} | question))
+    written(tmp_path / "s.json", {"version": 1} | question)
     assert (
         main(["search", str(tmp_path / "s.json"), "--method", "exhaustive", "--budget", "3"]) == 0
     )

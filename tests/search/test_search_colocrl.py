@@ -16,11 +16,11 @@ import pytest
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.learn.settings import ColocRLSettings as Settings
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import Result, learners, search
-from strategies import UNIT
-from toys import RANDOM_MEDIAN, WITHIN, toy, until_optima
+from toys import RANDOM_MEDIAN, WITHIN, curve, toy, until_optima
+from worlds.clusters import joined
 
 TINY = {"hidden": 8, "embedding": 4, "samples": 10, "rate": 0.02}
 DECODE = """
@@ -50,7 +50,7 @@ def dear() -> Oracle:
         for i in range(6)
     ]
     devices = [Device(kind, kind) for kind in kinds]
-    return Oracle(Graph("chain", tuple(ops)), Cluster.all_to_all("three", devices, bandwidth=UNIT))
+    return Oracle(Graph("chain", tuple(ops)), joined(devices))
 
 
 def test_it_meets_the_optimum_of_the_toy_before_random_search():
@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_curve_in_one_process_or_two():
     runs = [search(toy(), "colocrl", n_jobs=jobs, **options) for jobs in (1, None)]
     with joblib.parallel_config("threading", n_jobs=2):
         runs.append(search(toy(), "colocrl", **options))
-    points = [[(point.evaluation, point.step_ps) for point in run.points] for run in runs]
+    points = [curve(run) for run in runs]
     assert points[0] == points[1] == points[2]
     weights = [run.policy.weights for run in runs]
     for name, array in weights[0].items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -10,19 +11,17 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from forks import forks
+from forks import choosy, environment, forks
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.learn.env import IDS
 from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.graph import Graph, Op
-from strategies import UNIT, op
+from simdev.nouns.graph import Graph
+from worlds.clusters import joined
+from worlds.graphs import op
 
 ID = "simdev/Placement-v0"
-
-
-def make(oracle: Oracle, **options: float) -> gymnasium.Env:
-    return gymnasium.make(ID, oracle=oracle, **options)
+make = partial(environment, ID)
 
 
 @pytest.mark.parametrize("memory", [None, 5, 0])
@@ -62,9 +61,7 @@ def test_what_does_not_fit_is_penalised_by_its_relative_excess():
 
 
 def test_a_masked_action_costs_a_reference_step_and_goes_to_the_fastest_device():
-    ops = (Op("a", time={"gpu": 1}), Op("b", time={"gpu": 3, "cpu": 2}))
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("c0", "cpu")], bandwidth=1)
-    env = make(Oracle(Graph("mixed", ops), cluster))
+    env = make(choosy())
     _, info = env.reset()
     assert info["action_mask"].tolist() == [1, 0]
     _, reward, terminated, _, info = env.step(np.int64(1))
@@ -83,7 +80,7 @@ def test_no_placement_that_runs_is_worse_than_one_without_a_route():
     slow = make(
         Oracle(
             Graph("slow", ops),
-            Cluster.all_to_all("slow", [Device("g0"), Device("g1")], bandwidth=1),
+            joined(2, bandwidth=1),
         )
     )
     reward, info = episode(slow, [0, 1])
@@ -102,7 +99,7 @@ def test_observations_are_those_of_a_dense_table(seed):
     ops = [replace(one, colocate=f"c{i % 2}") if i % 3 == 0 else one for i, one in enumerate(ops)]
     oracle = Oracle(
         Graph("dense", tuple(ops)),
-        Cluster.all_to_all("three", list(map(Device, "abc")), bandwidth=UNIT),
+        joined("abc"),
     )
     row = {i: at for at, members in enumerate(oracle.groups) for i in members}
     sent, tensors = np.zeros((len(oracle.groups),) * 2), set()

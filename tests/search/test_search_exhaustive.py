@@ -11,23 +11,18 @@ from itertools import product
 import numpy as np
 import pytest
 
-from simdev import Oracle, Scenario, load_scenario
+from simdev import Oracle, Scenario
 from simdev.nouns.strategy import Configuration, Strategy
 from simdev.search import confirm, search
 from simdev.search.soap.exhaustive import Bounds, PartTimes, Scopes, branch_and_bound, covering
 from simdev.search.soap.flexflow import Space, space_of, walks
 from simdev.search.soap.layers import Layers, entries
 from simdev.search.trial import SpentError, Trial
+from worlds.scenarios import scenario_of
 
 P100 = {"preset": "flexflow-p100", "nodes": 1}
+REDUCED = {"short": "data-parallel", "sync": "all-reduce"}
 MODELS = {"lenet": {}, "rnnlm": {"length": 2}, "alexnet": {"batch": 64}}
-
-
-def scenario(model: str, sync: object = "all-reduce", **dims: int) -> Scenario:
-    strategy = {"short": "data-parallel", "sync": sync}
-    return load_scenario(
-        {"version": 1, "graph": {"model": model, **dims}, "cluster": P100, "strategy": strategy}
-    )
 
 
 def oracle_of(one: Scenario, **fields: str) -> Oracle:
@@ -77,7 +72,7 @@ CASES = [
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_completion_is_faster_than_its_bound(trial_of, model, sync, fields, most, free, seed):
     """And branch and bound finds the least of all."""
-    one = scenario(model, sync, **MODELS[model])
+    one = scenario_of({"model": model, **MODELS[model]}, P100, {**REDUCED, "sync": sync})
     oracle = oracle_of(one, **fields)
     space = some(space_of(Layers(oracle.graph, oracle.cluster)), seed, most, free)
     steps = simulated(oracle, space, one.strategy)
@@ -103,7 +98,7 @@ def test_no_completion_is_faster_than_its_bound(trial_of, model, sync, fields, m
 )
 def test_how_an_op_lies_hangs_on_its_scope_alone(model):
     """Tables filled from a few strategies hold what any other one tells."""
-    one = scenario(model, **MODELS[model])
+    one = scenario_of({"model": model, **MODELS[model]}, P100, REDUCED)
     oracle = oracle_of(one)
     space = some(space_of(Layers(oracle.graph, oracle.cluster)), 3, 3)
     parts = PartTimes(oracle, space)
@@ -118,7 +113,7 @@ def test_how_an_op_lies_hangs_on_its_scope_alone(model):
 
 
 def test_scopes_of_lenet():
-    one = scenario("lenet")
+    one = scenario_of({"model": "lenet"}, P100, REDUCED)
     layers = Layers(one.graph, one.cluster)
     scopes, at = Scopes(space_of(layers)), one.graph.index
     assert scopes.of_op[at["conv_2/tanh"]] == {2}
@@ -140,7 +135,7 @@ def test_the_bound_of_one_device_is_its_work(model):
     """All that it does, one op after the other; of what is there on demand (zeros, ones) some wait
     for ops that they look at, and count.
     """
-    one = scenario(model, **MODELS[model])
+    one = scenario_of({"model": model, **MODELS[model]}, P100, REDUCED)
     oracle = oracle_of(one)
     space = space_of(Layers(oracle.graph, oracle.cluster))
     space = replace(space, choices=tuple(own[:1] for own in space.choices))
@@ -158,7 +153,7 @@ def test_the_bound_of_one_device_is_its_work(model):
 
 
 def test_an_end_before_the_end_tells_what_was_proved(trial_of):
-    one = scenario("lenet")
+    one = scenario_of({"model": "lenet"}, P100, REDUCED)
     space = some(space_of(Layers(one.graph, one.cluster)), 0, 4)
     trial = trial_of(oracle_of(one))
     branch_and_bound(trial, space)
@@ -172,7 +167,7 @@ def test_an_end_before_the_end_tells_what_was_proved(trial_of):
 
 
 def test_a_table_too_large_only_weakens_bounds():
-    one = scenario("lenet")
+    one = scenario_of({"model": "lenet"}, P100, REDUCED)
     oracle = oracle_of(one)
     space = some(space_of(Layers(oracle.graph, oracle.cluster)), 5, 2)
     steps = simulated(oracle, space, Strategy())
@@ -271,7 +266,7 @@ def test_branch_and_bound_finds_what_plain_enumeration_finds(trial_of, model):
     """The whole space of RNNLM; of LeNet layers whole on one of two devices or in four parts, no
     attributes cut.
     """
-    one = scenario(model, **MODELS[model])
+    one = scenario_of({"model": model, **MODELS[model]}, P100, REDUCED)
     oracle = oracle_of(one)
     space = space_of(Layers(one.graph, one.cluster))
     if model == "lenet":
@@ -291,7 +286,7 @@ def test_walks_find_the_optimum_of_the_whole_space(trial_of, model, size, budget
     """FlexFlow, section 8.4: all configurations of all layers on aligned, contiguous devices of
     four.
     """
-    one = scenario(model, **MODELS[model])
+    one = scenario_of({"model": model, **MODELS[model]}, P100, REDUCED)
     oracle = oracle_of(one)
     space = space_of(Layers(one.graph, one.cluster))
     assert space.size == size

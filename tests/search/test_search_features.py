@@ -10,12 +10,14 @@ from hypothesis import given, settings
 
 from forks import forks
 from simdev import Oracle
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.semantics import kinds, register
 from simdev.search.features import KINDS, VERSION, Nodes, ancestors_of, features_of
 from simdev.search.space import choices
-from strategies import UNIT, op, worlds
+from worlds.clusters import joined
+from worlds.graphs import op
+from worlds.scenarios import worlds
 
 
 def small() -> Oracle:
@@ -30,7 +32,7 @@ def small() -> Oracle:
     ops = (ops[0], ops[1], middle, ops[3])
     ops = tuple(replace(one, colocate="pair") if one.name in "ac0" else one for one in ops)
     devices = (Device("g0"), Device("x0", "cpu"))
-    return Oracle(Graph("small", ops), Cluster.all_to_all("two", devices, bandwidth=UNIT))
+    return Oracle(Graph("small", ops), joined(devices))
 
 
 def edges(nodes: Nodes) -> list[tuple[int, int, float]]:
@@ -71,8 +73,7 @@ def test_features_of_a_small_graph_by_hand():
 def test_a_tensor_that_a_group_reads_twice_counts_once():
     ops = (op("a", 1, size=7), op("b", 1, "a"), op("c", 1, "a"))
     ops = tuple(replace(one, colocate=None if one.name == "a" else "both") for one in ops)
-    devices = list(map(Device, "gh"))
-    oracle = Oracle(Graph("twice", ops), Cluster.all_to_all("two", devices, bandwidth=UNIT))
+    oracle = Oracle(Graph("twice", ops), joined("gh"))
     assert features_of(oracle).groups.edge_bytes.tolist() == [7]
     assert features_of(oracle).ops.edge_bytes.tolist() == [7, 7]
 
@@ -81,8 +82,7 @@ def test_a_group_whose_first_op_comes_early_still_follows_what_it_reads():
     """The order of first ops alone would number the group before the op that it reads."""
     ops = (op("a", 1), op("b", 1, size=1), op("c", 1, "b"))
     ops = tuple(replace(one, colocate=None if one.name == "b" else "both") for one in ops)
-    devices = list(map(Device, "gh"))
-    oracle = Oracle(Graph("late", ops), Cluster.all_to_all("two", devices, bandwidth=UNIT))
+    oracle = Oracle(Graph("late", ops), joined("gh"))
     assert features_of(oracle).groups.order.tolist() == [1, 0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -10,27 +11,23 @@ import numpy as np
 import pytest
 import torch
 
-import measured_gnmt
 from simdev import Oracle
 from simdev.learn import train
 from simdev.learn.gdp import Attention, Network, inputs_of
 from simdev.learn.rules import Proximal
 from simdev.learn.settings import GDPSettings as Settings
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import Device
 from simdev.nouns.graph import Graph, Op, Tensor
-from simdev.search import Result, search
+from simdev.search import search
 from simdev.search.features import features_of
-from strategies import UNIT
-from toys import RANDOM_MEDIAN, TIMES, WITHIN, toy, until_optima
+from toys import RANDOM_MEDIAN, TIMES, WITHIN, curve, toy, unprepared, until_optima
+from worlds import measured_gnmt
+from worlds.clusters import joined
 
 SMALL = {"width": 8, "heads": 2, "hops": 2, "layers": 1, "segment": 4, "memory": 4, "samples": 8}
+searched = partial(unprepared, "gdp", settings=SMALL, warm="random")
 QUICK = SMALL | {"width": 16, "hops": 1, "samples": 10, "rate": 0.01, "epochs": 2, "decodes": 20}
 QUICK |= {"entropy": 5.0, "divergence": 2.0, "superposition": False, "segment": 128, "memory": 128}
-
-
-def searched(oracle: Oracle, budget: int, seed: int = 0, **options: Any) -> Result:
-    options = {"settings": SMALL, "warm": "random"} | options
-    return search(oracle, "gdp", budget, seed, prepare=(), **options)
 
 
 def network_of(oracle: Oracle, **settings: Any) -> tuple[Network, list[torch.Tensor]]:
@@ -54,7 +51,7 @@ def test_single_ops_are_placed_without_any_group():
 def test_rows_tell_how_dear_transfers_are():
     """A tensor that takes 3 ps passes from an op of 3 ps to one of 1 ps."""
     ops = (Op("a", time="3 ps", outputs=(Tensor(3),)), Op("b", time="1 ps", inputs=("a",)))
-    cluster = Cluster.all_to_all("two", [Device("x", "x"), Device("y", "x")], bandwidth=UNIT)
+    cluster = joined([Device("x", "x"), Device("y", "x")])
     oracle = Oracle(Graph("pair", ops), cluster)
     begin = len(features_of(oracle).groups.columns)
     read, sent, whole = inputs_of(oracle, 0).rows[:, begin : begin + 3].T
@@ -188,10 +185,7 @@ def test_every_device_is_as_likely_as_the_others_at_first():
 
 
 def test_the_same_seed_gives_the_same_curve():
-    curves = [
-        [(point.evaluation, point.step_ps) for point in searched(toy(), 20, seed).points]
-        for seed in (1, 1, 2)
-    ]
+    curves = [curve(searched(toy(), 20, seed)) for seed in (1, 1, 2)]
     assert curves[0] == curves[1] != curves[2]
 
 

@@ -22,8 +22,8 @@ from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import search
 from simdev.search.features import features_of
 from simdev.search.space import allowed
-from strategies import UNIT
 from toys import RANDOM_MEDIAN, toy, until_optima
+from worlds.clusters import joined
 
 TINY = Settings(groups=3, grouping=4, homing=0.5, hidden=8, embedding=4, aligned=2.0, rate=0.02)
 REINFORCE = Reinforce(decay=0.9, entropy=0.0, failing_updates=0)
@@ -61,7 +61,7 @@ def pair() -> Oracle:
         for name, kind in kinds.items()
     )
     devices = [Device("x", "x"), Device("y", "y")]
-    return Oracle(Graph("pair", ops), Cluster.all_to_all("two", devices, bandwidth=UNIT))
+    return Oracle(Graph("pair", ops), joined(devices))
 
 
 @pytest.mark.slow

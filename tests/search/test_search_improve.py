@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -11,20 +12,18 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from forks import forks, mixed
+from forks import choosy, environment, forks, mixed
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.graph import Graph, Op
+from simdev.nouns.graph import Graph
 from simdev.search.features import features_of
-from strategies import UNIT, op
+from worlds.clusters import joined
+from worlds.graphs import op
 
 ID = "simdev/Improve-v0"
+make = partial(environment, ID)
 SCALARS = 3
-
-
-def make(oracle: Oracle, **options: Any) -> gymnasium.Env:
-    return gymnasium.make(ID, oracle=oracle, **options)
 
 
 def random_oracle(seed: int, count: int = 14, devices: int = 3) -> Oracle:
@@ -36,8 +35,7 @@ def random_oracle(seed: int, count: int = 14, devices: int = 3) -> Oracle:
         fields = {"param_bytes": int(luck.integers(0, 3))}
         ops.append(op(f"o{i}", i % 4, *inputs, size=int(luck.integers(0, 9)), **fields))
     ops = [replace(one, colocate=f"c{i % 2}") if i % 4 == 0 else one for i, one in enumerate(ops)]
-    names = [Device(f"g{d}", memory=30) for d in range(devices)]
-    return Oracle(Graph("random", tuple(ops)), Cluster.all_to_all("some", names, bandwidth=UNIT))
+    return Oracle(Graph("random", tuple(ops)), joined(devices, memory=30))
 
 
 def value(oracle: Oracle, placement: Any, penalty: float = 1.0) -> float:
@@ -128,9 +126,7 @@ def test_where_no_device_runs_all_each_starts_where_it_may_or_is_fastest():
 
 
 def test_a_masked_action_costs_a_reference_step_and_goes_to_the_fastest_device():
-    ops = (Op("a", time={"gpu": 1}), Op("b", time={"gpu": 3, "cpu": 2}))
-    cluster = Cluster.all_to_all("two", [Device("g0"), Device("c0", "cpu")], bandwidth=1)
-    env = make(Oracle(Graph("mixed", ops), cluster))
+    env = make(choosy())
     _, info = env.reset()
     assert (info["group"], info["action_mask"].tolist()) == (0, [1, 0])
     _, reward, _, _, info = env.step(np.int64(1))

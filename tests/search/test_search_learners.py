@@ -23,12 +23,9 @@ from simdev.search.learners import resolved
 from simdev.search.run import HANDFUL, begin, problem_of
 from simdev.search.trial import Budget, SpentError, Trial
 from tiny_learner import Settings
-from toys import optimum, toy
+from toys import curve, optimum, toy
 
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    tiny_learner.register(monkeypatch)
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 def grouped(question: Scenario) -> Trial:
@@ -153,8 +150,8 @@ def test_a_warm_start_is_a_search_of_its_own_within_the_budget(warm):
     assert start["step_time_s"] == start["imitated_s"] == alone.cost.seconds
     assert start["evaluations"] == alone.provenance["evaluations"]
     count = len(alone.points)
-    points = [(point.evaluation, point.step_ps) for point in result.points]
-    assert points[:count] == [(point.evaluation, point.step_ps) for point in alone.points]
+    points = curve(result)
+    assert points[:count] == curve(alone)
     assert result.provenance["warm"] == warm
     assert result.provenance["evaluations"] > start["evaluations"]
 

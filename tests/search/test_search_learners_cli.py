@@ -11,6 +11,7 @@ import tiny_learner
 from simdev.commands import main
 from simdev.commands.search import FLAGS
 from simdev.search import load_policy
+from worlds.scenarios import question, written
 
 pytest.importorskip("safetensors.numpy", reason="policies are kept by safetensors")
 OPS = [
@@ -23,24 +24,22 @@ OPS = [
     for i in range(6)
 ]
 DEVICES = [{"name": f"g{d}"} for d in range(2)]
-QUESTION = {
-    "version": 1,
-    "graph": {"version": 1, "name": "chains", "ops": OPS},
-    "cluster": {
+QUESTION = question(
+    {"version": 1, "name": "chains", "ops": OPS},
+    {
         "version": 1,
         "devices": DEVICES,
         "links": [{"ends": ["g0", "g1"], "bandwidth": "1 GB/s"}],
     },
-    "strategy": {"placement": {"*": "g0"}},
-}
+    {"placement": {"*": "g0"}},
+)
 
 
 @pytest.fixture(autouse=True)
-def scenario(tmp_path, monkeypatch):
+def scenario(here, monkeypatch):
     tiny_learner.register(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "s.json").write_text(json.dumps(QUESTION))
-    return tmp_path
+    written(here / "s.json", QUESTION)
+    return here
 
 
 def search(*options: str, method: str = "tiny") -> int:

@@ -12,12 +12,12 @@ import pytest
 from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.learn.settings import PlacetoSettings as Settings
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.search import search
 from simdev.search.features import Nodes, features_of
-from strategies import UNIT
 from toys import RANDOM_MEDIAN, toy, until_optima
+from worlds.clusters import joined
 
 torch = pytest.importorskip("torch")
 from simdev.learn.placeto import learner as placeto  # noqa: E402
@@ -38,11 +38,7 @@ def chain(groups: int) -> Oracle:
         for i in range(groups)
     ]
     devices = [Device(f"d{i}", "alike") for i in range(3)]
-    return Oracle(Graph("chain", tuple(ops)), Cluster.all_to_all("three", devices, bandwidth=UNIT))
-
-
-def nodes_of(groups: int) -> Nodes:
-    return features_of(chain(groups)).groups
+    return Oracle(Graph("chain", tuple(ops)), joined(devices))
 
 
 def permuted(nodes: Nodes, order: np.ndarray) -> Nodes:
@@ -69,7 +65,7 @@ def chances(
 
 @pytest.mark.parametrize("pooling", ["mean", "sum"])
 def test_renumbered_groups_get_the_same_chances(pooling: str):
-    nodes, random = nodes_of(20), np.random.default_rng(0)
+    nodes, random = features_of(chain(20)).groups, np.random.default_rng(0)
     devices, order = random.integers(3, size=20), random.permutation(20)
     visited = np.array([4, 11, 19])
     there = np.argsort(order)[visited]
@@ -82,7 +78,7 @@ def test_renumbered_groups_get_the_same_chances(pooling: str):
 
 def test_the_same_weights_place_twenty_groups_and_five_hundred():
     small, large = (
-        chances(nodes_of(count), np.zeros(count, np.int64), np.array([count // 2]))
+        chances(features_of(chain(count)).groups, np.zeros(count, np.int64), np.array([count // 2]))
         for count in (20, 500)
     )
     assert small.shape == large.shape == (1, 3)
@@ -172,7 +168,7 @@ def test_a_policy_is_tied_to_the_number_of_devices_alone():
     again = search(chain(30), "placeto", 20, policy=result.policy, train=False)
     assert again.provenance["evaluations"] == 20
     devices = [Device(f"d{i}", "alike") for i in range(2)]
-    two = Oracle(chain(5).graph, Cluster.all_to_all("two", devices, bandwidth=UNIT))
+    two = Oracle(chain(5).graph, joined(devices))
     with pytest.raises(InputError, match=r"^policy: places on 3 devices; there are 2$"):
         search(two, "placeto", 20, policy=result.policy)
 

@@ -18,7 +18,7 @@ from simdev.search import SavedPolicy, load_policy, search
 from simdev.search.features import VERSION
 from simdev.search.policy import tied_to
 from simdev.search.run import EVALUATED
-from toys import toy
+from toys import curve, toy
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="policies are kept by safetensors")
 WEIGHTS = {
@@ -28,12 +28,8 @@ WEIGHTS = {
     "empty": np.zeros((0, 2)),
 }
 SETTINGS = {"rate": 0.1, "batch": 4, "rule": "count", "shuffled": False}
+pytestmark = pytest.mark.usefixtures("tiny")
 POLICY = SavedPolicy("tiny", 0, 2, 7, "", SETTINGS, WEIGHTS)
-
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    tiny_learner.register(monkeypatch)
 
 
 def notes(policy: SavedPolicy) -> dict[str, object]:
@@ -131,9 +127,7 @@ def test_a_search_goes_on_with_the_policy_of_another(tmp_path):
     assert result.provenance["warm"] == "policy"
     assert "warm" not in result.details
     again = search(toy(), "tiny", 60, policy=first)
-    assert [(p.evaluation, p.step_ps) for p in result.points] == [
-        (p.evaluation, p.step_ps) for p in again.points
-    ]
+    assert curve(result) == curve(again)
     assert not (result.policy.weights["chance"] == first.weights["chance"]).all()
 
 

@@ -14,14 +14,15 @@ from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.learn import rules
 from simdev.learn.post import Post, Settings, advantages, ascended, gradient, stepped
-from simdev.nouns.cluster import Cluster, Device
 from simdev.nouns.graph import Graph
 from simdev.nouns.taskgraph import Floats, Ints
 from simdev.search import search
 from simdev.search.policy import SavedPolicy
 from simdev.search.sampling import frequencies, likeliest, sampled, uniform
-from strategies import UNIT, op
-from toys import RANDOM_MEDIAN, WITHIN, optimum, toy, until_optima
+from simdev.search.trial import Learning
+from toys import RANDOM_MEDIAN, WITHIN, curve, optimum, toy, until_optima
+from worlds.clusters import joined
+from worlds.graphs import op
 
 GROUPS, DEVICES, BATCH = 7, 3, 10
 
@@ -134,8 +135,7 @@ class Listed(Oracle):
 def chains() -> Listed:
     """Twelve ops in three chains on three devices."""
     ops = [op(f"o{i}", 3 + i % 4, *([f"o{i - 3}"] if i > 2 else []), size=2) for i in range(12)]
-    devices = [Device(f"g{d}") for d in range(3)]
-    cluster = Cluster.all_to_all("three", devices, bandwidth=UNIT)
+    cluster = joined(3)
     return Listed(Graph("chains", tuple(ops)), cluster)
 
 
@@ -195,7 +195,7 @@ def test_a_seed_decides(warm):
         search(forks(5), "post", 150, seed=3, prepare=[], warm=warm, n_jobs=jobs)
         for jobs in (None, 1)
     ]
-    curves = [[(p.evaluation, p.step_ps) for p in run.points] for run in runs]
+    curves = [curve(run) for run in runs]
     assert curves[0] == curves[1]
     assert (runs[0].policy.weights["chance"] == runs[1].policy.weights["chance"]).all()
 
@@ -211,11 +211,11 @@ def test_what_it_imitates_is_left_by_a_few_groups_only(trial_of):
     step.
     """
     ops = tuple(op(f"o{i}", 1 + i % 7) for i in range(300))
-    cluster = Cluster.all_to_all("four", [Device(f"g{d}") for d in range(4)], bandwidth=UNIT)
+    cluster = joined(4)
     oracle = Oracle(Graph("loads", ops), cluster)
     start = np.arange(300) % 4
     trial = trial_of(oracle)
-    trial.learning = learner_options(start)
+    trial.learning = Learning(Settings(), warm=start)
     begun = Post(trial)
     random = np.random.default_rng(0)
 
@@ -227,12 +227,6 @@ def test_what_it_imitates_is_left_by_a_few_groups_only(trial_of):
     assert apart() == pytest.approx(3, abs=0.3)
     begun.round()
     assert apart() < 3 + 300 * 0.03
-
-
-def learner_options(warm):
-    from simdev.search.trial import Learning
-
-    return Learning(Settings(), warm=warm)
 
 
 def test_it_ends_where_nothing_new_is_sampled():

@@ -10,23 +10,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from simdev import Oracle, Scenario, load_scenario
+from simdev import Oracle, load_scenario
 from simdev.ground.errors import InputError
 from simdev.nouns.strategy import Strategy
-from simdev.search import confirm, search
+from simdev.search import METHODS, confirm, search
 from simdev.search.elimination import Term, minimise, total
 from simdev.search.soap.flexflow import space_of
 from simdev.search.soap.layers import Layers, entries
 from simdev.search.soap.optcnn import named, tables_of
-from strategies import Tape, drawn
+from worlds.clusters import limited
+from worlds.scenarios import scenario_of
+from worlds.tape import Tape, drawn
 
 P100 = {"preset": "flexflow-p100", "nodes": 1}
-
-
-def scenario(model: str, strategy: object = "data-parallel", **dims: int) -> Scenario:
-    return load_scenario(
-        {"version": 1, "graph": {"model": model, **dims}, "cluster": P100, "strategy": strategy}
-    )
+PARALLEL = "data-parallel"
+SPLITTING = [name for name, method in METHODS.items() if method.splits]
 
 
 # Elimination
@@ -99,7 +97,7 @@ def test_a_beam_answers_where_tables_would_be_too_large():
 
 
 def test_layers_hold_every_op_once():
-    one = scenario("rnnlm", length=3)
+    one = scenario_of({"model": "rnnlm", "length": 3}, P100, PARALLEL)
     layers = Layers(one.graph, one.cluster)
     assert [layer.name for layer in layers.all] == [
         "embedding/embedding",
@@ -120,7 +118,7 @@ def test_layers_hold_every_op_once():
 
 
 def test_a_layer_is_cut_evenly_on_aligned_devices():
-    one = scenario("lenet")
+    one = scenario_of({"model": "lenet"}, P100, PARALLEL)
     layers = Layers(one.graph, one.cluster)
     for layer, own in zip(layers.all, space_of(layers).choices, strict=True):
         sizes = {axis.axis: axis.size for axis in layer.axes}
@@ -132,7 +130,7 @@ def test_a_layer_is_cut_evenly_on_aligned_devices():
 
 
 def test_backward_ops_are_cut_as_their_layer():
-    one = scenario("lenet")
+    one = scenario_of({"model": "lenet"}, P100, PARALLEL)
     layers = Layers(one.graph, one.cluster)
     layer = next(layer for layer in layers.all if layer.name == "block_3/fc/linear")
     found = entries(layers, layer, layers.configuration((("m", 2), ("n", 2))))
@@ -152,7 +150,7 @@ def test_vgg_16_on_four_gpus_is_cut_as_published():
     and not the softmax: by measured times. By a datasheet the parts of all these take a quarter of
     the time, so they are cut in four.
     """
-    one = scenario("vgg-16", batch=128)
+    one = scenario_of({"model": "vgg-16", "batch": 128}, P100, PARALLEL)
     found = search(one, "optcnn")
     layers = found.details["layers"]
     convolutions = [degrees for name, degrees in layers.items() if "conv2d" in name]
@@ -172,7 +170,7 @@ def test_times_decide_which_layers_are_cut_otherwise():
     """Were height and width 30 % cheaper for the last convolutions, and small products no faster in
     four parts.
     """
-    one = scenario("vgg-16", batch=128)
+    one = scenario_of({"model": "vgg-16", "batch": 128}, P100, PARALLEL)
     oracle = Oracle(one.graph, one.cluster, one.costs)
     layers = Layers(one.graph, one.cluster)
     tables = tables_of(layers, oracle.prepared, "all-reduce")
@@ -201,7 +199,10 @@ def test_parts_cost_what_the_ladder_says_of_ops_of_their_shape():
     """The sample axis in two: every op of the first layer, written as the op of half the batch that
     it is.
     """
-    one, half = scenario("alexnet", batch=64), scenario("alexnet", batch=32)
+    one, half = (
+        scenario_of({"model": "alexnet", "batch": 64}, P100, PARALLEL),
+        scenario_of({"model": "alexnet", "batch": 32}, P100, PARALLEL),
+    )
     layers = Layers(one.graph, one.cluster)
     tables = tables_of(layers, Oracle(one.graph, one.cluster, one.costs).prepared, "all-reduce")
     at = tables.choices[0].index((("n", 2),))
@@ -216,7 +217,7 @@ def test_parts_cost_what_the_ladder_says_of_ops_of_their_shape():
 
 
 def test_moves_and_synchronisation_cost_what_they_send():
-    one = scenario("alexnet", batch=64)
+    one = scenario_of({"model": "alexnet", "batch": 64}, P100, PARALLEL)
     layers = Layers(one.graph, one.cluster)
     tables = tables_of(
         layers, Oracle(one.graph, one.cluster, one.costs).prepared, "parameter-server"
@@ -245,7 +246,8 @@ def test_moves_and_synchronisation_cost_what_they_send():
 
 
 def test_experts_put_layers_of_each_stack_on_devices_of_their_own():
-    layers = search(scenario("gnmt", length=3), "expert").details["layers"]
+    one = scenario_of({"model": "gnmt", "length": 3}, P100, PARALLEL)
+    layers = search(one, "expert").details["layers"]
     assert [layers[f"decoder/layer_{i}/lstm_cell"] for i in range(4)] == [
         "gpu:0",
         "gpu:1",
@@ -262,7 +264,7 @@ def test_experts_put_layers_of_each_stack_on_devices_of_their_own():
 
 
 def test_experts_cut_other_networks_into_runs_of_equal_time():
-    one = scenario("vgg-16")
+    one = scenario_of({"model": "vgg-16"}, P100, PARALLEL)
     found = search(one, "expert")
     used = list(dict.fromkeys(found.details["layers"].values()))
     assert used == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]
@@ -280,7 +282,7 @@ def test_experts_cut_other_networks_into_runs_of_equal_time():
 
 def test_walks_are_decided_by_their_seed_and_never_end_above_their_starts():
     # Without buckets, which the compiled path does not know.
-    one = scenario("lenet", {"short": "data-parallel", "sync": "all-reduce"})
+    one = scenario_of({"model": "lenet"}, P100, {"short": PARALLEL, "sync": "all-reduce"})
     found = [search(one, "flexflow", 90, seed=seed) for seed in (1, 1, 2)]
     assert found[0].strategy == found[1].strategy
     assert [p.step_ps for p in found[0].points] == [p.step_ps for p in found[1].points]
@@ -297,29 +299,28 @@ def test_an_interrupt_keeps_the_best_so_far(method):
         if count == 9:
             raise KeyboardInterrupt
 
-    found = search(scenario("lenet"), method, 50, progress=progress)
+    found = search(scenario_of({"model": "lenet"}, P100, PARALLEL), method, 50, progress=progress)
     assert found.provenance["ended"] == "interrupted"
     assert found.cost.step_ps == found.points[-1].step_ps
 
 
-@pytest.mark.parametrize("method", ["optcnn", "flexflow", "exhaustive", "tofu"])
+@pytest.mark.parametrize("method", SPLITTING)
 def test_what_does_not_fit_is_told(method):
-    one = scenario("lenet")
-    devices = tuple(replace(device, memory=10_000) for device in one.cluster.devices)
-    found = search(replace(one, cluster=replace(one.cluster, devices=devices)), method, 6)
+    one = scenario_of({"model": "lenet"}, P100, PARALLEL)
+    found = search(replace(one, cluster=limited(one.cluster, 10_000)), method, 6)
     assert not found.cost.feasible
     assert any(line.startswith("gpu:0: needs") for line in found.obstacles)
 
 
-@pytest.mark.parametrize("method", ["optcnn", "flexflow", "exhaustive", "tofu"])
+@pytest.mark.parametrize("method", SPLITTING)
 def test_splitters_take_no_preparation(method):
     with pytest.raises(InputError, match="takes no preparation"):
-        search(scenario("lenet"), method, 5, prepare=["coplace"])
+        search(scenario_of({"model": "lenet"}, P100, PARALLEL), method, 5, prepare=["coplace"])
 
 
-@pytest.mark.parametrize("method", ["optcnn", "flexflow", "exhaustive", "tofu"])
+@pytest.mark.parametrize("method", SPLITTING)
 def test_order_is_kept(method):
-    one = scenario("lenet")
+    one = scenario_of({"model": "lenet"}, P100, PARALLEL)
     asked = replace(one, strategy=Strategy(order="program", short="data-parallel"))  # type: ignore[arg-type]
     assert search(asked, method, 5).strategy.order.policy == "program"
 

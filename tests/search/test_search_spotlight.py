@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -17,16 +18,11 @@ from simdev.learn.rules import FAILING
 from simdev.learn.seq2seq import ByStage
 from simdev.learn.settings import SpotlightSettings as Settings
 from simdev.nouns.cluster import Cluster, Link
-from simdev.search import Result, search
-from toys import RANDOM_MEDIAN, WITHIN, optimum, toy, until_optima
+from toys import RANDOM_MEDIAN, WITHIN, curve, optimum, toy, unprepared, until_optima
 
 QUICK = {"hidden": 16, "embedding": 8, "rate": 0.02}
 SMALL = {"hidden": 8, "embedding": 4, "samples": 6, "rate": 0.02}
-
-
-def searched(oracle: Oracle, budget: int, seed: int = 0, **options: Any) -> Result:
-    options = {"settings": SMALL, "warm": "random"} | options
-    return search(oracle, "spotlight", budget, seed, prepare=(), **options)
+searched = partial(unprepared, "spotlight", settings=SMALL, warm="random")
 
 
 @pytest.fixture
@@ -93,10 +89,7 @@ def test_it_ends_with_what_fits(batches):
 
 
 def test_the_same_seed_gives_the_same_curve():
-    curves = [
-        [(point.evaluation, point.step_ps) for point in searched(toy(), 40, seed).points]
-        for seed in (1, 1, 2)
-    ]
+    curves = [curve(searched(toy(), 40, seed)) for seed in (1, 1, 2)]
     assert curves[0] == curves[1] != curves[2]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import simdev.learn.env  # noqa: F401 (registers the environment)
-from forks import PLACERS, fork, forks
+from forks import FLAT, PLACERS, fork, forks
 from simdev import Oracle
 from simdev.costs import CostModel
 from simdev.execution.scenario import Scenario
@@ -19,7 +19,8 @@ from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost, oracle_of
 from simdev.search import METHODS, confirm, search
 from simdev.search.space import IMPOSSIBLE
-from strategies import UNIT, op
+from worlds.clusters import UNIT, joined
+from worlds.graphs import op
 
 
 @pytest.mark.parametrize("method", ["greedy", "annealing"])
@@ -164,13 +165,9 @@ def ranked(**groups: str) -> Scenario:
         op("d", 9, "ar:1"),
     ]
     ops = [replace(one, colocate=groups.get(one.name)) for one in ops]
-    machine = Cluster.all_to_all("two", [Device("d0"), Device("d1")], bandwidth=UNIT)
+    machine = joined(["d0", "d1"])
     own = Strategy({"*": "d0", "b": "d1", "d": "d1"})
     return Scenario(Graph("ranked", tuple(ops)), machine, CostModel(), own)
-
-
-# whose models know no op on several devices
-FLAT = ("pipedream", "dnn-contiguous", "dnn-ip", "dnn-latency")
 
 
 @pytest.mark.parametrize("method", [name for name in PLACERS if name not in (*FLAT, "single")])
@@ -206,7 +203,7 @@ def test_what_a_walk_accepts_is_the_result(trial_of):
     devices = [Device("g0", memory=2), Device("g1", memory=5), Device("g2", memory=5)]
     scenario = Scenario(
         Graph("held", tuple(ops)),
-        Cluster.all_to_all("three", devices, bandwidth=UNIT),
+        joined(devices),
         CostModel(),
         Strategy({"o0": "g0", "o1": "g1", "o2": "g1", "o3": "g2"}),
     )

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from simdev import Oracle, Scenario, load_scenario
+from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.graph import Graph, Op
 from simdev.nouns.models.backward import training_graph
 from simdev.nouns.models.builder import StepBuilder
 from simdev.nouns.models.ops import concat, cross_entropy, einsum, linear, relu
@@ -28,26 +28,20 @@ from simdev.search.tofu.plan import (
     cuts,
     read_step,
     recursive,
+    strategy_of,
     write_step,
 )
-from simdev.search.tofu.strategy import strategy_of
-from strategies import UNIT, Tape, drawn
+from worlds.clusters import joined
+from worlds.costs import COSTS
+from worlds.graphs import tensor
+from worlds.scenarios import scenario_of
+from worlds.tape import Tape, drawn
 
 K80 = {"preset": "tofu-8x-k80"}
+ALONE = {"placement": {"*": "gpu:0"}}
 
 
 WINDOW = {"kernel_size": [3, 3], "stride": [1, 1], "padding": [0, 0]}
-
-
-def scenario(model: str, **dims: int) -> Scenario:
-    graph = {"model": model, **dims}
-    return load_scenario(
-        {"version": 1, "graph": graph, "cluster": K80, "strategy": {"placement": {"*": "gpu:0"}}}
-    )
-
-
-def alike(count: int) -> Cluster:
-    return Cluster.all_to_all("alike", [Device(f"g{i}") for i in range(count)], bandwidth=UNIT)
 
 
 def chain(tape: Tape) -> Graph:
@@ -61,10 +55,6 @@ def chain(tape: Tape) -> Graph:
         ops.append(Op(f"y{i}", "matmul", inputs=(source, f"w{i}"), outputs=(tensor(m, n),)))
         made.append((f"y{i}", m, n))
     return Graph("chain", tuple(ops))
-
-
-def tensor(*shape: int) -> Tensor:
-    return Tensor(4 * shape[0] * shape[1], shape, "float32")
 
 
 # One step
@@ -219,14 +209,14 @@ def test_each_step_is_the_best_of_all(parts, graph):
     """Of graphs with branches, joins and residuals, with their backward and updates: over all
     tensors and ops.
     """
-    require_exact_steps(Coarse(graph, alike(12)), parts)
+    require_exact_steps(Coarse(graph, joined(12)), parts)
 
 
 @given(drawn(dag, False))
 @settings(max_examples=50, deadline=None)
 def test_the_bytes_of_every_single_choice_are_looked_at(graph):
     """That each op takes its best axis on its own loses nothing."""
-    level = Level(Coarse(graph, alike(2)))
+    level = Level(Coarse(graph, joined(2)))
     level.open(2)
     assert least_of_all(level) == every_choice(level).min()
 
@@ -234,7 +224,7 @@ def test_the_bytes_of_every_single_choice_are_looked_at(graph):
 @pytest.mark.slow
 def test_each_step_of_lenet_is_the_best_of_all():
     """The whole step, 3,145,728 ways to cut its tensors in the first of two steps."""
-    one = scenario("lenet")
+    one = scenario_of({"model": "lenet"}, K80, ALONE)
     coarse = Coarse(one.graph, one.cluster)
     level = Level(coarse)
     level.open(2)
@@ -249,7 +239,7 @@ def test_the_recursion_finds_the_best_of_both_steps_of_one_product():
             Op("w", "parameter", outputs=(tensor(k, n),)),
             Op("y", "matmul", inputs=("x", "w"), outputs=(tensor(m, n),)),
         )
-        coarse = Coarse(Graph("one", ops), alike(4))
+        coarse = Coarse(Graph("one", ops), joined(4))
         assert recursive(coarse, 4).communication == best_of_both_steps(coarse)
 
 
@@ -259,7 +249,7 @@ def test_the_recursion_is_seldom_far_from_the_best_of_both_steps():
     """
     random, ratios = np.random.default_rng(0), []
     for _ in range(30):
-        coarse = Coarse(dag(Tape(random.bytes(60)), False), alike(4))
+        coarse = Coarse(dag(Tape(random.bytes(60)), False), joined(4))
         found, best = recursive(coarse, 4).communication, best_of_both_steps(coarse)
         assert found >= best
         ratios.append(found / best if best else 1.0 + found)
@@ -274,13 +264,14 @@ def test_a_cheapest_first_step_may_lead_to_a_dearer_second_one():
     step = StepBuilder("two", "float32", "sgd")
     hidden = relu(linear(step.input("x", 8, 4), 12, "a", bias=False))
     linear(hidden, 12, "b", bias=False)
-    coarse = Coarse(Graph("two", tuple(step.ops)), alike(4))
+    coarse = Coarse(Graph("two", tuple(step.ops)), joined(4))
     assert recursive(coarse, 4).bytes == (512.0, 640.0)
     assert best_of_both_steps(coarse) == 1088.0
 
 
 def test_three_and_six_workers():
-    one = scenario("rnnlm", length=2, hidden=240, vocabulary=960, batch=24)
+    sizes = {"length": 2, "hidden": 240, "vocabulary": 960, "batch": 24}
+    one = scenario_of({"model": "rnnlm", **sizes}, K80, ALONE)
     coarse = Coarse(one.graph, one.cluster)
     assert recursive(coarse, 3).parts == (3,)
     assert recursive(coarse, 6).parts == (3, 2)
@@ -295,7 +286,7 @@ SMALL = {"layers": 3, "length": 4, "hidden": 512, "vocabulary": 1000}
 
 @pytest.mark.parametrize(("model", "dims"), [("alexnet", {}), ("rnnlm", SMALL)])
 def test_no_baseline_sends_less(model, dims):
-    one = scenario(model, **dims)
+    one = scenario_of({"model": model, **dims}, K80, ALONE)
     found = communication(Coarse(one.graph, one.cluster), 8)
     assert list(found) == [*BASELINES, "tofu"]
     assert all(found["tofu"] <= sent for sent in found.values())
@@ -306,7 +297,7 @@ def test_no_baseline_sends_less(model, dims):
 
 
 def test_a_plan_runs_and_sends_no_more_than_the_model_says():
-    one = scenario("alexnet")
+    one = scenario_of({"model": "alexnet"}, K80, ALONE)
     oracle = Oracle(one.graph, one.cluster, one.costs)
     found = search(oracle, "tofu")
     assert confirm(oracle, found) == ()
@@ -330,25 +321,16 @@ def test_a_simulated_step_sends_what_the_model_says(graph):
     """Exactly, where every reader fetches for itself and devices are not asked to hold tensors in
     another order.
     """
-    cluster = alike(2)
+    cluster = joined(2)
     coarse = Coarse(graph, cluster)
     plan = recursive(coarse, 2)
     strategy = strategy_of(coarse, plan)
-    trace = Oracle(graph, cluster, free(graph)).trace(strategy)
+    trace = Oracle(graph, cluster, COSTS).trace(strategy)
     sent = sum(int(n) for n, kind in zip(*columns(trace), strict=True) if kind == "transfer")
     assert sent <= plan.communication
 
 
-def free(graph: Graph):
-    from fractions import Fraction
-
-    from simdev.costs import CostModel, DeviceSpec
-
-    rates = {"float32": Fraction(10**12)}
-    return CostModel(specs=(DeviceSpec("gpu", rates, Fraction(10**12)),))
-
-
 def test_one_device_is_refused():
-    one = scenario("lenet")
+    one = scenario_of({"model": "lenet"}, K80, ALONE)
     with pytest.raises(InputError, match="two devices of one kind"):
         search(Oracle(one.graph, Cluster("one", (Device("g0", "k80"),), ()), one.costs), "tofu")

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tiny_learner
+from dask_runs import ALIKE, require_equal
 from simdev.ground.errors import InputError
 from simdev.search import search, workers
 from simdev.search.trial import Budget
 from simdev.search.workers import KEPT, Workers
-from toys import toy
+from toys import curve, toy
 
 joblib = pytest.importorskip("joblib", reason="more than one job needs joblib")
 from joblib._parallel_backends import ThreadingBackend  # noqa: E402
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Task:
@@ -120,19 +116,19 @@ def test_a_task_goes_to_a_process_once():
             patch.setattr(workers, "_call", watched)
             team.run("add", [(1, 2)] * 2)
             team.run("add", [(1, 2)] * 2)
-            workers._tasks.clear()  # as in a process that joined later
+            workers._tasks._values.clear()  # as in a process that joined later
             assert team.run("add", [(1, 2)] * 2) == [6, 6]
     assert Task.pickled == 1
     assert [size > 0 for size in sizes] == [True] * 2 + [False] * 4 + [True] * 2
 
 
 def test_a_process_keeps_few_tasks():
-    workers._tasks.clear()
+    workers._tasks._values.clear()
     data = [pickle.dumps(Task(size)) for size in range(KEPT + 3)]
     for number, each in enumerate(data):
         assert workers._call(bytes([number]), each, "add", (0, 0)).error is None
-    assert len(workers._tasks) == KEPT
-    workers._tasks.clear()
+    assert len(workers._tasks._values) == KEPT
+    workers._tasks._values.clear()
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
@@ -167,7 +163,7 @@ def test_cpu_seconds_of_other_processes_are_counted_once():
 def test_a_search_gives_the_same_answers_by_two_processes(monkeypatch):
     tiny_learner.register(monkeypatch)
     by_jobs = [search(toy(), "tiny", 60, seed=3, n_jobs=n_jobs) for n_jobs in (1, 2)]
-    curves = [[(point.evaluation, point.step_ps) for point in run.points] for run in by_jobs]
+    curves = [curve(run) for run in by_jobs]
     assert curves[0] == curves[1]
     chances = [run.policy.weights["chance"] for run in by_jobs]
     assert (chances[0] == chances[1]).all()
@@ -175,30 +171,9 @@ def test_a_search_gives_the_same_answers_by_two_processes(monkeypatch):
 
 @pytest.mark.slow
 def test_a_dask_cluster_answers_like_one_process(tmp_path):
-    pytest.importorskip("distributed", reason="Dask is not installed")
-    (tmp_path / "run.py").write_text(
-        "import joblib, pytest, tiny_learner\n"
-        "from dask.distributed import Client\n"
-        "from simdev.search import search\n"
-        "from toys import toy\n"
-        "if __name__ == '__main__':\n"
-        "    tiny_learner.register(pytest.MonkeyPatch())\n"
-        "    serial = search(toy(), 'tiny', 60)\n"
-        "    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None):\n"
-        "        with joblib.parallel_config(backend='dask'):\n"
-        "            results = search(toy(), 'tiny', 60)\n"
-        "    times = [[(p.evaluation, p.step_ps) for p in r.points] for r in (serial, results)]\n"
-        "    assert times[0] == times[1] and serial.strategy == results.strategy\n"
-        "    print('equal')\n"
+    imports = (
+        "import pytest, tiny_learner\nfrom simdev.search import search\nfrom toys import curve, toy"
     )
-    folders = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "search")]
-    result = subprocess.run(
-        [sys.executable, "run.py"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.endswith("equal\n")
+    call = "search(toy(), 'tiny', 60)"  # of a method that is registered in one process alone
+    registered = f"(tiny_learner.register(pytest.MonkeyPatch()), {call})[1]"
+    require_equal(tmp_path, imports, registered, ALIKE, call)

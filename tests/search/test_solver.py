@@ -9,14 +9,14 @@ from math import inf
 
 import pytest
 
+from forks import ring
 from simdev import Oracle
 from simdev.ground.errors import SimdevError
 from simdev.nouns.graph import Graph
 from simdev.search import search, solver
+from simdev.search.maxload.placers import integer_program, latency_program
 from simdev.search.maxload.problem import MaxLoadProblem
-from simdev.search.maxload.programs import integer_program, latency_program
 from simdev.search.solver import attended
-from test_placers_planners import ring
 from waiting import HANGS
 
 # Calls that do not listen

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from simdev import Oracle
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import Device
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.taskgraph import Ints
 from simdev.oracle import Cost
 from simdev.search import Result, search
 from simdev.search.space import rank_of
-from strategies import UNIT
+from simdev.search.trial import Best
+from worlds.clusters import joined
 
 SEEDS = range(5)
 PLACEMENTS = 3**6
@@ -58,7 +59,7 @@ def toy(memory: int | None = None, least: int | None = None) -> Oracle:
     ]
     limits = (memory, memory if least is None else least, memory)
     devices = [Device(kind, kind, memory=limit) for kind, limit in zip(kinds, limits, strict=True)]
-    return Oracle(Graph("toy", tuple(ops)), Cluster.all_to_all("three", devices, bandwidth=UNIT))
+    return Oracle(Graph("toy", tuple(ops)), joined(devices))
 
 
 @cache
@@ -105,5 +106,15 @@ def until_optima(
     met = []
     for seed in seeds:
         question = _UntilOptimum(toy().graph, toy().cluster)
-        met.append(until_optimum(search(question, method, budget, seed, prepare=(), **options)))
+        met.append(until_optimum(unprepared(method, question, budget, seed, **options)))
     return met
+
+
+def curve(result: Result | Best) -> list[tuple[int, int]]:
+    """The evaluations at which a search got better, each with the step in ps that it found."""
+    return [(point.evaluation, point.step_ps) for point in result.points]
+
+
+def unprepared(method: str, oracle: Oracle, budget: int, seed: int = 0, **options: Any) -> Result:
+    """A search over all groups as they are: no preparation joins any."""
+    return search(oracle, method, budget, seed, prepare=(), **options)

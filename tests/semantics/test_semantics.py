@@ -18,12 +18,12 @@ from simdev.nouns.semantics import (
     Description,
     Output,
     axes,
+    boxes,
     flops,
     input_regions,
     kinds,
     op_class,
     output_regions,
-    parts_of,
     register,
     semantics_of,
     shard_of,
@@ -32,20 +32,9 @@ from simdev.nouns.semantics import (
     volume,
     work,
 )
-from simdev.nouns.semantics.description import Box
 from simdev.nouns.semantics.dtype import bits_of
-from simdev.nouns.semantics.registry import Semantics
 
 NAMES = sorted(kinds())
-
-
-def of(kind: str, call: Call) -> Semantics:
-    return semantics_of(kind, call.attrs, call.inputs, call.outputs)
-
-
-def halves(semantics: Semantics, axis: str, degree: int = 2) -> list[Box]:
-    size = next(a.size for a in semantics.axes if a.name == axis)
-    return [{axis: part} for part in parts_of(size, degree)]
 
 
 # Laws over all kinds
@@ -55,7 +44,7 @@ def halves(semantics: Semantics, axis: str, degree: int = 2) -> list[Box]:
 def test_shards_do_the_work_of_the_op_and_make_every_element_once(kind: str) -> None:
     semantics = semantics_of_example(kind)
     for split in splits(semantics):
-        parts = halves(semantics, split.axis)
+        parts = boxes(semantics, {split.axis: 2}, even=False)
         total = flops(semantics, {})
         done = sum(flops(semantics, box) for box in parts)
         assert total - len(parts) < done <= total, split.axis
@@ -84,7 +73,10 @@ def test_the_parts_together_read_what_the_op_reads(kind: str) -> None:
     whole = input_regions(semantics, {})
     for split in splits(semantics):
         for i, region in enumerate(whole):
-            parts = [input_regions(semantics, box)[i] for box in halves(semantics, split.axis)]
+            parts = [
+                input_regions(semantics, box)[i]
+                for box in boxes(semantics, {split.axis: 2}, even=False)
+            ]
             regions = [part for part in parts if part is not None]
             if region is None:
                 assert regions == []
@@ -106,7 +98,7 @@ def test_a_shard_is_an_op_of_its_kind_again(kind: str) -> None:
     for split in splits(semantics):
         if _reaches_beyond(kind, split.axis):
             continue
-        box = halves(semantics, split.axis)[0]
+        box = boxes(semantics, {split.axis: 2}, even=False)[0]
         shard = shard_of(semantics, box)
         again = semantics_of(shard.kind, shard.attrs, shard.inputs, shard.outputs)
         done, wanted = flops(again, {}), flops(semantics, box)
@@ -295,7 +287,7 @@ def test_an_unknown_kind_is_no_guess() -> None:
 )
 def test_shapes_that_do_not_fit_are_refused(kind: str, example: Call, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        of(kind, example)
+        semantics_of(kind, example.attrs, example.inputs, example.outputs)
     assert work(kind, example.attrs, example.inputs, example.outputs, []) is None
 
 

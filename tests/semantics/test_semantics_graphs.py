@@ -25,6 +25,7 @@ from simdev.nouns.semantics import (
     splits,
 )
 from simdev.nouns.structure import op_splits, weights_of
+from worlds.graphs import tensor
 
 GRAPHS = sorted((Path(__file__).parents[2] / "profiles" / "graphs").glob("*.json*"))
 WITHOUT_SEMANTICS: dict[str, str] = {}
@@ -115,46 +116,40 @@ def test_sample_shards_of_the_captured_graphs_are_described_again(graph: Graph) 
             assert shards[0].outputs == shards[1].outputs
 
 
-def weighted() -> Graph:
-    """x -> linear -> relu -> loss-like sum, with the backward of the linear, an added gradient and
-    an update.
-    """
-
-    def tensor(*shape: int) -> Tensor:
-        return Tensor(4 * prod(shape), shape, "float32")
-
-    return Graph(
-        "weighted",
-        (
-            Op("x", "input", outputs=(tensor(8, 6),)),
-            Op("w", "parameter", outputs=(tensor(4, 6),), param_bytes=96),
-            Op("low", "cast", inputs=("w",), outputs=(tensor(4, 6),)),
-            Op(
-                "y",
-                "linear",
-                inputs=("x", "low"),
-                outputs=(tensor(8, 4),),
-                attrs={"transpose_b": True},
-            ),
-            Op("dx", "matmul", "backward", ("y", "low"), outputs=(tensor(8, 6),)),
-            Op(
-                "dw",
-                "matmul",
-                "backward",
-                ("y", "x"),
-                outputs=(tensor(4, 6),),
-                attrs={"transpose_a": True},
-            ),
-            Op("both", "add", "backward", ("dw", "dw"), outputs=(tensor(4, 6),)),
-            Op("update", "adam_update", "update", ("w", "both")),
-            Op("odd", "unheard_of", inputs=("x",), outputs=(tensor(8, 6),)),
-            Op("bare", "relu", inputs=("x",), outputs=(Tensor(4),)),
+WEIGHTED = Graph(
+    "weighted",
+    (
+        Op("x", "input", outputs=(tensor(8, 6),)),
+        Op("w", "parameter", outputs=(tensor(4, 6),), param_bytes=96),
+        Op("low", "cast", inputs=("w",), outputs=(tensor(4, 6),)),
+        Op(
+            "y",
+            "linear",
+            inputs=("x", "low"),
+            outputs=(tensor(8, 4),),
+            attrs={"transpose_b": True},
         ),
-    )
+        Op("dx", "matmul", "backward", ("y", "low"), outputs=(tensor(8, 6),)),
+        Op(
+            "dw",
+            "matmul",
+            "backward",
+            ("y", "x"),
+            outputs=(tensor(4, 6),),
+            attrs={"transpose_a": True},
+        ),
+        Op("both", "add", "backward", ("dw", "dw"), outputs=(tensor(4, 6),)),
+        Op("update", "adam_update", "update", ("w", "both")),
+        Op("odd", "unheard_of", inputs=("x",), outputs=(tensor(8, 6),)),
+        Op("bare", "relu", inputs=("x",), outputs=(Tensor(4),)),
+    ),
+)
+"""x -> linear -> relu -> loss-like sum, with the backward of the linear, an added gradient and
+an update."""
 
 
 def test_the_graph_tells_weights_and_their_gradients() -> None:
-    graph = weighted()
+    graph = WEIGHTED
     weights = weights_of(graph)
     names = {
         kind: {graph.ops[i].name for i, _ in getattr(weights, kind)}
@@ -172,7 +167,7 @@ def test_the_graph_tells_weights_and_their_gradients() -> None:
 
 
 def test_weights_are_found_in_whatever_order_ops_are_listed() -> None:
-    graph = weighted()
+    graph = WEIGHTED
     back = Graph("back", graph.ops[::-1])
 
     def names(graph: Graph) -> tuple[set[tuple[str, int]], ...]:
@@ -186,7 +181,7 @@ def test_weights_are_found_in_whatever_order_ops_are_listed() -> None:
 
 
 def test_ops_without_semantics_or_shapes_are_named() -> None:
-    graph = weighted()
+    graph = WEIGHTED
     with pytest.raises(InputError, match='op "odd": no semantics for kind "unheard_of"'):
         op_semantics(graph, graph.index["odd"])
     with pytest.raises(InputError, match='op "bare": kind "relu": output 0 has no shape'):

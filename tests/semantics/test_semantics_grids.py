@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any
 
 import pytest
 
@@ -12,15 +11,11 @@ from simdev.nouns.semantics import Shards, boxes, kinds, semantics_of, shard_of,
 from simdev.nouns.semantics.registry import Semantics
 
 
-def one_by_one(semantics: Semantics, grid: Any) -> list[tuple[Any, ...]]:
-    return [tuple(getattr(shard_of(semantics, box), name) for name in Shards._fields)
-            for box in grid]  # fmt: skip
-
-
 def require_equal(semantics: Semantics, degrees: dict[str, int]) -> None:
     grid = boxes(semantics, degrees, even=False)
-    told = [tuple(row) for row in zip(*shards_of(semantics, grid), strict=True)]
-    assert told == one_by_one(semantics, grid), degrees
+    shards = [shard_of(semantics, box) for box in grid]
+    one_by_one = [tuple(getattr(shard, name) for name in Shards._fields) for shard in shards]
+    assert list(zip(*shards_of(semantics, grid), strict=True)) == one_by_one, degrees
 
 
 @pytest.mark.parametrize("kind", sorted(kinds()))

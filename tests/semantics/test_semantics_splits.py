@@ -29,10 +29,6 @@ from simdev.nouns.semantics import (
 from simdev.nouns.semantics.registry import Semantics
 
 
-def of(kind: str, call: Call) -> Semantics:
-    return semantics_of(kind, call.attrs, call.inputs, call.outputs)
-
-
 def cases_of(semantics: Semantics) -> dict[str, int]:
     """Tofu's cases by axis: 1, an output is put together along a dimension; 2, it is reduced."""
     return {split.axis: 2 if split.kind == "reduction" else 1 for split in splits(semantics)}
@@ -198,7 +194,7 @@ def test_one_axis_may_do_different_things_to_different_outputs() -> None:
 
 def test_only_the_outermost_of_merged_axes_is_split() -> None:
     call = examples()["attention"]  # two heads of q share one of k
-    assert "j" not in {split.axis for split in splits(of("attention", call))}
+    assert "j" not in {split.axis for split in splits(semantics_of_example("attention"))}
     (b, _, t, d), e = call.inputs[1], call.inputs[2][3]
     shared = semantics_of(
         "attention", {}, [call.inputs[0], (b, 1, t, d), (b, 1, t, e)], call.outputs

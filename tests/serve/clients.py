@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from simdev import load_scenario
-from simdev.commands.server import ServerState, respond
 from simdev.oracle import Cost, Oracle
 from waiting import HANGS
+from worlds.server import line
 
 DEVICES, OPS = 4, 40
 
@@ -77,17 +77,6 @@ def written(cost: Cost) -> dict[str, Any]:
         "step_ps": cost.step_ps,
         "peaks": list(cost.peaks),
     }
-
-
-def line(method: str, identity: Any = 1, **params: Any) -> bytes:
-    return json.dumps({"id": identity, "method": method, "params": params}).encode()
-
-
-def ask(state: ServerState, method: str, **params: Any) -> Any:
-    """The result of a request, or its error."""
-    reply = json.loads(respond(state, line(method, 7, **params)))
-    assert reply["id"] == 7
-    return reply["result"] if "result" in reply else reply["error"]
 
 
 HOSTILE = {

@@ -18,7 +18,6 @@ from clients import (
     Server,
     answered,
     library,
-    line,
     placements,
     question,
     running,
@@ -27,6 +26,7 @@ from clients import (
 from simdev.commands.server import METHODS
 from simdev.commands.server.http import refusal
 from waiting import HANGS, wait_until
+from worlds.server import line
 
 
 def test_http_tells_where_it_is_and_keeps_its_token_private(server: Server) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from bad.scenarios import scenario
-from clients import DEVICES, HOSTILE, OPS, ask, library, line, placements, question, written
+from clients import DEVICES, HOSTILE, OPS, library, placements, question, written
 from simdev import load_scenario
 from simdev.commands.server import METHODS, Limits, ServerState, respond
 from simdev.execution.scenario import Outcome
 from simdev.files import read_strategy
 from simdev.report import analyze, run
+from worlds.server import ask, line
 
 
 @pytest.mark.parametrize("memory", [None, 12_000])

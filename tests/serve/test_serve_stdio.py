@@ -18,9 +18,7 @@ from clients import (
     HAS_PROC,
     HOSTILE,
     ROOT,
-    ask,
     library,
-    line,
     placements,
     question,
     running,
@@ -29,6 +27,7 @@ from clients import (
 from simdev.commands import main
 from simdev.commands.server import ServerState
 from waiting import HANGS
+from worlds.server import ask, line
 
 
 def served(text: bytes, *arguments: str) -> list[dict[str, Any]]:

@@ -22,7 +22,8 @@ from simdev.report.results import COLUMNS
 from simdev.search.sweep import sweep
 from simdev.search.sweep.frame import csv_text, write_results
 from simdev.search.sweep.point import rows_of
-from sweeps import ROOT, TINY, bandwidths
+from sweeps import ROOT
+from worlds.scenarios import TINY, bandwidths, written
 
 CLUSTER, GRAPH = TINY["cluster"], TINY["graph"]
 
@@ -55,10 +56,10 @@ def test_a_row_says_what_the_report_says(here: Path) -> None:
 
 
 def test_what_does_not_fit_or_fails_is_a_row_with_its_reason(here: Path) -> None:
-    (here / "bad.json").write_text(json.dumps(TINY | {"strategy": {"a": "gpu:0", "b": "gpu:9"}}))
+    written(here / "bad.json", TINY | {"strategy": {"a": "gpu:0", "b": "gpu:9"}})
     (here / "torn.json").write_text('{"version": 1')
     (here / "list.json").write_text("[]")
-    (here / "old.json").write_text(json.dumps({key: TINY[key] for key in TINY if key != "version"}))
+    written(here / "old.json", {key: TINY[key] for key in TINY if key != "version"})
     results = sweep(
         ["s.json", "oom.json", "bad.json", "torn.json", "list.json", "old.json", "none.json"]
     )

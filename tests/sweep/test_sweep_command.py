@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from simdev.commands import main
 from simdev.search.sweep import sweep
-from sweeps import TINY, bandwidths
+from worlds.scenarios import TINY, bandwidths, written
 
 
 def test_command_writes_a_table_and_tells_how_it_went(
@@ -53,9 +52,7 @@ def test_command_writes_a_table_and_tells_how_it_went(
 def test_command_prints_a_table_for_people_or_csv(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "odd\nname.json").write_text(
-        json.dumps(TINY | {"strategy": {"a": "gpu:7", "b": "gpu:8"}})
-    )
+    written(here / "odd\nname.json", TINY | {"strategy": {"a": "gpu:7", "b": "gpu:8"}})
     arguments = ["sweep", "oom.json", "odd\nname.json", "--set", "cluster.bandwidth=1,2GB/s"]
     assert main(arguments) == 2
     printed = capsys.readouterr()
@@ -89,7 +86,7 @@ def test_command_asks_about_a_bandwidth_without_a_unit(
 def test_command_tells_why_a_scenario_failed_beside_a_file_too(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "bad.json").write_text(json.dumps(TINY | {"strategy": {"a": "gpu:0", "b": "gpu:9"}}))
+    written(here / "bad.json", TINY | {"strategy": {"a": "gpu:0", "b": "gpu:9"}})
     setting = ["--set", "cluster.bandwidth=1,2GB/s", "--output", "r.csv"]
     assert main(["sweep", "s.json", "bad.json", *setting]) == 2
     counted, reason = capsys.readouterr().err.splitlines()
@@ -139,7 +136,7 @@ def test_a_combination_that_cannot_be_is_a_row_and_what_does_not_fit_is_a_result
     pipeline = {"dp": 2, "tp": 4}
     graph = {"model": "gpt-1.7b", "layers": 4, "length": 512}
     parts = {"graph": graph, "cluster": "dgx-h100", "strategy": {"pipeline": pipeline}}
-    (here / "p.json").write_text(json.dumps({"version": 1, **parts}))
+    written(here / "p.json", {"version": 1, **parts})
     sets = ["--set", "strategy.pipeline.dp=1,2", "--set", "strategy.pipeline.tp=8,4"]
     assert main(["sweep", "p.json", *sets]) == 2
     printed = capsys.readouterr()
@@ -173,7 +170,7 @@ def test_command_reads_a_grid(here: Path, capsys: pytest.CaptureFixture[str]) ->
         {"cluster.bandwidth": ["1 GB/s", "2 GB/s"], "strategy.order": ["fifo"]},
         {"cluster.latency": [1e-6]},
     ]
-    (here / "g.json").write_text(json.dumps({"version": 1, "grid": grid}))
+    written(here / "g.json", {"version": 1, "grid": grid})
     assert (
         main(
             [
@@ -263,7 +260,7 @@ def test_bad_usage_is_told_before_any_work(
     (here / "parts.csv").mkdir()
     queues: list[Any] = [{"cluster.queues": "link"}, {"cluster.queues": []}, {"cluster..x": [1]}]
     for number, grid in enumerate([3, *queues, {"cluster.queues": ["link"]}, []], 1):
-        (here / f"g{number}.json").write_text(json.dumps({"version": 1, "grid": grid}))
+        written(here / f"g{number}.json", {"version": 1, "grid": grid})
     before = {path.name for path in here.iterdir()}
     assert main(["sweep", "s.json", *arguments]) == 2
     printed = capsys.readouterr()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -17,23 +16,13 @@ import pytest
 from simdev.commands import main
 from simdev.ground.errors import InputError
 from simdev.search.sweep import Journal, sweep
-from sweeps import ROOT, TINY, Sweeper, is_running, kept
+from sweeps import ROOT, Sweeper, is_running, kept
 from waiting import wait_until
-
-POINTS = 8
-
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes to be killed are forks")
 
 
 journal_name = "r.csv.journal"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "s.json").write_text(json.dumps(TINY))
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +33,14 @@ def servers() -> Iterator[tuple[Sweeper, Sweeper]]:
 
 
 @pytest.fixture
-def sweepers(servers: tuple[Sweeper, Sweeper], here: Path) -> tuple[Sweeper, Sweeper]:
+def sweepers(servers: tuple[Sweeper, Sweeper], tiny: Path) -> tuple[Sweeper, Sweeper]:
     """Two that sweep in the folder of the test."""
     for sweeper in servers:
-        sweeper.folder = here
+        sweeper.folder = tiny
     return servers
 
 
-def test_two_writers_never_interleave(here: Path) -> None:
+def test_two_writers_never_interleave(tiny: Path) -> None:
     with Journal("j") as journal:
         journal.add("k", "v", {})
         with pytest.raises(InputError, match=r"^j: another sweep is writing to this journal$"):
@@ -69,7 +58,7 @@ def test_two_writers_never_interleave(here: Path) -> None:
 
 @forks
 def test_writers_that_race_leave_each_row_once(
-    here: Path, sweepers: tuple[Sweeper, Sweeper]
+    tiny: Path, sweepers: tuple[Sweeper, Sweeper]
 ) -> None:
     names = ",".join(f"g{i}" for i in range(60))
     arguments = ["sweep", "s.json", "--set", f"graph.name={names}", "-o", "r.csv"]
@@ -80,7 +69,7 @@ def test_writers_that_race_leave_each_row_once(
         codes += [sweeper.wait() for sweeper in sweepers]
     assert 0 in codes
     assert set(codes) <= {0, 2}
-    keys = kept(here / journal_name)
+    keys = kept(tiny / journal_name)
     assert len(keys) == len(set(keys)) == 60
     assert list(pd.read_csv("r.csv")["status"]) == ["ok"] * 60
 
@@ -100,7 +89,7 @@ def wait_for_growth(journal: Path, process: int) -> None:
     ids=["short", "200 kills"],
 )
 def test_kills_at_random_moments_lose_and_double_nothing(
-    points: int, kills: int, here: Path, sweepers: tuple[Sweeper, Sweeper]
+    points: int, kills: int, tiny: Path, sweepers: tuple[Sweeper, Sweeper]
 ) -> None:
     chance = random.Random(7)
     values = ",".join(f"{i}MB/s" for i in range(1, points + 1))
@@ -111,25 +100,25 @@ def test_kills_at_random_moments_lose_and_double_nothing(
     while killed < kills:
         process = sweeper.start(*arguments)
         if chance.random() < 0.8:  # most kills fall amid the simulations, the others anywhere
-            wait_for_growth(here / journal_name, process)
+            wait_for_growth(tiny / journal_name, process)
         time.sleep(chance.uniform(0.0, 0.1))
         sweeper.kill(process)
         killed += sweeper.wait() == -9
-        now = kept(here / journal_name)
+        now = kept(tiny / journal_name)
         assert now[: len(seen)] == seen, "a finished row was lost"
         assert len(now) == len(set(now)), "a row stands twice"
         amid += len(seen) < len(now) < points
         seen = now
         if len(now) == points:  # all are done: begin anew, with the same answers
-            (here / journal_name).unlink()
-            (here / "r.csv").unlink(missing_ok=True)
+            (tiny / journal_name).unlink()
+            (tiny / "r.csv").unlink(missing_ok=True)
             seen = []
     sweeper.start(*arguments)
     assert sweeper.wait() == 0
     assert amid > kills // 4
     print(f"{killed} kills, {amid} of them amid the simulations")
     results = pd.read_csv("r.csv", dtype={"key": "str"})
-    assert sorted(results["key"]) == sorted(kept(here / journal_name))
+    assert sorted(results["key"]) == sorted(kept(tiny / journal_name))
     fresh = sweep("s.json", {"cluster.bandwidth": values.split(",")})
     assert list(results["step_time_ps"]) == list(fresh["step_time_ps"])
 
@@ -142,7 +131,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(
     ["half", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("before", "after"))],
 )
 def test_an_end_at_any_step_of_writing_is_recovered(
-    mode: str, here: Path, sweepers: tuple[Sweeper, Sweeper]
+    mode: str, tiny: Path, sweepers: tuple[Sweeper, Sweeper]
 ) -> None:
     """Killed before, amid and after every write, sync, cut and rename of a sweep, until none is
     left.
@@ -176,7 +165,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_full_disk_is_told_and_costs_no_finished_row(here: Path) -> None:
+def test_a_full_disk_is_told_and_costs_no_finished_row(tiny: Path) -> None:
     pytest.importorskip("resource", reason="needs limits on the size of files")
     command = [
         sys.executable,
@@ -225,7 +214,7 @@ def test_a_full_disk_is_told_and_costs_no_finished_row(here: Path) -> None:
 def test_errors_of_the_system_name_the_journal(
     number: int,
     call: str,
-    here: Path,
+    tiny: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -247,17 +236,17 @@ def test_errors_of_the_system_name_the_journal(
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere"
 )
-def test_a_read_only_folder_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    here.chmod(0o500)
+def test_a_read_only_folder_is_told(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny.chmod(0o500)
     try:
         assert main(["sweep", "s.json", "-o", "r.csv"]) == 2
     finally:
-        here.chmod(0o700)
+        tiny.chmod(0o700)
     assert capsys.readouterr().err == "r.csv.journal: cannot write: permission denied\n"
 
 
 def test_an_interrupt_ends_the_sweep_and_keeps_the_rows(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from simdev.search.sweep import sweeping
 
@@ -285,7 +274,7 @@ def test_an_interrupt_ends_the_sweep_and_keeps_the_rows(
 
 
 def test_two_sweeps_with_one_output_do_not_overwrite_each_other(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from simdev.search.sweep import sweeping
 

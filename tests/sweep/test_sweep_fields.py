@@ -17,7 +17,7 @@ from simdev.files.reading import read_json
 from simdev.ground.errors import InputError
 from simdev.search.sweep import parse_settings, points, sweep
 from simdev.search.sweep.fields import Every, parse_path, si_values, slow_bandwidths, with_field
-from sweeps import TINY
+from worlds.scenarios import TINY
 
 ALL = Every.ENTRY
 

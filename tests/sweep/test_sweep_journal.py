@@ -15,22 +15,13 @@ from simdev.commands import main
 from simdev.ground.errors import InputError
 from simdev.search.sweep import Journal, sweep
 from simdev.search.sweep.journal import HEADER
-from sweeps import TINY, bandwidths, kept
+from sweeps import kept
+from worlds.scenarios import TINY, bandwidths, written
 
 POINTS = 8
 
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes to be killed are forks")
-
-
-journal_name = "r.csv.journal"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "s.json").write_text(json.dumps(TINY))
-    return tmp_path
 
 
 def simulated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -48,7 +39,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_second_run_simulates_nothing_and_says_the_same(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = simulated(monkeypatch)
     first = sweep(["s.json", "none.json"], bandwidths(POINTS), journal="j")
@@ -61,7 +52,7 @@ def test_a_second_run_simulates_nothing_and_says_the_same(
     pd.testing.assert_frame_equal(first, sweep(["s.json", "none.json"], bandwidths(POINTS)))
 
 
-def test_only_what_is_new_is_simulated(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_new_is_simulated(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = simulated(monkeypatch)
     sweep("s.json", bandwidths(3), journal="j")
     assert len(sweep(["s.json", "s.json"], bandwidths(5), journal="j")) == 10
@@ -70,10 +61,10 @@ def test_only_what_is_new_is_simulated(here: Path, monkeypatch: pytest.MonkeyPat
     assert len(keys) == 5
 
 
-def test_an_edit_to_a_file_asks_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_to_a_file_asks_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = simulated(monkeypatch)
-    Path("graph.json").write_text(json.dumps({"version": 1, **TINY["graph"]}))
-    Path("s.json").write_text(json.dumps(TINY | {"graph": "graph.json"}))
+    written(Path("graph.json"), {"version": 1, **TINY["graph"]})
+    written(Path("s.json"), TINY | {"graph": "graph.json"})
     (before,) = sweep("s.json", journal="j")["step_time_ps"]
     Path("graph.json").write_text(Path("graph.json").read_text().replace("1 us", "3 us"))
     (after,) = sweep("s.json", journal="j")["step_time_ps"]
@@ -82,10 +73,10 @@ def test_an_edit_to_a_file_asks_again(here: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_file_that_changes_amid_the_sweep_is_not_kept(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("graph.json").write_text(json.dumps({"version": 1, **TINY["graph"]}))
-    Path("s.json").write_text(json.dumps(TINY | {"graph": "graph.json"}))
+    written(Path("graph.json"), {"version": 1, **TINY["graph"]})
+    written(Path("s.json"), TINY | {"graph": "graph.json"})
     from simdev.search.sweep import sweeping
 
     answer = sweeping.answer
@@ -102,7 +93,7 @@ def test_a_file_that_changes_amid_the_sweep_is_not_kept(
 
 
 def test_another_engine_asks_again_and_keeps_the_old_rows(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = sweep("s.json", journal="j")
     for module in ("point", "sweeping"):
@@ -116,7 +107,7 @@ def test_another_engine_asks_again_and_keeps_the_old_rows(
 
 
 def test_a_failure_of_the_machine_is_tried_again(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
 
@@ -131,7 +122,7 @@ def test_a_failure_of_the_machine_is_tried_again(
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_tail_torn_at_any_byte_is_repaired(
-    every: int, here: Path, monkeypatch: pytest.MonkeyPatch
+    every: int, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And at every byte beside the end of a row or of what it holds."""
     whole = sweep("s.json", bandwidths(2), journal="j")
@@ -153,7 +144,7 @@ def test_a_tail_torn_at_any_byte_is_repaired(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_damage_costs_the_damaged_lines_only(seed: int, here: Path) -> None:
+def test_damage_costs_the_damaged_lines_only(seed: int, tiny: Path) -> None:
     chance = random.Random(seed)
     whole = sweep("s.json", bandwidths(6), journal="j")
     lines = Path("j").read_bytes().splitlines(keepends=True)
@@ -173,7 +164,7 @@ def test_damage_costs_the_damaged_lines_only(seed: int, here: Path) -> None:
     pd.testing.assert_frame_equal(sweep("s.json", bandwidths(6), journal="j"), whole)
 
 
-def test_rows_of_two_journals_can_be_joined(here: Path) -> None:
+def test_rows_of_two_journals_can_be_joined(tiny: Path) -> None:
     sweep("s.json", bandwidths(4), journal="j")
     sweep("s.json", bandwidths(6), journal="k")
     Path("j").write_bytes(Path("j").read_bytes() + Path("k").read_bytes())
@@ -184,7 +175,7 @@ def test_rows_of_two_journals_can_be_joined(here: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"precious\n", b"{}", b"\0", HEADER.replace(b"1}", b"2}"), HEADER[:-1] + b"\r\n"]
 )
-def test_what_is_no_journal_is_left_alone(content: bytes, here: Path) -> None:
+def test_what_is_no_journal_is_left_alone(content: bytes, tiny: Path) -> None:
     Path("j").write_bytes(content)
     with pytest.raises(
         InputError, match=r"^j: is not a journal of simdev sweep; name another file$"
@@ -195,7 +186,7 @@ def test_what_is_no_journal_is_left_alone(content: bytes, here: Path) -> None:
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names are text here")
 @pytest.mark.parametrize("out", ["r.csv", "r.parquet"])
-def test_a_file_name_that_is_no_text_stands_in_the_table(out: str, here: Path) -> None:
+def test_a_file_name_that_is_no_text_stands_in_the_table(out: str, tiny: Path) -> None:
     if out.endswith(".parquet"):
         pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
     strange = os.fsdecode(b"s\xff.json")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from simdev.execution.scenario import load_scenario
 from simdev.ground.errors import InputError
 from simdev.ground.jobs import finished
 from simdev.report.results import MEANINGS
-from simdev.search.sweep import journal, sweep
-from sweeps import ROOT, TINY, bandwidths, kept
+from simdev.search.sweep import journal, sweep, sweeping
+from sweeps import ROOT, kept
 from waiting import HANGS, wait_until
+from worlds.scenarios import TINY, bandwidths, written
 
 joblib = pytest.importorskip("joblib", reason="more than one job needs joblib")
 DOCUMENT = (ROOT / "docs" / "how-to" / "sweeps.md").read_text()
@@ -74,8 +75,8 @@ def test_a_journal_of_many_workers_is_resumed_by_one(
 
 def test_workers_elsewhere_find_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep(TINY, bandwidths(2), n_jobs=2)  # these workers stay in the folder where they began
-    (tmp_path / "graph.json").write_text(json.dumps({"version": 1, **TINY["graph"]}))
-    (tmp_path / "s.json").write_text(json.dumps(TINY | {"graph": "graph.json"}))
+    written(tmp_path / "graph.json", {"version": 1, **TINY["graph"]})
+    written(tmp_path / "s.json", TINY | {"graph": "graph.json"})
     monkeypatch.chdir(tmp_path)
     assert list(sweep(["s.json", TINY | {"graph": "graph.json"}], n_jobs=2)["status"]) == [
         "ok",
@@ -84,16 +85,22 @@ def test_workers_elsewhere_find_the_files(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_jobs_of_the_enclosing_configuration_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[int] = []
-    there = journal._guarded
-    monkeypatch.setattr(journal, "_guarded", lambda *job: (used.append(1), there(*job))[1])
+    threads: list[threading.Thread] = []
+    answer, here = sweeping.answer, threading.current_thread()
+
+    def noted(*job: Any) -> Any:
+        threads.append(threading.current_thread())
+        return answer(*job)
+
+    monkeypatch.setattr(sweeping, "answer", noted)
     sweep(TINY, bandwidths(3))
-    assert not used
+    assert threads == [here] * 3
     with joblib.parallel_config(backend="threading", n_jobs=2):
         sweep(TINY, bandwidths(3))
-        assert len(used) == 3
+        assert here not in threads[3:]
         sweep(TINY, bandwidths(3), n_jobs=1)
-    assert len(used) == 3
+    assert len(threads) == 9
+    assert threads[6:] == [here] * 3
 
 
 def test_what_jobs_share_is_opened_once_by_a_worker() -> None:
@@ -146,7 +153,7 @@ def test_without_joblib_one_job_still_works(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("backend", ["loky", "multiprocessing"])
 def test_a_killed_sweep_with_workers_goes_on_at_once(backend: str, tmp_path: Path) -> None:
     """Its orphans hold no lock, whether they were forked or spawned."""
-    (tmp_path / "s.json").write_text(json.dumps(TINY))
+    written(tmp_path / "s.json", TINY)
     (tmp_path / "run.py").write_text(
         "import joblib, simdev\n"
         "if __name__ == '__main__':\n"

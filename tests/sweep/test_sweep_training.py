@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from simdev.ground.errors import InputError
 from simdev.nouns.strategy import Parallelism
 from simdev.report import run
 from simdev.search.sweep import sweep
+from worlds.scenarios import written
 
 QUESTION: dict[str, Any] = {
     "version": 1,
@@ -101,8 +101,8 @@ def test_the_batch_is_that_of_a_strategy_in_its_own_file(
     (tmp_path / "parts").mkdir()
     for name, count in (("a", 4), ("b", 16)):
         strategy = {"version": 1, "pipeline": {"dp": 2, "tp": 4, "microbatches": count}}
-        (tmp_path / "parts" / f"{name}.json").write_text(json.dumps(strategy))
-    (tmp_path / "parts" / "s.json").write_text(json.dumps(SMALL | {"strategy": "a.json"}))
+        written(tmp_path / "parts" / f"{name}.json", strategy)
+    written(tmp_path / "parts" / "s.json", SMALL | {"strategy": "a.json"})
     monkeypatch.chdir(tmp_path)
     plans = {"strategy": ["parts/a.json", "parts/b.json"]} | grid(dp=[8], tp=[1])
     assert batches(sweep("parts/s.json", plans)) == [(8, 1), (32, 4)]
@@ -154,9 +154,9 @@ def test_what_a_global_batch_says_is_written_and_read_again() -> None:
 def test_a_file_of_it_is_read(tmp_path: Path, apart: bool) -> None:
     parts = dict(QUESTION)
     if apart:
-        (tmp_path / "strategy.json").write_text(json.dumps({"version": 1, **QUESTION["strategy"]}))
+        written(tmp_path / "strategy.json", {"version": 1, **QUESTION["strategy"]})
         parts["strategy"] = "strategy.json"
-    (tmp_path / "s.json").write_text(json.dumps(parts))
+    written(tmp_path / "s.json", parts)
     results = sweep(tmp_path / "s.json")
     assert results["step_time_ps"][0] == sweep(QUESTION)["step_time_ps"][0]
 
@@ -170,7 +170,7 @@ def test_another_schedule_in_its_file_is_another_question(
     parts = QUESTION | {
         "strategy": {"pipeline": QUESTION["strategy"]["pipeline"] | {"table": "table.csv"}}
     }
-    (tmp_path / "s.json").write_text(json.dumps(parts))
+    written(tmp_path / "s.json", parts)
     rows = []
     for name in ("GPipe", "1F1B"):
         (tmp_path / "table.csv").write_text(schedule_csv(named_schedule(name, 2, 4)))

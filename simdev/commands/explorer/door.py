@@ -1,21 +1,32 @@
-"""An explorer behind the door of ``simdev serve``: HTTP on the loopback, with a token and limits.
+"""The two doors of an explorer: HTTP on the loopback, as of ``simdev serve`` (with a token and
+limits), and a widget in a notebook, which asks this process.
 
-Anybody who asks gets an empty page. The token comes behind the ``#`` of the address, which browsers
-send to nobody; the page uses it to ask for everything else.
+Anybody who asks by HTTP gets an empty page. The token comes behind the ``#`` of the address, which
+browsers send to nobody; the page uses it to ask for everything else. METHODS are called by
+``report/page/assets/explore.js`` through either door. The widget needs anywidget; notebooks import
+it from ``simdev.commands.explorer``.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...execution.scenario import Scenario
+from ...ground.errors import InputError, install_line
 from ...report.page import page
 from ..server import Limits, RequestError, ServerState, respond
 from ..server.http import Service, private_file, serve_with
-from .explorer import Explorer
+from .explorer import Explorer, explorer_of
+
+if TYPE_CHECKING:
+    from anywidget import AnyWidget
 
 LIMITS = Limits(request_bytes=64 * 2**10)
 TITLE = "simdev explore"
@@ -37,7 +48,7 @@ class ExploreState(ServerState):
 
 def knobs(state: ExploreState) -> Any:
     """The knobs of the scenario."""
-    return [knob.to_json() for knob in state.explorer.knobs]
+    return [asdict(knob) for knob in state.explorer.knobs]
 
 
 def ask(state: ExploreState, settings: Any, tables: Any = True, shape: Any = None) -> Any:
@@ -77,3 +88,60 @@ def serve_explorer(explorer: Explorer, port: int, show: Callable[[str, str], Non
             yield
 
     serve_with(service, port, announce)
+
+
+HEIGHT = 720  # pixels
+
+# The frame has an origin of its own (sandbox): it can reach neither the notebook nor its server.
+MODULE = """
+function render({ model, el }) {
+  const frame = document.createElement("iframe");
+  frame.title = "simdev explore";
+  frame.sandbox = "allow-scripts";
+  frame.srcdoc = model.get("page");
+  frame.style.cssText = `width: 100%; height: ${model.get("height")}px; border: 0`;
+  const question = (event) => {
+    if (event.source === frame.contentWindow) model.send(event.data);
+  };
+  const answer = (reply) => frame.contentWindow.postMessage(reply, "*");
+  addEventListener("message", question);
+  model.on("msg:custom", answer);
+  el.append(frame);
+  return () => {
+    removeEventListener("message", question);
+    model.off("msg:custom", answer);
+  };
+}
+export default { render };
+"""
+
+
+def widget(
+    scenario: Scenario | str | os.PathLike[str], name: str = "", height: int = HEIGHT
+) -> AnyWidget:
+    """A widget of a scenario, or of its file, ``height`` pixels high, for the end of a cell.
+
+    Raises SimdevError, also where anywidget is not installed.
+    """
+    try:
+        import anywidget
+        import traitlets
+    except ImportError:
+        raise InputError(f"a widget needs anywidget: {install_line('widget')}") from None
+
+    class ExploreWidget(anywidget.AnyWidget):
+        """The page as it is shown, and its height in pixels."""
+
+        _esm = MODULE
+        page = traitlets.Unicode().tag(sync=True)
+        height = traitlets.Int().tag(sync=True)
+
+    state = ExploreState(explorer_of(scenario, name))
+    html = page({"page": "explore", "title": TITLE, "headline": "", "around": True})
+    made = ExploreWidget(page=html, height=height)
+
+    def answer(widget: AnyWidget, message: Any, buffers: Any) -> None:
+        widget.send(json.loads(respond(state, json.dumps(message).encode(), METHODS)))
+
+    made.on_msg(answer)
+    return made

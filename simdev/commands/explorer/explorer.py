@@ -34,7 +34,7 @@ from ...report import analyze
 from ...report.page import Subject, run_data
 from .knobs import MEMORY, SPEED, checked, knobs_of, turned
 
-# What of an answer a page has already: of a timeline all that hangs on no times.
+# The part of an answer that a page has already: all of a timeline that depends on no times.
 
 LASTING = ("name", "source", "destination", "bytes")
 """The columns of a timeline's tasks that stay as long as the tasks do."""
@@ -80,7 +80,7 @@ class Explorer:
             # Worth its loading where many steps are simulated, however short.
             scenario = replace(scenario, engine="compiled")
         self.scenario, self.name, self.strategy = scenario, name, strategy
-        self.knobs = knobs_of(scenario)
+        self.knobs = tuple(knobs_of(scenario))
         self._lock, self._kept, self._anew = threading.Lock(), Kept(), anew
         self._prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
         self._latest = scenario.strategy, execute(scenario, self._prepared)

@@ -1,11 +1,14 @@
 """The knobs of a scenario, and the scenario with knobs turned: bandwidth, latency, memory and speed
 of its machines by a factor, microbatches by their number.
+
+Machines are changed by ``execution/changes.py``, as for what-ifs. A new knob is a name here, its
+row in ``knobs_of`` and its change in ``turned``; the page draws whatever knobs there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 from ...execution.changes import with_links, with_memories, with_microbatches
 from ...execution.scenario import Scenario
 from ...files.reading import shown
-from ...ground.errors import InputError
+from ...ground.errors import refuse
 from ...nouns.graph import Graph
 
 BANDWIDTH, LATENCY, MEMORY, SPEED, MICROBATCHES = (
@@ -41,17 +44,9 @@ class Knob:
     value: float = 1
     factor: bool = True
 
-    def to_json(self) -> dict[str, Any]:
-        """Its fields for JSON."""
-        return asdict(self)
 
-
-def knobs_of(scenario: Scenario) -> tuple[Knob, ...]:
+def knobs_of(scenario: Scenario) -> Iterator[Knob]:
     """The knobs that a scenario has."""
-    return tuple(_knobs(scenario))
-
-
-def _knobs(scenario: Scenario) -> Iterator[Knob]:
     cluster, pipeline = scenario.cluster, scenario.strategy.pipeline
     if cluster.links:
         yield _factor(BANDWIDTH, "Bandwidth of all links")
@@ -91,8 +86,7 @@ def checked(knobs: tuple[Knob, ...], settings: Mapping[str, Any]) -> dict[str, F
             )
         else:
             exact[name] = Fraction(value)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return exact
 
 

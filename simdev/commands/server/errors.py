@@ -1,4 +1,8 @@
-"""The errors of replies: a code for programs, a message and problems for people."""
+"""The errors of replies: a code for programs, a message and problems for people.
+
+``protocol`` and ``http`` raise them; a new code is a row of CODES, from which docs/how-to/serve.md
+has its table.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Needs starlette and uvicorn.
 
 A reply of the protocol has status 200 also where it tells an error; other statuses mean that
-nothing was asked.
+nothing was asked. ``serve`` and ``explorer/door.py`` open it; codes of errors are in ``errors``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -175,11 +176,7 @@ def serve(state: ServerState, port: int, out: TextIO, patience: Patience = Patie
 
     Raises InputError where the port is taken or the packages are not installed.
     """
-
-    def announce(url: str, token: str) -> AbstractContextManager[object]:
-        return _announced(url, token, out)
-
-    serve_with(Service(state), port, announce, patience)
+    serve_with(Service(state), port, partial(_announced, out=out), patience)
 
 
 @contextmanager
@@ -282,10 +279,7 @@ def refusal(headers: Headers, port: int, token: str, limit: int) -> Refusal | No
 
     The headers alone decide, before a byte of the body is read; ``limit`` is bytes of the body.
     """
-
-    def values(name: bytes) -> list[bytes]:
-        return _values(headers, name)
-
+    values = partial(_values, headers)
     if (stranger := wrong_host(headers, port)) is not None:
         return stranger
     if any(not _ORIGIN.match(origin.lower()) for origin in values(b"origin")):
@@ -330,7 +324,7 @@ def application(
         refused = refusal(request.headers.raw, port, token, state.limits.request_bytes)
         if refused is not None:
             # The connection stays, so that a client still sending its body can read why;
-            # http_limits.py ends that.
+            # ``Connection`` ends that.
             return _reply(failure(refused[1]), refused[0])
         if places.locked():
             return _reply(

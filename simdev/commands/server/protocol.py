@@ -1,6 +1,8 @@
 """One request in, one reply out: bytes to bytes over a ServerState, without any stream.
 
-Nothing that a client sends raises here; the reply tells what was wrong.
+Nothing that a client sends raises here; the reply tells what was wrong. ``stdio`` and ``http``
+carry requests to ``respond``, the explorer too with METHODS of its own. A new method is a row of
+METHODS; docs/how-to/serve.md and the DESCRIPTION of ``serve`` name it.
 """
 
 from __future__ import annotations
@@ -289,4 +291,4 @@ METHODS: dict[str, Callable[..., Any]] = {
     "ping": _ping,
     "shutdown": _shutdown,
 }
-"""What answers each method; its parameters are those of a request's ``params``."""
+"""The function of each method; its parameters are the ones of a request's ``params``."""

@@ -1,5 +1,6 @@
 """The memory of a server between requests: loaded scenarios, open sessions and counts, all of them
-bounded. Files of a client's scenario that would block or lead elsewhere are refused.
+bounded. Files of a client's scenario that would block or lead elsewhere are refused. ``protocol``
+asks it for scenarios and sessions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from ...execution.scenario import Scenario, fingerprint, graph_of, load_scenario
 from ...files import preset_names
-from ...files.reading import read_json
+from ...files.reading import located, read_json
 from ...files.scenario import named_files
 from ...ground.errors import InputError
 from ...nouns.strategy import SHORT_FORMS
@@ -175,9 +176,7 @@ def _read(source: Any, root: str | None) -> Scenario:
 
 def _files(document: Mapping[str, Any], folder: str) -> Iterator[str]:
     """The files that a scenario names, without names of presets and short forms."""
-    names = {
-        os.path.normpath(os.path.join(folder, name)) for name in (*preset_names(), *SHORT_FORMS)
-    }
+    names = {located(name, folder) for name in (*preset_names(), *SHORT_FORMS)}
     for path in named_files(document, folder):
         if path not in names or os.path.lexists(path):  # a file goes before a preset
             yield path

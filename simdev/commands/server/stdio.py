@@ -1,4 +1,7 @@
-"""The protocol on two streams: one request a line in, one reply a line out, in order."""
+"""The protocol on two streams: one request a line in, one reply a line out, in order.
+
+``simdev serve`` without ``--http`` runs it.
+"""
 
 from __future__ import annotations
 

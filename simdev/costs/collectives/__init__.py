@@ -2,6 +2,9 @@
 
 Sizes are those of nccl-tests: the bytes of one rank's whole buffer (all_reduce, broadcast, reduce,
 all_to_all, p2p), of the gathered result (all_gather) or of what is scattered (reduce_scatter).
+
+``model`` chooses an algorithm, ``phases`` has its messages, ``rounds`` adds up their times,
+``table`` has the measured ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """The one model of collectives: which messages they are, how long they take, and what they hold.
 
-Collective ops, gradients of split models, synchronisation policies and large models all ask it.
+Collective ops, gradients of split models, synchronisation policies and large models all ask it
+(``lowering.collective`` and ``lowering.hybrid``). A new algorithm has its messages in ``phases``,
+its name in ``nouns.strategy.ALGORITHMS`` and, where "auto" may take it, in FASTEST or AS_LIBRARIES
+here; the checker knows the bytes of each algorithm in its own way (``_known_totals`` of
+``execution/check/schedule.py``).
 """
 
 from __future__ import annotations
@@ -8,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 
 from ...ground.errors import InputError, refuse
@@ -18,10 +22,12 @@ from ...nouns.fabric import Fabric, fabric_of
 from .phases import (
     COLLECTIVES,
     ROOTED,
+    Group,
     Groups,
     Level,
     Messages,
     Phase,
+    Phases,
     Rings,
     lane_rings,
     levels,
@@ -40,8 +46,8 @@ AS_LIBRARIES = {
     "all_gather": RINGS,
     "reduce_scatter": RINGS,
 }
-"""What "auto" chooses from of these: an all_to_all sends all at once, gather and scatter use rings
-(NCCL).
+"""Candidates of "auto" of these kinds: an all_to_all sends all at once, gather and scatter take
+rings (NCCL).
 """
 # Expanded, each chunk is a message on every hop; more would hardly be faster.
 MAX_CHUNKS = 256
@@ -79,7 +85,7 @@ class CollectiveCall:
     """
 
     kind: str
-    ranks: tuple[int, ...]
+    ranks: Group
     size: int
     algorithm: str
     chunks: int | None = None
@@ -90,7 +96,7 @@ class Form:
     """An algorithm with its messages, over how many rings; of two levels these are told apart."""
 
     algorithm: str
-    phases: tuple[Phase, ...]
+    phases: Phases
     levels: tuple[Level, ...] = ()
     rings: int = 1
 
@@ -99,8 +105,8 @@ class CollectiveModel:
     """Collectives on a cluster; messages once followed over their routes are kept.
 
     ``tables`` are those measured inside one of its nodes; where links have changed since, their
-    times change as these (``Crossing``). ``algorithm`` says which closed form stands in where there
-    is no table: the fastest ("auto"), or that of rings or of trees.
+    times change as these (``Crossing``). Where there is no table, ``algorithm`` says which closed
+    form counts: the fastest ("auto"), or that of rings or of trees.
     """
 
     def __init__(
@@ -113,8 +119,8 @@ class CollectiveModel:
         self.cluster, self.tables, self.algorithm = cluster, tuple(tables), algorithm
         self.fabric = fabric_of(cluster)
         self.forms = ClosedForms(self.fabric)
-        self._private: dict[tuple[tuple[int, ...], tuple[Messages, ...]], bool] = {}
-        self._crossings: dict[tuple[int, ...], Crossing] = {}
+        self._private: dict[tuple[Group, tuple[Messages, ...]], bool] = {}
+        self._crossings: dict[Group, Crossing] = {}
 
     def form(self, call: CollectiveCall) -> Form:
         """The messages of a collective; where there are several ways, those of least closed form.
@@ -122,7 +128,7 @@ class CollectiveModel:
         Rings are one in the order of the ranks, or several over lanes of their own where these take
         less. Raises InputError where a route is missing or an algorithm has no such form.
         """
-        ways = self._ways(call, self._names(call))
+        ways = self._ways(call)
         if len(ways) == 1:
             return self._form(call, *ways[0])
         return self._least(call, ways, lambda form: self._seconds(form.phases))[1]
@@ -133,8 +139,8 @@ class CollectiveModel:
 
         Raises InputError, as ``form`` does.
         """
-        ways = self._ways(call, self._names(call))
-        seconds, form = self._least(call, ways, lambda form: self._partly_measured(form, call))
+        partly_measured = partial(self._partly_measured, groups=self._nodes(call.ranks))
+        seconds, form = self._least(call, self._ways(call), partly_measured)
         algorithm = "p2p" if call.kind == "p2p" else form.algorithm
         closed = CollectiveCost(seconds, algorithm, "roofline", form.rings)
         return self._inside(call) or closed, form
@@ -159,7 +165,7 @@ class CollectiveModel:
         collective: str,
         devices: Sequence[int | str],
         size: int,
-        beside: Sequence[tuple[int, ...]] = (),
+        beside: Sequence[Group] = (),
     ) -> CollectiveCost:
         """The time of a collective among these devices (names or indices), in the order of ranks.
 
@@ -195,7 +201,7 @@ class CollectiveModel:
         ps = int(together[alone > 0].max(initial=0) - alone.max(initial=0))
         return Fraction(ps, PS_PER_SECOND)
 
-    def _is_private(self, ranks: tuple[int, ...], form: Form) -> bool:
+    def _is_private(self, ranks: Group, form: Form) -> bool:
         """Whether nobody else can hold what a form holds.
 
         Its links end at its ranks, or at adapters of these alone. It needs devices through which no
@@ -206,11 +212,11 @@ class CollectiveModel:
             self._private[key] = not self.fabric.links_serve or self._meets_nobody(ranks, form)
         return self._private[key]
 
-    def _meets_nobody(self, ranks: tuple[int, ...], form: Form) -> bool:
+    def _meets_nobody(self, ranks: Group, form: Form) -> bool:
         devices, neighbours = self.cluster.devices, self.cluster.neighbours
         if any(devices[rank].transit for rank in ranks):
             return False
-        # Adapters count as the ranks' where a single working device hangs on them.
+        # An adapter counts as a rank's where it joins a single working device.
         private = set(ranks)
         for other in (other for rank in ranks for other in neighbours[rank]):
             works = sum(devices[d].runs_ops for d in neighbours[other])
@@ -266,25 +272,30 @@ class CollectiveModel:
         alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True)).values()
         return max((Fraction(half.link.bandwidth) for half in alike), default=UNLIMITED)
 
-    def _partly_measured(self, form: Form, call: CollectiveCall) -> Fraction:
+    def _partly_measured(self, form: Form, groups: Groups) -> Fraction:
         """Seconds of a form, its levels inside nodes by table where there is one."""
-        groups = self._nodes(call.ranks)
         costs = [
             self._measured(level.collective, groups, level.size) if level.inside else None
             for level in form.levels
         ]
         if not any(costs):
             return self._seconds(form.phases)
-        total = Fraction(0)
-        for cost, level in zip(costs, form.levels, strict=True):
-            total += cost.seconds if cost else self._seconds(level.phases)
-        return total
+        return sum(
+            (
+                cost.seconds if cost else self._seconds(level.phases)
+                for cost, level in zip(costs, form.levels, strict=True)
+            ),
+            Fraction(0),
+        )
 
     def _seconds(self, messages: Sequence[Phase]) -> Fraction:
         return Fraction(self.forms.closed(messages).ps, PS_PER_SECOND)
 
-    def _ways(self, call: CollectiveCall, names: Sequence[str]) -> list[Way]:
-        """These algorithms, of several those that fit, with the rings that they may take."""
+    def _ways(self, call: CollectiveCall) -> list[Way]:
+        """The algorithms that a collective may take (of several the ones that fit its ranks), each
+        with its rings.
+        """
+        names = self._names(call)
         fitting = [name for name in names if len(names) == 1 or self._fits(call, name)]
         return [(name, rings) for name in fitting for rings in self._rings(call, name)]
 
@@ -326,7 +337,7 @@ class CollectiveModel:
         best = best_chunks(len(call.ranks) - 1, Fraction(call.size, len(chains)), wire)
         return min(MAX_CHUNKS, best)
 
-    def _nodes(self, ranks: tuple[int, ...]) -> Groups:
+    def _nodes(self, ranks: Group) -> Groups:
         """The ranks by their nodes, nodes and ranks in the order given."""
         nodes: dict[int, list[int]] = {}
         for rank in ranks:
@@ -356,12 +367,12 @@ class CollectiveModel:
         crossings = {self._crossing(group) for group in groups}
         return max(table.seconds_over(crossing, size) for crossing in crossings)
 
-    def _crossing(self, ranks: tuple[int, ...]) -> Crossing:
+    def _crossing(self, ranks: Group) -> Crossing:
         """The slowest link quantities that a ring of the ranks crosses, as measured and now."""
         if ranks not in self._crossings:
             then = _slowest_of(fabric_of(self.cluster.as_measured), ranks)
             now = _slowest_of(self.fabric, ranks)
-            self._crossings[ranks] = Crossing(then[0], now[0], then[1], now[1])
+            self._crossings[ranks] = Crossing(*then, *now)
         return self._crossings[ranks]
 
     @cached_property
@@ -375,7 +386,7 @@ class CollectiveModel:
         return tables
 
     def _problems(
-        self, collective: str, devices: Sequence[int | str], ranks: tuple[int, ...], size: int
+        self, collective: str, devices: Sequence[int | str], ranks: Group, size: int
     ) -> Iterator[str]:
         count = len(self.cluster.devices)
         if collective not in COLLECTIVES:
@@ -393,7 +404,7 @@ class CollectiveModel:
             yield f"size: must be a whole number of bytes from 0 to 2^60, got {size!r}"
 
 
-def _slowest_of(fabric: Fabric, ranks: tuple[int, ...]) -> tuple[Fraction, Fraction]:
+def _slowest_of(fabric: Fabric, ranks: Group) -> tuple[Fraction, Fraction]:
     """The least bandwidth and the largest latency of the routes of a ring."""
     pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
     routes = [route for pair in pairs if (route := fabric.routes.route(*pair))]
@@ -403,12 +414,10 @@ def _slowest_of(fabric: Fabric, ranks: tuple[int, ...]) -> tuple[Fraction, Fract
     )
 
 
-def collective_model(
-    cluster: Cluster, algorithm: str = "auto", tables: Sequence[CollectiveTable] = ()
-) -> CollectiveModel:
+def collective_model(cluster: Cluster, tables: Sequence[CollectiveTable] = ()) -> CollectiveModel:
     """The collectives of a cluster: these tables, else the shipped ones that it names; closed forms
     elsewhere.
 
     Raises InputError.
     """
-    return CollectiveModel(cluster, tables or shipped_tables(cluster.collectives), algorithm)
+    return CollectiveModel(cluster, tables or shipped_tables(cluster.collectives))

@@ -1,9 +1,11 @@
-"""Collectives by name, their bus factors, and their algorithms as messages: what closed forms add
-up, and expansion sends.
+"""Collectives by name, their bus factors, and their algorithms as messages: ``rounds`` adds them
+up to closed forms, and ``lowering.collective`` sends them where a collective is expanded.
 
 Every message of a phase has equally many bytes; what does not divide evenly is padded, as NCCL
 does. Rings as in Patarasuk and Yuan (JPDC 2009); binomial trees, recursive doubling and halving for
 any number of ranks as in Thakur, Rabenseifner and Gropp (IJHPCA 2005) and Bruck et al. (TPDS 1997).
+Another form, or another limit of rings (MAX_RANKS, MAX_RINGS), has to be known to the checker too,
+which works out the bytes in its own way (``execution/check/schedule.py``).
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from itertools import pairwise
 
 from ...ground.errors import InputError
 from ...nouns.cluster import Cluster
+from ...nouns.strategy import ALGORITHMS
 
 SPREADING = ("all_gather", "reduce_scatter", "all_to_all")
 ROOTED = ("broadcast", "reduce")
 # Messages list them in this order; files and importers accept no other names.
 COLLECTIVES = ("all_reduce", *SPREADING, *ROOTED, "p2p")
-ALGORITHMS = ("ring", "tree", "hierarchical", "direct")
-Groups = tuple[tuple[int, ...], ...]
-Rings = tuple[tuple[int, ...], ...]
+Group = tuple[int, ...]
+Groups = tuple[Group, ...]
+Rings = tuple[Group, ...]
 KEPT = 512  # messages of a group that are the same at every size
 
 
@@ -114,6 +117,9 @@ class Phase:
         return len(self.messages) * self.repeats
 
 
+Phases = tuple[Phase, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """A part of a two-level form: a collective of ``size`` bytes in every node, or between them."""
@@ -121,7 +127,7 @@ class Level:
     inside: bool
     collective: str
     size: int
-    phases: tuple[Phase, ...]
+    phases: Phases
 
 
 def phases(
@@ -131,7 +137,7 @@ def phases(
     size: int,
     chunks: int = 1,
     rings: Sequence[Rings] = (),
-) -> tuple[Phase, ...]:
+) -> Phases:
     """The messages of a collective of ``size`` bytes (as by nccl-tests), phase after phase.
 
     ``groups`` are the ranks by node; only "hierarchical" tells them apart, and it needs equally
@@ -143,8 +149,10 @@ def phases(
     """
     if collective not in COLLECTIVES:
         raise InputError(unknown_collective(collective))
-    if algorithm not in ALGORITHMS:
-        raise InputError(f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"')
+    # Who asks for messages has chosen: "auto" is none.
+    if algorithm not in ALGORITHMS[1:]:
+        choice = ", ".join(ALGORITHMS[1:])
+        raise InputError(f'algorithm: must be one of {choice}, got "{algorithm}"')
     ranks = tuple(rank for group in groups for rank in group)
     if len(ranks) == 1:
         return ()
@@ -165,7 +173,7 @@ def bytes_sent(phases: Sequence[Phase]) -> int:
 
 def _ring(
     collective: str, ranks: Sequence[int], size: int, chunks: int, rings: Rings = ()
-) -> tuple[Phase, ...]:
+) -> Phases:
     """Every rank to the next, n - 1 times.
 
     In an all_to_all first to the next, then to the one after it, and so on. Several ``rings`` take
@@ -187,7 +195,7 @@ def _ring(
     return (Phase(messages, -(-size // (chunks * len(rings))), chunks),)
 
 
-def _chain(ring: Sequence[int], root: int, collective: str) -> tuple[int, ...]:
+def _chain(ring: Sequence[int], root: int, collective: str) -> Group:
     """A ring cut open at the root, where a broadcast begins and a reduce ends."""
     at = ring.index(root)
     broadcast = (*ring[at:], *ring[:at])
@@ -195,7 +203,7 @@ def _chain(ring: Sequence[int], root: int, collective: str) -> tuple[int, ...]:
 
 
 @lru_cache(KEPT)
-def _around(ranks: tuple[int, ...], by: int = 1) -> Messages:
+def _around(ranks: Group, by: int = 1) -> Messages:
     return Messages((rank, ranks[(i + by) % len(ranks)], 0) for i, rank in enumerate(ranks))
 
 
@@ -205,7 +213,7 @@ def _joined(parts: tuple[Messages, ...]) -> Messages:
 
 
 @lru_cache(KEPT)
-def _pairs(ranks: tuple[int, ...], apart: bool) -> Messages:
+def _pairs(ranks: Group, apart: bool) -> Messages:
     """Every rank to every other, first all to the next; in rounds of their own, or at once."""
     shifts = range(1, len(ranks))
     return Messages(
@@ -213,7 +221,7 @@ def _pairs(ranks: tuple[int, ...], apart: bool) -> Messages:
     )
 
 
-def _tree(collective: str, ranks: tuple[int, ...], size: int) -> tuple[Phase, ...]:
+def _tree(collective: str, ranks: Group, size: int) -> Phases:
     """Binomial trees for rooted collectives and all_reduce; doubling distances (Bruck) else."""
     match collective:
         case "all_reduce":
@@ -240,7 +248,7 @@ def _levels(ranks: Sequence[int]) -> Iterator[Messages]:
         reach *= 2
 
 
-def _doubling(collective: str, ranks: tuple[int, ...], size: int) -> tuple[Phase, ...]:
+def _doubling(collective: str, ranks: Group, size: int) -> Phases:
     count = len(ranks)
     piece, gathering, distance = -(-size // count), collective == "all_gather", 1
     steps: list[Phase] = []
@@ -252,7 +260,7 @@ def _doubling(collective: str, ranks: tuple[int, ...], size: int) -> tuple[Phase
     return tuple(steps if gathering else reversed(steps))
 
 
-def _direct(collective: str, ranks: tuple[int, ...], size: int) -> tuple[Phase, ...]:
+def _direct(collective: str, ranks: Group, size: int) -> Phases:
     """Everything at once: one message from each rank to each that needs it."""
     root, piece = ranks[0], -(-size // len(ranks))
     match collective:
@@ -316,7 +324,7 @@ def _level(
     )
 
 
-def _together(groups: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:
+def _together(groups: Sequence[Phases]) -> Phases:
     """Equal phases of several groups of ranks as phases of all of them."""
     return tuple(
         replace(alike[0], messages=_joined(tuple(phase.messages for phase in alike)))
@@ -342,7 +350,7 @@ def lane_rings(cluster: Cluster, ranks: Sequence[int]) -> Rings:
     Two rings may share each lane, at half its bandwidth, where that carries more. Empty where none
     is found, for fewer than 3 or more than MAX_RANKS ranks; half-duplex links do not count.
     """
-    # By index, so that the rings do not hang on the order in which a strategy names devices.
+    # By index: the order in which a strategy names devices changes no ring.
     group = sorted(ranks)
     if not 2 < len(group) <= MAX_RANKS:
         return ()
@@ -389,7 +397,7 @@ class _Search:
     def __init__(self, lanes: Lanes, count: int, paired: bool) -> None:
         self.left = [list(row) for row in lanes]
         self.count, self.paired, self.tried = count, paired, 0
-        self.rings: list[tuple[int, ...]] = []
+        self.rings: list[Group] = []
 
     def run(self) -> Rings:
         """The rings, each from place 0; empty where there are fewer, or the search takes too
@@ -397,7 +405,7 @@ class _Search:
         """
         return tuple(self.rings) if self._extend((0,)) else ()
 
-    def _extend(self, path: tuple[int, ...]) -> bool:
+    def _extend(self, path: Group) -> bool:
         self.tried += 1
         if self.tried > MAX_TRIED:
             return False
@@ -416,7 +424,7 @@ class _Search:
             self._take(path[-1], place, -1)
         return False
 
-    def _close(self, path: tuple[int, ...]) -> bool:
+    def _close(self, path: Group) -> bool:
         if not self.left[path[-1]][0]:
             return False
         self._take(path[-1], 0, 1)

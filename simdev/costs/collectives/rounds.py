@@ -3,6 +3,9 @@
 Every message goes its route, and every carrier (a queue of transfers, or a half-link) serves those
 that cross it one after the other: so no round sends more bytes over a link than it carries, and no
 cut of the links is ever exceeded. A closed form is the sum of the rounds.
+
+``CollectiveModel`` asks for closed forms, ``lowering.hybrid`` for the wire of neighbouring ranks.
+Carriers and rates are the fabric's (``nouns/fabric.py``), where a queue mode is added.
 """
 
 from __future__ import annotations
@@ -17,15 +20,14 @@ from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS, PS_PER_SECOND, picoseconds, transmission_ps
 from ...nouns.cluster import UNLIMITED, Cluster
 from ...nouns.fabric import Fabric, Route
+from ...nouns.taskgraph import Ints
 from .phases import Phase
 
-Ints = NDArray[np.int64]
 LEAST_CHUNK = 4096  # bytes: no message is cut into smaller ones
 
 # The ways of many messages at once, without a Route for each. An all-to-all of 1,000 ranks has a

@@ -1,7 +1,9 @@
 """Tables of measured collectives: anchors in bytes, straight lines between them.
 
 A line of latency and bandwidth misses measured NCCL curves by 4 to 27 % in the mean, for NCCL
-changes its protocol with the size; eight to ten anchors miss them by 3 to 7 %.
+changes its protocol with the size; eight to ten anchors miss them by 3 to 7 %. ``model`` asks the
+tables before its closed forms; ``files/collectives.py`` reads them, ``formats/nvidia.py`` makes
+them of the output of nccl-tests.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...ground import PACKAGE
 from ...ground.errors import InputError, refuse
 from ...ground.frozen import freeze
 from ...ground.units import MAX_BYTES, MAX_PS, PS_PER_SECOND, Number, exact, parse_bytes, parse_time
+from ...nouns.taskgraph import Floats
 from .phases import COLLECTIVES, bus_factor, unknown_collective
 
 TOO_LONG = "seconds must be > 0 and under 53 days, got {:g}"
@@ -31,7 +33,6 @@ NEAR = 0.05
 """Measurements within 5 % of an anchor's size tell its time together: the median of their bytes per
 second.
 """
-Floats = NDArray[np.float64]
 
 
 class Crossing(NamedTuple):
@@ -40,8 +41,8 @@ class Crossing(NamedTuple):
     """
 
     rate_then: Fraction
-    rate_now: Fraction
     latency_then: Fraction
+    rate_now: Fraction
     latency_now: Fraction
 
     def seconds(self, measured: Fraction, least: Fraction) -> Fraction:
@@ -173,8 +174,8 @@ def table_of_bus_bandwidth(
     """A table from bus bandwidths: ``points`` are (bytes, bus bandwidth in bytes/s), ``floor`` the
     least time.
 
-    The floor stands at the size that the first bandwidth would send in it, so that small messages
-    cost no less. Raises InputError.
+    The first anchor is the size that the first bandwidth would send in the floor, so that small
+    messages cost no less. Raises InputError.
     """
     if ranks < 2 or not points or any(exact(rate) <= 0 for _, rate in points):
         raise InputError("table: needs two ranks and a point at least, and bus bandwidths > 0")

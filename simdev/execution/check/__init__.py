@@ -7,18 +7,16 @@ come in layers; a layer is judged only where the ones below it hold, so that one
 
 1. ``columns`` every task has one start and finish, in range; ``ran`` every task ran.
 2. ``duration``, ``precedence``, ``overlap`` it is a schedule; ``data``, ``bytes`` what is read has
-arrived,
-   and all of it.
+   arrived, and all of it (schedule.py).
 3. ``order``, ``waiting`` queues serve in their order and nothing waits needlessly (queues.py);
-``flow`` the rates of
-   fair links are max-min, and deliver the bytes (flows.py).
+   ``flow`` the rates of fair links are max-min, and deliver the bytes (flows.py).
 4. ``bounds`` the step time lies between what it cannot beat and what it cannot exceed.
 
 What hosts dispatch is judged from the question itself, by ``host_faults`` (hosts.py): ``dispatch``
-every op has
-   its own and starts after them, ``thread`` in their order and without delay, ``ahead`` and
-``blocks`` what
-   they wait for.
+every op has its own and starts after them, ``thread`` in their order and without delay, ``ahead``
+and ``blocks`` what they wait for.
+
+A new rule needs its name in ``violation.RULES`` and, where timing changes, both engines.
 
 What the trace claims (``step``, ``peak``, ``levels``, ``overflow``, ``feasible``) is compared
 wherever layer 1 holds.

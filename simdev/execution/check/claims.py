@@ -1,8 +1,9 @@
 """Whether what a trace reports about itself is what its spans imply: the step time, and the memory
 of every device.
 
-Memory is replayed event by event: at each instant first what is freed, then what is allocated, in
-the order of the tasks that fill it.
+Memory is replayed event by event: at each instant frees come first, then allocations in the order
+of the tasks that fill the buffers. ``nouns.trace`` works the same rule out in columns; saved runs
+bring their claims from ``files/run.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from operator import itemgetter
 
 from ...nouns.taskgraph import PERSISTENT, Ints, TaskGraph
 from ...nouns.trace import Trace
-from .violation import Violation
+from .violation import Faults, Violation
 
 Timeline = Sequence[tuple[int, int]]  # (ps, bytes from then on)
 
@@ -57,9 +58,7 @@ class _Replay:
     overflow: tuple[int, str, int] | None
 
 
-def claim_faults(
-    task_graph: TaskGraph, start: Ints, finish: Ints, claim: Claim
-) -> Iterator[Violation]:
+def claim_faults(task_graph: TaskGraph, start: Ints, finish: Ints, claim: Claim) -> Faults:
     """Rules ``step``, ``peak``, ``levels``, ``overflow`` and ``feasible``."""
     # Sums of Python integers: in a file, times may be as large as they please.
     release = map(sum, zip(finish.tolist(), task_graph.tasks.lag.tolist(), strict=True))
@@ -79,7 +78,7 @@ def claim_faults(
         yield Violation("feasible", (), f"the step is said {text}")
 
 
-def _memory_faults(device: str, replay: _Replay, claim: Claim) -> Iterator[Violation]:
+def _memory_faults(device: str, replay: _Replay, claim: Claim) -> Faults:
     if claim.peaks is not None and (peak := claim.peaks.get(device, 0)) != replay.peak:
         text = f'"{device}" is said to peak at {peak} bytes; its buffers peak at {replay.peak}'
         yield Violation("peak", (device,), text)

@@ -5,7 +5,7 @@ are constant, and max-min rates are unique: capacities hold, and each flow has a
 saturated half-link on which no flow is faster (Bertsekas and Gallager, Data Networks, section
 6.5.2). So the rates are found here in one way, proved by that condition, and summed up: a flow
 finishes in the picosecond in which its last byte is sent. Only flows joined to a change by shared
-half-links are visited.
+half-links are visited. ``engine/fair.py`` has the rates of both engines, in another way.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...ground.units import PS_PER_SECOND
 from ...nouns.taskgraph import Ints, TaskGraph
-from .violation import Violation
+from .violation import Faults, Violation
 
 TOLERANCE = 1e-9
 Links = Sequence[int]
 
 
-def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """Rule ``flow``: shares are max-min, and the bytes of each flow are sent when it finishes, not
     before.
     """
@@ -28,8 +28,7 @@ def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Vi
     rows = [task for task in tasks.flow.nonzero()[0].tolist() if tasks.bytes[task]]
     links = tasks.links.lists()
     enter = (start + tasks.duration).tolist()
-    # time -> flows that leave, flows that enter
-    # by time: flows that leave, flows that enter
+    # By time: flows that leave, flows that enter.
     changes: dict[int, tuple[list[int], list[int]]] = {}
     for task in rows:
         changes.setdefault(int(finish[task]), ([], []))[0].append(task)
@@ -44,9 +43,7 @@ def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Vi
             yield from _sent_fault(task_graph, task, time, sent, rate)
 
 
-def _sent_fault(
-    task_graph: TaskGraph, task: int, time: int, sent: float, rate: float
-) -> Iterator[Violation]:
+def _sent_fault(task_graph: TaskGraph, task: int, time: int, sent: float, rate: float) -> Faults:
     """All bytes are sent at the finish, and were not one picosecond before."""
     name, size = task_graph.tasks.name[task], int(task_graph.tasks.bytes[task])
     slack = TOLERANCE * max(size, rate)

@@ -1,8 +1,9 @@
 """Whether hosts dispatch as the execution contract says (rule 9), judged from the question: the
 graph as it runs, its cluster and its costs.
 
-What lowering wrote tells only which task is which: the order of threads, how far hosts are ahead,
-and what they wait for are worked out here once more, from the times of the trace.
+Of lowering's answer only the names of the tasks are believed. The order of threads, how far hosts
+are ahead, and what they wait for are worked out here once more, from the times of the trace
+(``lowering/hosts.py`` and ``lowering/turns.py`` are the other homes of these rules).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ...nouns.graph import Graph
 from ...nouns.strategy import Order
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER
 from ...nouns.trace import Trace
-from .violation import Violation
+from .violation import Faults, Violation
 
 Instance = tuple[int, int]  # the op, and how often it ran before
 Key = tuple[int, int, int]  # the op (REPLAYED: a whole step), as above, and the device
@@ -122,7 +123,7 @@ class _Judge:
 
     # Rules
 
-    def missing(self) -> Iterator[Violation]:
+    def missing(self) -> Faults:
         """Every op has its dispatches, of the right length, and nothing else has any."""
         given, wanted, steps = set[Key](), set[Key](), range(self.trace.task_graph.steps)
         for dispatch in self.dispatches:
@@ -144,7 +145,7 @@ class _Judge:
             text = f'"{where}" {verb} dispatches of "{name}": number {number}'
             yield Violation("dispatch", (name, where), text)
 
-    def _length_faults(self, dispatch: _Dispatch, host: Host | None) -> Iterator[Violation]:
+    def _length_faults(self, dispatch: _Dispatch, host: Host | None) -> Faults:
         name, took = self._name(dispatch), dispatch.finish - dispatch.start
         length = 0 if host is None else self._length(dispatch, host)
         if took != length:
@@ -158,7 +159,7 @@ class _Judge:
         cost = self.costs.host_cost(self.graph, dispatch.op, kind)
         return 0 if cost is None else picoseconds(cost.seconds)
 
-    def faults(self) -> Iterator[Violation]:
+    def faults(self) -> Faults:
         """Dispatches and ops out of order, too early or too late, where no dispatch is missing."""
         yield from self._begin_after_dispatch()
         threads: dict[tuple[str, int], list[_Dispatch]] = defaultdict(list)
@@ -170,7 +171,7 @@ class _Judge:
         for thread in threads.values():
             yield from self._thread(thread)
 
-    def _begin_after_dispatch(self) -> Iterator[Violation]:
+    def _begin_after_dispatch(self) -> Faults:
         """No op starts before all of its dispatches have ended."""
         given, replays = dict[Instance, int](), defaultdict[int, list[int]](list)
         for dispatch in self.dispatches:
@@ -189,7 +190,7 @@ class _Judge:
                 text = f'"{name}" starts at {run.start}, but its dispatch ends at {least}'
                 yield Violation("dispatch", (name,), text)
 
-    def _thread(self, thread: Sequence[_Dispatch]) -> Iterator[Violation]:
+    def _thread(self, thread: Sequence[_Dispatch]) -> Faults:
         """One thread: its order, and of each dispatch what it has to wait for, and nothing else."""
         for before, after in self._out_of_order(thread):
             text = f'"{self._name(after)}" stands behind "{self._name(before)}" on its thread'
@@ -248,7 +249,7 @@ class _Judge:
         first = ((op, run.devices) for (op, before), run in self.runs.items() if not before)
         places = {(op, device): number[op] for op, devices in first for device in devices}
         for device, names in self.order.sequence.items():
-            # Of the heads the smallest place goes first: what stands behind has at least its.
+            # The head of smallest place goes first: all behind a head have at least its place.
             least = -1
             for name in names if device in self.cluster.index else ():
                 op = self.graph.index[name]

@@ -1,10 +1,11 @@
 """Whether queues serve in their order and nothing waits needlessly (execution contract, rules 3 and
 4).
 
-The trace tells instants, not rounds, so the rounds are replayed: instant by instant, what the trace
-says is due is applied, ready numbers are given, and every task that the contract starts in a round
-is held against the start that the trace gives it. What starts is always what the trace says, so
-that one fault is told where it lies and the replay goes on from there:
+The trace tells instants, not rounds, so the rounds are replayed, instant by instant: finishes and
+releases of the trace are applied, ready numbers are given, and each task that the contract starts
+in a round is held against its start in the trace. Tasks start as the trace has it, whatever the
+contract says: one fault is told where it lies, and the replay goes on from there. Both engines
+(``execution/engine``) have these rules in other ways.
 
 - ``waiting``: a task was first in all its queues, all of them idle, and the trace starts it later,
   for nothing;
@@ -15,24 +16,21 @@ A schedule that passes rules ``precedence`` and ``overlap`` is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heappop, heappush
 
 import numpy as np
 
 from ...nouns.taskgraph import Ints, Resource, TaskGraph, distinct
-from .violation import Violation
+from .violation import Faults, Violation
 
 
-def queue_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def queue_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """Rules ``order`` and ``waiting``."""
     return _Replay(task_graph, start, finish).run()
 
 
 class _Queue:
-    """The waiting tasks of one resource; ``first`` is the one before which no other stands, ready
-    or not.
-    """
+    """The waiting tasks of one resource; ``first`` is the head of the queue, ready or not."""
 
     def __init__(self, resource: Resource) -> None:
         self.fixed, self.by_priority = resource.policy == "fixed", resource.policy == "priority"
@@ -90,7 +88,7 @@ class _Replay:
         self.released: list[int] = []  # tasks, for the coming round
         self.freed: list[int] = []
 
-    def run(self) -> Iterator[Violation]:
+    def run(self) -> Faults:
         """Replay all instants."""
         fresh = [task for task, count in enumerate(self.missing) if not count]
         for now in self.instants:

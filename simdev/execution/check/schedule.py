@@ -1,8 +1,9 @@
 """Whether the columns form a schedule: every task ran once, after what it waits for, alone on its
 resources.
 
-All of it is one sweep over sorted columns; nothing here knows what an instant's rounds are (see
-queues.py).
+All of it is one sweep over sorted columns; the rounds of an instant are judged in ``queues``. The
+bytes of collectives are worked out here once more, beside ``costs/collectives/phases.py``: another
+algorithm, or other limits of rings, have to be known in both.
 """
 
 from __future__ import annotations
@@ -11,24 +12,34 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ...ground.units import PS_PER_SECOND
-from ...nouns.taskgraph import BUFFER_KINDS, COLLECTIVE, PERSISTENT, TRANSFER, Ints, TaskGraph
-from .violation import Violation
+from ...nouns.taskgraph import (
+    BUFFER_KINDS,
+    COLLECTIVE,
+    PERSISTENT,
+    TRANSFER,
+    Floats,
+    Ints,
+    TaskGraph,
+)
+from .violation import Faults, Violation
 
 # Whether collectives send what they must: each rank gets at least what it lacks, and the bytes
 # sent in all are those of a known algorithm (ring, tree, two levels), where one applies.
-# What a collective is, the columns do not tell; what it reads and leaves on each device does. One
-# task tells the bytes sent for each result that is left; the messages of an expanded collective
-# (tasks of the kind of collectives whose op is the task that starts them) tell their own.
+# The columns do not name the kind of a collective; the bytes that it reads and leaves on each
+# device tell it. One task tells the bytes sent for each result that is left; the messages of an
+# expanded collective (tasks of the kind of collectives whose op is the task that starts them) tell
+# their own.
 
 Sizes = dict[int, int]  # bytes by device
+Members = dict[int, list[int]]  # tasks by the task that leaves the buffers
 # Of a group whose rings run over lanes of their own.
 MOST_RANKS_OF_RINGS, MOST_RINGS = 16, 32
 
 
-def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
+def collective_faults(task_graph: TaskGraph) -> Faults:
     """Rule ``bytes`` for collectives."""
     tasks, members = task_graph.tasks, _members(task_graph)
     for task in np.flatnonzero(tasks.op >= len(tasks)).tolist():
@@ -57,7 +68,7 @@ def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
             yield from _total_faults(name, sent, forms)
 
 
-def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
+def _members(task_graph: TaskGraph) -> Members:
     """The tasks of each collective, by the task that leaves its buffers: itself, or that which
     starts its messages.
 
@@ -65,8 +76,8 @@ def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
     messages is the n-th step's.
     """
     kinds, ops = list(task_graph.tasks.kind), task_graph.tasks.op.tolist()
-    members: dict[int, list[int]] = {}
-    messages: dict[int, list[int]] = defaultdict(list)
+    members: Members = {}
+    messages: Members = defaultdict(list)
     for task, op in enumerate(ops):
         # Without an op no column says what the collective reads and leaves.
         if kinds[task] == COLLECTIVE and 0 <= op < len(ops):
@@ -74,7 +85,7 @@ def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
                 members[task] = [task]
             else:
                 messages[op].append(task)
-    starts: dict[int, list[int]] = {op: [] for op in messages}
+    starts: Members = {op: [] for op in messages}
     for task, op in enumerate(ops):
         if op in starts and kinds[task] not in (COLLECTIVE, TRANSFER):
             starts[op].append(task)
@@ -86,7 +97,7 @@ def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
 
 
 def _operands(
-    task_graph: TaskGraph, ops: dict[int, list[int]]
+    task_graph: TaskGraph, ops: Members
 ) -> tuple[dict[int, list[tuple[int, int]]], dict[int, Sizes]]:
     """By collective the buffers (device, bytes) that it leaves, and by device the bytes that it
     reads.
@@ -175,9 +186,7 @@ def _shares(part: int, ranks: int) -> set[int]:
     }
 
 
-def _task_faults(
-    task_graph: TaskGraph, task: int, least: int, forms: set[int]
-) -> Iterator[Violation]:
+def _task_faults(task_graph: TaskGraph, task: int, least: int, forms: set[int]) -> Faults:
     """A collective of one task, whose bytes are those of a rank, which must get ``least``.
 
     The bytes of a flow are such that it takes its time, and only bounded.
@@ -194,16 +203,14 @@ def _task_faults(
         yield from _total_faults(name, sent, forms)
 
 
-def _total_faults(name: str, sent: int, forms: set[int]) -> Iterator[Violation]:
+def _total_faults(name: str, sent: int, forms: set[int]) -> Faults:
     if forms and sent not in forms:
         known = ", ".join(map(str, sorted(forms)[:6]))
         text = f'"{name}" sends {sent} bytes; a ring or tree sends one of {known}'
         yield Violation("bytes", (name,), text)
 
 
-def _expanded_faults(
-    task_graph: TaskGraph, name: str, messages: list[int], needs: Sizes
-) -> Iterator[Violation]:
+def _expanded_faults(task_graph: TaskGraph, name: str, messages: list[int], needs: Sizes) -> Faults:
     tasks = task_graph.tasks
     got = np.zeros(len(task_graph.devices), np.int64)
     np.add.at(got, tasks.destination[messages], tasks.bytes[messages])
@@ -220,9 +227,7 @@ LATEST = 2**62  # ps; twice as much still fits in int64
 SLACK = 1e-9  # relative, for what float64 rounds
 
 
-def column_faults(
-    task_graph: TaskGraph, start: ArrayLike, finish: ArrayLike
-) -> Iterator[Violation]:
+def column_faults(task_graph: TaskGraph, start: ArrayLike, finish: ArrayLike) -> Faults:
     """Rules ``columns`` and ``ran``: one whole number from 0 to 2^62 a task, in both columns."""
     names = task_graph.tasks.name
     for label, given in (("start", start), ("finish", finish)):
@@ -242,14 +247,14 @@ def column_faults(
                 yield Violation("ran", (names[task],), text)
 
 
-def schedule_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def schedule_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """Rules ``duration``, ``precedence`` and ``overlap``."""
     yield from _duration_faults(task_graph, start, finish)
     yield from _precedence_faults(task_graph, start, finish)
     yield from _overlap_faults(task_graph, start, finish)
 
 
-def _duration_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def _duration_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """A task takes its duration; a flow its held latency at least, and no more where it has nothing
     to send.
     """
@@ -265,7 +270,7 @@ def _duration_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterat
         yield Violation("duration", (name,), text)
 
 
-def _precedence_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def _precedence_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     tasks = task_graph.tasks
     before, after = tasks.successors.owners(), tasks.successors.ids
     release = (finish + tasks.lag)[before]
@@ -278,7 +283,7 @@ def _precedence_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iter
         yield Violation("precedence", (second, first), text)
 
 
-def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """Sorted by start, then end: if any two overlap on a resource, two neighbours do."""
     tasks = task_graph.tasks
     held, task = tasks.resources.ids, tasks.resources.owners()
@@ -296,7 +301,7 @@ def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterato
         yield Violation("overlap", (first, second, resource), text)
 
 
-def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
+def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """Rules ``data`` and ``bytes``: what a task reads has arrived; what a transfer sends is what is
     received.
     """
@@ -317,7 +322,7 @@ def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Vi
     yield from collective_faults(task_graph)
 
 
-def _bytes_faults(task_graph: TaskGraph) -> Iterator[Violation]:
+def _bytes_faults(task_graph: TaskGraph) -> Faults:
     """By tensor and hop: bytes that transfers send to a device = bytes of the buffers that they
     fill there.
     """
@@ -343,7 +348,7 @@ def _bytes_faults(task_graph: TaskGraph) -> Iterator[Violation]:
             yield Violation("bytes", (first[hop],), text)
 
 
-def bound_faults(task_graph: TaskGraph, step: int) -> Iterator[Violation]:
+def bound_faults(task_graph: TaskGraph, step: int) -> Faults:
     """Rule ``bounds``: no path and no resource allows less than the step time; one task at a time
     needs no more.
     """
@@ -373,12 +378,12 @@ def bound_faults(task_graph: TaskGraph, step: int) -> Iterator[Violation]:
         yield Violation("bounds", (), text)
 
 
-def _sending_ps(task_graph: TaskGraph) -> NDArray[np.float64]:
+def _sending_ps(task_graph: TaskGraph) -> Floats:
     """Time in ps that the bytes of each flow need alone on its links; 0 for other tasks."""
     tasks = task_graph.tasks
     slowest = np.full(len(tasks), np.inf)
     np.minimum.at(slowest, tasks.links.owners(), task_graph.bandwidth[tasks.links.ids])
-    alone: NDArray[np.float64] = np.where(tasks.flow, tasks.bytes / slowest * PS_PER_SECOND, 0.0)
+    alone: Floats = np.where(tasks.flow, tasks.bytes / slowest * PS_PER_SECOND, 0.0)
     return alone
 
 

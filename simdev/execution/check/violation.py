@@ -1,7 +1,12 @@
-"""One breach of the execution contract, and the names of the rules."""
+"""One breach of the execution contract, and the names of the rules.
+
+A new rule is a name here, its meaning in the docstring of this package, and a function of the layer
+that judges it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 RULES = (
@@ -44,3 +49,6 @@ class Violation:
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.message}"
+
+
+Faults = Iterator[Violation]

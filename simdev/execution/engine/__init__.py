@@ -1,4 +1,9 @@
-"""Engines: one contract, one answer. ``simulate`` is the only way in."""
+"""Engines: one contract, one answer. ``simulate`` is the only way in.
+
+``period`` and what-ifs call it. It chooses the engine, names the tasks of a deadlock, and slows
+tasks that share a place (``slowed``); neither engine knows of slowing. A new engine is a name in
+ENGINES, which ``files/scenario.py`` and the options of ``commands`` repeat.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """The compiled engine: the execution contract as Numba kernels, the reference engine's integers.
 
+``engine.simulate`` runs it for large graphs. A rule that changes here has to change in
+``simpy_engine`` alike and in ``execution/check`` in its own way; the oracle's kernels
+(``oracle/placements`` and ``oracle/splits``) walk op graphs and give the same integers, too.
+
 An agenda holds what is due, and each round takes the two steps of the contract. The agenda is
 ordered by instant alone: what is due within one instant needs no order, since the settle that
 follows numbers the ready tasks by id.
@@ -10,10 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...ground.jit import Table, jit, jitable, opener
-from ...nouns.taskgraph import Ints, TaskGraph
+from ...nouns.taskgraph import Floats, Ints, TaskGraph
 from . import fair
 
 POLICIES = "fifo", "priority", "fixed"
@@ -24,7 +27,6 @@ FINISH, RELEASE, FREE, ENTER = range(4)
 # whether their set changed, when the first of them ends.
 DUE, ARRIVED, TOUCHED, ZERO, NUMBER, ACTIVE, SINCE, CHANGED, FLOWS_END, CELLS = range(10)
 NEVER = 2**62
-Floats = NDArray[np.float64]
 
 
 class Program(NamedTuple):
@@ -289,7 +291,7 @@ def _begin(p: Program, s: EngineState, task: int, now: int) -> None:
 
 @jitable
 def _enter(p: Program, s: EngineState, task: int) -> None:
-    """A flow joins those that share its links, which are kept in the order of their ids."""
+    """A flow joins the active ones, which are kept in the order of their ids."""
     at = s.cell[ACTIVE]
     while at > 0 and s.active[at - 1] > task:
         s.active[at] = s.active[at - 1]

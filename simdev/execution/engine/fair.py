@@ -2,7 +2,7 @@
 rule 5).
 
 Plain loops over indexed columns, on lists as on arrays, so that the compiled engine compiles this
-very source.
+very source. ``check/flows.py`` finds the same rates in another way.
 """
 
 from __future__ import annotations

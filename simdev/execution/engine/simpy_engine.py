@@ -1,5 +1,9 @@
 """The reference engine: the execution contract on SimPy's clock, with callbacks instead of a
-process for each op.
+process for each op; and the same engine for senders that have a credit.
+
+``engine.simulate`` runs it, ``period`` asks it for decisions under credit. It has no rule for
+hosts, pipelines or splits. A rule of timing is written twice more: in ``compiled``, which has to
+give equal integers, and in another way in ``execution/check`` (``queues`` and ``schedule``).
 
 SimPy orders events by (time, priority, counter). Everything due at an instant (finishes, releases,
 ends of gaps, flows entering their links) has priority DUE; one settle event for each round has
@@ -12,13 +16,15 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
 from simpy.events import Event
 
+from ...lowering.sync.credit import Sender
 from ...nouns.taskgraph import Ints, Resource, TaskGraph
 from .fair import RATE_UNIT, advance, max_min_rates, time_left
 
@@ -287,3 +293,74 @@ class _Flows:
             self.execution.on_finish(event)
         # A lag may put off every release, but the other flows speed up now.
         self.execution.settle_soon()
+
+
+# Senders that have a credit: which message goes next is decided while the graph runs.
+# ``lowering.sync.credit`` has the rule, and writes the decisions as edges that any engine follows.
+
+
+class Sent(NamedTuple):
+    """A message under credit: its first task, the one that arrives last, bytes, priority, and its
+    sender.
+    """
+
+    first: int
+    last: int
+    size: int
+    rank: int
+    sender: int
+
+
+def decisions(
+    task_graph: TaskGraph,
+    messages: Iterable[tuple[int, int, int, int, int]],
+    limit: int,
+    skip: bool,
+) -> frozenset[tuple[int, int]]:
+    """The arrival that let each message go that had to wait for credit: pairs (last task of that,
+    first task). ``messages`` have the fields of Sent.
+    """
+    execution = _Credited(task_graph, [Sent(*message) for message in messages], limit, skip)
+    execution.run()
+    return frozenset(execution.let_go)
+
+
+class _Credited(Execution):
+    """An execution in which a message that is ready waits until its sender has credit for it."""
+
+    def __init__(self, task_graph: TaskGraph, messages: list[Sent], limit: int, skip: bool) -> None:
+        super().__init__(task_graph)
+        self.by_first = {message.first: message for message in messages}
+        self.by_last = {message.last: message for message in messages}
+        self.senders = {message.sender: Sender(limit, skip) for message in messages}
+        self.returned: list[Sent] = []
+        self.let_go: list[tuple[int, int]] = []
+
+    def release(self, task: int) -> None:
+        """A message that arrives gives its credit back."""
+        super().release(task)
+        if task in self.by_last:
+            self.returned.append(self.by_last[task])
+
+    def settle(self, event: Any) -> None:
+        """Before starts are decided: who may go of those that are ready."""
+        now = int(self.env.now)
+        last: dict[int, int] = {}
+        for message in sorted(self.returned):
+            self.senders[message.sender].arrived(message.size)
+            last[message.sender] = message.last
+        arrived, self.arrived, self.returned = self.arrived, [], []
+        changed = dict.fromkeys(last)
+        for task in arrived:
+            if task in self.by_first:
+                message = self.by_first[task]
+                self.senders[message.sender].ready(message.rank, now, task, message.size)
+                changed[message.sender] = None
+            else:
+                self.arrived.append(task)
+        for sender in changed:
+            for first, since in self.senders[sender].admitted():
+                self.arrived.append(first)
+                if now > since:
+                    self.let_go.append((last.get(sender, -1), first))
+        super().settle(event)

@@ -1,4 +1,8 @@
-"""Placeto's learner: REINFORCE over episodes of improvement, with a baseline for each visit."""
+"""Placeto's learner: REINFORCE over episodes of improvement, with a baseline for each visit.
+
+``simdev.search`` finds it by its row in ``learn.methods``, ``pretraining`` by the ``general`` of
+that row. Its network is in ``network``, its settings are in ``learn.settings``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from ...search.sampling import sampled, uniform
 from ...search.space import IMPOSSIBLE, relative_excess
 from ...search.trial import REFUSED, Trial, best_start, rounds
 from ..policy import chosen, entropies, inverse, likeliest
-from ..rules import ratios, reference_ps, use
+from ..rules import climbed, reference_ps, use
 from ..settings import PlacetoSettings
 from ..training import adam_of, descend, keep, one_thread
 from .network import PlacetoNetwork, States, structure_of
@@ -184,8 +188,7 @@ def play(network: PlacetoNetwork, task: Task, count: int, choose: Choice, every:
         with torch.inference_mode():
             log_chances = network(task.structure, state)[0]
             devices = choose(log_chances, begun)
-            log_chosen = log_chances.gather(-1, devices[..., None])[..., 0]
-        moments.append((state, devices, log_chosen))
+            moments.append((state, devices, chosen(log_chances, devices)))
         visits = list(zip(groups.tolist(), devices.numpy().T, strict=True))
         together = [visits[at : at + every] for at in range(0, len(visits), every)]
         bad = _moved(task, placements, bad, together, gains)
@@ -244,7 +247,7 @@ def _played(moments: list[tuple[States, Tensor, Tensor]], size: int, gains: Floa
         torch.cat(starts) if starts else None,
     )
     devices = torch.stack([_filled(devices, size) for _, devices, _ in moments])
-    log_chosen = torch.stack([_filled(chosen, size) for _, _, chosen in moments])
+    log_chosen = torch.stack([_filled(rows, size) for _, _, rows in moments])
     return Played(joined, devices, counts, log_chosen.clone(), gains)
 
 
@@ -280,7 +283,7 @@ def imitate(
     network: PlacetoNetwork, adam: torch.optim.Adam, task: Task, placement: Ints
 ) -> dict[str, float]:
     """Raise the probability that an episode ends at ``placement`` (devices by group), whatever it
-    began at: groups that were visited stand as there, the others at random.
+    began at: groups that were visited are as there, the others at random.
 
     Ends where an episode is expected to differ in few groups; how many updates that took, and in
     how many groups. Raises SpentError where the time is over.
@@ -396,11 +399,9 @@ class Placeto:
         log_chances = self.network(task.structure, played.states.part(part))
         counts = played.counts[part][:, None].expand(-1, log_chances.shape[1], -1)
         log_chosen = chosen(log_chances, played.devices[part])[counts]
-        ratio = ratios(log_chosen, played.log_chosen[part][counts])
-        advantage, bound = gained[part][counts], self.settings.ratio
-        clipped = ratio.clamp(1.0 - bound, 1.0 + bound)
-        climbed = (ratio * advantage).minimum(clipped * advantage).mean()
-        return -climbed - weight * entropies(log_chances)[counts].mean()
+        old, advantage = played.log_chosen[part][counts], gained[part][counts]
+        gain = climbed(log_chosen, old, advantage, self.settings.ratio).mean()
+        return -gain - weight * entropies(log_chances)[counts].mean()
 
 
 def placeto(trial: Trial) -> None:

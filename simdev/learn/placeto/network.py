@@ -1,5 +1,8 @@
 """Placeto's network: message passing in both directions, pooling, a classifier; and a graph as the
 network reads it.
+
+The learner beside it is its one caller. The features of groups come from
+``simdev.search.features``: what changes there changes the weights that a saved policy needs.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class Structure:
 
     - ``fixed`` [G, D + 1]: run time on each device (the paper has one for all: its devices are
       alike) and output bytes, each over its maximum.
-    - ``allowed`` [G, D]: where a group may stand.
+    - ``allowed`` [G, D]: where a group may run.
     - ``members`` and ``begins``: parents of each group, then children of each group (counted from
       G), as bags: those of bag i are members[begins[i]:begins[i + 1]]; 2G bags. ``bag_weight``
       [2G, 1]: 1, or 1 over how many a bag has; 0 where it is empty.
@@ -83,7 +86,7 @@ def _shares(values: Floats) -> Floats:
 class States:
     """Placements under way: W moments of each of E episodes, at which n groups are visited.
 
-    ``devices`` and ``visited`` [W, E, G]: where groups stand, and whether this pass has visited
+    ``devices`` and ``visited`` [W, E, G]: where groups are, and whether this pass has visited
     them. ``groups`` [W, n]: which are visited now. ``starts`` [W, E, G]: when they start, from the
     first of the visited on, over the latest; None where the network does without.
     """
@@ -130,12 +133,12 @@ class PlacetoNetwork(nn.Module):
     """The policy: which device a visited group goes to. Its weights know the number of devices, and
     nothing of any graph.
 
-    Features of a group: its run time on each device, output bytes, where it stands (one number for
-    each device), whether this pass has visited it, whether it is visited now; with the option, when
-    it starts. All of them go through a network of three layers; then for some rounds a group adds
-    to its own what its parents, and apart from that what its children, have become (summary:
-    "radial"). The visited group's, and what becomes of its ancestors, descendants and all others
-    together, go to a classifier.
+    Features of a group: its run time on each device, output bytes, where it is (one number for each
+    device), whether this pass has visited it, whether it is visited now; with the option, when it
+    starts. All of them go through a network of three layers; then for some rounds a group adds to
+    its own the states of its parents, and apart from them of its children (summary: "radial"). The
+    visited group's, and what becomes of its ancestors, descendants and all others together, go to a
+    classifier.
     """
 
     groups = 0  # any number
@@ -156,7 +159,7 @@ class PlacetoNetwork(nn.Module):
 
     def forward(self, graph: Structure, states: States) -> Tensor:
         """Log-probabilities [W, E, n, D] of the devices of the visited groups, about -1e9 where
-        they may not stand.
+        they may not run.
         """
         moments, episodes, groups = states.devices.shape
         here = one_hot(states.devices, self.devices).to(self.stay.dtype)

@@ -2,7 +2,10 @@
 
 A step is built as rows on numpy columns, one for each task of a rank of the pipeline; ``expand``
 turns them into the tasks of all devices, or, where the replicas and the parts of tp are alike, into
-those of one device for each rank.
+those of one device for each rank. ``execution.scenario`` and ``simdev plan`` call ``lower_hybrid``.
+A degree or setting is a field of ``nouns.strategy.parallelism``; its rows are written by
+templates.py, actions.py and buffers.py, and the bounds of plans (``search.plan.bounds`` and
+``pieces``) have to stay below what it costs.
 """
 
 from __future__ import annotations
@@ -101,9 +104,9 @@ def lower_hybrid(
 ) -> tuple[TaskGraph, LargeStep]:
     """The task graph of a step on ``collectives.cluster``, and what its tasks are for.
 
-    With ``symmetry`` one device stands for all of its rank of the pipeline, where all devices and
-    groups cost the same: then no copy can run differently, for nothing is shared between groups but
-    what all wait for. Layers take what ``costs`` say of the ops that their kernels are like, or
+    With ``symmetry`` one device represents all of its rank of the pipeline, where all devices and
+    groups cost the same. No copy can run differently then: groups share nothing but tasks for which
+    all of them wait. Layers take what ``costs`` say of the ops that their kernels are like, or
     without profiles the datasheets. Steps on one cluster may share ``timings`` of both. Raises
     InputError.
     """

@@ -1,5 +1,9 @@
 """The rows of the schedule's actions, rank by rank, with their edges to other ranks, and the rows
 behind the last microbatch.
+
+``lower_hybrid`` calls these functions in turn. Rows of one action are written by templates.py. An
+optimizer's memory is told in three places: what it holds throughout in buffers.py, what comes from
+the host in ``_updates`` here, its bytes by parameter in ``Parallelism.state_bytes``.
 """
 
 from __future__ import annotations

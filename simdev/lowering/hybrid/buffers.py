@@ -1,4 +1,10 @@
-"""Buffers of a step: parameters, gradients and states throughout; activations between uses."""
+"""Buffers of a step: parameters, gradients and states throughout; activations between uses.
+
+``lower_hybrid`` adds them rank by rank and stage by stage; plans ask ``persistent_bytes`` for their
+bounds. What a layer saves is told by ``nouns.models.large`` (``footprint``). What a stage saves is
+added up once more in ``_saved`` (the package), for schedules that are made from it, and bounded by
+``search.plan.pieces``.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ A layer's turn is many launches, so its first kernels run while the others are s
 begins when its dispatch begins, and what follows it waits for both. That is what n ops of device
 time d / n and host time h / n come to for many n: the longer of d and h. A thread runs ahead of its
 device, but waits for what another rank sends (Megatron-LM synchronises there) and before the
-update, for which it reads the norm of the gradients.
+update, for which it reads the norm of the gradients. ``lower_hybrid`` calls it last. Hosts of
+graphs of ops are in ``lowering.hosts``, which has the limit of launches (``ahead_of``) for both.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ...nouns.models.large import roles
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.schedules import FORWARD, INPUT, WEIGHT, Part
 from ...nouns.taskgraph import Ints
+from ..hosts import ahead_of
 from .program import NONE, THREAD, TO_NEXT, TO_PREVIOUS, Program
 
 _FORWARD, _BACKWARD, _UPDATE = PHASES
@@ -84,7 +86,8 @@ def _add_thread(
     first = np.cumsum(lengths) - lengths
     starts = [program.placed[part].template.main[0] + base for part, base in program.runs[rank]]
     waits[starts] = rows[first]
-    _limit(program, turns, rows[:-1], host.ahead)
+    before, after = ahead_of(turns[:, _LAUNCHES], host.ahead)
+    program.edge(turns[before, _END], rows[after])
 
 
 def _seconds(program: Program, phase: str) -> Fraction:
@@ -117,15 +120,6 @@ def _share(program: Program, part: Part, layer: int, count: int) -> Fraction:
     other = program.placed[way, stage, WEIGHT if kind == INPUT else INPUT].template
     rows = other.main[other.table[other.main, -1] == layer]
     return Fraction(count, count + int(np.array(other.launches)[rows].sum()))
-
-
-def _limit(program: Program, turns: Ints, rows: Ints, ahead: int) -> None:
-    """A dispatch waits for the latest turn from which on more than ``ahead`` launches are out."""
-    through = np.cumsum(turns[:, _LAUNCHES])
-    latest = np.searchsorted(through - turns[:, _LAUNCHES], through - ahead) - 1
-    latest = np.minimum(latest, np.arange(len(turns)) - 1)
-    bound = latest >= 0
-    program.edge(turns[latest[bound], _END], rows[bound])
 
 
 def _tie_threads(program: Program, holds: Ints, waits: Ints, ends: Ints) -> None:

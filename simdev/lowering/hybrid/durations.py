@@ -1,7 +1,9 @@
 """How long the tasks of a large model's step take: layers by the ladder, collectives by model.
 
 Groups that look alike (like places in like nodes, with the same neighbours at work) take equally
-long: the model of collectives works out one of them.
+long: the model of collectives works out one of them. Templates ask ``Durations`` for the number of
+a duration, and ``expand`` reads the columns; plans ask for lower bounds (``search.plan.pieces``).
+Loads of kernels are told by ``nouns.models.large.work``.
 """
 
 from __future__ import annotations
@@ -216,7 +218,7 @@ class Durations:
     """
 
     def __init__(self, parallelism: Parallelism, timings: Timings) -> None:
-        self.timings, self.model, self.costs = timings, timings.model, timings.costs
+        self.timings, self.costs = timings, timings.costs
         self.cluster, self.specs = timings.cluster, timings.specs
         self.parallelism = parallelism
         self.grid = rank_grid(self.cluster, parallelism)
@@ -227,7 +229,6 @@ class Durations:
         self.columns: list[Ints] = []
         self.lags: list[Ints] = []
         self.parts: dict[int, tuple[Part, ...]] = {}
-        self._alike = timings.alike
         # Each is asked for by every layer and stage, with few different arguments.
         self.compute, self.copy = cache(self._compute), cache(self._copy)
         self.thread = cache(self._thread)
@@ -314,8 +315,8 @@ class Durations:
         return self.timings.places[key]
 
     def _places_of(self, kind: int, rank: int) -> tuple[list[int], list[int]]:
-        members = self.grid.members(kind, rank)
-        homes = [dict.fromkeys(map(self._alike.neighbourhood, devices)) for devices in members]
+        members, home_of = self.grid.members(kind, rank), self.timings.alike.neighbourhood
+        homes = [dict.fromkeys(map(home_of, devices)) for devices in members]
         by_home: dict[int, dict[int, None]] = {}
         for group, home in ((group, home) for group, near in enumerate(homes) for home in near):
             by_home.setdefault(home, {})[group] = None
@@ -359,7 +360,7 @@ class Durations:
         """The numbers of groups of flows, together where they share nodes, directly or not."""
         near, first = Groups(len(groups)), dict[int, int]()
         for number, flows in enumerate(groups):
-            homes = {self._alike.neighbourhood(device) for flow in flows for device in flow}
+            homes = {self.timings.alike.neighbourhood(device) for flow in flows for device in flow}
             near.unite([(first.setdefault(home, number), number) for home in homes])
         parts: dict[int, list[int]] = {}
         for number, root in enumerate(near.roots()):

@@ -2,7 +2,8 @@
 
 Task ``offset[row] + group``. An edge between two rows joins a group of the one with each group of
 the other that has a device in common with it (the same place g, on another rank of the pipeline).
-All of it is done on columns.
+All of it is done on columns. ``lower_hybrid`` calls ``expand`` once a step. Roles of rows are those
+of ``nouns.models.large.roles``; a new one needs its kind of task here (``_KIND_OF_ROLE``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 
-from ...ground.units import parse_bytes
 from ...nouns.cluster import Cluster
 from ...nouns.models.large.roles import COMPUTES, HOST, NO_LAYER, PIPELINE, ROLES
 from ...nouns.models.large.roles import DISPATCH as DISPATCHING
@@ -32,6 +32,7 @@ from ...nouns.taskgraph import (
     TaskGraph,
     Tasks,
 )
+from ..transfer import capacities
 from .durations import CLASSES, RankGrid
 from .program import QUEUES, Program
 
@@ -94,9 +95,7 @@ def expand(program: Program, grid: RankGrid, cluster: Cluster) -> tuple[TaskGrap
     named = tuple(device.name for device in devices)
     x = _Expansion(program, grid, columns, named, kind, sizes, np.cumsum(sizes) - sizes)
     row = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    memory = [-1 if device.memory is None else parse_bytes(device.memory) for device in devices]
-    tasks, resources = _tasks(x, row)
-    return TaskGraph(tasks, resources, _buffers(x), named, np.array(memory, np.int64)), row
+    return TaskGraph(*_tasks(x, row), _buffers(x), named, capacities(devices)), row
 
 
 def _tasks(x: _Expansion, row: Ints) -> tuple[Tasks, tuple[Resource, ...]]:

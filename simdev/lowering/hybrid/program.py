@@ -2,7 +2,9 @@
 
 A *template* holds the rows of one kind of action of one stage; it is placed once for each
 microbatch. Rows are numbered rank by rank in the order of the schedule; edges and buffers name
-rows. ``expand`` turns rows into the tasks of devices.
+rows. ``expand`` turns rows into the tasks of devices. All modules of the package write into a
+``Program``. A queue is a row of QUEUES and a number above it; a class of groups that it needs is
+one of durations.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 Each op becomes its shards, each reader gets exactly the regions that it needs, partial results are
 added up where their values are needed. What follows (transfers, memory, order, engines, checker)
-sees an ordinary graph.
+sees an ordinary graph. ``lowering.splitting`` calls it. ``oracle.splits`` runs the same rules op by
+op: it takes sharding.py and sums.py over. Kernels of its own write the inputs of readers, and have
+to give the same integers.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...costs import CostModel
-from ...ground.errors import InputError
+from ...ground.errors import InputError, collecting, prefixed, refuse
 from ...nouns.cluster import Cluster
 from ...nouns.graph import Graph
 from ...nouns.strategy import Order, Origin, Strategy
@@ -57,12 +59,8 @@ def partition(
     strategy = expanded(graph, cluster, strategy, costs)
     _require_tensors(graph, strategy)
     drafts = emitted(sharding_of(SplitProblem(graph, cluster, strategy, numbers)), costs)
-    try:
+    with prefixed("partition: the graph of shards: "):
         sharded = Graph(graph.name, tuple(ops_of(drafts)))
-    except InputError as error:
-        raise InputError(
-            f"partition: the graph of shards: {problem}" for problem in error.problems
-        ) from None
     placement = {draft.name: cluster.devices[draft.device].name for draft in drafts}
     origins = {
         draft.name: Origin(
@@ -79,20 +77,16 @@ def partition(
 
 
 def _require_tensors(graph: Graph, strategy: Strategy) -> None:
-    problems = []
+    problems: list[str] = []
     for name in strategy.tensors:
-        try:
+        with collecting(problems, f'tensors["{name}"]: '):
             op = graph.ops[graph.resolve(name)[0]]
-        except InputError as error:
-            problems += [f'tensors["{name}"]: {problem}' for problem in error.problems]
-            continue
-        if not op.inputs and op.name not in strategy.partition:
-            problems.append(
-                f'tensors["{name}"]: op "{op.name}" reads nothing and is stored where it is read; '
-                "configure it under partition instead"
-            )
-    if problems:
-        raise InputError(problems)
+            if not op.inputs and op.name not in strategy.partition:
+                raise InputError(
+                    f'op "{op.name}" reads nothing and is stored where it is read; configure it '
+                    "under partition instead"
+                )
+    refuse(problems)
 
 
 def sharded_order(order: Order, graph: Graph, sharded: Partitioned) -> Order:

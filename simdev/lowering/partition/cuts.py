@@ -1,8 +1,9 @@
 """An op cut evenly, axis by axis in place of shard by shard: 64 shards of 8 by 8 have 8 intervals
 along each axis, and mostly run one kernel.
 
-What each shard reads and makes follows from its places along the axes; ``geometry.parts`` says it
-shard by shard, of any op.
+``oracle.splits`` alone calls it, for changes of single ops. What each shard reads and makes follows
+from its places along the axes; ``geometry.parts`` says the same shard by shard, of any op, and both
+have to agree.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def cut_of(op: Reading, degrees: tuple[tuple[str, int], ...]) -> Cut | None:
 
 
 def _is_regular(op: Reading) -> bool:
-    """Whether operands are read as they are stored, by every shard, and attributes hang on
-    extents alone.
+    """Whether operands are read as they are stored, by every shard, and attributes depend
+    on extents alone.
     """
     assert op.semantics is not None
     description = op.semantics.description

@@ -1,5 +1,8 @@
 """From drafts to the ops of the sharded graph: inputs, attributes, times and memory of every
 part.
+
+``partition`` calls it last. ``Shares`` also serves ``oracle.splits`` and the symmetry of replicas.
+A new field of ``nouns.graph.Op`` that parts share out belongs into ``Shares.fields``.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from ...costs import CostModel
-from ...ground.errors import InputError
+from ...ground.errors import InputError, collecting, refuse
 from ...nouns.graph import Op
 from ...nouns.semantics import operand_shapes, sliced_strides, traits_of
 from ...nouns.semantics.work import layouts
@@ -20,7 +23,7 @@ from .layout import ShardDraft
 from .problem import Placed
 from .sharding import Sharding
 
-_SIZES = ("param_bytes", "grad_bytes", "state_bytes")
+SIZES = ("param_bytes", "grad_bytes", "state_bytes")
 _LAYOUT = ("in", "dt", "strides")
 
 
@@ -32,18 +35,15 @@ def emitted(sharding: Sharding, costs: CostModel) -> list[ShardDraft]:
     """
     problems: list[str] = []
     for i in range(len(sharding.graph.ops)):
-        try:
+        with collecting(problems):
             shares = Shares(sharding, i, costs)
             for draft, placed in zip(sharding.drafts[i], sharding.parts[i], strict=True):
                 _connect(sharding, i, draft, placed)
                 draft.fields = shares.fields(placed)
                 sharding.written.append(draft)
-        except InputError as error:
-            problems += error.problems
         for draft in sharding.stored.get(i, ()):
             sharding.write(draft)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return sharding.written
 
 
@@ -68,7 +68,7 @@ class Shares:
         """The fields of one part's Op. Raises InputError."""
         attrs, time, share = self._attrs(placed), self._time(placed), self._weight_share(placed)
         # Rounded up, so that parts of uneven size never hold less than the whole.
-        sizes = {name: ceil(getattr(self.op, name) * share) for name in _SIZES}
+        sizes = {name: ceil(getattr(self.op, name) * share) for name in SIZES}
         sizes["workspace_bytes"] = ceil(self.op.workspace_bytes * placed.part.share)
         hosts = {name: getattr(self.op, name) for name in ("host_time", "launches", "blocks_host")}
         return {"phase": self.op.phase, "attrs": attrs, "time": time, **sizes, **hosts}
@@ -126,7 +126,7 @@ class Shares:
         same ones.
         """
         op, share = self.op, placed.part.share
-        owns = any(getattr(op, name) for name in _SIZES)
+        owns = any(getattr(op, name) for name in SIZES)
         if traits_of(op.kind).leaf or share == 1 or not owns:
             return share
         splits = op_splits(self.sharding.graph, self.i, self.sharding.problem.weights)

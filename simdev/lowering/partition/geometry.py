@@ -2,7 +2,9 @@
 computes and how it is split.
 
 Regions are those of the stored tensors, so that views folded between a tensor and its reader are
-seen through.
+seen through. All of ``partition``, ``oracle.splits`` and the searches of splits (OptCNN, Tofu) ask
+it. How a kind of op reads is told by its description in ``nouns.semantics``; cuts.py tells the same
+regions axis by axis.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from ...nouns.semantics import (
     splits,
     stored_region,
 )
+from ...nouns.semantics.work import layouts
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape | None, ...]
@@ -154,13 +157,14 @@ def with_batch(op: Reading, semantics: Semantics, views: tuple[BatchView | None,
 
 def _strides(given: object, count: int) -> Strides:
     """The attribute "strides" of an op, operand by operand; None where it tells no layout."""
-    if not isinstance(given, list | tuple) or len(given) != count:
+    known = layouts(given) or ()
+    if len(known) != count:
         return (None,) * count
     return tuple(
-        tuple(strides)
-        if isinstance(strides, list | tuple) and all(isinstance(step, int) for step in strides)
-        else None
-        for strides in given
+        None
+        if strides is None or not all(isinstance(step, int) for step in strides)
+        else (*strides,)
+        for strides in known
     )
 
 
@@ -241,8 +245,8 @@ def _parts(
 
 
 def the_kernel(op: Reading, runs: Kernel, beside: tuple[Any, ...]) -> Kernel:
-    """The one kernel of an op that runs the same; ``beside``: the axes that are cut, the points of
-    the shard, and which outputs it makes in which shapes.
+    """The one kernel of an op that runs the same; ``beside`` are the cut axes, the points of the
+    shard, and the shapes of the outputs that it makes.
     """
     # As text: lists cannot be keys, and 1 and 1.0 are two attributes.
     key = repr(runs.attrs), runs.operands, runs.inputs, beside
@@ -342,15 +346,13 @@ def made_part(op: Reading, output: int, region: Region) -> Part:
     """The smallest shard that makes a region of an output: along dimensions that one axis indexes,
     their part.
     """
-    dims = op.semantics.makes[output] if op.semantics else ()
-    return part(op, _box(op.semantics, dims, region) if op.semantics else ())
+    return part(op, _box(op.semantics, op.semantics.makes[output], region) if op.semantics else ())
 
 
 @lru_cache(_CACHED)
 def updated_part(op: Reading, operand: int, region: Region) -> Part:
     """The shard that touches a region of an operand that is updated in place."""
-    dims = op.semantics.reads[operand] if op.semantics else ()
-    return part(op, _box(op.semantics, dims, region) if op.semantics else ())
+    return part(op, _box(op.semantics, op.semantics.reads[operand], region) if op.semantics else ())
 
 
 def _box(

@@ -2,7 +2,8 @@
 copies.
 
 A region that some shard reads is cut at the borders of the grid, located by bisection in each
-dimension.
+dimension. sharding.py lays tensors out and hands regions to readers, sums.py adds them up.
+``oracle.splits.pieces`` cuts regions in kernels of its own, in the same order.
 """
 
 from __future__ import annotations

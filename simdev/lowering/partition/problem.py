@@ -1,8 +1,10 @@
-"""Which parts every op has and where they run: those configured, those placed, and all others,
-which follow.
+"""Which parts every op has and where they run: ops are configured or placed, and all others follow
+an operand.
 
 Leaves, and what is computed from them alone, follow nothing: they are there where they are read
-(``sharding.Demand``).
+(``sharding.Demand``). ``Sharding`` asks for the parts of one op after another; OptCNN's and Tofu's
+searches read the ``SplitProblem``. A view through which samples shall be followed needs its rule in
+``nouns.semantics`` (``samples_seen``), too.
 """
 
 from __future__ import annotations
@@ -280,8 +282,8 @@ class SplitProblem:
     def on_demand(self) -> frozenset[int]:
         """Ops that are there where they are read: free leaves, and free ops that read nothing else.
 
-        Of the latter those that only move data, and those that do not depend on an ``input``:
-        computing them again elsewhere costs little, and no optimizer would send their results.
+        An op that reads leaves alone has to move data and no more, or to be independent of any
+        ``input``. Computing it again elsewhere costs little; no optimizer would send its result.
         """
         on_demand, of_inputs = set[int](), set[int]()
         for i in self.order:

@@ -1,5 +1,9 @@
 """How a strategy splits every op: who runs what, how every tensor lies, and what a reader is
 handed.
+
+``sharding_of`` applies the rules to all ops for ``partition``, short forms and the symmetry of
+replicas. ``oracle.splits.program`` runs the same ``Sharding`` op by op and logs its changes; what a
+reader is handed (``read``) its kernels tell once more (``oracle.splits.pieces``).
 """
 
 from __future__ import annotations
@@ -8,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
 from ...nouns.graph import Tensor
 from ...nouns.semantics import Region, is_linear, statistics_of, traits_of
 from ...nouns.structure import TensorOf
@@ -410,8 +414,7 @@ def sharding_of(problem: SplitProblem) -> Sharding:
         sharding.parts[i] = parts
         sharding.sum_up(i)
         sharding.lay(i)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     for i, copies in Demand(problem, sharding.parts).run().items():
         sharding.parts[i] = copies
         sharding.lay_copies(i)

@@ -1,8 +1,10 @@
 """Short forms of strategies, for the graph of any training step, and strategies written out.
 
-``SHORT_MEANINGS`` tells them. ``owt`` is of Krizhevsky (arXiv 1404.5997): weights that are split
-need no synchronisation; ``expert`` of Wu et al. (GNMT, 2016), as FlexFlow has it (MLSys 2019,
-section 8.2). A backward op runs where its forward op does.
+``SHORT_MEANINGS`` (``nouns.strategy``) tells them. ``owt`` is of Krizhevsky (arXiv 1404.5997):
+weights that are split need no synchronisation; ``expert`` of Wu et al. (GNMT, 2016), as FlexFlow
+has it (MLSys 2019, section 8.2). A backward op runs where its forward op does. ``partition``, the
+oracle's sessions and FlexFlow's search call it. A new short form is a row of ``SHORT_MEANINGS``
+and a case of ``short_form``.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from fractions import Fraction
 from math import prod
 
 from ...costs import CostModel
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
 from ...nouns.cluster import Cluster
 from ...nouns.graph import Graph
 from ...nouns.semantics import Split, op_class, output_axes, traits_of
@@ -28,7 +30,7 @@ def short_form(
     name: str,
     graph: Graph,
     cluster: Cluster,
-    costs: CostModel = CostModel(),
+    costs: CostModel,
     devices: Sequence[str] = (),
 ) -> Strategy:
     """The strategy that a short form means on these devices (none: the cluster's workers).
@@ -47,8 +49,7 @@ def short_form(
     first = {device: i for i, device in reversed(list(enumerate(devices)))}
     repeated = (device for i, device in enumerate(devices) if first[device] < i)
     problems += [f'devices: "{device}" is listed twice' for device in repeated]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     if len(devices) == 1:
         return Strategy({"*": devices[0]})
     form = _ShortForm(graph, cluster, costs, devices)
@@ -256,7 +257,8 @@ class _ShortForm:
             if traits_of(op.kind).leaf or op.phase == "update" or i in problem.on_demand:
                 continue
             splits = {split.axis: split for split in self._splits(i)}
-            axis, count = self._weight_axis(i, cut, of_gradient, splits), most
+            touched, count = self._touched_axes(i, cut, of_gradient), most
+            axis = next((a for names in touched for a in sorted(names) if a in splits), None)
             if axis is not None:
                 count = _most_parts(splits[axis].size, most)
             elif traits_of(op.kind).whole_samples:
@@ -299,23 +301,12 @@ class _ShortForm:
         op = self.problem.readings[i]
         return op.semantics is not None and op.semantics.inputs[operand] == op.stored[operand]
 
-    def _weight_axis(
-        self,
-        i: int,
-        cut: Mapping[TensorOf, int],
-        of_gradient: Mapping[TensorOf, TensorOf],
-        splits: Mapping[str, Split],
-    ) -> str | None:
-        """The axis of an op along which it touches only its part of a weight that is cut, or makes
-        it of its gradient.
-        """
-        touched = self._touched_axes(i, cut, of_gradient)
-        return next((name for names in touched for name in sorted(names) if name in splits), None)
-
     def _touched_axes(
         self, i: int, cut: Mapping[TensorOf, int], of_gradient: Mapping[TensorOf, TensorOf]
     ) -> Iterator[frozenset[str]]:
-        """The axes that index the cut dimension of each weight or gradient that an op touches."""
+        """The axes that index the cut dimension of each weight or gradient that an op touches:
+        along these it touches its part of the weight alone.
+        """
         op = self.problem.readings[i]
         if op.semantics is None:
             return

@@ -21,7 +21,8 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
+from ...ground.units import is_count
 from ...nouns.graph import Tensor
 from ...nouns.semantics import Region, adder_of, extents, parts_of, volume
 from ...nouns.strategy.sync import BUCKET, FIRST_BUCKET, gathered
@@ -34,9 +35,9 @@ from .problem import SplitProblem
 class ShardWriter:
     """Drafts and layouts of one problem.
 
-    ``drafts`` are those of each op's parts, ``stored`` those in which its outputs are stored
-    otherwise than they are made; ``buckets`` are where the sums of gradients lie that are reduced
-    together (None: not asked for yet). ``written`` is the sharded graph so far.
+    ``drafts`` are by op the drafts of its parts; ``stored`` are by op the drafts that store its
+    outputs otherwise than they are made. ``buckets`` tell where the sums of gradients lie that are
+    reduced together (None: not asked for yet). ``written`` is the sharded graph so far.
     """
 
     def __init__(self, problem: SplitProblem) -> None:
@@ -169,7 +170,8 @@ def _in_chunks(writer: ShardWriter, tensor: TensorOf, grid: Grid, cut: int | Non
 def _cut(grid: Grid, wanted: int | None) -> tuple[int | None, int]:
     """The dimension along which chunks are cut, and into how many.
 
-    The one that is wanted, else the first, of those that cut evenly; else the longest.
+    Of dimensions that can be cut evenly this is the one that is wanted, else the first; where none
+    can, the longest.
     """
     longest: tuple[int, int | None] = (1, None)
     for dimension, intervals in sorted(enumerate(grid.dims), key=lambda item: item[0] != wanted):
@@ -316,7 +318,7 @@ def stored_grid(writer: ShardWriter, tensor: TensorOf, degrees: Mapping[int, int
     made, shape = writer.layouts[tensor], writer.tensor(tensor).shape
     assert isinstance(made, Grid)
     name = writer.graph.ops[tensor[0]].name
-    _require_degrees(f'tensors["{name}:{tensor[1]}"]: op "{name}":', shape, degrees)
+    refuse(_degree_problems(f'tensors["{name}:{tensor[1]}"]: op "{name}":', shape, degrees))
     dims = tuple(parts_of(extent, degrees.get(d, 1)) for d, extent in enumerate(shape or ()))
     devices = list(dict.fromkeys(draft.device for draft in writer.drafts[tensor[0]]))
     count = prod(map(len, dims))
@@ -353,20 +355,13 @@ def _stored_part(
     return copy
 
 
-def _require_degrees(where: str, shape: tuple[int, ...] | None, degrees: Mapping[int, int]) -> None:
-    """Raise InputError for dimensions that are not there and degrees that do not divide."""
-    problems = []
+def _degree_problems(
+    where: str, shape: tuple[int, ...] | None, degrees: Mapping[int, int]
+) -> Iterator[str]:
+    """Dimensions that are not there, and degrees that do not divide."""
     for dimension, degree in degrees.items():
         if shape is None or not 0 <= dimension < len(shape):
-            problems.append(f"{where} the tensor has no dimension {dimension}")
-        elif (
-            isinstance(degree, bool)
-            or not isinstance(degree, int)
-            or degree < 1
-            or shape[dimension] % degree
-        ):
-            problems.append(
-                f"{where} dimension {dimension}: degree {degree} does not divide {shape[dimension]}"
-            )
-    if problems:
-        raise InputError(problems)
+            yield f"{where} the tensor has no dimension {dimension}"
+        elif not is_count(degree) or not degree or shape[dimension] % degree:
+            extent = shape[dimension]
+            yield f"{where} dimension {dimension}: degree {degree} does not divide {extent}"

@@ -2,7 +2,9 @@
 
 ``Symmetry`` says by device its representative, ``quotient.py`` makes the question of the
 representatives in graphs of ops, and ``Alike`` finds groups of devices of equal cost: one answer of
-the model of collectives serves all of them, which makes thousands of devices quick.
+the model of collectives serves all of them, which makes thousands of devices quick. Large models
+ask ``Alike`` (hybrid/durations.py), reports spread figures by ``Symmetry``. A new quantity of a
+device or link that changes a cost belongs into the traits here and in ``quotient.traits``.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ number of quantities)."""
 class Symmetry:
     """Devices that run alike, of which a task graph holds some representatives.
 
-    ``devices`` are the names of all of the cluster's, ``stands`` by device the index in the task
-    graph of its representative. ``queues`` are the names of all queues of transfers, and
-    ``classes`` by queue the number of its representative among those of the task graph (IDLE:
-    nothing ever holds it). ``replicas`` is how many run alike or nearly so.
+    ``devices`` are the names of all devices of the cluster. Column ``stands`` has by device the
+    index of its representative in the task graph. ``queues`` are the names of all queues of
+    transfers, and ``classes`` by queue the number of its representative among those of the task
+    graph (IDLE: nothing ever holds it). ``replicas`` is how many run alike or nearly so.
     """
 
     devices: tuple[str, ...]

@@ -1,18 +1,22 @@
 """The question of a few replicas whose answer is that of all.
 
 Why it is exact. Let every replica r run the image T_r of one set of tasks, and let all share the
-collectives S. The image keeps durations, gaps, edges within a replica, edges to and from S, and for
-tasks that stand in one queue the order of their ids; no edge and no queue joins two replicas; what
-queues of S hold is the same for all that stand for one another. Then by induction over the rounds
+collectives S. The image keeps durations, gaps, edges within a replica, edges to and from S, and
+within each queue the order of ids. No edge and no queue joins two replicas. Queues of S that
+represent one another hold the same tasks. Then by induction over the rounds
 of the execution contract the state of r is the image of that of any other: what finishes in a round
 finishes in all; what becomes ready does so in the same round, and gets its ready numbers, by id, in
 the same order within each queue; so the same tasks start. Memory follows from the spans. So a step
-in which only some replicas run, and collectives that last as long as those of all, shows every
-device: ids of what is left out are missing, but the order of those that stay is the same.
+of some replicas, with collectives as long as those of all, shows every device: ids of the others
+are missing, but the order of the ids that stay is the same.
 
 Devices that differ (kind, gap, host, memory) run at other times, yet meet the others only in the
 collectives: one of each sort is simulated. The links between them may be as uneven as they like,
 for only the collectives cross them, and these are costed on the whole cluster.
+
+``execution.scenario`` and the oracle ask ``quotient_of`` before they lower a strategy that splits
+ops. A new setting of strategies or clusters that makes replicas differ is a row of ``reasons`` in
+``replicas_of``, or one of the ``traits``.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from ...nouns.strategy.placement import resolve_partition
 from ...nouns.taskgraph import Ints
 from ..collective import Communicators, Ring, is_collective, rings
 from ..partition import expanded
-from ..partition.emit import Shares
+from ..partition.emit import SIZES, Shares
 from ..partition.geometry import Part, part
 from ..partition.layout import inside, part_of
 from ..partition.problem import Placed, SplitProblem
@@ -85,31 +89,33 @@ class SharedFabric(Fabric):
         return ()
 
     def held(self, queues: tuple[int, ...]) -> tuple[int, ...]:
-        """The queues that stand for those of the full group, as numbers of a task graph."""
+        """The queues that represent the queues of the full group, as numbers of a task graph."""
         self._sets.setdefault(queues)
         rows = self.classes[np.array(queues, np.int64) - self.whole.first_queue]
         return tuple((self.first_queue + np.unique(rows)).tolist())
 
 
 class GroupCommunicators(Communicators):
-    """Collectives among those that stand for ``everyone`` (device indices of the whole cluster)."""
+    """Collectives among devices that represent ``everyone`` (indices in the whole cluster)."""
+
+    fabric: SharedFabric
 
     def __init__(
         self, cluster: Cluster, whole: Communicators, everyone: Sequence[int], fabric: SharedFabric
     ) -> None:
         # Not as those of a cluster by itself: nothing is costed on the one that is simulated.
         self.cluster, self.choice, self.fabric = cluster, whole.choice, fabric
-        self.whole, self.everyone, self.shared = whole, tuple(everyone), fabric
+        self.whole, self.everyone = whole, tuple(everyone)
 
     def choosing(self, choice: Collectives) -> Communicators:
         """These, as another strategy chooses them."""
         whole = self.whole.choosing(choice)
-        return GroupCommunicators(self.cluster, whole, self.everyone, self.shared)
+        return GroupCommunicators(self.cluster, whole, self.everyone, self.fabric)
 
     def costed(self, call: CollectiveCall, cost: str) -> Ring:
         """A collective among those simulated: what the full group does, as they see it."""
         ring = self.whole.costed(replace(call, ranks=self.everyone), cost)
-        held = self.shared.held(ring.resources) if ring.resources else ()
+        held = self.fabric.held(ring.resources) if ring.resources else ()
         return replace(ring, ranks=call.ranks, resources=held)
 
 
@@ -120,7 +126,6 @@ class GroupCommunicators(Communicators):
 # there holds between; an axis whose parts read nothing but their part is followed before any
 # other.
 
-SIZES = ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes")
 Fields = Mapping[str, Any]
 
 
@@ -215,7 +220,7 @@ class Reduction:
             return op
         fields = self.fields(i, 0, self.kept)
         single = self.fields(i, 0)
-        sizes = {name: self.kept * single[name] for name in SIZES}
+        sizes = {name: self.kept * single[name] for name in (*SIZES, "workspace_bytes")}
         return replace(op, outputs=tuple(self.outputs(i, self.kept)), **(fields | sizes))
 
     def reduced(self) -> Graph:
@@ -337,7 +342,7 @@ WORTH_REDUCING = 17
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """The question of the replicas that stand for all: lower and simulate it as any other."""
+    """The question of the replicas that represent all: lower and simulate it as any other."""
 
     prepared: Prepared
     strategy: Strategy

@@ -2,7 +2,10 @@
 sums.
 
 One mechanism (slice function, priority key, credit, server order, sums as a resource);
-docs/reference/sync.md tells the policies.
+docs/reference/sync.md tells the policies. ``lower_step`` calls ``synchronised`` for a strategy
+whose ``sync`` is a ``Sync``; as a text, ``sync`` is a matter of partition/sums.py. Policies are
+rows of ``PRESETS`` in ``nouns.strategy.sync``. Engines and checker see ordinary tasks, but for a
+credit (credit.py).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...ground.errors import InputError
+from ...ground.errors import refuse
 from ...nouns.graph import Graph
 from ...nouns.strategy import Sync
 from ...nouns.structure import TensorOf, updated
@@ -23,17 +26,10 @@ from ..prepare import Prepared
 from ..steps import LoweredStep, following, last_ops
 from .credit import credited
 from .exchange import FIRST, Exchange
-from .parcels import parcels, require_few, rounds
-from .tictac import priorities, timing_aware_order, timing_independent_order
+from .parcels import parcels, priorities, require_few, rounds
 from .weights import Weight, server_devices, updates_behind
 
-__all__ = [
-    "FIRST",
-    "credited",
-    "synchronised",
-    "timing_aware_order",
-    "timing_independent_order",
-]
+__all__ = ["FIRST", "credited", "synchronised"]
 
 
 def synchronised(
@@ -53,11 +49,12 @@ def synchronised(
     _require_possible(prepared, placement, weights)
     gates = {gate for weight in weights for gate in weight.gates}
     base = _free_leaves(_by_priority(task_graph), graph, gates)
-    if sync.every is not None:
-        base = _with_local_gradients(base, prepared, weights, buffer_of)
     ends = last_ops(graph, base, placement)
     columns = Columns(prepared.memory, base.resources, base)
-    updates = updates_behind(graph, gates) if sync.every is not None else {}
+    updates: Mapping[int, Sequence[int]] = {}
+    if sync.every is not None:
+        updates = updates_behind(graph, gates)
+        _add_local_gradients(columns, weights, buffer_of)
     ready = {} if sync.overlap else _barriers(columns, prepared, weights, ends, updates)
     exchange = Exchange(columns, prepared, sync, weights, ready, buffer_of, updates)
     # Before anything is written: slices of one parameter would make millions of tasks.
@@ -73,32 +70,26 @@ def synchronised(
     later = np.where(added & (whole.tasks.priority >= FIRST), len(weights), 0)
     pushes = tuple(exchange.pushed) if sync.credit else ()
     across = following(graph, base, placement, ends, gates)
+    step = LoweredStep(whole, tuple(across), later, pushes, len(weights))
     if sync.every is None:
-        return LoweredStep(whole, tuple(across), later, pushes, len(weights))
+        return step
     averages: defaultdict[int, list[int]] = defaultdict(list)
     for update, average in exchange.averaged:
         averages[update].append(average)
     # What a step releases with its updates, the last of a round releases with their averages, too.
     across += [(average, after) for op, after in across for average in averages[op]]
-    return LoweredStep(
-        whole, tuple(dict.fromkeys(across)), later, synchronised=len(weights),
-        round=sync.every, once_a_round=int(np.count_nonzero(added)),
-    )  # fmt: skip
+    across, once = list(dict.fromkeys(across)), int(np.count_nonzero(added))
+    return replace(step, across=tuple(across), round=sync.every, once_a_round=once)
 
 
-def _with_local_gradients(
-    base: TaskGraph,
-    prepared: Prepared,
-    weights: Sequence[Weight],
-    buffer_of: Mapping[TensorOf, int],
-) -> TaskGraph:
-    """The task graph in which each gate waits for the gradient that its own worker makes."""
-    columns = Columns(prepared.memory, base.resources, base)
+def _add_local_gradients(
+    columns: Columns, weights: Sequence[Weight], buffer_of: Mapping[TensorOf, int]
+) -> None:
+    """Let each gate wait for the gradient that its own worker makes."""
     for weight in weights:
         for gradient, gate in zip(weight.gradients, weight.gates, strict=True):
             columns.release(gradient[0], [gate])
             columns.read(buffer_of.get(gradient, NONE), [gate])
-    return columns.on_base()
 
 
 def _barriers(
@@ -142,8 +133,7 @@ def _require_possible(
                     f'"{weight.name}": inputs[{j}]: "{prepared.graph.ops[op].name}:{output}" lies '
                     f"on {names[home]}, rank {j} is {names[rank]}"
                 )
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
 
 def _by_priority(task_graph: TaskGraph) -> TaskGraph:
@@ -162,8 +152,7 @@ def _by_priority(task_graph: TaskGraph) -> TaskGraph:
         for queue in task_graph.resources
         if queue.policy == "fixed" and queue.name not in devices
     ]
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return replace(task_graph, resources=resources)
 
 

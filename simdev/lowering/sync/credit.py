@@ -5,10 +5,11 @@ Which message an arrival lets go is decided while the step runs: no edge of a ta
 beforehand. The decisions follow from the schedule, and the schedule from the decisions. So both are
 repeated until they agree: from a trace the rule is replayed (when is each message ready, how long
 is it on its way), what waited gets an edge from the message whose arrival let it go, and the graph
-is run again. A decision depends on earlier ones only, so each round settles the earliest that was
-wrong, and what the rounds agree on is the one schedule that obeys the rule. Any engine runs it, and
-the checker judges it, as it does every task graph. The first guess comes from an engine that knows
-the rule (``engine.credit``) and is right but for ties: one round then confirms it.
+is run again. A decision depends on earlier ones only, so each round settles the earliest wrong one.
+Where two rounds agree, their schedule is the one that obeys the rule. Any engine runs it, and the
+checker judges it, as it does every task graph. The first guess comes from an engine that knows
+the rule (``engine.simpy_engine``) and is right but for ties: one round then confirms it.
+``execution.period`` calls ``credited``. The rule itself is ``Sender``, which both share.
 """
 
 from __future__ import annotations

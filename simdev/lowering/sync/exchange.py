@@ -1,5 +1,9 @@
 """The tasks of a parcel: one all-reduce of its workers, or a push by each worker to a server,
 which adds the pushes up and answers.
+
+``synchronised`` (the package) makes an ``Exchange`` for each step. A message costs by the routes of
+``nouns.fabric``, an all-reduce by ``collective.Communicators``; ``require_few`` (parcels.py) counts
+the messages before they are written, so another message of a parcel has to be counted there.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from ..collective import ALL_REDUCE
 from ..columns import NONE, Columns
 from ..prepare import Prepared
 from ..steps import Push
-from ..transfer import chunks_of
+from ..transfer import chunks_of, in_pieces
 from .parcels import Parcel
 from .weights import Weight
 
@@ -57,7 +61,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The rows of one message: the first task, those that read what is sent, and the last to
+    """The rows of one message: the first task, all tasks that read its source, and the last to
     arrive.
 
     ``fills`` is the first that brings anything to the destination.
@@ -74,8 +78,8 @@ class _Crossing:
     """One message on one piece of its route: the stages, the priorities of its first segment and of
     the others.
 
-    ``cost_ps`` is what the message costs when it enters, ``tasks`` those with which its segments
-    have entered; ``op`` and ``output`` are what is sent.
+    ``cost_ps`` is added when the message enters, ``tasks`` are the tasks with which its segments
+    have entered; ``op`` and ``output`` name the tensor.
     """
 
     stages: tuple[Stage, ...]
@@ -212,14 +216,12 @@ class MessageWriter:
             flow=bool(stage.links),
         )
 
-    def _segments(self, size: int, pieces: tuple[tuple[Stage, ...], ...]) -> list[int]:
+    def _segments(self, size: int, pieces: tuple[tuple[Stage, ...], ...]) -> tuple[int, ...]:
         """The sizes in bytes of the segments of a message, which is cut where it passes several
         queues, so that it can be in all of them at once.
         """
-        limit = self._segment
-        if max(map(len, pieces)) < 2 or size <= limit:
-            return [size]
-        return [limit] * (size // limit) + ([size % limit] if size % limit else [])
+        whole = max(map(len, pieces)) < 2 or size <= self._segment
+        return (size,) if whole else in_pieces(size, self._segment)
 
 
 ANY = 1  # priority of parcels where there is none: behind other transfers, as they come
@@ -371,14 +373,15 @@ class Exchange:
     def _push(self, parcel: Parcel, worker: int, total: int) -> None:
         """The share of one worker, sent and added up."""
         server, columns, name = parcel.server, self.columns, f"{parcel.name} {self._names[worker]}"
+        rate = self.sync.aggregation
         # The queue is added with the first parcel of its server, before the tasks that use it.
-        adder = None if self.sync.aggregation is None else self._adder(server)
+        adders = () if rate is None else (self._adder(server),)
         message: Message | None = None
         if worker != server:
             message = self._send_share(parcel, worker, name)
         reader = total
-        if adder is not None and self.sync.aggregation is not None:
-            duration = transmission_ps(parcel.size, Fraction(self.sync.aggregation))
+        if rate is not None:
+            duration = transmission_ps(parcel.size, Fraction(rate))
             if duration > MAX_PS:
                 raise InputError(
                     f"sync.aggregation: to add {parcel.size} bytes takes more than 53 days"
@@ -389,7 +392,7 @@ class Exchange:
                 (server, server),
                 duration=duration,
                 priority=self._server_rank(parcel),
-                held=(adder,),
+                held=adders,
             )
             columns.release(reader, [total])
         if message is None:

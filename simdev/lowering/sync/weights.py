@@ -1,10 +1,11 @@
-"""Which gradients are synchronised, and the graph in which what happens between them is left open.
+"""Which gradients are synchronised, and the graph that leaves open how.
 
 A gradient to synchronise is an all-reduce over devices that hold partial results, as the partition
 makes it (``conv1#sync0``) or as the graph writes it. It is taken out of the graph: each worker gets
 a *gate* in its place, a leaf of length zero with the same tensor on the worker's device, which the
-updates read instead. What goes on between the op that makes a gradient and the gate is what a
-policy decides (messages.py).
+updates read instead. What goes on between the op that makes a gradient and the gate is decided by a
+policy (exchange.py). ``lowering.splitting`` calls ``gated``. A gate is of kind ``input`` and no
+batch: whoever looks for the inputs of a step (``loaded``) has to leave gates out.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
-from ...ground.errors import InputError
+from ...ground.errors import refuse
 from ...nouns.cluster import Cluster
 from ...nouns.graph import Graph, Op, Tensor
 from ...nouns.strategy import Order, Origin, Strategy, Sync, resolve_placement
 from ...nouns.structure import TensorOf, readers_of, updated
 from ..collective import ALL_REDUCE, collective_problems, is_collective
+from ..prepare import device_problems
 
 ELEMENT = 4  # bytes of a parameter of unknown shape: float32, as in the papers' models
 
@@ -31,8 +33,8 @@ class Weight:
     that waits for it. ``size`` is in bytes, those of the parameters where these are averaged.
 
     ``gradients`` are (op, output), ``gates`` ops, all positions in the gated graph. ``order`` is
-    its place in the order in which the forward reads the parameters, ``made`` in that in which
-    gradients are made.
+    its place in the order in which the forward reads the parameters, ``made`` its place in the
+    order of making gradients.
     """
 
     name: str
@@ -81,22 +83,15 @@ def server_devices(sync: Sync, cluster: Cluster) -> tuple[int, ...] | None:
     """The machines that serve, where the policy names them. Raises InputError."""
     if isinstance(sync.servers, str):
         return None
-    problems = []
-    for name in sync.servers:
-        if name not in cluster.index:
-            problems.append(f'sync.servers: no device named "{name}"')
-        elif not cluster.devices[cluster.index[name]].runs_ops:
-            problems.append(f'sync.servers: "{name}" is a switch')
-    if problems:
-        raise InputError(problems)
+    refuse(p for name in sync.servers for p in device_problems(cluster, "sync.servers", name))
     return tuple(cluster.index[name] for name in sync.servers)
 
 
 def _reduced_gradients(
     graph: Graph, cluster: Cluster, origins: Mapping[str, Origin]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """All-reduces of gradients, with their ranks: those that the partition calls so, else those
-    that only updates read.
+    """All-reduces of gradients, with their ranks: the partition names them, and in a graph as
+    written they are all-reduces that updates alone read.
     """
     phases: defaultdict[int, set[str]] = defaultdict(set)
     for op, reads in zip(graph.ops, graph.reads, strict=True):
@@ -111,8 +106,7 @@ def _reduced_gradients(
             wrong = [f"ops[{i}].{text}" for text in collective_problems(graph, cluster, i)]
             problems += wrong
             yield i, () if wrong else tuple(cluster.index[name] for name in op.attrs["ranks"])
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
 
 def _lone_gradients(

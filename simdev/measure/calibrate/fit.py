@@ -1,4 +1,8 @@
-"""Fitting a scenario's gaps, latencies, bandwidths and efficiencies to a measured trace."""
+"""Fitting a scenario's gaps, latencies, bandwidths and efficiencies to a measured trace.
+
+``calibrate`` calls ``fit``. It inverts how ``simdev.lowering.transfer`` makes the duration and the
+lag of a transfer from its route: a new rule there needs its column in ``crossings_of``.
+"""
 
 from __future__ import annotations
 

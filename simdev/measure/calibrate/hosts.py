@@ -1,5 +1,8 @@
 """The host's times of dispatching, fitted to a measured step: a factor by phase from the times of
 the phases on the host, one factor from the time of the whole step, or times by op from a trace.
+
+``simdev calibrate --fit host`` calls it. The times are written into the graph; how a cost model
+finds them is in ``simdev.costs.dispatch``.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class HostTimes(NamedTuple):
     step_s: float | None
     ops: Mapping[str, Fraction]
     source: str = ""
-    field: str = "host_s"  # of the file: where its phases stand
+    field: str = "host_s"  # of the file, with its phases
 
 
 @dataclass(frozen=True)

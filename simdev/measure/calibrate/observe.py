@@ -5,13 +5,17 @@ Under the execution contract a task starts at the latest of its predecessors' re
 resource that it holds, the finish + gap of the task before it. So a task that was ready when the
 one before it finished waited for the gap alone; and one that found its resources idle when a
 transfer to it finished waited for the transfer's lag alone.
+
+``fit`` asks it for waits, ``calibrate`` for measured steps. It is the third home of the rule of
+starts, beside the engines and ``simdev.execution.check``: a new reason to wait has to be known in
+``_cause``, or it passes for a gap.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
@@ -22,6 +26,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ...execution.period import steady_state
 from ...files import read_run
 from ...files.reading import PathLike, label, read_json, shown
 from ...ground.errors import InputError
@@ -48,10 +53,13 @@ Span = tuple[int, int]  # start and finish in ps
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The spans of a trace by name, in ps; ``source`` is the name of its file."""
+    """The spans of a trace by name, in ps; ``source`` is the name of its file, ``period_ps`` the
+    period of a saved run of steps that follow one another.
+    """
 
     spans: Mapping[str, tuple[Span, ...]]
     source: str = ""
+    period_ps: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +67,9 @@ class MeasuredSteps:
     """Start and finish of every task of a task graph in each measured step, in ps: arrays of
     [steps, tasks].
 
-    A task that was not measured has MISSING as start and finish. ``strangers`` are names of the
-    trace that are no task, ``absent`` tasks that the trace does not hold, ``uneven`` those that it
-    holds more or less often than the others.
+    A task that was not measured has MISSING as start and finish. ``strangers`` are spans of no
+    task, ``absent`` tasks without a span, ``uneven`` tasks with more or fewer spans than the
+    others.
     """
 
     start: Ints
@@ -87,20 +95,23 @@ def read_measured(path: PathLike) -> Measured:
         events = value if isinstance(value, list) else None
         if isinstance(value, dict):
             events = value.get("traceEvents")
-        spans = _of_run(value) if events is None else _of_events(events)
+        measured = _of_run(value) if events is None else Measured(_of_events(events))
     except InputError as error:
         raise error.within(label(path)) from None
-    if not spans:
+    if not measured.spans:
         raise InputError("holds no spans", label(path))
-    return Measured(spans, label(path))
+    return replace(measured, source=label(path))
 
 
-def _of_run(value: Any) -> dict[str, tuple[Span, ...]]:
+def _of_run(value: Any) -> Measured:
     if not isinstance(value, dict) or "spans" not in value:
         raise InputError('is neither a saved run ("spans") nor a Chrome trace ("traceEvents")')
     trace = read_run(value).trace
     times = zip(trace.start.tolist(), trace.finish.tolist(), strict=True)
-    return {name: (span,) for name, span in zip(trace.task_graph.tasks.name, times, strict=True)}
+    names = trace.task_graph.tasks.name
+    spans = {name: (span,) for name, span in zip(names, times, strict=True)}
+    steady = steady_state(trace)
+    return Measured(spans, period_ps=None if steady is None else steady.step_ps)
 
 
 def _of_events(events: Any) -> dict[str, tuple[Span, ...]]:
@@ -184,6 +195,36 @@ def matched(measured: Measured, task_graph: TaskGraph) -> MeasuredSteps:
         tuple(name for name in names if name not in measured.spans),
         tuple(name for name in present if len(measured.spans[name]) != steps),
     )
+
+
+def period_ps(measured: Measured, tasks: Sequence[str]) -> float:
+    """The period of the measured steps, from end to end: that of a saved run as its steps repeat,
+    else the mean over the later half of the steps, without the last, behind which none follows.
+
+    Raises InputError for fewer than three steps, which have no period.
+    """
+    if measured.period_ps is not None:
+        return measured.period_ps
+    known, ends = frozenset(tasks), dict[int, int]()
+    for name, spans in measured.spans.items():
+        task, first = step_of(name, known)
+        if task in known:
+            for step, (_, finish) in enumerate(spans, first):
+                ends[step] = max(finish, ends.get(step, finish))
+    if len(ends) < 3:
+        raise InputError(
+            f"the steps of the scenario follow one another, and the trace holds {len(ends)}: "
+            "no fewer than 3 tell a period",
+            measured.source or None,
+        )
+    periods = np.diff([ends[step] for step in sorted(ends)])[:-1]
+    return float(periods[len(periods) // 2 :].mean())
+
+
+def step_of(name: str, tasks: Container[str]) -> tuple[str, int]:
+    """The task of a span and its step: ``task~k`` is that of step k, as ``lowering`` names them."""
+    task, _, step = name.rpartition("~")
+    return (task, int(step)) if step.isdecimal() and name not in tasks else (name, 0)
 
 
 UNKNOWN = -1

@@ -51,7 +51,7 @@ def _least_squares() -> Any:
 
 
 def independent(columns: Floats) -> list[int]:
-    """The columns that tell something which those chosen before them do not."""
+    """The columns that no sum of multiples of the ones chosen before them gives."""
     chosen: list[int] = []
     basis: list[Floats] = []
     for k in range(columns.shape[1]):

@@ -5,6 +5,9 @@ once, by least mean |log(simulated / measured)|, which treats too slow and too f
 drawn by outliers. It has corners and valleys, so the simplex of Nelder and Mead (scipy) descends
 from the best of a grid. Each step is lowered once: its host times change lengths of dispatches
 only.
+
+``simdev calibrate SCENARIO TABLE.csv`` calls it; the host times that it fits are those of
+``simdev.nouns.models.large``.
 """
 
 from __future__ import annotations
@@ -53,8 +56,8 @@ class MeasuredStep:
 class StepFit:
     """Host times by phase in seconds that fit measured steps; errors are simulated / measured - 1.
 
-    ``before`` are the errors of the scenarios as given, ``fitted`` those with the times,
-    ``left_out`` those with times that were fitted to the other half of the steps.
+    ``before`` are the errors of the scenarios as given, ``fitted`` the errors with the times,
+    ``left_out`` the errors with times fitted to the other half of the steps.
     """
 
     host_time: Mapping[str, Fraction]
@@ -242,12 +245,8 @@ def _lines(fit: StepFit) -> Iterator[str]:
     for phase, time in fit.host_time.items():
         of = "a step" if phase == "update" else "a layer and microbatch"
         yield f"  {phase:<8}  {float(time) * 1e3:.4g} ms {of}"
-    rows = (
-        ("before", fit.before),
-        ("fitted", fit.fitted),
-        ("fitted to the other half", fit.left_out),
-    )
-    for name, errors in rows:
+    names = ("before", "fitted", "fitted to the other half")
+    for name, errors in zip(names, (fit.before, fit.fitted, fit.left_out), strict=True):
         size = np.abs(np.array(errors))
         yield (
             f"Errors {name}: mean {size.mean():.1%}, median {np.median(size):.1%}, signed "

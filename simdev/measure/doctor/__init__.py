@@ -2,6 +2,9 @@
 
 ``examine`` is the front door. A warning is a hint for a person, never a correction: nothing in a
 file is changed.
+
+``simdev profile doctor`` calls it. A check is a function of ``checks`` and a row of CHECKS, of
+which the site's table is made.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ CHECKS: dict[str, Check] = {
     "work": checks.counts,
     "copies": checks.copies_within,
 }
-"""What is looked for in one profile, by the name that a warning bears."""
+"""The checks of one profile, by the name that their warnings bear."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """Checks of a profile: whether its times can be true, row by row and against one another, whether
 their units are right, and whether they were measured well.
+
+The table CHECKS beside it runs them. Bounds are those of a datasheet (``simdev.costs.roofline``);
+what an op asks for is told by ``simdev.nouns.semantics``.
 """
 
 from __future__ import annotations
@@ -106,11 +109,8 @@ def _mark(sample: Sample) -> str | None:
     same.
     """
     shapes = sorted({shape for shape in sample.shapes if len(shape) >= 2})
-    kind, suffix = sample.kind, ""
-    for ending in SUFFIXES:
-        if kind.endswith(ending):
-            kind, suffix = kind.removesuffix(ending), ending
-            break
+    suffix = next(filter(sample.kind.endswith, SUFFIXES), "")
+    kind = sample.kind.removesuffix(suffix)
     plain = sample.phase in ("bwd_input", "bwd_weight") or GEMM.get(kind, kind) == "matmul"
     if not shapes or sample.phase == "opt" or (sample.phase == "bwd" and not suffix and not plain):
         return None
@@ -145,7 +145,7 @@ def _reversed(samples: Sequence[Sample]) -> Iterator[str]:
         [[extent for shape in sample.shapes for extent in shape] for sample in samples], np.float64
     )
     size = np.array([sum(prod(shape) for shape in sample.shapes) for sample in samples], np.float64)
-    # Only what lies beyond both spreads: a time of which a row tells no spread stands for itself.
+    # Only what lies beyond both spreads: a time without a spread is taken as it is.
     low, high = (
         np.array([_beyond(sample, name, pick) for sample in samples])
         for name, pick in (("p10", min), ("p90", max))
@@ -549,10 +549,10 @@ def _may_use_tf32(sheet: Sheet, sample: Sample) -> bool:
 
 def dispatch(sheet: Sheet) -> Iterator[str]:
     """No op takes less than 15 us, whatever little the shortest do: the launch was measured."""
-    by_device: dict[str, list[Sample]] = {}
+    by_device: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in sheet.samples:
         if sample.measured:
-            by_device.setdefault(sample.device, []).append(sample)
+            by_device[sample.device].append(sample)
     for device, samples in by_device.items():
         shortest = min(samples, key=lambda sample: sample.device_ns)
         taken, ideal = shortest.device_ns, shortest.ideal
@@ -568,13 +568,11 @@ def dispatch(sheet: Sheet) -> Iterator[str]:
 def clocks(sheet: Sheet) -> Iterator[str]:
     """Rows of several clocks, or of a clock or device that the header does not name."""
     methods = {
-        str(sample.details["meth"]).split("+")[0]
-        for sample in sheet.samples
-        if "meth" in sample.details
+        _plain(str(sample.details["meth"])) for sample in sheet.samples if "meth" in sample.details
     }
     timer = sheet.field("method.timer")
     if isinstance(timer, str):
-        methods.add(timer.split("+")[0])
+        methods.add(_plain(timer))
     if len(methods) > 1:
         yield f"mixed clocks: {', '.join(sorted(methods))}"
     devices = {sample.device for sample in sheet.samples}

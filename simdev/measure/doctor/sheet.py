@@ -1,5 +1,7 @@
 """A profile as the doctor sees it: its header, and each row with its times and what its op asks
 for.
+
+``checks`` reads it. The file is read by ``simdev.files.profile`` like any profile.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ SHOWN = 3
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One row: what op it is, its times in ns, and the rest as it stands in the file.
+    """One row: what op it is, its times in ns, and the rest as the file has it.
 
     How well was measured is judged by ``p50``, the median of the calls; whether it can be true by
     ``device_ns``.

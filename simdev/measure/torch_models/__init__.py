@@ -3,6 +3,9 @@
 ``inputs`` are the tensors of one batch and ``loss(module, *inputs)`` gives the scalar that the step
 minimises. The defaults of a function are the sizes of its paper; ``MODELS`` holds those that one
 CPU core measures in minutes.
+
+A model is a function in a module here and a row of MODELS; one that ``simdev.nouns.models`` builds
+without PyTorch is written there a second time, with the same names of ops.
 """
 
 from __future__ import annotations

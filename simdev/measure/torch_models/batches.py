@@ -1,4 +1,7 @@
-"""Random batches with their losses: what makes a training step of a module."""
+"""Random batches with their losses: what makes a training step of a module.
+
+Every model of this folder ends in one of them.
+"""
 
 from __future__ import annotations
 

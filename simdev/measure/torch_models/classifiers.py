@@ -1,4 +1,7 @@
-"""Classifiers: a small perceptron, AlexNet, VGG-19, ResNet-50 and Inception-V3."""
+"""Classifiers: NASNet-A, a small perceptron, AlexNet, VGG-19, ResNet-50 and Inception-V3. The sizes
+of cells and blocks are those of ``simdev.nouns.models.convolutional``, which builds the same graphs
+without PyTorch.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ A kernel belongs to the outermost operator that counts around its launch. Compos
 others are passed by, spans of autograd and of compiled regions too, but for what they launch
 themselves. A kernel whose launch no operator holds is a call of its own: no time of the device is
 lost.
+
+``reading`` makes rows of the calls, ``step`` ops.
 """
 
 from __future__ import annotations
@@ -16,9 +18,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
 
-import torch
-
-from ..kinds import Fields
+from ..kinds import Fields, dtype_name
 from .events import ANNOTATIONS, LAUNCHES, OPERATORS, Event, Events, is_shape
 from .replay import ATEN, DTYPES, is_composite
 from .updates import OPTIMIZER
@@ -47,8 +47,8 @@ class Piece:
     """A call, or a part of one that the host waits in the middle of (``last`` for its last part);
     or, without kernels, a wait that no such call holds.
 
-    ``device_ns`` is its time on the device: its kernels but for what ran beside earlier ones, and
-    the gaps in front of those that were waiting. ``host_ns`` is the host's.
+    ``device_ns`` is its time on the device: its kernels but for their overlap with earlier ones,
+    and the gaps in front of kernels that were waiting. ``host_ns`` is the host's.
     """
 
     call: Call
@@ -231,7 +231,7 @@ def _stalls(pieces: Sequence[Piece]) -> dict[int, int]:
 # fused.
 #
 # A call of a compiled region is a span ``Torch-Compiled Region: frame/recompilation``; inside it,
-# also in the backward, stands one ``## Call CompiledFxGraph <hash> ##`` a graph of Inductor. Its
+# also in the backward, is one ``## Call CompiledFxGraph <hash> ##`` a graph of Inductor. Its
 # products and convolutions are operators as ever; what was fused is an operator called like its
 # kernel (``triton_poi_fused_gelu_0``), with the tensors that it is given and no more: what it
 # computes no trace tells. Inductor puts what a kernel writes behind what it reads, so the last
@@ -259,7 +259,7 @@ def is_fused(name: str) -> bool:
 
 
 def is_region(event: Event) -> bool:
-    """Whether a span stands around what a compiler made, and is no operator itself."""
+    """Whether a span lies around what a compiler made, and is no operator itself."""
     return any(pattern.match(event.name) for pattern in (GRAPH, FRAME, FUNCTION))
 
 
@@ -298,21 +298,17 @@ def fused_row(event: Event) -> tuple[Fields, list[Fields]]:
     graph = GRAPH.match(event.name)
     read, written = tensors[:-1], tensors[-1:]
     outputs = [
-        {"bytes": prod(shape) * dtype.itemsize, "shape": shape, "dtype": _name(dtype)}
+        {"bytes": prod(shape) * dtype.itemsize, "shape": shape, "dtype": dtype_name(dtype)}
         for shape, dtype in written
     ]
     row = kernel_row(event.name, event.phase) | {
         "in": [shape for shape, _ in read],
-        "dt": [_name(dtype) for _, dtype in read],
+        "dt": [dtype_name(dtype) for _, dtype in read],
         "out": [shape for shape, _ in written],
     }
     if graph:
         row |= {"op": REGION_KIND, "attrs": {"graph": graph[1][:16]}}
     return row, outputs
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(eq=False)
@@ -383,7 +379,7 @@ class _Owners:
             return True
         if not event.name.startswith(ATEN):
             return False
-        # A fused kernel stands behind the name of a composite (RMS norm): it launches itself.
+        # A fused kernel hides behind the name of a composite (RMS norm): it launches itself.
         return not self.is_composite(event.name) or any(
             child.category in LAUNCHES and child.number("correlation") in self.events.by_correlation
             for child in event.children
@@ -459,7 +455,7 @@ def _calls_operators(event: Event) -> bool:
 
 def _is_hosts(event: Event) -> bool:
     """Whether a span without operators inside is work of Python or autograd: operators, and what a
-    compiler makes, stand in namespaces or are called like its kernels.
+    compiler makes, are in namespaces or are called like its kernels.
     """
     is_operator = "::" in event.name and not event.name.startswith(("torch::autograd", "autograd"))
     return not (is_operator or is_fused(event.name))
@@ -474,8 +470,8 @@ def step_at(steps: Sequence[Event], time: int) -> int | None:
 
 
 def waits(events: Events) -> list[Event]:
-    """The host's calls that wait for the device, by their starts: those of threads that launch, for
-    what a loader or a watchdog waits for holds up nobody else.
+    """The host's calls that wait for the device, by their starts, on threads that launch: a
+    wait of a loader or a watchdog holds up nobody else.
     """
     spans = [span for root in events.roots for span in root.inside() if span.category in LAUNCHES]
     launching = {

@@ -4,6 +4,9 @@ the steps.
 Times are us with three decimals whatever ``displayTimeUnit`` says (that is a wish about the
 display); here they are whole nanoseconds. A kernel runs long after its launch: the two share a
 ``correlation``.
+
+All other modules of this folder read its events. What PyTorch calls things in a trace is known
+here, in ``calls`` and in ``updates`` alone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The rows of a profile from a trace: which operators count, what of their time, and over which
-steps.
+"""The rows of a profile from a trace: it chooses operators, their share of the time, and the steps.
+
+``simdev import TRACE -o FILE.jsonl`` calls ``trace_profile``. ``replay`` names an operator,
+``updates`` the optimizer's; rows have the fields that ``measure.operators`` writes.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ from .updates import OPTIMIZER, Parameter, Timed, optimizer_steps, parameters_of
 class Replay:
     """The calls behind operators, each kind of call put together once.
 
-    ``types`` as in ``replayed``; ``parameters`` stand for lists of more than 30 tensors, of which a
-    trace has no shapes: what runs over so many at once runs over all parameters or their gradients.
+    ``types`` as in ``replayed``. Of lists of more than 30 tensors a trace has no shapes;
+    ``parameters`` are taken for them: an operator over so many runs over all parameters or their
+    gradients.
     """
 
     def __init__(self, types: Types, parameters: Sequence[Parameter] = ()) -> None:
@@ -301,9 +304,8 @@ class _Reading:
         for row, share in zip(rows, shares(rows) if note else [1.0] * len(rows), strict=True):
             # Each row's ops launch their part: all rows together are the call.
             launches = -(-len(call.kernels) // len(rows))
-            self._add(row, time * share, call.host_ns // len(rows), launches, note)
-            if self._hosts:
-                self.rows[row_key(row)].in_step.append(self._hosts[id(call)] / len(rows))
+            in_step = self._hosts.get(id(call), 0) / len(rows)
+            self._add(row, time * share, call.host_ns // len(rows), in_step, launches, note)
             self.totals[call.step] += time * share
 
     def _add_updates(self) -> None:
@@ -327,9 +329,7 @@ class _Reading:
             # Few kernels over lists of all parameters are none of each: no gap a row.
             host, launches = step.duration // len(rows), round(kernels / len(rows))
             for row, share in rows:
-                self._add(row, time * share, host, launches, note)
-                if self._hosts:
-                    self.rows[row_key(row)].in_step.append(in_step / len(rows))
+                self._add(row, time * share, host, in_step / len(rows), launches, note)
 
     def _add_unknown(self, step: Event, number: int, operators: Sequence[Timed]) -> None:
         """Makes rows of the operators of an optimizer that simdev has no update of."""
@@ -340,19 +340,21 @@ class _Reading:
                 self._leave_out(step.name, reason, time)
                 continue
             row = parts[0].row | {"phase": "opt"}
-            self._add(row, time, event.duration, self._launches[id(event)], "")
-            if self._hosts:
-                self.rows[row_key(row)].in_step.append(self._in_step[id(event)])
+            in_step, launches = self._in_step[id(event)], self._launches[id(event)]
+            self._add(row, time, event.duration, in_step, launches, "")
             self.totals[number] += time
 
     def _leave_out(self, name: str, reason: str, time: int) -> None:
         self.reasons.setdefault(name, reason)
         self.left_out[name] += time
 
-    def _add(self, row: Fields, time: float, host: int, launches: int, note: str) -> None:
+    def _add(
+        self, row: Fields, time: float, host: int, in_step: float, launches: int, note: str
+    ) -> None:
         samples = self.rows.setdefault(row_key(row), _RowSamples(row, note))
         samples.device.append(time)
         samples.host.append(host)
+        samples.in_step += [in_step] if self._hosts else []
         samples.launches = max(samples.launches, launches)
 
 

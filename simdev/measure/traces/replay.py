@@ -5,6 +5,8 @@ A trace with ``record_shapes`` holds the shapes, strides and types of an operato
 values of its other arguments, but not what it made. Run once more on tensors without data, the
 recorder that captures modules writes the row that it would write for this call in a step: one
 mapping for both.
+
+``reading`` and ``step`` ask it.
 """
 
 from __future__ import annotations
@@ -200,8 +202,8 @@ def _scalars(overload: Any) -> set[str]:
 
 
 def _is_number(argument: Argument, others: set[str]) -> bool:
-    """Whether a number of Python's stands where a tensor could: it is written as a tensor without
-    dimensions, of a type that no operand with a shape has (``others``).
+    """Whether a number of Python's is given where a tensor could be: it is written as a tensor
+    without dimensions, of a type that no operand with a shape has (``others``).
     """
     is_plain = argument.type in ("double", "long int") and argument.type not in others
     return bool(is_plain and others and not argument.shape)

@@ -1,4 +1,8 @@
-"""A step of a trace as a graph with its host: what ``simdev import`` makes a scenario of."""
+"""A step of a trace as a graph with its host: what ``simdev import`` makes a scenario of.
+
+The readers of calls and updates are those of profiles (``calls``, ``replay``, ``updates``); the
+host's part is the rule of hosts that ``simdev.lowering.hosts`` simulates.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +137,7 @@ class Step:
                 attrs=row["attrs"] | seen,
                 # Another kind of device has a time of its own where the ladder can tell it.
                 time={self.kind: time} if _has_work(part) else time,
-                # All launches of a call stand with its first op: the others follow on the device.
+                # All launches of a call are told of its first op: the others follow on the device.
                 host_time=piece.host_ns * _NANOSECOND if first else 0,
                 launches=max(1, launches) if first else 1,
                 blocks_host=piece.blocks and first,

@@ -3,6 +3,9 @@
 An update of simdev is one op a parameter; PyTorch runs several operators over one parameter, or one
 over lists of all. A loop's operators tell whose they are; what runs over lists is divided over the
 parameters by their elements.
+
+``reading`` and ``step`` call it. An optimizer is known here by the name of its class
+(UPDATE_KINDS); its update op is described in ``simdev.nouns.semantics.kinds``.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from math import prod
 
 import torch
 
-from ..kinds import Fields
+from ..kinds import Fields, dtype_name
 from .events import Event, Events, is_shape
 from .replay import ATEN, DTYPES, Types
 
@@ -56,7 +59,7 @@ def gradients_of(roots: Sequence[Event], start: int = 0) -> list[tuple[int, Para
         span.start for span in spans if span.name.startswith(OPTIMIZER) and span.start >= first
     ]
     return [
-        (span.start, (tuple(gradient.shape), _dtype(DTYPES[gradient.type])))
+        (span.start, (tuple(gradient.shape), dtype_name(DTYPES[gradient.type])))
         for span in stored
         if span.start < min(steps, default=span.end)
         for gradient in span.arguments()[:1]
@@ -125,7 +128,7 @@ def _touched(name: str, operators: Sequence[Event], types: Types) -> Iterator[Pa
                 continue
             for shape in shapes:
                 dtype = DTYPES.get(argument.type) or types.get(tuple(shape), torch.float32)
-                yield tuple(shape), _dtype(dtype)
+                yield tuple(shape), dtype_name(dtype)
 
 
 def _looped(
@@ -138,7 +141,7 @@ def _looped(
         first = next(iter(event.arguments()), None)
         if first is None or first.type not in DTYPES or not is_shape(first.shape):
             return {}
-        times[tuple(first.shape), _dtype(DTYPES[first.type])] += time
+        times[tuple(first.shape), dtype_name(DTYPES[first.type])] += time
     total = sum(times.values())
     if not total or set(times) != set(counts):
         return {}
@@ -162,7 +165,3 @@ def update_kind(step: str, present: set[str]) -> str | None:
 def _update_row(kind: str, shape: Sequence[int], dtype: str) -> Fields:
     operands, dtypes = [list(shape)] * 2, [dtype] * 2
     return {"op": kind, "attrs": {}, "in": operands, "dt": dtypes, "out": [], "phase": "opt"}
-
-
-def _dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -4,6 +4,10 @@
 Ops, attributes and names are those of captured graphs: ``layer_3/attention/query/linear`` forward,
 ``grad/`` before it backward, ``update/layer_3/attention/query/weight`` for a parameter; step t of
 an unrolled layer is ``layer_3@t``.
+
+``simdev/files/scenario.py`` builds the graph of a scenario that names a model. A model is a builder
+in the module of its family and a row of ``MODELS``; the same networks for PyTorch, against which
+profiles are measured, are in ``simdev/measure/torch_models``.
 """
 
 from __future__ import annotations
@@ -91,7 +95,7 @@ MODELS: Mapping[str, Model] = {
         llama, {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, **_LLAMA3}
     ),
 }
-"""What the names stand for, in the order of the papers."""
+"""The model of each name, in the order of the papers."""
 
 
 def names() -> tuple[str, ...]:

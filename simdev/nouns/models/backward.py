@@ -4,6 +4,9 @@ Ops are visited from the last to the first. The rule of a kind (``gradient``, be
 ``ops``) reads the gradients of the op's outputs and records those of its operands; where a tensor
 has several readers their gradients are added up, two at a time, in the order of their arrival. This
 is what autograd runs, so each gradient has its true shape and cost.
+
+Builders are decorated by ``model``, which calls the rest. The kind of op that updates parameters is
+told by the optimizer's row in ``simdev/nouns/memory.py``.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 from ...ground.errors import InputError, refuse
 from ...ground.units import is_count
 from ..graph import Graph, Op
+from ..memory import OPTIMIZERS
 from ..structure import PREFIXES
 from .builder import Call, StepBuilder, Value, read_shapes, record
 
@@ -30,14 +34,6 @@ Rule = Callable[[Call, OutputGradients], Gradients]
 """From an op and the gradients of its outputs to those of its operands."""
 
 RULES: dict[str, Rule] = {}
-UPDATES = {
-    "sgd": "sgd_update",
-    "momentum": "sgd_momentum_update",
-    "adam": "adam_update",
-    "mixed-momentum": "sgd_momentum_update",
-    "mixed-adam": "adam_update",
-}
-"""Kinds of update ops by the optimizers of ``simdev.nouns.memory``."""
 
 
 def _rule_of(kind: str) -> Rule:
@@ -116,7 +112,7 @@ def _update(step: StepBuilder, parameter: Value, gradients: dict[tuple[int, int]
     inputs = parameter, gradients[parameter.source]
     return Op(
         PREFIXES["update"] + name,
-        UPDATES[step.optimizer],
+        OPTIMIZERS[step.optimizer].update,
         "update",
         tuple(map(step.reference, inputs)),
         attrs=read_shapes(inputs),

@@ -3,6 +3,9 @@
 A verb (``ops``) takes values, records one or more ops and returns a value. Op names are paths: the
 scopes entered, then the kind of the op. Views are no ops: a value can carry another shape than its
 op produced, and an op that reads it then says so in its attribute "in", as captured graphs do.
+
+The verbs of ``ops`` and the derivation of the backward call it. The prefixes of names that it
+writes are ``PREFIXES`` of ``simdev/nouns/structure.py``, where they are read back.
 """
 
 from __future__ import annotations

@@ -18,6 +18,10 @@ and networks of any cell of that kind, as ENAS samples them (Pham et al., "Effic
 architecture search via parameter sharing", ICML 2018, section 2.4). The cells are those of the
 paper's figure 4, the frame (stem of two reductions, three groups of normal cells) that of its
 ImageNet networks. Left out: the auxiliary head and scheduled drop path.
+
+``models.MODELS`` names these builders. The same networks for PyTorch are in
+``simdev/measure/torch_models/classifiers.py``; ``simdev/learn/families.py`` samples cells of
+OPERATIONS.
 """
 
 from __future__ import annotations
@@ -143,37 +147,28 @@ def resnet(
 def _bottleneck(x: Value, width: int, stride: int) -> Value:
     """1x1, 3x3 and 1x1 convolution beside a shortcut, a convolution where the shape changes."""
     out = EXPANSION * width
-    y = relu(_unit(x, width, 1, name="unit_1"))
+    y = relu(_normed(x, width, 1, name="unit_1"))
     # The paper has the stride in the first 1x1; the field moved it here, at equal parameters.
-    y = relu(_unit(y, width, 3, stride, 1, "unit_2"))
-    y = _unit(y, out, 1, name="unit_3")
-    shortcut = x
-    if stride > 1 or x.shape[1] != out:
-        shortcut = _unit(x, out, 1, stride, name="shortcut")
-    return relu(y + shortcut)
+    y = relu(_normed(y, width, 3, stride, 1, "unit_2"))
+    y = _normed(y, out, 1, name="unit_3")
+    is_other = stride > 1 or x.shape[1] != out
+    return relu(y + (_normed(x, out, 1, stride, name="shortcut") if is_other else x))
 
 
-def _unit(
-    x: Value,
-    channels: int,
-    kernel: Size,
-    stride: int = 1,
-    padding: Size = 0,
-    name: str = "conv",
-    is_active: bool = False,
+def _normed(
+    x: Value, channels: int, kernel: Size, stride: int = 1, padding: Size = 0, name: str = "conv"
 ) -> Value:
-    """Convolution and batch norm at the scope ``name``, and where it ``is_active`` ReLU."""
+    """Convolution and batch norm at the scope ``name``."""
     with x.step.scope(name):
-        y = batch_norm(conv2d(x, channels, kernel, stride, padding))
-        return relu(y) if is_active else y
+        return batch_norm(conv2d(x, channels, kernel, stride, padding))
 
 
-def _scores(x: Value, classes: int, drop: bool = True, is_active: bool = False) -> Value:
-    """Images (n, c, h, w), behind ReLU where it ``is_active``, to scores (n, classes) by the mean
-    of each channel.
+def _scores(x: Value, classes: int, drop: bool = True, active: bool = False) -> Value:
+    """Images (n, c, h, w), behind ReLU where ``active``, to scores (n, classes) by the mean of each
+    channel.
     """
     with x.step.scope("head"):
-        x = dropout(global_avg_pool(relu(x) if is_active else x), drop)
+        x = dropout(global_avg_pool(relu(x) if active else x), drop)
     return linear(flat(x), classes, "fc")
 
 
@@ -257,7 +252,7 @@ def inception_v3(
     for name, block in BLOCKS.items():
         with step.scope(name):
             x = _mixed(x, block, ENDS if block is MIXED_7 else ())
-        # The last blocks of 17x17 are where the paper hangs its second head.
+        # The paper's second head reads the last block of 17x17.
         beside = x if name == "mixed_6e" else beside
     scores = _scores(x, classes)
     return _with_auxiliary(scores, beside) if auxiliary else prediction_loss(scores)
@@ -295,7 +290,9 @@ def _same(kernel: Size) -> Size:
 def _active(
     x: Value, channels: int, kernel: Size, stride: int = 1, padding: Size = 0, name: str = "conv"
 ) -> Value:
-    return _unit(x, channels, kernel, stride, padding, name, is_active=True)
+    """Convolution, batch norm and ReLU at the scope ``name``."""
+    with x.step.scope(name):
+        return relu(batch_norm(conv2d(x, channels, kernel, stride, padding)))
 
 
 def _with_auxiliary(scores: Value, beside: Value) -> Value:
@@ -354,8 +351,8 @@ def nasnet(
     The defaults are NASNet-A (4 @ 1056), the mobile one.
 
     ``filters`` of the first group, ``repeats`` of the normal cell in each, ``stem`` channels of the
-    first convolution. ``skip``: a cell behind a reduction reads, as the one before, what stood
-    before that.
+    first convolution. ``skip``: a cell behind a reduction reads, as its second input, the state
+    before that reduction.
     """
     if filters < 4:
         raise InputError(
@@ -373,7 +370,7 @@ def nasnet(
             frame = STRIDE[pairs], JOINED[pairs]
             states.append(_cell(states[-1], before, width, pairs, frame, first=name == "stem_0"))
         last = name
-    return prediction_loss(_scores(states[-1], classes, is_active=True))
+    return prediction_loss(_scores(states[-1], classes, active=True))
 
 
 def _frame(filters: int, repeats: int) -> list[tuple[str, int, tuple[Pair, ...]]]:
@@ -416,7 +413,7 @@ def enas_images(
         before = x
         with step.scope(f"pool_{i}"):
             x = avg_pool2d(y, 3, 2, 1) if i + 1 < cells else y
-    return prediction_loss(_scores(x, classes, is_active=True))
+    return prediction_loss(_scores(x, classes, active=True))
 
 
 def cell_of(text: str) -> tuple[Pair, ...]:

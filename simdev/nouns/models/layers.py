@@ -1,4 +1,7 @@
-"""A data-parallel step from a list of layers alone: times and parameters, without a model."""
+"""A data-parallel step from a list of layers alone: times and parameters, without a model. For
+whoever asks about synchronisation and has only such a list (docs/reference/sync.md); nothing else
+in the package calls it.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,10 @@ in PyTorch's kernels.
 Attention takes heads where the projections leave them, (b, s, heads, d). Fused it is one op
 (FlashAttention) that keeps a number a row of scores; written out it is two products with a softmax
 between them, and the scores are kept, as the papers before FlashAttention have them.
+
+The builders of ``convolutional``, ``recurrent`` and ``transformers`` call the verbs. Kinds and
+their attributes are described in ``simdev/nouns/semantics/kinds``. A verb that records another
+attribute changes the keys of its ops, by which rows of profiles are looked up.
 """
 
 from __future__ import annotations
@@ -166,13 +170,13 @@ def softmax(x: Value, dim: int) -> Value:
     return record("softmax", x, dim=dim)
 
 
-def cross_entropy(logits: Value, labels: Value, name: str = "loss") -> Value:
+def cross_entropy(logits: Value, labels: Value) -> Value:
     """The mean over all rows of minus the log-probability of the label.
 
     Logits are (.., classes), labels (..).
     """
     rows = prod(logits.shape[:-1])
-    with logits.step.scope(name):
+    with logits.step.scope("loss"):
         chances = record("log_softmax", logits.view(rows, logits.shape[-1]), dim=1)
         # The loss, and the sum of the labels' weights that its backward divides by.
         outputs = [((), logits.dtype)] * 2
@@ -552,19 +556,13 @@ def _conv2d(call: Call, dy: Value) -> Gradients:
     yield from gradients_of([weight, *bias], "conv2d_backward_weight", [dy, x], **call.attrs)
 
 
-@gradient("max_pool2d")
-def _max_pool2d(call: Call, dy: Value) -> Gradients:
-    (x,), (_, place) = call.inputs, call.outputs
-    # Unlike the forward, the backward op of PyTorch writes its defaults out.
-    attrs = {"padding": [0, 0], **call.attrs, "dilation": [1, 1]}
-    yield x, record("max_pool2d_backward", dy, x, place, shape=x.shape, **attrs)
-
-
-@gradient("avg_pool2d")
-def _avg_pool2d(call: Call, dy: Value) -> Gradients:
-    (x,) = call.inputs
-    attrs = {"padding": [0, 0], **call.attrs, "count_include_pad": True}
-    yield x, record("avg_pool2d_backward", dy, x, shape=x.shape, **attrs)
+@gradient("max_pool2d", "avg_pool2d")
+def _pool2d(call: Call, dy: Value) -> Gradients:
+    (x,), (_, *place) = call.inputs, call.outputs
+    # Unlike the forward, the backward ops of PyTorch write their defaults out.
+    defaults = {"dilation": [1, 1]} if place else {"count_include_pad": True}
+    attrs = {"padding": [0, 0], **call.attrs, **defaults}
+    yield x, record(f"{call.kind}_backward", dy, x, *place, shape=x.shape, **attrs)
 
 
 @gradient("mean")

@@ -9,6 +9,10 @@ attention-based neural machine translation", 2015); FlexFlow takes 2 + 2 layers 
 steps. Its vocabulary is not published; with 32,000 tokens the gradients of 64 replicas are 67.5 GB
 a step in a ring, against 65.8 GB that it reports for data parallelism. GNMT: Wu et al., "Google's
 Neural Machine Translation System", 2016; its published form has 8 layers of 1024.
+
+``models.MODELS`` names these builders. The same networks for PyTorch are in
+``simdev/measure/torch_models/recurrent.py``; ``simdev/learn/families.py`` samples cells of
+ACTIVATIONS.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ ACTIVATIONS: Mapping[str, Callable[[Value], Value]] = {
     **{verb.__name__: verb for verb in (tanh, relu, sigmoid)},
     "identity": lambda x: x,
 }
-"""Those of ENAS's recurrent cells (section 2.1)."""
+"""The activations of ENAS's recurrent cells (section 2.1)."""
 
 
 @model("rnnlm-{layers}-{hidden}-b{batch}", "momentum")

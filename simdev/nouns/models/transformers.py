@@ -9,6 +9,10 @@ small GPT-2; 124,439,808 parameters (small), 354,823,168 (medium), 774,030,080 (
 1,557,611,200 (xl), about 175 billion (GPT-3). Llama: Touvron et al., "LLaMA: Open and efficient
 foundation language models", 2023, by default Llama-2 7B; 6,738,415,616 parameters (7B),
 13,015,864,320 (13B), 68,976,648,192 (70B).
+
+``models.MODELS`` names these builders. The same networks for PyTorch are in
+``simdev/measure/torch_models/attention.py``; the sizes of large models without graphs are in
+``models/large/released.py``.
 """
 
 from __future__ import annotations

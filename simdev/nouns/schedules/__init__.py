@@ -1,9 +1,15 @@
 """Pipeline schedules as tables: per rank a sequence of actions, named and written as PyTorch's
-pipelining does.
+pipelining does. ``table`` has the table and its checks, ``generate`` the published schedules,
+``times`` the ones that are made from the times of stages; this module reads and writes tables as
+CSV.
 
 ``0F0`` is the forward of stage 0 on microbatch 0, ``1B0`` a whole backward, ``1I0`` the gradient of
 its input alone and ``1W0`` that of its weights. A table gives the order of each rank; times follow
 from the times of the stages.
+
+``simdev/lowering/pipeline.py`` picks the schedule of a strategy, and the passes of lowering turn
+its actions into tasks. The schedules that ``simdev plan`` tries are listed in
+``simdev/search/plan/space.py`` (large models) and ``simdev/search/plan/graphs.py``.
 """
 
 from __future__ import annotations
@@ -28,9 +34,7 @@ from .generate import (
     dualpipe,
     dualpipe_v,
     full_name,
-    gpipe,
     named_schedule,
-    one_forward_one_backward,
     order_of,
     round_of,
     round_robin,
@@ -69,9 +73,9 @@ _OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 def read_csv(text: str, name: str = "custom") -> Schedule:
     """A schedule from a table with a line a rank; empty cells are empty slots.
 
-    Reads what ``torch.distributed.pipelining`` dumps, in both of its formats: actions that
-    communicate become empty slots, and the parts of an OVERLAP_F_B are two actions of which the
-    first is one of ``Schedule.overlaps``. Raises InputError with every problem.
+    Reads what ``torch.distributed.pipelining`` dumps, in both of its formats. Actions that
+    communicate become empty slots. An OVERLAP_F_B becomes two actions, the first of which is in
+    ``Schedule.overlaps``. Raises InputError with every problem.
     """
     problems: list[str] = []
     overlaps = set[Action]()
@@ -163,9 +167,7 @@ __all__ = [
     "dualpipe",
     "dualpipe_v",
     "full_name",
-    "gpipe",
     "named_schedule",
-    "one_forward_one_backward",
     "order_of",
     "read_csv",
     "readers",

@@ -4,6 +4,10 @@ Sources: GPipe, Huang et al. 2019; 1F1B with flush, Narayanan et al. 2021 (PipeD
 Megatron-LM section 2.2.1); interleaved 1F1B, Narayanan et al. 2021 (Megatron-LM, section 2.2.2)
 with PyTorch's rule for rounds; ZB-H1 and ZB-H2, Qi et al. 2024 (Zero Bubble, section 2), their
 handcrafted schedules; PipeDream, Narayanan et al. 2019 (section 3.2).
+
+A schedule that warms up and then does forwards and backwards in turn is a row of ``_KINDS``; any
+other is a function of its own, a name in ``NAMES`` and a case of ``named_schedule``. The bounds of
+``simdev plan`` (``simdev/search/plan/bounds.py``) know the families ``SPLIT`` and ``PAIRED``.
 """
 
 from __future__ import annotations
@@ -21,44 +25,6 @@ from .table import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Row, Schedule, chec
 Ints = NDArray[np.int64]
 
 
-def gpipe(ranks: int, microbatches: int) -> Schedule:
-    """All forwards, then all backwards, a stage a rank."""
-    return _made(ranks, microbatches, 1, _KINDS["GPipe"], "GPipe")
-
-
-def one_forward_one_backward(
-    ranks: int,
-    microbatches: int,
-    chunks: int = 1,
-    *,
-    per_hop: int = 1,
-    split: bool = False,
-    asynchronous: bool = False,
-    name: str = "1F1B",
-) -> Schedule:
-    """After some forwards to warm up, a rank does one forward and one backward in turn.
-
-    With p ranks, rank r warms up with ``per_hop`` (p - 1 - r) forwards, and with a whole round for
-    each of its ``chunks`` but one; stage c p + r is chunk c of rank r. ``split`` cuts the backward
-    in two and delays the gradient of the weights by ``per_hop`` r microbatches, so that it fills
-    the bubble at the end: per_hop 1 is ZB-H1, 2 is ZB-H2. Raises InputError where the microbatches
-    do not fill whole rounds of p or a little more (chunks > 1).
-    """
-    kind = _Kind(per_hop, split, asynchronous=asynchronous)
-    return _made(ranks, microbatches, chunks, kind, name)
-
-
-def _made(ranks: int, microbatches: int, chunks: int, kind: _Kind, name: str) -> Schedule:
-    check_sizes(ranks, microbatches, chunks)
-    order = _order(ranks, microbatches, chunks, kind)
-    kinds = FORWARD, INPUT if kind.split else BACKWARD, WEIGHT
-    rows = (
-        tuple(Action(stage, kinds[code], i) for stage, code, i in zip(*columns, strict=True))
-        for columns in zip(*(column.tolist() for column in order), strict=True)
-    )
-    return Schedule.generated(tuple(rows), name, kind.asynchronous, ranks * chunks)
-
-
 class Order(NamedTuple):
     """The actions of every rank in their order, columns (rank, place): the stage of each, its kind
     (0 forward, 1 backward or gradient of the input, 2 of the weights) and its microbatch.
@@ -70,7 +36,15 @@ class Order(NamedTuple):
 
 
 def _order(ranks: int, microbatches: int, chunks: int, kind: _Kind) -> Order:
-    """The actions that ``one_forward_one_backward`` puts into its rows."""
+    """The actions of every rank, which warms up with some forwards, then does one forward and one
+    backward in turn.
+
+    With p ranks, rank r warms up with ``per_hop`` (p - 1 - r) forwards, and with a whole round for
+    each of its ``chunks`` but one; stage c p + r is chunk c of rank r. A backward that is ``split``
+    in two delays the gradient of the weights by ``per_hop`` r microbatches, so that it fills the
+    bubble at the end: per_hop 1 is ZB-H1, 2 is ZB-H2. Raises InputError where the microbatches do
+    not fill whole rounds of p or a little more (chunks > 1).
+    """
     size = round_of(ranks, microbatches, chunks)
     turns, rank = np.arange(microbatches * chunks), np.arange(ranks)[:, None]
     # The chunk and the microbatch of each turn; backwards meet the chunks in reverse.
@@ -78,8 +52,8 @@ def _order(ranks: int, microbatches: int, chunks: int, kind: _Kind) -> Order:
     chunk, microbatch = number % chunks, number // chunks * size + place
     warmup = kind.per_hop * (ranks - 1 - rank) + (chunks - 1) * size
     warmup += microbatches * kind.flushed
-    # In turn: a forward, the backward that stands ``warmup`` before it, and behind that by
-    # ``delay`` a gradient of weights.
+    # In turn: a forward, the backward of ``warmup`` turns before, and a gradient of weights that is
+    # delayed by ``per_hop`` a rank.
     parts = [
         (chunk * ranks + rank, 0, turns - warmup),
         ((chunks - 1 - chunk) * ranks + rank, 1, turns + 0 * rank),
@@ -96,11 +70,16 @@ def _order(ranks: int, microbatches: int, chunks: int, kind: _Kind) -> Order:
     )
 
 
-def order_of(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Order:
-    """The actions of a named schedule in their order, without a table of them.
+def _rows(order: Order, split: bool) -> tuple[Row, ...]:
+    kinds = FORWARD, INPUT if split else BACKWARD, WEIGHT
+    return tuple(
+        tuple(Action(stage, kinds[code], i) for stage, code, i in zip(*columns, strict=True))
+        for columns in zip(*(column.tolist() for column in order), strict=True)
+    )
 
-    Of GPipe and what ``one_forward_one_backward`` makes. Raises InputError.
-    """
+
+def order_of(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Order:
+    """The actions of one of SCHEDULES in their order, without a table. Raises InputError."""
     return _order(ranks, microbatches, chunks, _KINDS[_chunked_name(full_name(name), chunks)])
 
 
@@ -164,8 +143,8 @@ def round_robin(replicas: Sequence[int], microbatches: int) -> Schedule:
 
 
 class _Kind(NamedTuple):
-    """How ``one_forward_one_backward`` makes a named schedule; ``chunked`` ones may run several
-    stages a rank, in ``flushed`` ones every rank warms up with all forwards.
+    """How ``_order`` makes a named schedule; ``chunked`` ones may run several stages a rank, in
+    ``flushed`` ones every rank warms up with all forwards (GPipe).
     """
 
     per_hop: int = 1
@@ -186,16 +165,18 @@ _KINDS = {
 }
 SCHEDULES = tuple(_KINDS)
 CHUNKED = tuple(name for name, kind in _KINDS.items() if kind.chunked)
-"""Those that may run several stages a rank."""
+"""Schedules that may run several stages a rank."""
 # Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
 SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
 SPLIT = (*(name for name, kind in _KINDS.items() if kind.split), *SEARCHED)
 """Schedules whose backwards are two actions each: of the input, then of the weights."""
 BIDIRECTIONAL = ("DualPipe",)
 FOLDED = ("DualPipeV",)
-"""Those of two stages a rank, of which the second ones go back the way of the first."""
+"""Schedules of two stages a rank: microbatches go through the first ones and back through the
+second ones.
+"""
 PAIRED = (*BIDIRECTIONAL, *FOLDED)
-"""Those in which a forward may overlap with a backward."""
+"""Schedules in which a forward may overlap with a backward."""
 NAMES = (*SCHEDULES, *SEARCHED, *PAIRED)
 """Every schedule that has a name."""
 
@@ -250,7 +231,9 @@ def named_schedule(
         return dualpipe(ranks, microbatches)
     if replicas:
         return round_robin(replicas, microbatches)
-    return _made(ranks, microbatches, chunks, kind, full)
+    check_sizes(ranks, microbatches, chunks)
+    rows = _rows(_order(ranks, microbatches, chunks, kind), kind.split)
+    return Schedule.generated(rows, full, kind.asynchronous, ranks * chunks)
 
 
 # DualPipe: two copies of a model, whose microbatches go through the ranks in two directions.
@@ -265,9 +248,7 @@ def dualpipe(ranks: int, microbatches: int) -> Schedule:
     split. Raises InputError unless the ranks are even and each copy has a microbatch a rank.
     """
     check_dualpipe("DualPipe", ranks, microbatches)
-    rows = [_Row(rank, ranks) for rank in range(ranks)]
-    for row in rows:
-        row.fill(microbatches // 2)
+    rows = [_Row(rank, ranks, microbatches // 2) for rank in range(ranks)]
     return Schedule(
         tuple(tuple(row.actions) for row in rows),
         "DualPipe",
@@ -284,9 +265,7 @@ def dualpipe_v(ranks: int, microbatches: int) -> Schedule:
     DualPipe's ranks does. Raises InputError unless there are two microbatches a rank.
     """
     check_dualpipe("DualPipeV", ranks, microbatches)
-    rows = [_Row(rank, 2 * ranks) for rank in range(ranks)]
-    for row in rows:
-        row.fill(microbatches)
+    rows = [_Row(rank, 2 * ranks, microbatches) for rank in range(ranks)]
     return Schedule(
         tuple(tuple(map(_folded, row.actions)) for row in rows),
         "DualPipeV",
@@ -313,13 +292,13 @@ def _folded(action: Action) -> Action:
 
 
 class _Row:
-    """The actions of a rank while they grow.
+    """The actions of a rank, for so many microbatches a direction.
 
     A *side* is a direction as the rank sees it: 0 comes in from the nearer end of the pipeline. The
     nth microbatch of copy d has the number 2 n + d.
     """
 
-    def __init__(self, rank: int, ranks: int) -> None:
+    def __init__(self, rank: int, ranks: int, microbatches: int) -> None:
         self.depth, self.half = min(rank, ranks - 1 - rank), ranks // 2
         copies = (0, 1) if rank < self.half else (1, 0)
         stages = rank, ranks - 1 - rank
@@ -328,9 +307,9 @@ class _Row:
         self.pending: deque[Action] = deque()
         self.actions: list[Action] = []
         self.overlaps: set[Action] = set()
+        self._fill(microbatches)
 
-    def fill(self, microbatches: int) -> None:
-        """All of the row, for so many microbatches a direction."""
+    def _fill(self, microbatches: int) -> None:
         inner, outer = self.half - 1 - self.depth, self.depth + 1
         for _ in range(2 * inner):
             self._forward(0)

@@ -1,8 +1,10 @@
-"""A schedule as a table of actions, and its one expansion: the order of each rank, the actions that
-an action needs, and the ones that need it.
+"""A schedule as a table of actions, and its one expansion: the order of each rank, what an action
+needs, and what needs it. The second half refuses tables that no pipeline could run.
 
 Lowering expands tables by this module alone, whether a stage is a time, ops of a graph, or layers
-of a large model.
+of a large model. A new kind of action is a row of ``NEEDS`` and of ``StageTimes.ps``; the passes
+that give kinds their tasks are ``simdev/lowering/stages.py`` for ops and
+``simdev/lowering/hybrid/templates.py`` for layers.
 """
 
 from __future__ import annotations
@@ -105,7 +107,7 @@ def slots(orders: Sequence[Sequence[Action]]) -> dict[Action, int]:
         for before, action in pairwise(order):
             waits[action].append(before)
     sorter, runs = TopologicalSorter(waits), dict[Action, int]()
-    with suppress(CycleError):  # what stands in no circle is sorted all the same
+    with suppress(CycleError):  # actions in no circle are sorted all the same
         sorter.prepare()
     while ready := sorter.get_ready():
         for action in ready:

@@ -1,10 +1,11 @@
 """Times, latencies and bytes of the stages of a schedule, and the schedules that are made from
-them.
+them. ``simdev pipeline`` reads times by ``stage_times``, ``simdev/lowering/pipeline.py`` makes
+tasks of them, and ``simdev/lowering/hybrid`` has a schedule searched by the times of a large model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -17,7 +18,7 @@ from ...ground.units import Number, parse_bytes, parse_time, picoseconds
 from .generate import SEARCHED, full_name
 from .table import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Schedule, check_sizes
 
-T = TypeVar("T", int, Fraction)
+T = TypeVar("T", bound=int | Fraction)
 Given = Number | Sequence[Number]
 _SINGLE = (int, float, str, Decimal, Fraction)
 
@@ -30,10 +31,10 @@ class StageTimes:
     A whole backward takes backward + weight, and ``overlapped[r]`` together with a forward that
     overlaps with it on rank r (None: one follows the other). ``comm[s]`` is the latency from stage
     s to stage s + 1 and back, ``sync[s]`` what the replicas of stage s take together for the update
-    of a round (None: they do not wait for one another). ``activation`` are the bytes that a
-    microbatch leaves on a replica from its forward on, ``kept`` the part of them that stays after
-    the gradient of the input until that of the weights, ``parameters`` the bytes of one version of
-    weights.
+    of a round (None: they do not wait for one another). ``activation`` are the bytes of a
+    microbatch on a replica from its forward on. ``kept`` is the part of them that stays between the
+    gradient of the input and the gradient of the weights. ``parameters`` are the bytes of one
+    version of weights.
     """
 
     forward: tuple[Fraction, ...]
@@ -71,26 +72,30 @@ def stage_times(
     One value is what a *rank* does for a microbatch, spread evenly over its stages (bytes rounded
     up); a sequence has one for each stage, or for each replica, stage by stage. ``comm`` is one
     latency for all neighbours, or one for each pair; stages of one rank need none. ``sync`` is one
-    time for all stages, or one for each; None for replicas that do not wait for one another.
-    ``kept`` is all of the activation where it is not given. ``overlapped`` is what a forward and a
-    whole backward take together that overlap, one for all ranks or for each; None runs them one
-    after the other. Raises InputError with every problem.
+    time for all stages, or one for each; None: replicas do not wait for one another. ``kept`` is
+    all of the activation where it is not given. ``overlapped`` is the time of a forward and a whole
+    backward that overlap, one for all ranks or for each; None: one follows the other. Raises
+    InputError with every problem.
     """
     wrong: list[str] = []
     stages = schedule.stages
     owner = "stage" if stages == len(schedule.home) else "stage or replica"
 
-    def seconds(name: str, value: Given) -> tuple[Fraction, ...]:
-        return _shared_out(value, schedule, read(name, value, parse_time))
-
-    def size(name: str, value: Given) -> tuple[int, ...]:
-        return tuple(map(ceil, _shared_out(value, schedule, read(name, value, parse_bytes))))
-
-    def read(name: str, value: Given, parse: Callable[[Number], T]) -> tuple[T, ...]:
-        # One for each stage stands for all of its replicas.
+    def seconds(
+        name: str, value: Given, parse: Callable[[Number], int | Fraction] = parse_time
+    ) -> tuple[Fraction, ...]:
+        # One for each stage is that of all of its replicas.
         if not isinstance(value, _SINGLE) and len(value) == stages:
             value = [v for v, n in zip(value, schedule.replicas, strict=True) for _ in range(n)]
-        return _values(name, value, len(schedule.home), owner, parse, wrong)
+        values = _values(name, value, len(schedule.home), owner, parse, wrong)
+        return _shared_out(value, schedule, values, schedule.home)
+
+    def size(name: str, value: Given) -> tuple[int, ...]:
+        return tuple(map(ceil, seconds(name, value, parse_bytes)))
+
+    def pairs(value: Given) -> tuple[Fraction, ...]:
+        values = _values("overlapped", value, schedule.ranks, "rank", parse_time, wrong)
+        return _shared_out(value, schedule, values, range(schedule.ranks))
 
     times = StageTimes(
         seconds("forward", forward),
@@ -101,10 +106,10 @@ def stage_times(
         size("kept", activation if kept is None else kept),
         size("parameters", parameters),
         None if sync is None else _values("sync", sync, stages, "stage", parse_time, wrong),
-        None if overlapped is None else _pairs(overlapped, schedule, wrong),
+        None if overlapped is None else pairs(overlapped),
     )
     more = [r for r, kept in enumerate(times.kept) if kept > times.activation[r]]
-    # Only where all sizes were read: zeros stand in for those that were not.
+    # Only where all sizes were read: the others are zeros here.
     if more and not wrong:
         first = times.kept[more[0]]
         owner = owner.removeprefix("stage or ")
@@ -113,19 +118,14 @@ def stage_times(
     return times
 
 
-def _pairs(value: Given, schedule: Schedule, wrong: list[str]) -> tuple[Fraction, ...]:
-    """The time of two stages that overlap, by rank; a single value is for all stages of a rank."""
-    values = _values("overlapped", value, schedule.ranks, "rank", parse_time, wrong)
+def _shared_out(
+    value: Given, schedule: Schedule, values: Iterable[int | Fraction], ranks: Iterable[int]
+) -> tuple[Fraction, ...]:
+    """One value for each of the parts on these ranks; a single one is shared out over the stages of
+    a rank.
+    """
     shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
-    return tuple(time / share for time, share in zip(values, shares, strict=True))
-
-
-def _shared_out(value: Given, schedule: Schedule, values: Sequence[T]) -> tuple[Fraction, ...]:
-    """One value for each replica; a single one is shared out over the stages of a rank."""
-    shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
-    return tuple(
-        Fraction(each) / shares[rank] for each, rank in zip(values, schedule.home, strict=True)
-    )
+    return tuple(Fraction(each) / shares[rank] for each, rank in zip(values, ranks, strict=True))
 
 
 def _values(
@@ -161,11 +161,13 @@ MADE, KEPT = 74, 32
 class Choices(NamedTuple):
     """The choices of a try where the heuristic leaves them open.
 
-    ``extra``: a stage warms up with a forward more, though it delays the first backward; ``skip``:
-    a forward that would delay a backward is put off while the next stage has one in store;
-    ``sparing``: a gap that is too short for a gradient of weights is filled only where the stage
-    would become the one that has waited longest. The paper names the first two as parameters; that
-    the third is tried both ways is ours.
+    - ``extra``: a stage warms up with one forward more, though it delays the first backward.
+    - ``skip``: a forward that would delay a backward is put off while the next stage has one in
+      store.
+    - ``sparing``: a gap too short for a gradient of weights is filled only where the stage would
+      else have waited longest.
+
+    The paper names the first two as parameters; to try the third both ways is ours.
     """
 
     extra: bool

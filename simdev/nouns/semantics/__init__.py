@@ -1,5 +1,10 @@
 """The computation of each kind of op in index expressions, from which follow its work, its splits
-and the regions of its shards.
+and the regions of its shards. This package is the only place that lists kinds: a new one is
+registered in a family of ``kinds``.
+
+The ladder of costs asks for work and keys, partitioning (``simdev/lowering/partition``) and the
+searches over splits ask for splits and regions. Names that frameworks give to kinds are translated
+elsewhere: PyTorch's in ``simdev/measure/kinds.py``, ONNX's in ``simdev/formats``.
 """
 
 from .description import (

@@ -1,12 +1,12 @@
 """The description of an op: what its outputs are made of, one index expression a dimension.
 
 An axis is an index variable that runs over [0, size). An expression is a sum of multiples of axes
-and a constant; a part of it may be divided: ``//`` and ``%`` by a whole number (grouped channels,
-reshapes), or ``exact_div`` where only the points count at which the division leaves no rest (the
-gradient of a strided window).
+and a constant. A part of it may be divided: ``//`` and ``%`` by a whole number are those of grouped
+channels and reshapes; ``exact_div`` counts only the points at which the division leaves no rest, as
+the gradient of a strided window does.
 
-The interval of an expression follows from the intervals of its axes: the lower end takes the lower
-end of an axis with a positive factor and the upper end of one with a negative factor (Wang et al.,
+The interval of an expression follows from the intervals of its axes. Its lower end takes the lower
+end of an axis with a positive factor, and the upper end of one with a negative factor (Wang et al.,
 "Supporting Very Large Models using Automatic Dataflow Graph Partitioning", EuroSys 2019, section
 4.2; there a negative factor must swap the ends).
 
@@ -21,6 +21,9 @@ filters[ci, co, dx] reads
         inputs=(Access((b, ci, x + dx)), Access((ci, co, dx))),
         flops=(per(2, b, co, x, ci, dx),),
     )
+
+Families in ``kinds`` write descriptions; ``registry``, ``regions``, ``splits`` and ``work`` read
+them. Nothing else interprets an index expression.
 """
 
 from __future__ import annotations
@@ -213,11 +216,11 @@ def clipped_interval(index: Expression, size: int, box: Box) -> Interval:
 
 
 def span_of(index: Expression, box: Box) -> int:
-    """How many positions a kernel walks over: the length of the interval, what lies outside of the
-    tensor too.
+    """How many positions a kernel walks over: the length of the interval, positions outside of the
+    tensor included.
 
-    Of an exact quotient it is the most that any alignment of the stride can give, so that parts of
-    equal size that are aligned differently run as the same kernel.
+    Of an exact quotient it is the most for any alignment of the stride: parts of equal size run as
+    the same kernel, however they are aligned.
     """
     divisor, inner = _exactly_divided(index)
     if divisor > 1:

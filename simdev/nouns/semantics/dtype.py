@@ -4,6 +4,9 @@ computed.
 Files and frameworks write one dtype in several ways ("half", "FP16", "torch.float16").
 ``canonical`` is the one rule: without regard to case and to a framework's prefix, a known name or
 an alias of one; anything else is refused.
+
+Readers of files, importers and datasheets (``simdev/costs/roofline.py``) ask it. A dtype or another
+name of one is added here alone.
 """
 
 from __future__ import annotations
@@ -91,7 +94,7 @@ PARAMETERS: Final = (
     "float8_e5m2",
     "int8",
 )
-"""Those that parameters may have."""
+"""The dtypes that parameters may have."""
 
 PEAKS: Final = (
     *("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4"),
@@ -116,12 +119,12 @@ STAND_INS: Final[Mapping[str, tuple[str, ...]]] = {
     "int4": ("int8", *_WHOLE),
     "uint4": ("int4", "int8", *_WHOLE),
 }
-"""The peaks that count for a dtype that a datasheet does not name, the first that it names; none
-for another one.
+"""By dtype the peaks that count where a datasheet does not name its own: the first of them that the
+datasheet names.
 
 Narrower floats are widened where no unit computes them, and whole numbers run beside float32 on the
-vector units. A missing float64 or float32 has no stand-in: float64 is from 1/2 to 1/64 of float32,
-and nothing tells which.
+vector units. Nothing replaces a missing float64 or float32: float64 is from 1/2 to 1/64 of float32,
+and nothing tells how much.
 """
 
 

@@ -1,6 +1,10 @@
 """The key of an op (all that tells one measured operator from another), and the load that it asks
 of a device: FLOPs and bytes. A row of a profile and an op of a graph with equal keys have equal
 loads.
+
+Profiles are written and looked up by these keys (``simdev/files/profile.py``, ``simdev/costs``),
+and estimates compare loads (``simdev/costs/estimates.py``, ``simdev/costs/surface.py``). A change
+to ``profile_key`` orphans the rows of profiles that were measured before.
 """
 
 from __future__ import annotations
@@ -245,13 +249,12 @@ class Load:
     @property
     def family(self) -> str:
         """Its kind, with its mark: what has kernels of its own."""
-        return f"{self.kind} {self.mark}" if self.mark else self.kind
+        return f"{self.kind} {self.mark}".rstrip()
 
     @property
     def forward(self) -> str:
         """The family of its forward: an op and its gradients have grids of blocks alike."""
-        kind = backward_of(self.kind) or self.kind
-        return f"{kind} {self.mark}" if self.mark else kind
+        return f"{backward_of(self.kind) or self.kind} {self.mark}".rstrip()
 
     @property
     def is_free(self) -> bool:

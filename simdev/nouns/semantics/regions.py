@@ -4,6 +4,10 @@ that it runs: for one shard, or for many at once.
 A shard is a box: intervals of some axes; the axes that it does not name are whole. Boxes of a grid
 name the same axes, and an interval follows from the axes of its own dimension alone: 64 parts of 8
 by 8 have 8 intervals along each dimension, not 64.
+
+Partitioning and the searches over splits call it. The kernels of the oracle
+(``simdev/oracle/splits``) read the regions of operands from columns, which
+``simdev/lowering/partition/cuts.py`` makes by ``along``.
 """
 
 from __future__ import annotations
@@ -32,7 +36,10 @@ from .registry import Dim, Semantics
 
 _CACHED = 65_536
 NONE = -1
-Role = Literal["read", "made"]
+Role = Literal["read", "made", "run"]
+"""The region that is read of an operand, that is made of an output, or ("run") the shape of an
+operand as a kernel gets it.
+"""
 V = TypeVar("V", bound=Hashable)
 
 
@@ -223,52 +230,47 @@ def _by_dimension(semantics: Semantics, boxes: Sequence[Box]) -> Shards | None:
     s, every = semantics, len(boxes)
     if any(access.when is not None for access in s.description.inputs):
         return None
-    columns: dict[Role, list[list[Region]]] = {}
-    roles: tuple[tuple[Role, Sequence[Shape]], ...] = (("read", s.inputs), ("made", s.outputs))
-    for role, shapes in roles:
-        columns[role] = [_by_box(s, role, tensor, boxes) for tensor in range(len(shapes))]
-        for column, shape in zip(columns[role], shapes, strict=True):
-            if any(_unless_empty(region, shape) is None for region in set(column)):
-                return None
+    read = [_by_box(s, "read", operand, boxes) for operand in range(len(s.inputs))]
+    made = [_by_box(s, "made", output, boxes) for output in range(len(s.outputs))]
+    shaped = zip((*read, *made), (*s.inputs, *s.outputs), strict=True)
+    if any(
+        _unless_empty(region, shape) is None for regions, shape in shaped for region in set(regions)
+    ):
+        return None
     local = s.description.local
     runs = [_by_box(s, "run", tensor, boxes) for tensor in range(len(s.inputs))]
     return Shards(
         [s.attrs] * every if local is same_attributes else [local(s.attrs, box) for box in boxes],
         [tuple(range(len(s.inputs)))] * every,
         _rows(runs, every),
-        _rows([_sizes(regions) for regions in columns["made"]], every),
-        _rows(columns["made"], every),
-        _rows(columns["read"], every),
+        _rows(list(map(_sizes, made)), every),
+        _rows(made, every),
+        _rows(read, every),
     )
 
 
-def _by_box(
-    semantics: Semantics, role: Literal["read", "made", "run"], tensor: int, boxes: Sequence[Box]
-) -> list[Any]:
-    """By box the region of a tensor, or ("run") the shape in which a kernel gets an operand."""
-    known = _known(semantics, role, tensor)
-    columns = [_each(boxes, dim, call, of) for dim, call, of in known]
+def _by_box(semantics: Semantics, role: Role, tensor: int, boxes: Sequence[Box]) -> list[Any]:
+    """By box the region of a tensor, or its shape ("run")."""
+    columns = [_each(boxes, *known) for known in _known(semantics, role, tensor)]
     return _rows(columns, len(boxes))
 
 
 @lru_cache(_CACHED)
 def _known(
-    semantics: Semantics, role: Literal["read", "made", "run"], tensor: int
+    semantics: Semantics, role: Role, tensor: int
 ) -> list[tuple[Dim, Callable[[Box], Any], dict[Hashable, dict[Any, Any]]]]:
-    """By dimension of a tensor how it is indexed, what tells its interval or extent on a box, and
-    what that told so far by the intervals of its axes: grids of one op share most of them.
+    """By dimension of a tensor its index, the call that gives its interval or extent on a box, and
+    the answers so far by the intervals of its axes: grids of one op share most of them.
     """
     if role == "made":
         dims, shape = semantics.makes[tensor], semantics.outputs[tensor]
     else:
         dims, shape = semantics.reads[tensor], semantics.inputs[tensor]
-    calls: list[Callable[[Box], Any]]
-    if role == "run":
-        is_padded = semantics.description.inputs[tensor].padded
-        calls = [partial(_run, dim, size, is_padded) for dim, size in zip(dims, shape, strict=True)]
-    else:
-        calls = [partial(_interval, dim, size) for dim, size in zip(dims, shape, strict=True)]
-    return [(dim, call, {}) for dim, call in zip(dims, calls, strict=True)]
+    pairs = list(zip(dims, shape, strict=True))
+    if role != "run":
+        return [(dim, partial(_interval, dim, size), {}) for dim, size in pairs]
+    is_padded = semantics.description.inputs[tensor].padded
+    return [(dim, partial(_run, dim, size, is_padded), {}) for dim, size in pairs]
 
 
 def _each(
@@ -295,9 +297,11 @@ def _sizes(regions: Sequence[Region]) -> list[Shape]:
 
 
 class Along(NamedTuple):
-    """One dimension of a tensor where axes of its op are cut: the number of the axis that it
-    follows (NONE: of no axis), and by place along that axis its interval, and its extent as the
-    kernel of a shard gets it; a single place where it follows none.
+    """One dimension of a tensor where axes of its op are cut.
+
+    ``axis`` is the number of the axis that it follows (NONE: it follows none). By place along that
+    axis ``intervals`` are its parts, and ``extents`` their lengths as the kernel of a shard gets
+    them; without an axis there is a single place.
     """
 
     axis: int

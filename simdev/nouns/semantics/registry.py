@@ -1,5 +1,10 @@
-"""Kinds of ops by name: who describes them, what class they are of, their traits (what holds for
-every op of a kind, whatever its shapes), and their vocabulary for people.
+"""Kinds of ops by name: who describes them, their class, their traits (true of every op of a kind,
+whatever its shapes), and their vocabulary for people. ``semantics_of`` makes the semantics of one
+op with its shapes; the other modules of the package start from it.
+
+A trait that many kinds share by their class is a name in ``_OF_CLASSES`` and in the rows of
+``_BY_CLASS``. Efficiencies of datasheets are given by class (``simdev/costs/roofline.py`` reads
+``OP_CLASSES``), and the extents of a class are counted in ``keys``.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ Linear = Literal["sum", "scale"]
 class Traits:
     """Traits of every op of a kind. Where a field is None, the trait of the kind's class counts.
 
-    - ``leaf``: it computes nothing and stands for a tensor that is there: a weight (``parameter``),
+    - ``leaf``: it computes nothing; its output is a tensor that is there: a weight (``parameter``),
       an input of the step (``input``) or a tensor that never changes (``constant``).
     - ``view``: its outputs are its operand's memory under other indices.
     - ``linear``: partial results may pass through it, for a sum of its results is the result of the
@@ -43,8 +48,8 @@ class Traits:
       operand, times a number. Views are linear.
     - ``linear_in``: the operand in which alone it is linear, of a kind that makes a weight's
       gradient: partial results of that operand become partial gradients, which are added up once.
-    - ``backward_of``: the forward kind through which it goes back; where none is told, what stands
-      before "_backward" in its name.
+    - ``backward_of``: the forward kind through which it goes back; where none is told, the part of
+      its name before "_backward".
     - ``own_statistics``: it goes back by the statistics that the forward op took of the same part
       of the batch, as data-parallel training does.
     - ``drawn``: it draws random numbers: drawing them again elsewhere costs less than sending them.
@@ -378,12 +383,14 @@ def _region(entries: Sequence[Entry], shape: Shape, tensor: str) -> Region:
 
 
 def _dims(entries: Sequence[Entry], region: Region) -> Dims:
-    dims: list[tuple[Axis | Index | None, frozenset[str], Interval]] = []
-    for entry, interval in zip(entries, region, strict=True):
-        index = Index((), entry) if isinstance(entry, int) else entry
-        names = () if index is None else (axis.name for axis in axes_of(index))
-        dims.append((index, frozenset(names), interval))
-    return tuple(dims)
+    return tuple(
+        (
+            Index((), entry) if isinstance(entry, int) else entry,
+            frozenset(axis.name for axis in _entry_axes((entry,))),
+            interval,
+        )
+        for entry, interval in zip(entries, region, strict=True)
+    )
 
 
 def _axes(description: Description) -> tuple[Axis, ...]:

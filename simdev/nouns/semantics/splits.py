@@ -5,6 +5,9 @@ SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural Networks", 
 4): a split of an output axis is ``sample`` on the sample axis, ``parameter`` where it splits a
 weight too, else ``attribute``. A split of an axis that the output is reduced over makes partial
 results (Tofu's partition-n-reduce, EuroSys 2019, section 3.1).
+
+Partitioning, SOAP's and Tofu's searches and the readers of strategies ask for splits; ``boxes``
+fixes the order of parts that the devices of a ``Configuration`` follow.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import Literal
 
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
 from .description import Axis, Index, Interval
 from .registry import Semantics
 
@@ -45,7 +48,7 @@ def splits(
     """The axes that may be split, those of the outputs first.
 
     ``parameters`` are operands and ``gradients`` outputs that the graph knows as weights or
-    gradients of weights, beside those that the kind itself tells.
+    gradients of weights; the ones of the kind itself count anyway.
     """
     return _splits(semantics, frozenset(parameters), frozenset(gradients))
 
@@ -200,9 +203,7 @@ def require_degrees(semantics: Semantics, degrees: Mapping[str, int], even: bool
     number from 1 to its size, or (``even``) does not divide it.
     """
     allowed = {split.axis: split.size for split in splits(semantics)}
-    problems = list(_degree_problems(semantics, allowed, degrees, even))
-    if problems:
-        raise InputError(problems)
+    refuse(_degree_problems(semantics, allowed, degrees, even))
 
 
 def _degree_problems(

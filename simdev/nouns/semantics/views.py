@@ -4,6 +4,9 @@ was folded away; and where the samples of a batch lie in a tensor.
 Sequence first, a batch is merged as L x B: its samples are no interval of the merged dimension. The
 points of such a dimension are numbered samples first, whatever lies outside of them in the memory,
 so that parts of the batch are intervals again.
+
+Partitioning (``simdev/lowering/partition/problem.py`` and ``geometry.py``) and Tofu's search call
+it; ``kinds/movement.py`` describes reshapes by ``reshaped``.
 """
 
 from __future__ import annotations
@@ -22,15 +25,16 @@ def stored_region(
     """The smallest known box of the stored tensor that holds a region of the operand seen through a
     view.
 
-    Equal element counts are read as a reshape, unless the dimensions could have been exchanged.
-    What is a part of the stored tensor (a slice, a chunk, one of several) is followed dimension by
-    dimension by its ``strides``, in elements; without them dimensions are aligned at the end: equal
-    extents are the same, a stored extent of 1 is repeated, of another one nothing is known and all
-    of it is taken. Strides that do not descend mean exchanged dimensions, of a tensor that is
-    stored row by row, or, under its own shape, of one that its op stored so. Never too small, as
-    long as the view keeps the order of its dimensions and cuts these, or parts of them, and none
-    that is merged of several; without strides, two exchanged dimensions of equal extents cannot be
-    told.
+    Equal element counts are read as a reshape, unless the dimensions could have been exchanged. A
+    part of the stored tensor (a slice, a chunk, one of several) is followed dimension by dimension
+    by its ``strides``, in elements. Without them dimensions are aligned at the end: equal extents
+    are the same, a stored extent of 1 is repeated, of another one nothing is known and all of it is
+    taken. Strides that do not descend mean exchanged dimensions: the tensor is stored row by row,
+    or, where the shapes are equal, its op stored it so.
+
+    The box is never too small as long as the view keeps the order of its dimensions and cuts these
+    or parts of them, but no dimension that is merged of several. Without strides, two exchanged
+    dimensions of equal extents cannot be told.
     """
     if strides is not None and (len(strides) != len(seen) or not _are_whole(strides)):
         strides = None
@@ -106,9 +110,9 @@ def _through_exchange(region: Region, seen: Shape, stored: Shape, strides: Seque
 def _by_strides(region: Region, seen: Shape, stored: Shape, strides: Sequence[int]) -> Region:
     """Where a part of a tensor that is stored row by row lies, from an element that is not known.
 
-    A dimension of the view that steps through all of a stored one, or through all of one and of
-    those inside of it, begins where that begins, whatever the offset: its interval tells the stored
-    one. All others are taken whole.
+    Some dimensions of the view step through all of a stored one, perhaps with the stored ones
+    inside of it. Such a dimension begins where the stored one begins, whatever the offset: its
+    interval tells the stored one. All others are taken whole.
     """
     steps, box = row_strides(stored), list(_whole(stored))
     # A dimension of the tensor is known by where it ends, in elements.

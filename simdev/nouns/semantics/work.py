@@ -5,6 +5,10 @@ FLOPs follow stated counts per point: a multiply-add of a product or convolution
 operation (exp, sqrt, tanh, a division too) counts one, as the table of kinds tells. Bytes are of
 unique elements: every element that is read counts once, however often a kernel reads it, and an
 element that is only looked up if it is hit.
+
+``keys.load_of`` hands the work on to the ladder of costs; importers and captures ask for the shapes
+and dtypes of operands. The counts themselves are those of the descriptions in ``kinds``, where a
+wrong one is mended.
 """
 
 from __future__ import annotations

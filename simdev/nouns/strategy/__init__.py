@@ -1,5 +1,13 @@
 """Strategy: how a step is spread over the devices: a placement, how ops are split, and the order in
-which queues are served.
+which queues are served. Its larger parts have modules of their own: ``placement`` (placements and
+configurations of ops), ``sync`` (policies of synchronisation) and ``parallelism`` (pipelines and
+large models).
+
+``simdev/files/strategy.py`` reads strategies and takes its types from the fields here, where each
+has its meaning; lowering has a pass for each field. An order of ops is a name in ``POLICIES``; its
+queues are set in ``simdev/lowering/__init__.py``, and with hosts in ``simdev/lowering/turns.py``
+and, in another way, ``simdev/execution/check/hosts.py``. A short form is a row of
+``SHORT_MEANINGS`` and a rule of ``simdev/lowering/partition/short.py``.
 """
 
 from __future__ import annotations
@@ -153,7 +161,7 @@ POLICIES = ("fifo", "program", "priority", "fixed")
 SYNCS = ("all-reduce", "parameter-server", "sharded", "bucketed")
 SHORT_MEANINGS: Mapping[str, str] = {
     "data-parallel": "Every input is cut along its samples; all else follows.",
-    "model-parallel": "Layers stand on devices one after the other, balanced by their forward "
+    "model-parallel": "Layers are put on devices one after the other, balanced by their forward "
     "cost. A layer is an op with a weight and what follows it without one, at all of its steps "
     "(``lstm@3``).",
     "owt": "One weird trick: data parallel, but layers of class gemm with a weight are split along "
@@ -234,15 +242,15 @@ class Strategy(Displayed):
     - ``partition``: op, group or pattern -> Configuration; what it leaves out follows its operands.
     - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op
       makes it.
-    - ``sync``: how gradients are added up in one step, one of SYNCS; or a policy of steps that
-      follow one another: a Sync, or one of POLICY_NAMES. Left out: "bucketed" under the short form
+    - ``sync``: how gradients are added up in one step (one of SYNCS), or a policy of steps in a
+      row (a Sync, or one of POLICY_NAMES). Left out: "bucketed" under the short form
       "data-parallel", as frameworks do, else "all-reduce".
     - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes
       precedence over it.
     - ``collectives``: which algorithm collective ops take, and how they are costed, where they do
       not say so.
-    - ``accumulate``: so many microbatches a step, each a forward and backward of the graph as it
-      stands; gradients are added up in place, synchronised and applied once, after the last.
+    - ``accumulate``: so many microbatches a step, each a forward and backward of the graph as
+      given; gradients are added up in place, synchronised and applied once, after the last.
     - ``loader``: a Loader, which makes the batch on a host; left out, inputs are there from the
       start.
     - ``pipeline``: a Parallelism, replicas, parts and stages that take the devices in their order;

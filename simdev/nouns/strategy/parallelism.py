@@ -1,5 +1,9 @@
 """Parallelism: how the training step of a Transformer is spread by data, tensor, pipeline and
 expert parallelism.
+
+``simdev/lowering/hybrid`` lowers it for large models and ``simdev/lowering/stages.py`` for graphs;
+``simdev/search/plan/space.py`` tries its fields. A field that changes bytes or times counts in
+``simdev/nouns/models/large/shard.py``, in the passes, and in the bounds of ``simdev/search/plan``.
 """
 
 from __future__ import annotations
@@ -10,7 +14,16 @@ from fractions import Fraction
 
 from ...ground.errors import InputError, collecting, refuse
 from ...ground.frozen import freeze
-from ...ground.units import Bandwidth, Seconds, is_count, unlisted, unread, written
+from ...ground.units import (
+    Bandwidth,
+    Seconds,
+    flag_problems,
+    is_count,
+    range_problems,
+    unlisted,
+    unread,
+    written,
+)
 
 RECOMPUTES = ("none", "selective", "full")
 MODULES = (
@@ -55,21 +68,21 @@ class Parallelism:
     - ``reduce_bytes`` of a gradient on its way between replicas (None: those of a parameter, 2,
       with ZeRO 2 and 3, else ``gradient_bytes``). ``message_latency``: seconds that every
       collective and transfer takes beside what the cluster says of it.
-    - ``recompute``: "selective" makes ``recompute_modules`` twice, "full" whole layers. Modules
-      (Megatron-core, ``--recompute-modules``): "core_attn", what is between queries, keys, values
-      and the projection; "layernorm", what a layer's two norms put out; "mla_up_proj", queries,
-      keys and values from their latents; "mlp", "moe" and "shared_experts" from their input;
-      "moe_act", what the experts' activation puts out; "mlp_act" (ours), that of the others, as
-      xformers' ``SwiGLUFusedOp`` makes it again. ``flash``:
-      attention is one op that keeps no scores (None: as when the model was published; Megatron-LM
-      has it since 2023). ``sequence_parallel``: what tp does not split is
-      split along the sequence (Korthikanti et al. 2022), so that an all_reduce becomes an
-      all_gather and a reduce_scatter, and what a product read is gathered again for the gradient of
-      its weights. With ``tensor_overlap`` that goes on beside the gradient of its input (section
-      4.2.2 there), for which Megatron-LM has kernels begin in order (CUDA_DEVICE_MAX_CONNECTIONS of
-      1), else before it. ``scatter_gather``: where it is not, a rank of tp sends its share of a
-      tensor to the next rank of the pipeline, and those there gather it (Narayanan et al. 2021,
-      section 4.1).
+    - ``recompute``: "selective" makes ``recompute_modules`` twice, "full" whole layers. Modules are
+      called as in Megatron-core (``--recompute-modules``). "core_attn" is all between queries,
+      keys, values and the projection; "layernorm" the outputs of a layer's two norms;
+      "mla_up_proj" queries, keys and values from their latents; "mlp", "moe" and "shared_experts"
+      all behind their input; "moe_act" the output of the experts' activation; "mlp_act" (ours) that
+      of the other activations, as xformers' ``SwiGLUFusedOp`` makes it again.
+    - ``flash``: attention is one op that keeps no scores (None: as when the model was published;
+      Megatron-LM has it since 2023).
+    - ``sequence_parallel``: tensors that tp leaves whole are split along the sequence (Korthikanti
+      et al. 2022). Then an all_reduce becomes an all_gather and a reduce_scatter, and the input of
+      a product is gathered again for the gradient of its weights. With ``tensor_overlap`` that goes
+      on beside the gradient of the input (section 4.2.2 there), for which Megatron-LM has kernels
+      begin in order (CUDA_DEVICE_MAX_CONNECTIONS of 1), else before it. ``scatter_gather``: where
+      tensors are not split so, a rank of tp sends its share of one to the next rank of the
+      pipeline, and the ranks there gather it (Narayanan et al. 2021, section 4.1).
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
       each way).
     - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in
@@ -135,12 +148,10 @@ class Parallelism:
             degrees = f"dp {self.dp}" if self.cp == 1 else f"dp x cp {self.replicas}"
             reason = "the experts are shared out over replicas"
             yield f"ep: {self.ep} does not divide {degrees}; {reason}"
-        yield from unlisted(self, context=CONTEXTS)
+        yield from unlisted(self, context=CONTEXTS, recompute=RECOMPUTES)
         for name in ("overlap", "flash", "sequence_parallel", "tensor_overlap", "scatter_gather"):
-            value = getattr(self, name)
-            if not (isinstance(value, bool) or (name == "flash" and value is None)):
-                yield f"{name}: must be true or false, got {written(value)}"
-        yield from unlisted(self, recompute=RECOMPUTES)
+            if name != "flash" or self.flash is not None:
+                yield from flag_problems(name, getattr(self, name))
         yield from self._module_problems()
         unknown = next((target for target in self.offload if target not in OFFLOADS), None)
         if unknown is not None:
@@ -200,10 +211,8 @@ class Parallelism:
 
     def _out_of_range(self, name: str, least: int, most: int) -> Iterator[str]:
         value = getattr(self, name)
-        may_miss = name in ("global_batch", "reduce_bytes") and value is None
-        if not may_miss and not (is_count(value) and least <= value <= most):
-            wanted = f"must be a whole number from {least} to {most:,}"
-            yield f"{name}: {wanted}, got {written(value)}"
+        if value is not None or name not in ("global_batch", "reduce_bytes"):
+            yield from range_problems(name, value, least, most)
 
     @property
     def degrees(self) -> dict[str, int]:

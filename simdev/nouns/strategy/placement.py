@@ -5,6 +5,10 @@ each of its axes, and on which devices they run.
 Configurations are after SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural
 Networks", MLSys 2019, section 4): a degree for each axis that can be split, and a device for each
 part.
+
+Lowering and the oracle resolve placements and partitions here, and ``simdev/execution/scenario.py``
+does so to refuse wrong ones early. Short forms are written out as configurations elsewhere, in
+``simdev/lowering/partition/short.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import translate
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Generic, NamedTuple, TypeVar
 
@@ -152,7 +156,8 @@ def placed(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list
 def _resolved(
     graph: Graph, cluster: Cluster, placement: Mapping[str, str], complete: bool
 ) -> list[int]:
-    problems = list(_entry_problems(cluster, placement))
+    reasons = ((key, cluster.no_place(name)) for key, name in placement.items())
+    problems = [f'placement["{key}"]: {reason}' for key, reason in reasons if reason]
     entries = named(graph, placement)
     # Ahead of the ops without a device: a misspelt entry is why there are any.
     problems += [
@@ -177,14 +182,6 @@ def _resolved(
     return devices
 
 
-def _entry_problems(cluster: Cluster, placement: Mapping[str, str]) -> Iterator[str]:
-    for key, name in placement.items():
-        if name not in cluster.index:
-            yield f'placement["{key}"]: no device named "{name}"'
-        elif not cluster.devices[cluster.index[name]].runs_ops:
-            yield f'placement["{key}"]: "{name}" is a switch and runs no op'
-
-
 def _near_module(graph: Graph, key: str) -> str:
     """Which module may be meant by an entry that is none, as the end of a sentence; or ""."""
     paths = (scope_of(op.name).replace(".", "/").split("/") for op in graph.ops)
@@ -196,8 +193,8 @@ def _near_module(graph: Graph, key: str) -> str:
 def _split_groups(
     graph: Graph, cluster: Cluster, devices: Sequence[int], keys: Sequence[str | None]
 ) -> Iterator[str]:
-    """Groups on several devices: with the ops that stand there, by which entries, and what to write
-    instead.
+    """A line for each group on several devices: its ops there, the entries that put them there, and
+    the entry to write instead.
     """
     for group, members in graph.groups.items():
         there = [i for i in members if devices[i] != NOWHERE]
@@ -280,10 +277,11 @@ class Resolver:
         self, graph: Graph, cluster: Cluster, partition: Mapping[str, Configuration]
     ) -> None:
         self.graph, self.cluster, self.partition = graph, cluster, partition
-        self._splits: dict[int, tuple[Split, ...]] = {}
-        self._known: dict[int, Semantics] = {}
+        # Every pattern that matches an op asks for its splits, and a search for each configuration
+        # of it; searches ask for the same degrees of ops that compute the same.
+        self.splits, self._semantics = cache(self._op_splits), cache(self._op_semantics)
+        self._require = cache(lambda of, degrees: require_degrees(of, dict(degrees)))
         self._located: dict[tuple[tuple[str, ...], int], tuple[int, ...]] = {}
-        self._right: set[tuple[Semantics, tuple[tuple[str, int], ...]]] = set()
 
     @cached_property
     def weights(self) -> Weights:
@@ -315,13 +313,8 @@ class Resolver:
         axes = ", ".join(f'"{axis}"' for axis in self.partition[key].split)
         return f"no op that this matches can be split along {axes}"
 
-    def _semantics(self, position: int) -> Semantics:
+    def _op_semantics(self, position: int) -> Semantics:
         """Semantics of an op that can be split at all. Raises InputError."""
-        if position not in self._known:
-            self._known[position] = self._asked_semantics(position)
-        return self._known[position]
-
-    def _asked_semantics(self, position: int) -> Semantics:
         op = self.graph.ops[position]
         try:
             if len(op.made) < len(op.outputs):
@@ -334,16 +327,13 @@ class Resolver:
             reason = f'op "{op.name}" cannot be split: {error.problems[0]}'
             raise InputError(f".split: {reason}") from None
 
-    def splits(self, position: int) -> tuple[Split, ...]:
+    def _op_splits(self, position: int) -> tuple[Split, ...]:
         """The axes of an op that can be split; none where its kind has no semantics."""
-        # Every pattern that matches an op asks this, and a search for every configuration of it.
-        if position not in self._splits:
-            try:
-                self._semantics(position)
-                self._splits[position] = op_splits(self.graph, position, self.weights)
-            except InputError:
-                self._splits[position] = ()
-        return self._splits[position]
+        try:
+            self._semantics(position)
+            return op_splits(self.graph, position, self.weights)
+        except InputError:
+            return ()
 
     def _allowed(self, position: int, key: str) -> bool:
         # A pattern for layers would cut their weights too, which follow the ops that read them.
@@ -360,11 +350,9 @@ class Resolver:
         op = self.graph.ops[position]
         degrees = self._degrees(position, configuration.split)
         parts = prod(degrees.values())
-        # Searches ask for the same degrees of ops that compute the same, and for the same devices.
-        if parts > 1 and (self._semantics(position), (*degrees.items(),)) not in self._right:
+        if parts > 1:
             try:
-                require_degrees(self._semantics(position), degrees)
-                self._right.add((self._semantics(position), (*degrees.items(),)))
+                self._require(self._semantics(position), (*degrees.items(),))
             except InputError as error:
                 raise InputError(
                     problem
@@ -412,8 +400,7 @@ class Resolver:
         if known is not None:
             return known
         cluster = self.cluster
-        problems = list(_device_problems(cluster, op, names))
-        refuse(problems)
+        refuse(_device_problems(cluster, op, names))
         devices = [cluster.index[name] for name in names] or list(cluster.workers[:parts])
         if not names and len(devices) < parts:
             raise InputError(
@@ -430,15 +417,10 @@ class Resolver:
 
 
 def _device_problems(cluster: Cluster, op: str, names: tuple[str, ...]) -> Iterator[str]:
-    before = set[str]()
     for i, name in enumerate(names):
-        if name not in cluster.index:
-            yield f'.devices[{i}]: op "{op}": no device named "{name}"'
-        elif not cluster.devices[cluster.index[name]].runs_ops:
-            yield f'.devices[{i}]: op "{op}": "{name}" is a switch and runs no op'
-        elif name in before:
-            yield f'.devices[{i}]: op "{op}": "{name}" is listed twice'
-        before.add(name)
+        reason = cluster.no_place(name)
+        if reason or name in names[:i]:
+            yield f'.devices[{i}]: op "{op}": ' + (reason or f'"{name}" is listed twice')
 
 
 ROLES = ("shard", "copy", "stored", "sum", "sync")

@@ -8,6 +8,11 @@ them, so the step time is a period (docs/reference/sync.md).
 The policies of the literature are settings of this one mechanism (``PRESETS``): P3 (Jayarajan et
 al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., OSDI 2020), TicTac
 (Hashemi et al., MLSys 2019), buckets (Li et al., VLDB 2020), local SGD (Stich, ICLR 2019).
+
+``simdev/lowering/sync`` lowers a policy. A new policy is a row of ``PRESETS`` and of
+``POLICY_MEANINGS``; a setting that no policy has yet is a field of ``Sync`` with its rule in
+``simdev/lowering/sync``. The credit of senders has a second rule on purpose:
+``simdev/execution/engine/credit.py`` decides it while a graph runs.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from ...ground.units import (
     Bandwidth,
     Bytes,
     Seconds,
+    flag_problems,
     is_count,
     unlisted,
     unread,
@@ -121,9 +127,7 @@ class Sync:
         cuts = [name for name in _CUTS if getattr(self, name) is not None]
         if len(cuts) > 1:
             yield f"{cuts[1]}: goes without {cuts[0]}: gradients are cut or gathered in one way"
-        overlap: object = self.overlap
-        if not isinstance(overlap, bool):
-            yield f"overlap: must be true or false, got {overlap!r}"
+        yield from flag_problems("overlap", self.overlap)
         yield from self._server_problems()
 
     def _every_problems(self, every: int) -> Iterator[str]:
@@ -132,6 +136,9 @@ class Sync:
             yield f"every: must be a whole number of steps from 1 to {most}, got {written(every)}"
         if self.transport != "all-reduce":
             yield 'every: goes with the transport "all-reduce", which averages parameters'
+        if self.overlap is True and self.bucket == MAX_BYTES:
+            # A setting that changes nothing is a misunderstanding of whoever wrote it.
+            yield "overlap: all parameters go at once, after all updates; give a bucket, too"
         if self.priority in ("tic", "tac"):
             yield f'every: goes without the priority "{self.priority}", an order of gradients'
 

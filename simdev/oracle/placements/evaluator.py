@@ -1,21 +1,28 @@
-"""The compiled path of placements: a problem, room for each thread, and the calls of kernels."""
+"""The compiled path of placements: a problem, room for each thread, and the calls of kernels; and
+the buffers of a recorded run, from which peaks follow.
+
+``Oracle.evaluator`` makes it by ``evaluator_of``, ``PlacementSession`` takes ``moves`` of it.
+Lifetimes of buffers (rule 7) follow ``lowering.build``: a new one there is a new one here and in
+``splits/evaluator.py``.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
 from ...ground.jit import Table, bare, jit, jitable
-from ...lowering import Prepared, slows
+from ...lowering import Prepared
 from ...nouns.taskgraph import Ints
 from ..cluster import Hosts, Threads, hosts_for, threads_of
-from ..cost import TOO_LONG, WORSE, Cost, limits_of
-from ..peaks import NONE, Events, add_peaks, buffer, clear, events_for, open_events
-from .judging import NEVER, PROVEN, always_fits, bounds_for, fill_tails, limit_of, totals_for
+from ..cost import EXCEEDING, NEVER, TOO_LONG, WORSE, Cost, limits_of
+from ..heap import NONE
+from ..peaks import Events, add_peaks, buffer, clear, events_for, open_events
+from .judging import PROVEN, always_fits, bounds_for, fill_tails, totals_for
 from .moves import Moves
 from .problem import (
     PER_CONSUMER,
@@ -31,7 +38,7 @@ from .problem import (
     sizes_of,
     work_for,
 )
-from .step import evaluate, evaluate_each
+from .step import evaluate, evaluate_each, evaluate_watched
 
 # Exact peaks of memory of a placement: the buffers that lowering would make, from a record.
 
@@ -131,8 +138,7 @@ class _Room:
         hosts = NO if self.hosts is None else self.hosts.words
         begin = evaluator.problem.words, self.work.words, hosts
         self.judged = *begin, self.totals.words
-        self.step = *begin, NO, NO, NO
-        self.fitted = *self.judged, NO, NO
+        self.step = *begin, NO
         self.limited = *self.judged, self.bounds.words, NO
         self.recorded = *self.judged, NO, self.record.words
 
@@ -163,6 +169,7 @@ class PlacementEvaluator:
         self.graph, self.limits = prepared.graph, limits_of(prepared.cluster)
         self.problem, self.sizes = Table.of(problem), Table.of(sizes_of(prepared))
         self._in_full, self._evaluate = in_full, cast(Callable[..., int], evaluate)
+        self._watched = cast(Callable[..., int], evaluate_watched)
         size = problem.ops, problem.ops  # an op has one dispatch
         self._hosts = partial(hosts_for, prepared, threads, program, *size) if threads else None
         self._rooms = _Rooms(self)
@@ -175,11 +182,11 @@ class PlacementEvaluator:
 
     def step_ps(self, placement: Ints) -> int | None:
         """The step time in ps."""
-        step_ps = self._evaluate(*self._rooms.room.step, placement, NEVER)
+        step_ps = self._evaluate(*self._rooms.room.step, placement)
         return step_ps if step_ps >= 0 else None
 
-    def cost(self, placement: Ints, limit_ps: int | None = None) -> Cost | Literal["worse"] | None:
-        """Step time and memory; "worse" where the step is longer than ``limit_ps``.
+    def cost(self, placement: Ints, limit_ps: int = NEVER) -> Cost | None:
+        """Step time and memory; EXCEEDING where the step is longer than ``limit_ps``.
 
         Buffers are looked at only where totals leave it open whether they fit, or the peaks are
         read.
@@ -188,7 +195,7 @@ class PlacementEvaluator:
         recorded = room.soon > 0
         step_ps = self._run(room, placement, limit_ps)
         if step_ps < 0:
-            return "worse" if step_ps == WORSE else None
+            return EXCEEDING if step_ps == WORSE else None
         kept = placement.astype(self._kept)
         if recorded:
             room.latest = kept
@@ -211,32 +218,29 @@ class PlacementEvaluator:
                     peaks_of = partial(self._peaks, of_row.copy(), step_ps)
                     costs.append(Cost.fitting(step_ps, peaks_of))
                 else:
-                    cost = self.cost(placement)
-                    assert cost != "worse"  # than no limit
-                    costs.append(cost)
+                    costs.append(self.cost(placement))
         return costs
 
-    def _run(self, room: _Room, placement: Ints, limit_ps: int | None) -> int:
+    def _run(self, room: _Room, placement: Ints, limit_ps: int) -> int:
         """The step time in ps, or what went wrong: with a record (of nobody as yet) where one may
         be needed, else up to the limit.
         """
         if room.soon > 0:
             room.soon, room.latest = room.soon - 1, None
-            return self._evaluate(*room.recorded, placement, NEVER)
-        if limit_ps is None:
-            tables = room.step if self._always_fits else room.fitted
-            return self._evaluate(*tables, placement, NEVER)
+            return self._watched(*room.recorded, placement, NEVER)
+        if limit_ps == NEVER:
+            return self._evaluate(*(room.step if self._always_fits else room.judged), placement)
         if not room.tails_known:
             fill_tails(self.problem.columns, self.graph, room.bounds.columns.tail)
             room.tails_known = True
-        return self._evaluate(*room.limited, placement, limit_of(limit_ps))
+        return self._watched(*room.limited, placement, limit_ps)
 
     def _peaks(self, kept: Ints, step_ps: int) -> tuple[int, ...]:
         """The peaks of a placement that takes ``step_ps``, as ``cost`` kept it."""
         room, placement = self._rooms.room, kept.astype(np.int64)
         room.soon = SOON
         if room.latest is not kept:
-            self._evaluate(*room.recorded, placement, NEVER)
+            self._watched(*room.recorded, placement, NEVER)
             room.latest = kept
         words = self.problem.words, self.sizes.words, room.record.words, room.events.words
         if fill_peaks(*words, placement, room.peaks, step_ps) < 0:
@@ -248,15 +252,13 @@ class PlacementEvaluator:
         room = self._rooms.room
         room.soon = max(room.soon, 1)
         cost = self.cost(placement)
-        if not isinstance(cost, Cost):
-            return None
-        return cost, room.record.columns.start.copy()
+        return None if cost is None else (cost, room.record.columns.start.copy())
 
     def starts(self, placement: Ints) -> tuple[Ints, Ints] | None:
         """Start and finish of every op in ps."""
         room = self._rooms.room
         room.latest = None
-        if self._evaluate(*room.recorded, placement, NEVER) < 0:
+        if self._watched(*room.recorded, placement, NEVER) < 0:
             return None
         return room.record.columns.start.copy(), room.record.columns.finish.copy()
 
@@ -273,8 +275,6 @@ def evaluator_of(
     """The evaluator under an order's policy, with the cost by lowering of what its kernels cannot
     answer; None where there is none.
     """
-    if slows(prepared.cluster):
-        return None
     program = policy == "program"
     threads = threads_of(prepared, program)
     if policy not in ("fifo", "program") or (threads is not None and not in_file_order(prepared)):

@@ -1,13 +1,17 @@
 """Bounds of a step while it is simulated: whether it must exceed a limit of time, and whether it is
 sure to fit.
 
-A step ends no earlier than an op that starts now plus the longest path behind it (its tail), nor,
-where work is left that has not started on a device, than when the device is free again plus that
+A step lasts at least until an op that starts now, and the longest path behind it (its tail), have
+ended; and, where a device still has work that has not started, until it is free again plus that
 work. An evaluation with a limit stops where either exceeds it.
 
 A device runs its ops one by one, so it never holds more than persistent bytes, all tensors made or
 received there, and the most that one of its ops needs while it runs. Where these totals
 are within the capacity of every device, the placement fits, and no buffer has to be looked at.
+
+``step.py`` and ``moves.py`` call it at each op. A rule that shortens a step or lengthens a buffer's
+life has to keep both bounds true; what a buffer is, ``problem.Sizes`` tells. Split ops have bounds
+of their own in ``splits/run.py``.
 """
 
 from __future__ import annotations
@@ -20,10 +24,10 @@ from ...ground.jit import jitable, opener
 from ...nouns.graph import Graph
 from ...nouns.structure import longest_behind
 from ...nouns.taskgraph import Ints
-from ..heap import KEY_BITS, ps_of
+from ..cost import NEVER
+from ..heap import ps_of, room
 from .problem import PER_CONSUMER, PlacementProblem, Sizes, Work
 
-NEVER = 1 << KEY_BITS  # ps that no step takes, and bytes that no placement needs
 # Cells of Bounds: the ps that a step must not exceed; the least ps that it is known to take; and
 # whether tails hold (ALL) or not yet (0), as a mask of their bits.
 LIMIT, LEAST, TAILS, CELLS = range(4)
@@ -43,13 +47,7 @@ open_bounds = opener(Bounds)
 
 def bounds_for(problem: PlacementProblem) -> Bounds:
     """Room for bounds; no tail is known."""
-    sizes = (CELLS, problem.ops, problem.devices)
-    return Bounds(*(np.zeros(size, np.int64) for size in sizes))
-
-
-def limit_of(limit_ps: int | None) -> int:
-    """The limit that kernels are handed (None: there is none)."""
-    return NEVER if limit_ps is None else min(max(limit_ps, -1), NEVER)
+    return Bounds(*room(CELLS, problem.ops, problem.devices))
 
 
 def fill_tails(problem: PlacementProblem, graph: Graph, tail: Ints) -> None:
@@ -139,12 +137,11 @@ def totals_for(problem: PlacementProblem, sizes: Sizes, limits: list[tuple[int, 
     """The columns, and room for one evaluation; ``limits`` are devices and their capacities."""
     held = np.concatenate(([0], np.cumsum(sizes.held)))
     made = np.diff(held[problem.tensor_ptr])
-    room = np.full(problem.devices, NEVER, np.int64)
+    left = np.full(problem.devices, NEVER, np.int64)
     for device, capacity in limits:
-        room[device] = min(capacity, NEVER) - sizes.reserved[device]
-    sums = BANKS * problem.devices
-    columns = (np.zeros(size, np.int64) for size in (PROVEN + 1, sums, sums))
-    return Totals(sizes.persistent + made, sizes.running, sizes.sent, room, *columns)
+        left[device] = min(capacity, NEVER) - sizes.reserved[device]
+    sums, kept = BANKS * problem.devices, sizes.persistent + made
+    return Totals(kept, sizes.running, sizes.sent, left, *room(PROVEN + 1, sums, sums))
 
 
 def always_fits(problem: PlacementProblem, totals: Totals) -> bool:

@@ -1,12 +1,16 @@
-"""Exact re-simulation of a placement in which a few ops have moved.
+"""Exact re-simulation of a placement in which a few ops have moved, for ``PlacementSession``.
 
 The base run leaves snapshots of its state evenly spaced in ops taken up. A run of a
 move restarts at the last one before anything that it can change. At every later one it is compared
 with the base: where the moved ops are done, the same ops are taken and pending, and every instant
 that still matters differs by one and the same shift, the rest of the run is the base's rest,
 shifted. (Instants before now cannot matter any more and count as now.) A run with a limit ends
-where the step must take longer (bounds.py): once the moved ops are done, the tails of the base
+where the step must take longer (judging.py): once the moved ops are done, the tails of the base
 hold.
+
+It runs the rules of ``step.py`` and has none of its own but one: when an op that moved is ready in
+a snapshot (``wait``). A new column of ``Work`` that a run writes belongs in a snapshot, too
+(``Base``, ``copy_all``, ``same_rest``).
 """
 
 from __future__ import annotations
@@ -17,21 +21,19 @@ import numpy as np
 
 from ...ground.jit import Table, bare, jit, jitable, opener
 from ...nouns.taskgraph import Ints, Rows
-from ..cost import TOO_LONG, WORSE
+from ..cost import NEVER, TOO_LONG, WORSE
 from ..heap import CELLS as KEPT
-from ..heap import FAULT, LAST, LATE, NOBODY, SIZE, TAKEN, now, ps_of, send, take
+from ..heap import FAULT, LAST, LATE, NONE, SIZE, TAKEN, now, ps_of, room, send, take
 from .judging import (
     ALL,
     LEAST,
     LIMIT,
-    NEVER,
     TAILS,
     Bounds,
     begin_bounds,
     bounds_for,
     is_exceeded,
     lasting,
-    limit_of,
     open_bounds,
     tail_of,
 )
@@ -81,10 +83,8 @@ def base_for(problem: PlacementProblem) -> Base:
     ops, devices = problem.ops, problem.devices
     stride = max(ops // SNAPSHOTS + 1, 1)
     sizes = (CELLS, ops, ops, problem.queues, devices, ops + devices + 2, devices)
-    columns = (np.empty((ops // stride + 2) * size, np.int64) for size in sizes)
-    by_op = (np.empty(ops, np.int64) for _ in range(4))
-    rows = np.zeros(3, np.int64)
-    return Base._make((stride, rows, *columns, *by_op, *reads_of(problem)))
+    columns = room(3, *((ops // stride + 2) * size for size in sizes), *[ops] * 4)
+    return Base._make((stride, *columns, *reads_of(problem)))
 
 
 def reads_of(problem: PlacementProblem) -> tuple[Ints, Ints, Ints]:
@@ -243,12 +243,12 @@ LOOK = 8  # ops between two looks at whether the moved ones are done
 def advance(
     p: PlacementProblem, w: Work, least: Bounds, placement: Ints, taken: int
 ) -> tuple[int, int]:
-    """Take up the next root, or what is first on the heap: its entry (NOBODY: nothing is left), and
+    """Take up the next root, or what is first on the heap: its entry (NONE: nothing is left), and
     when an op finishes (0: a producer sends).
     """
     key = p.roots[taken] if taken < p.root_count else take(w)
     if key == LATE:
-        return NOBODY, 0
+        return NONE, 0
     return key & ((1 << w.id_bits) - 1), happen(p, w, None, None, least, None, placement, key)
 
 
@@ -264,7 +264,7 @@ def record(
         wait(p, w, b, placement, row, moved[k], w.missing, w.when, 0)
     b.cell[row * CELLS + NEXT] = 0
     taken, entry = row * b.stride, 0
-    while entry != NOBODY:
+    while entry != NONE:
         entry, finish = advance(p, w, least, placement, taken)
         b.cell[row * CELLS + NEXT] = max(b.cell[row * CELLS + NEXT], finish)
         if entry < 0 or entry >= p.ops:
@@ -383,7 +383,7 @@ def last_finish(
             least.cell[LEAST] = max(least.cell[LEAST], least_ps)
     while not is_exceeded(least):
         entry, finish = advance(p, w, least, placement, taken)
-        if entry == NOBODY:
+        if entry == NONE:
             return last
         last = max(last, finish)
         if entry >= p.ops:
@@ -445,12 +445,12 @@ class Moves:
         self._none = np.empty(0, np.int64)
 
     def step_ps(
-        self, placement: Ints, members: Ints, device: int, limit_ps: int | None = None
+        self, placement: Ints, members: Ints, device: int, limit_ps: int = NEVER
     ) -> int | None:
         """The step time in ps of the base placement with these ops on another device; WORSE, or the
         time, where it is longer than ``limit_ps``.
         """
-        step_ps = replay(*self._words, placement, members, device, limit_of(limit_ps))
+        step_ps = replay(*self._words, placement, members, device, limit_ps)
         return None if step_ps == TOO_LONG else step_ps
 
     def rebase(self, placement: Ints, members: Ints | None = None, before: int = 0) -> int | None:

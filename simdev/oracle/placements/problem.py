@@ -1,5 +1,10 @@
 """A graph on a cluster as the columns that the kernels of placements read: prepared once, asked for
 many placements. A route is ``source * devices + destination``, a read an op that reads a tensor.
+
+``evaluator.py`` makes it. Questions that its kernels cannot answer are refused by
+``placement_problem`` here and ``evaluator_of`` there, so that lowering answers. The bytes of
+buffers (``sizes_of``) follow ``lowering.build``, and those of split ops are written in
+``splits/blocks.py``.
 """
 
 from __future__ import annotations
@@ -11,15 +16,13 @@ import numpy as np
 from ...ground.jit import opener
 from ...ground.units import transmission_ps
 from ...lowering import Prepared
-from ...nouns.cluster import Cluster
-from ...nouns.structure import hands_out_parameters
+from ...nouns.cluster import TRANSFERS, Cluster
+from ...nouns.structure import hands_out_parameters, unit_of, units
 from ...nouns.taskgraph import Ints
-from ..cluster import Segments, Threads, most_of_dispatches, rates_of, routes_of, segments_of
-from ..heap import CELLS, KEY_BITS, horizon_of
+from ..cluster import Segments, Threads, is_covered, most_of_dispatches, routes_of, segments_of
+from ..heap import CELLS, KEY_BITS, NONE, horizon_of, room
 
-ONCE, PER_CONSUMER, MULTICAST = range(3)
-TRANSFERS = ("once-per-device", "per-consumer", "multicast")
-NONE = -1
+ONCE, PER_CONSUMER, MULTICAST = range(3)  # places in TRANSFERS
 
 
 class PlacementProblem(NamedTuple):
@@ -98,13 +101,13 @@ def placement_problem(
     several pieces; times and sizes that do not fit their integers.
     """
     cluster, graph, reads = prepared.cluster, prepared.graph, prepared.reads
-    if not _is_covered(prepared):
+    if not is_covered(prepared):
         return None
     segments, devices = segments_of(prepared), len(cluster.devices)
     bits = _round_bits(prepared, segments, threads)
     if bits < 0 or _most_bytes(prepared).bit_length() > KEY_BITS:
         return None
-    rates, routes = rates_of(segments), routes_of(segments)
+    rates, routes = routes_of(segments)
     sending = [[transmission_ps(size, rate) for rate in rates] for size in reads.bytes.tolist()]
     waits = np.array([len(pairs) for pairs in graph.reads], np.int64)
     roots = np.flatnonzero(waits == 0)
@@ -147,13 +150,6 @@ def _durations(prepared: Prepared, threads: Threads | None) -> Ints:
     return duration
 
 
-def _is_covered(prepared: Prepared) -> bool:
-    """Whether the kernels know its memory model, collectives, queues and routes."""
-    if prepared.memory.model != "full" or prepared.rings or prepared.fabric.shares_rates:
-        return False
-    return not any(device.staging for device in prepared.cluster.devices)
-
-
 def _all_joined(cluster: Cluster, route_class: Ints) -> bool:
     """Whether there is a route between any two devices that run ops."""
     devices = len(cluster.devices)
@@ -163,7 +159,7 @@ def _all_joined(cluster: Cluster, route_class: Ints) -> bool:
 
 
 def _is_free(duration: Ints, leader: Ints) -> bool:
-    """Whether every op can run everywhere, and stands in no group."""
+    """Whether every op can run everywhere, and is in no group."""
     return bool((duration >= 0).all() and (leader == np.arange(len(leader))).all())
 
 
@@ -217,16 +213,14 @@ def _round_bits(prepared: Prepared, segments: Segments, threads: Threads | None)
 
 
 def in_file_order(prepared: Prepared) -> bool:
-    """Whether every op stands behind all that it reads: then program order cannot deadlock."""
+    """Whether every op comes after all that it reads: then program order cannot deadlock."""
     reads = prepared.graph.reads
     return all(producer < i for i, producers in enumerate(reads) for producer, _ in producers)
 
 
 def _leaders(prepared: Prepared) -> Ints:
-    leader = np.arange(len(prepared.graph.ops), dtype=np.int64)
-    for members in prepared.graph.groups.values():
-        leader[list(members)] = members[0]
-    return leader
+    first = np.array([members[0] for members in units(prepared.graph)], np.int64)
+    return first[np.array(unit_of(prepared.graph), np.int64)]
 
 
 def work_for(problem: PlacementProblem) -> Work:
@@ -235,15 +229,13 @@ def work_for(problem: PlacementProblem) -> Work:
     # On the heap an op stands at most once, ready or next in its device's line; drop_top looks at
     # one key beyond the last.
     sizes = (CELLS, ops + devices + 2, ops, ops, devices, problem.queues, devices, devices + 1)
-    columns = (np.empty(size, np.int64) for size in sizes)
-    return Work(id_bits, horizon_of(id_bits), problem.round_bits, 0, *columns)
+    return Work(id_bits, horizon_of(id_bits), problem.round_bits, 0, *room(*sizes))
 
 
 def record_for(problem: PlacementProblem) -> Record:
     """Room to note when everything happened in one evaluation."""
     ops, reads, devices = problem.ops, len(problem.consumer), problem.devices
-    sizes = (ops, ops, reads, reads, devices, devices)
-    return Record(*(np.empty(size, np.int64) for size in sizes))
+    return Record(*room(ops, ops, reads, reads, devices, devices))
 
 
 class Sizes(NamedTuple):

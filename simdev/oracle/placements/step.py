@@ -11,6 +11,10 @@ in program order (cluster.py).
 
 Everywhere ``p`` is the problem and ``w`` the work of an evaluation; a record ``r``, hosts ``h``,
 bounds and totals ``m`` are None where an evaluation does without.
+
+``evaluator.py`` calls ``evaluate`` and its kin, ``moves.py`` runs the steps one by one. The same
+rules are those of ``lowering.transfer`` (transfers and their order), of the engines, and for parts
+of ops in ``splits/run.py``; ``benchmarks/event_loop.cpp`` is a peer in C++.
 """
 
 from __future__ import annotations
@@ -29,10 +33,10 @@ from ..cluster import (
     put_dispatch,
     stand_behind,
 )
-from ..cost import FAULT, TOO_LONG, WORSE
+from ..cost import FAULT, NEVER, TOO_LONG, WORSE
 from ..heap import (
     LATE,
-    NOBODY,
+    NONE,
     TAKEN,
     after,
     later,
@@ -46,7 +50,6 @@ from ..heap import (
     wait_to_send,
 )
 from .judging import (
-    NEVER,
     PROVEN,
     Bounds,
     Totals,
@@ -255,7 +258,7 @@ def clear(p: PlacementProblem, w: Work) -> None:
     for queue in range(p.queues):
         w.free[queue] = 0
     for device in range(p.devices):
-        w.line_end[device] = NOBODY
+        w.line_end[device] = NONE
     for op in range(p.ops):
         w.when[op], w.missing[op] = 0, p.waits[op]
 
@@ -270,7 +273,7 @@ def line_up(p: PlacementProblem, w: Work, h: Hosts, placement: Ints, waits: bool
     for op in range(p.ops):
         device = placement[op]
         if not waits:
-            h.behind[op] = NOBODY
+            h.behind[op] = NONE
             if h.in_order[device]:
                 stand_behind(w, h, op, device)
         if h.threads:
@@ -278,7 +281,7 @@ def line_up(p: PlacementProblem, w: Work, h: Hosts, placement: Ints, waits: bool
             length, launches = p.dispatch[at], p.launches[at]
             entry = put_dispatch(w, h, entry, op, device, length, launches, blocks, waits)
     for device in range(p.devices):
-        w.line_end[device] = NOBODY
+        w.line_end[device] = NONE
 
 
 @jitable
@@ -359,7 +362,7 @@ def run(
 
 @jitable
 def is_valid(p: PlacementProblem, placement: Ints) -> bool:
-    """Whether every op may stand where it does (device, cost, colocation and route)."""
+    """Whether every op may be where it is (device, cost, colocation and route)."""
     if p.anywhere:
         least, most = 0, 0
         for op in range(p.ops):
@@ -409,7 +412,17 @@ def run_valid(
 
 
 @jit
-def evaluate(
+def evaluate(problem: Ints, work: Ints, hosts: Ints, totals: Ints, devices: Ints) -> int:
+    """``run_valid`` without a limit or a record, for fewer arguments: each costs a small question
+    some hundredths of its time. 0 in place of a table that is not there, so that nothing is spent
+    on it.
+    """
+    p, w, m, h = open_problem(problem), open_work(work), open_totals(totals), open_hosts(hosts)
+    return run_valid(p, w, None, h, None, m, bare(devices), NEVER)
+
+
+@jit
+def evaluate_watched(
     problem: Ints,
     work: Ints,
     hosts: Ints,
@@ -419,7 +432,7 @@ def evaluate(
     devices: Ints,
     limit: int,
 ) -> int:
-    """``run_valid``; 0 in place of a table that is not there, so that nothing is spent on it."""
+    """``run_valid`` up to a limit, or with a record; 0 in place of a table that is not there."""
     return run_valid(
         open_problem(problem),
         open_work(work),

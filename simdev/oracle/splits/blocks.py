@@ -1,7 +1,9 @@
 """Split ops and sums as flat blocks of integers, which kernels read; each is written once.
 
 A block is known by its offset in one arena. Ops that compute the same (of one class) share their
-geometry, costs and sizes.
+geometry, costs and sizes. ``evaluator.py`` asks for blocks; ``columns.py`` names their words, and
+``pieces.py`` and ``run.py`` read them. A new field of an op that changes its time or its bytes has
+to be part of its class (``Blocks._class``).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from ...nouns.memory import with_training_state
 from ...nouns.semantics import Interval, Region, extents
 from ...nouns.structure import hands_out_parameters
 from ...nouns.taskgraph import Ints
+from ..heap import NONE
 from .columns import (
     BASES,
     COLLECTIVE,
@@ -37,7 +40,6 @@ from .columns import (
     MOST_BASES,
     MOST_PARTS,
     MOST_PS,
-    NONE,
     OF_SUMS,
     ROW,
     SUM_GRID,

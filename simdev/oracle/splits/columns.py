@@ -1,5 +1,6 @@
 """The columns that the kernels of split ops read and write, and the arena that holds the blocks of
-ops and sums (blocks.py writes them).
+ops and sums: blocks.py writes them, pieces.py, fan.py, hosts.py and run.py read them by the words
+named here.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import numpy as np
 from ...ground.jit import opener
 from ...lowering import Prepared
 from ...nouns.taskgraph import Ints
-from ..cluster import rates_of, routes_of, segments_of
+from ..cluster import routes_of, segments_of
 from ..heap import CELLS as HEAP_CELLS
-from ..heap import FAR, horizon_of
+from ..heap import FAR, horizon_of, room
 
 PART_BITS = 20
 REF_BITS = 52
 PART_MASK, REF_MASK = (1 << PART_BITS) - 1, (1 << REF_BITS) - 1
-NONE = -1
 MOST_PS = 1 << 42
 """No single task takes longer (4.4 s); so a million tasks stay within 53 days."""
 FIRST, LATEST = 1 << 16, 1 << 61
@@ -219,9 +219,8 @@ open_work, open_record, open_rules = opener(Work), opener(Record), opener(Rules)
 
 def rules_of(prepared: Prepared) -> Rules:
     """The rules of a cluster. Raises NotCoveredError."""
-    segments, devices = segments_of(prepared), len(prepared.cluster.devices)
-    routes = routes_of(segments)
-    each = [10**12 / rate for rate in rates_of(segments)]  # exact: rates are fractions
+    rates, routes = routes_of(segments_of(prepared))
+    each = [10**12 / rate for rate in rates]  # exact: rates are fractions
     whole = [min(int(ps), MOST_PS) for ps in each]
     rest, parts = [(ps % 1).numerator for ps in each], [(ps % 1).denominator for ps in each]
     longest = max(column.max(initial=0) for column in (*routes[1:4], prepared.gap_ps))
@@ -230,9 +229,10 @@ def rules_of(prepared: Prepared) -> Rules:
     # So that neither a transfer's ps nor a product with ``rest`` overflows.
     pairs = zip(whole, parts, strict=True)
     most = min((min(MOST_PS // (ps + 1), 2**61 // part) for ps, part in pairs), default=0)
-    queues, unit = devices + len(prepared.fabric.queues), prepared.memory.unit
-    rates = (np.array(column, np.int64) for column in (whole, rest, parts))
-    return Rules._make((devices, queues, *routes, *rates, prepared.gap_ps, most, unit))
+    devices, queues = len(prepared.cluster.devices), len(prepared.fabric.queues)
+    byte = (np.array(column, np.int64) for column in (whole, rest, parts))
+    last = prepared.gap_ps, most, prepared.memory.unit
+    return Rules._make((devices, devices + queues, *routes, *byte, *last))
 
 
 def work_for(most_rows: int, ops: int, slots: int, rules: Rules, loads: Ints) -> Work:
@@ -241,18 +241,16 @@ def work_for(most_rows: int, ops: int, slots: int, rules: Rules, loads: Ints) ->
     id_bits, most = (2 * most_rows).bit_length(), most_rows
     sizes = (WORK_CELLS, most, most, most, rules.devices, rules.queues)
     rest = (most, most, most, slots, slots, most, ops, 3 * most)
-    columns = [np.zeros(size, np.int64) for size in (*sizes, *rest)]
-    fixed, left = (id_bits, horizon_of(id_bits), 0, FIRST), np.zeros(rules.queues, np.int64)
-    return Work._make((*fixed, *columns[:6], most, *columns[6:], loads, left))
+    fixed, (left,) = (id_bits, horizon_of(id_bits), 0, FIRST), room(rules.queues)
+    return Work._make((*fixed, *room(*sizes), most, *room(*rest), loads, left))
 
 
 def record_for(most_rows: int) -> Record:
     """Room to note when everything happened; four transfers a row at most."""
-    sizes = (most_rows, most_rows, most_rows, 4 * most_rows, 4 * most_rows)
-    return Record(4 * most_rows, *(np.zeros(size, np.int64) for size in sizes))
+    return Record(4 * most_rows, *room(*[most_rows] * 3, *[4 * most_rows] * 2))
 
 
 def fan_work_for(most: int, outputs: int, devices: int) -> FanWork:
     """Room to collect so many asks of an op with so many outputs."""
     sizes = (8, outputs, *[most] * 17, 40 * most, 8, 8, 8, 16, devices, most, 4 * most)
-    return FanWork(most, most, *(np.zeros(size, np.int64) for size in sizes))
+    return FanWork(most, most, *room(*sizes))

@@ -1,4 +1,10 @@
-"""The compiled path of strategies that split ops: one ready to be evaluated, changed op by op."""
+"""The compiled path of strategies that split ops: one ready to be evaluated, changed op by op.
+
+The oracle makes a ``SplitEvaluator``, and sessions keep a ``SplitStrategy``. A strategy or a
+cluster with a rule that the kernels do not know is refused by ``require_covered``, and lowering
+answers. Lifetimes of buffers (rule 7) follow ``lowering.build``, here and in
+``placements/evaluator.py``.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +24,8 @@ from ...nouns.graph import Graph
 from ...nouns.semantics import statistics_of
 from ...nouns.strategy import Collectives, Order, Resolved, Strategy
 from ...nouns.taskgraph import Ints, Rows
-from ..cluster import ENTRIES, Hosts, hosts_for, open_hosts, threads_of
-from ..cost import EXCEEDING, WORSE, Cost, limits_of
+from ..cluster import ENTRIES, Hosts, hosts_for, is_covered, open_hosts, threads_of
+from ..cost import EXCEEDING, NEVER, WORSE, Cost, limits_of
 from ..heap import FAULT
 from ..peaks import BUFFERS, Events, add_peaks, buffer, clear, events_for, open_events
 from .blocks import Blocks
@@ -64,7 +70,7 @@ from .fan import fans
 from .hosts import device_of
 from .pieces import FULL as NO_ROOM
 from .program import SplitProgram, take_back
-from .run import MORE, NEVER, add_loads, row_of, run
+from .run import MORE, add_loads, row_of, run
 
 # Exact peaks of memory of a strategy: the buffers that ``lowering.build`` makes, from a record.
 
@@ -191,17 +197,14 @@ FREE_OF_COLLECTIVES = ("algorithm", "cost", "tables", "chunks")
 
 def require_covered(prepared: Prepared, strategy: Strategy) -> None:
     """Raise NotCoveredError where lowering has to answer for the strategy, or the question."""
-    cluster, default, ops = prepared.cluster, Strategy(), prepared.graph.ops
+    default, ops = Strategy(), prepared.graph.ops
     covered = (
         strategy.sync in COVERED
         and strategy.order in ORDERS
         and _equal(strategy, default, FREE)
         and _equal(strategy.collectives, default.collectives, FREE_OF_COLLECTIVES)
-        and cluster.transfer == "once-per-device"
-        and prepared.memory.model == "full"
-        and not any(device.staging for device in cluster.devices)
-        and not prepared.fabric.shares_rates
-        and not prepared.rings
+        and prepared.cluster.transfer == "once-per-device"
+        and is_covered(prepared)
     )
     named = not any(
         op.control_inputs or "#" in op.name or len(op.made) < len(op.outputs) for op in ops
@@ -219,9 +222,7 @@ def _equal(value: Any, other: Any, but: Sequence[str]) -> bool:
 ROUNDS = (5, 9, 2, 13)
 """Bits of rounds on the heap, tried in turn: few leave more room for times that lie far apart."""
 WASTE = 8
-"""Fans that are not used any more are dropped when all take so many times the room of those that
-are.
-"""
+"""Fans are written anew when all of them take so many times the room of those in use."""
 NO: Any = 0  # in place of a table that an evaluation does without
 OF_SLOT = 6  # columns by slot: block, state, count, fan, wait, first
 
@@ -255,33 +256,35 @@ class SplitStrategy:
         self.keep()
 
     def _read(self, graph: Graph) -> None:
-        """Columns of what reads what."""
+        """Columns of what reads what. An entry is one read of an output, a group the entries of one
+        op and one reader.
+        """
         ops = len(graph.ops)
-        groups: list[dict[int, list[tuple[int, int]]]] = [{} for _ in graph.ops]
-        for reader, tensors in enumerate(self.problem.read):
-            for operand, (producer, output) in enumerate(tensors):
-                groups[producer].setdefault(reader, []).append((operand, output))
-        self._readers = list(map(list, groups))
-        self._producers = [
-            list(dict.fromkeys(producer for producer, _ in read)) for read in self.problem.read
-        ]
+        every = sorted(
+            (producer, reader, operand, output)
+            for reader, tensors in enumerate(self.problem.read)
+            for operand, (producer, output) in enumerate(tensors)
+        )
+        entries = np.array(every, np.int64).reshape(-1, 4)
+        groups, first = np.unique(entries[:, :2], axis=0, return_index=True)
+        readers = Rows(np.searchsorted(groups[:, 0], np.arange(ops + 1)), groups[:, 1])
+        feeds = Rows.of_pairs(readers.ids, np.arange(len(groups)), ops)
+        fed_by = groups[feeds.ids, 0]
+        self._readers, self._producers = readers.lists(), Rows(feeds.ptr, fed_by).lists()
         self._tensor_ptr = list(accumulate((len(op.outputs) for op in graph.ops), initial=0))
-        flat = [(op, *group) for op, those in enumerate(groups) for group in those.items()]
-        entries = [(reader, *entry) for _, reader, those in flat for entry in those]
-        feeds = Rows.of_pairs(_ints(reader for _, reader, _ in flat), _ints(range(len(flat))), ops)
         self._slots = np.zeros((OF_SLOT, ops + self._tensor_ptr[-1]), np.int64)
         self._block, self._devices, self._count, *_ = self._slots
         self._given = np.zeros(ops, np.int64)
         columns: tuple[Iterable[int], ...] = (
             self._tensor_ptr,
-            accumulate(map(len, groups), initial=0),
-            (reader for _, reader, _ in flat),
-            accumulate((len(those) for *_, those in flat), initial=0),
-            (operand for _, operand, _ in entries),
-            (output for *_, output in entries),
-            (self._how(reader, operand) for reader, operand, _ in entries),
+            readers.ptr,
+            readers.ids,
+            (*first, len(every)),
+            entries[:, 2],
+            entries[:, 3],
+            (self._how(reader, operand) for _, reader, operand, _ in every),
             feeds.ptr,
-            (flat[group][0] for group in feeds.ids),
+            fed_by,
             feeds.ids,
         )
         self._fixed = list(map(_ints, columns))
@@ -466,13 +469,13 @@ class SplitStrategy:
 
     # Answers
 
-    def step_ps(self, limit_ps: int | None = None) -> int | None:
+    def step_ps(self, limit_ps: int = NEVER) -> int | None:
         """The step time in ps, WORSE where it is sure to exceed a limit; None where lowering has to
         answer.
         """
         return self._until_it_fits(lambda: (NO, NO, 0), limit_ps)
 
-    def cost(self, limit_ps: int | None = None) -> Cost | None:
+    def cost(self, limit_ps: int = NEVER) -> Cost | None:
         """Step time and memory, EXCEEDING where it is sure to exceed a limit; None where lowering
         has to answer.
         """
@@ -491,16 +494,14 @@ class SplitStrategy:
         self._peaks[:] = self._reserved
         return record.words, events.words, 8 * most
 
-    def _until_it_fits(
-        self, room: Callable[[], tuple[Any, Any, int]], limit: int | None
-    ) -> int | None:
+    def _until_it_fits(self, room: Callable[[], tuple[Any, Any, int]], limit_ps: int) -> int | None:
         """The step time in ps, with as much room and as few bits for rounds as it takes; or WORSE,
         or None.
         """
         for bits in dict.fromkeys((self._rounds, *ROUNDS)):
             step_ps = -FULL
             while step_ps == -FULL:
-                self._work.cell[LIMIT] = NEVER if limit is None else min(limit, NEVER)
+                self._work.cell[LIMIT] = limit_ps
                 tables = self._columns.words, self._rules.words, self._works[bits].words
                 hosts = NO if self._hosts is None else self._hosts.words
                 step_ps = evaluate(*tables, hosts, *room(), self._peaks)

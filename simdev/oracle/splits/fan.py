@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from ...ground.jit import jit, jitable
 from ...nouns.taskgraph import Ints
-from .columns import NONE, REF_BITS, Columns, FanWork, open_columns, open_fan_work
+from ..heap import NONE
+from .columns import REF_BITS, Columns, FanWork, open_columns, open_fan_work
 from .pieces import ASKS, BEGUN, END, FAULT, FULL, HERE, ask, clear
 
 

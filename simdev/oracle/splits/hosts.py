@@ -2,7 +2,7 @@
 
 Hosts dispatch by place in the file, pieces of one op by device and behind the sums that are written
 before them; without hosts, program order is that of the rows. A collective has a dispatch on every
-rank and waits for all of them.
+rank and waits for all of them. ``run.py`` calls ``begin``. The order is that of ``lowering.turns``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..cluster import (
     put_dispatch,
     stand_behind,
 )
-from ..heap import FAULT, push
+from ..heap import FAULT, NONE, push
 from .columns import (
     BASES,
     COLLECTIVE,
@@ -28,7 +28,6 @@ from .columns import (
     DONE,
     FULL,
     LONG,
-    NONE,
     PART_BITS,
     PART_MASK,
     ROOTS,

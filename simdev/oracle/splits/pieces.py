@@ -1,7 +1,8 @@
 """The asks of the readers of one op: pieces of its parts, views, and sums of its partial results.
 
 The order of everything is that of ``lowering.partition``: readers in program order, their parts,
-operands, and the grid's places; a sum is written when it is first read.
+operands, and the grid's places; a sum is written when it is first read. A change of its rules of
+reading is one here. ``fan.py`` calls ``ask``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 from ...ground.jit import jitable
 from ...nouns.taskgraph import Ints
+from ..heap import NONE
 from .columns import (
     ADDENDS,
     ADDENDS_OF,
@@ -26,7 +28,6 @@ from .columns import (
     LAYOUTS,
     LOCAL,
     NEEDS,
-    NONE,
     OF_SUMS,
     PART_BITS,
     RANK,

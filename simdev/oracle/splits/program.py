@@ -2,7 +2,9 @@
 
 The rules are those of ``lowering.partition``, run op by op over a ``Sharding`` whose tables log
 their changes. Their answers are remembered, so that an op split as before costs a look into a
-dictionary.
+dictionary. ``evaluator.py`` holds one. Where a rule there reads more than an op's configuration and
+the parts of its producers, the keys of answers (``_free``) and the ops to be replanned
+(``_reached``) have to grow.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _ABSENT = object()
 
 
 class Logged(dict[K, V]):
-    """A dict whose changes can be taken back: ``log`` holds what stood there before."""
+    """A dict whose changes can be taken back: ``log`` holds what was there before."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()

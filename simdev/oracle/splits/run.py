@@ -1,10 +1,10 @@
 """The recurrence of the execution contract over blocks and fans: no task graph is built.
 
 Like for placements (step.py there), one heap holds rows that are ready and rows whose transfers are
-due. Rows (tasks that compute, and collectives) are numbered in the order in which
-``lowering.partition`` writes them, so that ties are decided alike. Devices serve rows as they
-become ready, or (hosts.py) in a fixed order. Few bits of an instant are left for rounds: where they
-do not do, the run ends with a fault, and is tried with more.
+due. Rows (tasks that compute, and collectives) are numbered as ``lowering.partition`` writes them,
+so that ties are decided alike. Devices serve rows as they become ready, or (hosts.py) in a fixed
+order. Few bits of an instant are left for rounds: where they do not do, the run ends with a fault,
+and is tried with more.
 
 A run with a limit ends where it is sure to exceed it: the step lasts at least from now until a
 queue has held all tasks that it still has before it, one after the other. The load of each queue
@@ -13,6 +13,8 @@ well takes a third of a run, and they tell no more (measured).
 
 Everywhere ``t`` is the strategy, ``q`` the rules of the cluster and ``w`` the work of an
 evaluation; a record ``r`` and hosts ``h`` are None where an evaluation does without.
+``evaluator.py`` calls it. A queue that is held longer has to be in ``add_load``, too, else a limit
+ends a run too late or too early.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from ...ground.jit import bare, jit, jitable
 from ...nouns.taskgraph import Ints
 from .. import heap
 from ..cluster import ENTRIES, Hosts, go_on
+from ..cost import NEVER
 from ..heap import (
     FAULT,
     LAST,
     LATE,
+    NONE,
     TAKEN,
     after,
     next_to_send,
@@ -44,7 +48,6 @@ from .columns import (
     LENGTH,
     LIMIT,
     LONG,
-    NONE,
     PART_BITS,
     PART_MASK,
     QUEUES,
@@ -63,8 +66,6 @@ from .columns import (
 )
 from .hosts import begin, check_end, device_of
 
-NEVER = 1 << 62
-"""A limit in ps that no step exceeds."""
 MOST_TASKS = 1 << 20
 # Words of ``loads`` behind the ps by queue: how many transfers there are, and how many that cannot
 # be.

@@ -1,4 +1,9 @@
-"""Figures of reports: charts are plain data first, then drawn on the caller's axes or new ones."""
+"""Figures of reports: charts are plain data first, then drawn on the caller's axes or new ones.
+
+Commands (``--gantt``) and notebooks ask for ``report_figure``; which chart a step has is decided in
+``chart_of``. The page does not draw these: it takes the rows of ``charts.trace_rows`` and draws
+them by scripts of its own (``page/assets``).
+"""
 
 from __future__ import annotations
 

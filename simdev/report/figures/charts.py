@@ -4,13 +4,16 @@ The chart of a pipeline has a row a rank, a colour a microbatch, a shade a kind 
 are light, backwards full, gradients of weights dark; idle time is hatched. In the chart of a large
 model's step computing is drawn above, and communication that nothing hides below it, in colours of
 its own: the paler, the smaller its share of what is too short to be seen.
+
+``chart_of`` chooses among these charts, ``gantt`` draws them. The rows of any trace begin in
+``measures/spans.py`` (``timeline_rows``); ``page/timeline.py`` shows the same ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -400,11 +403,12 @@ def training_chart(training: Training, trace: Trace, bubble: float, exposed: flo
     )  # fmt: skip
 
 
-def _code(role: int, hue: int = -1) -> int:
-    """The look of a role: of what computes a look a hue, the last (-1) for no microbatch."""
-    if role < COMPUTES:
-        return int(role * (len(HUES) + 1) + hue % (len(HUES) + 1))
-    return COMPUTES * (len(HUES) + 1) + role - COMPUTES
+def _code(role: Ints | int, hue: Ints | int = -1) -> Any:
+    """The look of a role, or of many: of what computes a look a hue, the last (-1) for no
+    microbatch.
+    """
+    hues = len(HUES) + 1
+    return np.where(role < COMPUTES, role * hues + hue % hues, COMPUTES * (hues - 1) + role)
 
 
 def _training_looks() -> tuple[Look, ...]:
@@ -421,48 +425,48 @@ def _training_looks() -> tuple[Look, ...]:
 
 def _rank_row(trace: Trace, large: LargeStep, rank: int, name: str, note: str) -> GanttRow:
     """The row of a rank: its computing, layer by layer, and the waiting between."""
-    here = trace.task_graph.tasks.source == large.first[rank]
-    tasks = np.flatnonzero(here & (large.role < COMPUTES))
-    tasks = tasks[np.argsort(trace.start[tasks], kind="stable")]
-    turns = large.microbatch[tasks] // _shared(large) % len(HUES)
-    # The looks of a role are those of its hues, then that of no microbatch.
-    hues = np.where(large.microbatch[tasks] < 0, len(HUES), turns)
-    look = large.role[tasks].astype(np.int64) * (len(HUES) + 1) + hues
+    tasks = _computing(trace, large, rank)
+    microbatch = large.microbatch[tasks]
+    hues = np.where(microbatch < 0, -1, microbatch // _shared(large) % len(HUES))
+    look = _code(large.role[tasks].astype(np.int64), hues)
     spans = tasks, trace.start[tasks], trace.finish[tasks], look
     row = merge_neighbours(GanttRow.of(name, spans, note=note), 0)
     term, start, finish = tiles(trace, large, rank)
     waits = term >= COMPUTES
-    codes = _code(COMPUTES) + term[waits] - COMPUTES
-    return _with_spans(row, codes, start[waits], finish[waits])
+    return _with_spans(row, _code(term[waits]), start[waits], finish[waits])
+
+
+def _computing(trace: Trace, large: LargeStep, rank: int) -> Ints:
+    """The tasks that compute on a rank, by their starts."""
+    here = trace.task_graph.tasks.source == large.first[rank]
+    tasks = np.flatnonzero(here & (large.role < COMPUTES))
+    return tasks[np.argsort(trace.start[tasks], kind="stable")]
 
 
 def _work_labels(trace: Trace, large: LargeStep, rank: int) -> Iterator[Label]:
     """A label for all that a rank computes in a row for one microbatch, its number."""
-    here = (trace.task_graph.tasks.source == large.first[rank]) & (large.role < COMPUTES)
-    rows = np.flatnonzero(here & (large.microbatch >= 0) & (trace.finish > trace.start))
-    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    rows = _computing(trace, large, rank)
+    rows = rows[(large.microbatch >= 0)[rows] & (trace.finish > trace.start)[rows]]
     role, microbatch = large.role[rows], large.microbatch[rows]
     kind = np.where((role == AHEAD) | (role == WEIGHTS), role, WHOLE)
-    # What is made again stands before its backward: its light half bears the number.
+    # Recomputing comes before its backward: this light half bears the number.
     shown = np.where((kind == WHOLE) & (role == RECOMPUTE).any(), RECOMPUTE, kind)
     changes = (kind[1:] != kind[:-1]) | (microbatch[1:] != microbatch[:-1])
     borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows)] if len(rows) else []
     for i, after in pairwise(borders):
         start, finish = int(trace.start[rows[i]]), int(trace.finish[rows[after - 1]])
-        look = _code(int(shown[i]), int(microbatch[i]) // _shared(large) % len(HUES))
+        look = int(_code(int(shown[i]), int(microbatch[i]) // _shared(large) % len(HUES)))
         yield Label(rank, start, finish, look, (str(microbatch[i]),))
 
 
 def _training_legend(rows: Sequence[GanttRow], large: LargeStep, looks: Sequence[Look]) -> Legend:
     """The legend of the rows, computing in greys; roles of one grey share an entry."""
     present = {code for row in rows for code in row.look.tolist()}
-    hues = len(HUES) + 1
     names: dict[Look, list[str]] = {}
     for role, name in enumerate(ROLES):
-        if role >= COMPUTES and _code(role) in present:
-            names[looks[_code(role)]] = [f"{name}, exposed"]
-        elif role < COMPUTES and present & set(range(role * hues, (role + 1) * hues)):
-            names.setdefault(looks[_code(role)], []).append(name)
+        if not present.isdisjoint(_code(role, np.arange(len(HUES) + 1)).tolist()):
+            title = name if role < COMPUTES else f"{name}, exposed"
+            names.setdefault(looks[_code(role)], []).append(title)
     legend: Legend = {" and ".join(shared): look for look, shared in names.items()}
     legend |= {BUBBLE: IDLE} if len(looks) - 1 in present else {}
     return legend | _microbatches(large.parallelism.microbatches, _shared(large))

@@ -3,7 +3,7 @@ switches as bars.
 
 Many links say little one by one: a switch that joins a whole row is one bar, and the bandwidth of a
 link is told once, in the legend, by its kind. Everything is placed in units of one device before
-anything is drawn.
+anything is drawn. ``simdev clusters NAME -o`` and notebooks ask for it.
 """
 
 from __future__ import annotations
@@ -187,11 +187,12 @@ def _node_boxes(cluster: Cluster, devices: Sequence[Device], left: float) -> lis
     deep = -(-len(row) // most)
     places = [Box(d.name, "", left + i // deep, 0.0, BOX, False) for i, d in enumerate(row)]
     boxes = list(_labelled(places))
-    levels = _levels(cluster, devices, row)
-    above = _star(cluster, levels, row)
+    others = [device.name for device in devices if device not in row]
+    above = _star(cluster, others, row)
     if above:
-        levels.pop(above)
+        others.remove(above)
         boxes.append(_switch_box(cluster, above, boxes, STEP))
+    levels = _levels(cluster, devices, row, others)
     for depth, level in enumerate(sorted(set(levels.values())), 1):
         y = -STEP * depth
         names = [name for name in levels if levels[name] == level]
@@ -200,7 +201,7 @@ def _node_boxes(cluster: Cluster, devices: Sequence[Device], left: float) -> lis
 
 
 def _labelled(boxes: Sequence[Box]) -> Iterator[Box]:
-    """Of boxes at one place the first bears the names of all."""
+    """The boxes with labels: of several at one place, the first bears the names of all."""
     names: dict[tuple[float, float], list[str]] = {}
     for box in boxes:
         names.setdefault((box.x, box.width), []).append(box.name)
@@ -211,28 +212,28 @@ def _labelled(boxes: Sequence[Box]) -> Iterator[Box]:
         yield replace(box, label=label * is_shown, count=1 + len(others) * is_shown)
 
 
-def _levels(cluster: Cluster, devices: Sequence[Device], row: Sequence[Device]) -> dict[str, float]:
-    """The distance of every other device of the node from the row; NICs come last of all."""
+def _levels(
+    cluster: Cluster, devices: Sequence[Device], row: Sequence[Device], others: Sequence[str]
+) -> dict[str, float]:
+    """The distance of other devices of the node from the row; NICs come last of all."""
     import networkx as nx
 
     graph = nx.Graph([link.ends for link in cluster.links])
     node, sources = graph.subgraph(d.name for d in devices), {d.name for d in row} & graph.nodes
     distance = nx.multi_source_dijkstra_path_length(node, sources) if sources else {}
-    others = [d.name for d in devices if d not in row]
-    # What no link joins to the row stands below all that some link does.
+    # Devices that no link joins to the row are below all others.
     levels = {name: distance.get(name, len(devices)) for name in others}
-    above = _star(cluster, levels, row)
     nics = [name for name in others if name.startswith("nic:")]
-    inner = [level for name, level in levels.items() if name not in nics and name != above]
+    inner = [level for name, level in levels.items() if name not in nics]
     return levels | dict.fromkeys(nics, max(inner, default=0) + 1)
 
 
-def _star(cluster: Cluster, levels: Mapping[str, float], row: Sequence[Device]) -> str | None:
+def _star(cluster: Cluster, others: Sequence[str], row: Sequence[Device]) -> str | None:
     """The one switch that joins the whole row, where no link joins two devices of the row."""
     members = {cluster.index[d.name] for d in row}
     if len(row) < 2 or any(cluster.neighbours[d].keys() & members for d in members):
         return None
-    joining = [name for name in levels if cluster.neighbours[cluster.index[name]].keys() >= members]
+    joining = [name for name in others if cluster.neighbours[cluster.index[name]].keys() >= members]
     return joining[0] if len(joining) == 1 and not joining[0].startswith("nic:") else None
 
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...nouns.taskgraph import Floats
 from ..measures.spans import runs
 from .rows import GanttRow, coverage, critical_marks, long_borders, merge_neighbours
 from .style import (
@@ -197,7 +197,7 @@ def _draw_spans(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -
     hatched = np.array([look.hatched for look in chart.looks], np.bool_)
     idle, boxes, colours = [], [np.zeros((0, 4, 2))], [np.zeros((0, 4))]
     for row, place in zip(chart.rows, places, strict=True):
-        # What is idle is the ground on which the rest stands.
+        # Idle time is drawn first, as the ground of the rest.
         gaps = merge_neighbours(row.chosen(hatched[row.look]), float(edges[1] - edges[0]))
         reach = place - _half(row), place + _half(row)
         idle += list(_boxes(chart, gaps.start, gaps.finish, reach))
@@ -215,7 +215,7 @@ def _draw_spans(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -
     ax.add_collection(bars, autolim=False)
 
 
-def _pixel_edges(ax: Axes, chart: Gantt) -> NDArray[np.float64]:
+def _pixel_edges(ax: Axes, chart: Gantt) -> Floats:
     """When the pixels of the axes begin and end, in ps."""
     extent, scale = ax.get_window_extent(), ax.figure.dpi / 72
     left, per_ps = float(extent.x0), _points_per_ps(ax, chart) * scale
@@ -242,7 +242,7 @@ def _bands(row: GanttRow, looks: Sequence[Look]) -> Iterator[tuple[float, float,
         yield top, bottom, row.chosen(there)
 
 
-def _painted(band: GanttRow, edges: Any, shown: Any, theme: Theme) -> NDArray[np.float64]:
+def _painted(band: GanttRow, edges: Any, shown: Any, theme: Theme) -> Floats:
     """Red, green, blue and opacity of the pixels between the edges."""
     from matplotlib.colors import to_rgb
 

@@ -1,4 +1,8 @@
-"""The memory of every device over time, with capacities, and marks where they are exceeded."""
+"""The memory of every device over time, with capacities, and marks where they are exceeded.
+
+``trace_figure`` puts it under the chart of a step. The page has panels of its own
+(``page/timeline.py`` and ``page/assets/charts.js``).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 CURVES = 8  # of devices that differ; of more, an envelope
 COLUMNS = 2_000  # parts of the step, of each of which the envelope has the highest and the lowest
-IN_SIGHT = 2.0  # a capacity above this multiple of the peak stands in the legend only
+IN_SIGHT = 2.0  # a capacity above this multiple of the peak is in the legend only
 
 
 @dataclass(frozen=True, slots=True, eq=False)

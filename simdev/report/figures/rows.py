@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...nouns.taskgraph import Ints
+from ...nouns.taskgraph import Floats, Ints
 from ..measures.spans import Bools, apart, runs, shares_between
 
 LINK = -1  # the device of a row that belongs to none: a link
@@ -85,7 +85,7 @@ class GanttRow:
         return replace(self, **{name: getattr(self, name)[spans] for name in columns})
 
 
-def coverage(row: GanttRow, edges: NDArray[Any]) -> tuple[Ints, NDArray[np.float64]]:
+def coverage(row: GanttRow, edges: NDArray[Any]) -> tuple[Ints, Floats]:
     """(the looks of a row; a line for each, of the shares that it covers of the parts between
     neighbouring ``edges`` in ps).
 
@@ -182,7 +182,7 @@ def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
         # The critical path (a device below LINK) stays by itself.
         beside = [fold for fold in blocks if fold.rows[0].device < LINK]
         blocks = beside + _fold([fold for fold in blocks if fold not in beside], pixel_ps)
-    # Where each first stood in the order of the rows.
+    # The place of each row at first.
     place = {id(row): i for i, row in enumerate(rows)}
     shown = sorted((*blocks, *rest), key=lambda fold: place[id(fold.first)])
     named = [row for fold in (*shown, *_fewer(links)) for row in fold.named()]

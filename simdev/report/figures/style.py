@@ -1,5 +1,8 @@
 """Common parts of figures: colours, units, text that cannot do harm, and figures that own no global
 state.
+
+The page takes COLOURS, DEVICES and ALARM from here (``page/__init__.py``), and makes them lighter
+on dark paper itself (``page/assets/theme.js``): THEMES is of pictures alone.
 """
 
 from __future__ import annotations
@@ -162,12 +165,12 @@ def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
 
 def time_unit(step_ps: int) -> tuple[str, int]:
     """The unit in which a step of this length is told, and its length in ps."""
-    return next(((name, scale) for name, scale in _TIME_UNITS if step_ps >= scale), ("ps", 1))
+    return next((unit for unit in _TIME_UNITS if step_ps >= unit[1]), ("ps", 1))
 
 
 def byte_unit(size: int) -> tuple[str, int]:
     """The unit in which sizes up to this one are told, and its bytes."""
-    return next(((name, scale) for name, scale in _BYTE_UNITS if size >= scale), ("B", 1))
+    return next((unit for unit in _BYTE_UNITS if size >= unit[1]), ("B", 1))
 
 
 def plain(text: str, most: int = 40) -> str:

@@ -1,5 +1,8 @@
 """The sources of a step's times: the rungs of the cost ladder that gave them, the estimates among
 them, the origin of host times, and the way memory was counted.
+
+All of it comes with the outcome (``outcome_of`` in ``execution/scenario.py``, from
+``lowering/origins.py``); of a saved run nothing is known of it.
 """
 
 from __future__ import annotations
@@ -7,13 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...costs import MEMORY_PASS, MEMORY_PASS_ERROR, CostMiss
 from ...ground.units import PS_PER_SECOND
 from ...lowering.origins import HostOrigins
 from ...nouns.memory import MemoryModel
-from ..table import COUNT, DETAIL, SHARE, TEXT, TIME, Table, fields_json
+from ..table import COUNT, DETAIL, SHARE, TEXT, TIME, Json, Table, fields_json
 from .hosts import Hosts
 from .section import Places, Section, Step
 from .usage import Devices
@@ -88,13 +90,9 @@ class Costs(Section):
         }  # fmt: skip
         yield Table("Op times that were not measured", columns, rows, shown=8)
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """The rungs, the error, and every estimate."""
-        misses = [
-            {"time_s" if name == "seconds" else name: value
-             for name, value in fields_json(miss).items()}
-            for miss in self.misses
-        ]  # fmt: skip
+        misses = [fields_json(miss, seconds="time_s") for miss in self.misses]
         return {"costs": self.rungs, "cost_rel_err": self.rel_err, "cost_misses": misses}
 
 

@@ -7,6 +7,9 @@ workspaces once; the optimizer's state at the first update; gradients until ``ze
 all, before the next step; an update's temporaries, the second half of which a variable of the
 optimizer's loop keeps until the next update has made its own (torch/optim/adam.py,
 ``_single_tensor_adam``). Otherwise one step is replayed, from an empty cache.
+
+The bytes that buffers count with (``MemoryModel``, ``nouns/memory.py``) are settled in lowering;
+here only PyTorch's own rounding and its cache are added.
 """
 
 from __future__ import annotations
@@ -17,15 +20,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...nouns.graph import PHASES
 from ...nouns.memory import MemoryModel
 from ...nouns.taskgraph import BUFFER_KINDS, DISPATCH, OUTSIDE, PERSISTENT, Ints, TaskGraph
 from ...nouns.trace import Trace
-from ..table import BYTES, NUMBER, TEXT, Table
+from ..table import BYTES, NUMBER, TEXT, Json, Table
 from .section import Places, Section, Step
+from .spans import Bools
 from .usage import DEVICES_SHOWN
 
 # PyTorch's caching allocator for CUDA, for one device and one stream.
@@ -282,18 +285,13 @@ class AllocatorUse:
     failed: tuple[int, str, int] | None
     between: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The peaks of one device."""
         failed = self.failed and dict(zip(("time_ps", "buffer", "bytes"), self.failed, strict=True))
         between = {} if self.between is None else {"between_steps_bytes": self.between}
-        return between | {
-            "requested_bytes": self.requested,
-            "allocated_bytes": self.allocated,
-            "reserved_bytes": self.reserved,
-            "outside_bytes": self.outside,
-            "flushes": self.flushes,
-            "failed": failed,
-        }
+        sizes = ("requested", "allocated", "reserved", "outside")
+        peaks = {f"{name}_bytes": getattr(self, name) for name in sizes}
+        return between | peaks | {"flushes": self.flushes, "failed": failed}
 
 
 def allocator_use(
@@ -422,13 +420,13 @@ class _Step:
         )
 
 
-def _given(task_graph: TaskGraph, sent: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _given(task_graph: TaskGraph, sent: Bools) -> Bools:
     """Marks the tasks of the batch, which is there before the step and stays: they take no time and
     wait for nothing but their dispatch (tasks that are ``sent``).
     """
     tasks = task_graph.tasks
     waits = tasks.successors.ids[~sent[tasks.successors.owners()]]
-    given: NDArray[np.bool_] = np.bincount(waits, minlength=len(tasks)) == 0
+    given: Bools = np.bincount(waits, minlength=len(tasks)) == 0
     given &= (tasks.duration == 0) & ~sent
     return given
 
@@ -526,19 +524,19 @@ class Footprint(Section):
         return cls(memory, uses)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Json:
         """The options that differ from the defaults, as JSON can hold them."""
         return {
             name: value if isinstance(value, (str, int)) else _plain(value)
             for name, value in self.memory.changes.items()
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The options, and the allocators' peaks by device."""
         devices = {use.device: use.to_json() for use in self.allocators}
         return {"options": self.options} | ({"allocator": devices} if devices else {})
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """An entry of the section, and the bytes that the allocator of each device holds."""
         devices = {
             use.device: {"allocated_bytes": use.allocated, "reserved_bytes": use.reserved}

@@ -1,21 +1,23 @@
 """The hosts of a step: how long each thread dispatches, and the origin of these times; and the idle
 time of devices, waiting for hosts among it.
+
+Dispatches are tasks that ``lowering/hosts.py`` wrote, on threads named with THREAD_PREFIX. How long
+each device waits is measured in ``usage``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...ground.units import PS_PER_SECOND, format_seconds
 from ...lowering.origins import HostOrigins
 from ...lowering.symmetry import Symmetry
 from ...nouns.taskgraph import THREAD_PREFIX, TaskGraph
 from ...nouns.trace import Trace
-from ..table import BAR, COUNT, SHARE, TEXT, TIME, Table, fields_json
+from ..table import BAR, COUNT, SHARE, TEXT, TIME, Json, Table, fields_json
 from .path import CriticalPath
-from .section import Places, Section, Step
+from .section import Facts, Places, Section, Step
 from .spans import Window, holders, is_thread
 from .usage import Devices
 
@@ -118,7 +120,7 @@ class Hosts(Section):
         note = "The rest of the step it waits for its device (ahead, ops that block), or is done."
         yield Table("Hosts", columns, rows, note)
 
-    def to_json(self) -> dict[str, Any] | None:
+    def to_json(self) -> Json | None:
         """The threads by name, None where no host dispatches anything."""
         origins = self.origins
         if not self.uses or origins is None:
@@ -163,7 +165,7 @@ class Idle(Section):
         )
         return cls(exposed, hosted, bubble, idle, bool(step[Hosts].uses))
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The three shares; that of hosts where there are any."""
         yield "bubble", f"{self.bubble:.1%}"
         if self.dispatched:

@@ -4,17 +4,21 @@ The path is the chain of binding constraints, walked back from the task whose fi
 step. A task starts when its last predecessor releases it, or when another task lets go of one of
 its queues (finish + gap = start). Each piece of time on the chain is blamed on what filled it:
 
-    compute   a device computed an op on which the next task depends or for which it waited
-    transfer  a transfer on which the next task depends, with held latency and a flow's slower rate
-    queueing  another transfer, behind which the next one had to wait for a queue
+    compute   a device computed: the next task needed its result, or its device.
+    transfer  the next task needed this transfer; held latency and a flow's slower rate count too.
+    queueing  the next task is a transfer behind this one in a queue.
     launch    a host dispatched an op that the device could have begun, or only the gap after a
-              task was left (launch overhead, link turnaround)
-    latency   on the way to the next task, holding nothing
+              task was left (launch overhead, link turnaround).
+    latency   on the way to the next task, holding nothing.
 
-Every start is explained by one or the other, so the segments tile [0, step time] exactly; where
+Every start has one of these causes. So the segments tile [0, step time] exactly; where
 steps repeat they tile the window of whole periods, from its end back to where it begins. Ties: a
 dependency before a queue; of predecessors the smallest id; of holders the last to finish, then the
 first to start, then the smallest id.
+
+The report, the chart (``figures/charts.py``) and the page draw and tell it. A new blame is a name
+in BLAMES and a colour in ``figures/style.py``; sweeps have a column for each
+(``results.MEANINGS``).
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +36,7 @@ from ...execution.period import ready_ps
 from ...ground.units import PS_PER_SECOND
 from ...nouns.taskgraph import Ints, TaskGraph
 from ...nouns.trace import Trace
-from ..table import BAR, COUNT, SHARE, TEXT, TIME, Table
+from ..table import BAR, COUNT, SHARE, TEXT, TIME, Json, Table
 from .section import Places, Section, Step
 from .spans import Window, computing_mask, transfer_mask
 
@@ -59,10 +63,10 @@ class Segment(NamedTuple):
         """Its length in ps."""
         return self.finish_ps - self.start_ps
 
-    def to_json(self, trace: Trace) -> dict[str, Any]:
+    def to_json(self, trace: Trace) -> Json:
         """One entry of ``critical_path``."""
         tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
-        entry: dict[str, Any] = {
+        entry: Json = {
             "task": tasks.name[self.task],
             "blame": self.blame,
             "start_s": self.start_ps / PS_PER_SECOND,
@@ -269,7 +273,7 @@ class CriticalPath(Section):
         }  # fmt: skip
         return Table("Critical path by place", columns, rows, shown=0)
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """The step time by blame, and the segments."""
         return {
             "blame_s": {blame: ps / PS_PER_SECOND for blame, ps in self.blame.items()},

@@ -6,6 +6,9 @@ and the *bubble rate* is the share of it in which the busiest rank would not be 
 (cost - m (f + b + w)) / cost for m microbatches and equal stages (Zero Bubble, Qi et al. 2024,
 section 5.3). Steps that follow one another without a barrier between the ranks take the cost each;
 the step time, from the first start to the last finish, is the time of one step alone.
+
+``simdev pipeline`` prints this section alone; ``figures/charts.py`` (``pipeline_chart``) draws it.
+The schedules themselves are in ``nouns/schedules``.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from ...ground.units import PS_PER_SECOND, format_seconds
 from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weight_versions
 from ...nouns.taskgraph import SYNC, Ints
 from ...nouns.trace import Trace
-from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, table_text
+from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Json, Table, fields_json, table_text
 from .section import Places, Section, Step
 
 
@@ -49,19 +51,6 @@ class RankUse:
     def span_ps(self) -> int:
         """From the first start to the last finish, in ps."""
         return self.finish_ps - self.start_ps
-
-    def to_json(self) -> dict[str, Any]:
-        """One entry of ``ranks``; seconds and bytes."""
-        return {
-            "name": self.name,
-            "stages": list(self.stages),
-            "busy_s": self.busy_ps / PS_PER_SECOND,
-            "start_s": self.start_ps / PS_PER_SECOND,
-            "finish_s": self.finish_ps / PS_PER_SECOND,
-            "live_activations": self.live,
-            "peak_bytes": self.peak,
-            "sync_s": self.sync_ps / PS_PER_SECOND,
-        }
 
 
 @dataclass(frozen=True)
@@ -116,10 +105,10 @@ class PipelineUse(Section):
             ideal, cost = ideal / self.schedule.microbatches, self.period_ps
         return 1 - ideal / cost if cost else Fraction(0)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The section as an object of JSON; seconds and bytes."""
         schedule, period = self.schedule, self.period
-        section: dict[str, Any] = {
+        section: Json = {
             "schedule": schedule.name,
             "stages": schedule.stages,
             "microbatches": schedule.microbatches,
@@ -132,7 +121,9 @@ class PipelineUse(Section):
             "live_activations": [rank.live for rank in self.ranks],
             "peak_bytes": [rank.peak for rank in self.ranks],
             "weight_versions": list(self.versions),
-            "ranks": [rank.to_json() for rank in self.ranks],
+            "ranks": [
+                fields_json(rank, live="live_activations", peak="peak_bytes") for rank in self.ranks
+            ],
         }
         if schedule.asynchronous:
             section["replicas"] = list(schedule.replicas)
@@ -164,7 +155,7 @@ class PipelineUse(Section):
         if schedule.asynchronous:
             yield "No steady state: too few microbatches"
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """Nothing: ``simdev pipeline`` prints the section alone."""
         return {}
 
@@ -220,7 +211,7 @@ def _done(schedule: Schedule, trace: Trace, microbatch: int) -> int:
 
 
 def _rank_use(schedule: Schedule, trace: Trace, rank: int, first: int, last: int) -> RankUse:
-    """Of the tasks ``first`` to ``last``, which are those of the rank."""
+    """The use of a rank, whose tasks are ``first`` to ``last``."""
     start, finish, graph = trace.start[first:last], trace.finish[first:last], trace.task_graph
     stages = tuple(dict.fromkeys(action.stage for action in schedule.actions[first:last]))
     device = int(graph.tasks.source[first])

@@ -1,7 +1,9 @@
 """Sections of a report: each tells its own lines, tables, notes, facts and JSON of a step.
 
 A new section is one class derived from ``Section``. simdev finds its sections in the modules of
-this folder without a list of them; a class in a notebook counts, too.
+this folder without a list of them; a class in a notebook counts, too. ``report.Report`` asks the
+sections for their parts in the order of their ``places``, and has a property for each figure that
+others use by name.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from ...execution.scenario import Outcome
 from ...ground.errors import InputError
 from ...lowering.symmetry import Symmetry
 from ...nouns.trace import Trace
-from ..table import Table
+from ..table import Json, Table
 from .spans import Window
 
 Kind = TypeVar("Kind", bound="Section")
+Facts = Iterator[tuple[str, str]]  # (name, figure)
 LAST = 1000  # the place of a section that names none
 KINDS: dict[str, type[Section]] = {}
 """Every kind of section by its name."""
@@ -133,7 +136,7 @@ class Section:
         """The lines that the page shows before the notes of all sections."""
         return self.lines()
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """(name, figure) at the top of the page."""
         return iter(())
 
@@ -151,7 +154,7 @@ class Section:
         """
         return None
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """All that it adds to the report's JSON; objects of one key are merged."""
         value = self.to_json()
         return {} if value is None else {self.name: value}
@@ -172,6 +175,9 @@ def sections_of(step: Step) -> tuple[Section, ...]:
     return tuple(section for section in made if section is not None)
 
 
-def in_order(sections: tuple[Section, ...], part: str) -> Iterator[Section]:
-    """The sections in the order in which they tell a part (the name of a method of Section)."""
-    yield from sorted(sections, key=lambda section: int(getattr(section.places, part)))
+def parts_in_order(sections: tuple[Section, ...], part: str) -> Iterator[Any]:
+    """The answers of sections to a method of Section, in the order that their places have for that
+    part.
+    """
+    ordered = sorted(sections, key=lambda section: int(getattr(section.places, part)))
+    return (getattr(section, part)() for section in ordered)

@@ -1,4 +1,8 @@
-"""Arithmetic on the spans [start, finish) of a trace, in ps, and the rows of its timeline."""
+"""Arithmetic on the spans [start, finish) of a trace, in ps, and the rows of its timeline.
+
+Sections, pictures, the page and the export build on it. ``timeline_rows`` is the one place that
+says which rows a timeline has; ``figures/charts.py`` puts the critical path above them.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from ...nouns.taskgraph import (
     SYNC,
     THREAD_PREFIX,
     TRANSFER,
+    Floats,
     Ints,
     Resource,
     TaskGraph,
@@ -94,9 +99,7 @@ def runs(split: Bools) -> tuple[Ints, Ints]:
     return first, np.append(first[1:], len(split) + 1) - 1
 
 
-def shares_between(
-    edges: NDArray[Any], begin: Ints, length: Ints, covered: NDArray[Any]
-) -> NDArray[np.float64]:
+def shares_between(edges: NDArray[Any], begin: Ints, length: Ints, covered: NDArray[Any]) -> Floats:
     """The share of each part between neighbouring edges (ps) that spans cover.
 
     The spans lie apart, in the order of time; each covers ``covered`` ps, spread over its length.
@@ -108,7 +111,7 @@ def shares_between(
     values = np.stack((so_far[:-1], so_far[1:]), axis=1).reshape(-1)
     # Between its knots the time covered so far is linear, so its differences are exact.
     parts = np.diff(np.interp(edges, knots, values, left=0)) / np.diff(edges)
-    shares: NDArray[np.float64] = np.clip(parts, 0.0, 1.0)
+    shares: Floats = np.clip(parts, 0.0, 1.0)
     return shares
 
 
@@ -223,14 +226,14 @@ def timeline_rows(trace: Trace) -> tuple[Row, ...]:
     task_graph = trace.task_graph
     queued = holders(task_graph)
     shown = shown_devices(task_graph)
-    rows: list[list[Row]] = [[] for _ in range(len(task_graph.devices) + 1)]  # links stand last
+    rows: list[list[Row]] = [[] for _ in range(len(task_graph.devices) + 1)]  # links are last
     for resource, unsorted in zip(task_graph.resources, queued, strict=True):
         tasks = _in_time(trace, unsorted)
         if is_compute_stream(task_graph, resource) and shown[resource.device]:
             rows[resource.device].insert(0, Row(resource.name, resource.device, True, tasks))
         elif len(tasks):
             row = Row(resource.name, resource.device, False, tasks)
-            # What dispatches the ops of a device stands right under it.
+            # The thread that dispatches the ops of a device is right under it.
             beside = rows[resource.device]
             beside.insert(1 if is_thread(resource) else len(beside), row)
     computing, moving = _unqueued(trace)

@@ -1,6 +1,10 @@
 """How a step is spread over devices: the stages of its pipeline, the cost of splitting each op, the
 way gradients are synchronised and collectives modelled, and the devices that were simulated in
 place of others that run alike.
+
+Origins of shards are made in ``lowering/partition`` (their ROLES are named in
+``nouns/strategy/placement.py``), symmetries in ``lowering/symmetry``; both come with the outcome.
+``sent_bytes`` counts the bytes of a step for all reports and sweeps.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from ...nouns.semantics import traits_of
 from ...nouns.strategy import Origin, Sync, settled_cost
 from ...nouns.strategy.sync import BUCKET, FIRST_BUCKET
 from ...nouns.taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph, distinct
-from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table, fields_json
+from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Json, Table, fields_json
 from .section import Places, Section, Step
 from .spans import sent_mask
 
@@ -98,7 +102,7 @@ def split_costs(
 def _durations(
     task_graph: TaskGraph, of_task: Sequence[Origin | None], copies: Ints
 ) -> dict[str, list[tuple[int, int]]]:
-    """Of each op the times in ps that parts alike take together, and how many these are."""
+    """By op the times in ps that parts alike take together, and how many parts these are."""
     durations: dict[str, list[tuple[int, int]]] = {}
     number = copies[task_graph.tasks.source]
     together = (task_graph.tasks.duration * number).tolist()
@@ -242,7 +246,7 @@ class Splits(Section):
         columns = {"op": TEXT, "kind": TEXT, "time": TIME, "of the step": SHARE}
         yield Table(title, columns, kept)
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """The ops of both kinds, where there are any."""
         step = self.step_ps
         whole = [
@@ -313,19 +317,8 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
     sync, collectives = strategy.sync, strategy.collectives
     roles = {origin.role for origin in splitting.origins.values()} if splitting else set()
     if isinstance(sync, Sync):
-        parts = {
-            "buckets of {:,} bytes": sync.bucket,
-            "slices of {:,} parameters": sync.slice_parameters,
-            "an even piece a server from {:,} parameters": sync.even_parameters,
-        }
-        sizes = (part.format(size) for part, size in parts.items() if size is not None)
-        cut = next(sizes, "whole gradients")
-        if sync.every is None:
-            yield f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
-        else:
-            pieces = "all at once" if sync.bucket == MAX_BYTES else f"in {cut}"
-            after = "every step" if sync.every == 1 else f"each round of {sync.every} steps"
-            yield f"Parameters are averaged by {sync.policy} after {after}, {pieces}."
+        if outcome.synchronised != 0:
+            yield _of_policy(sync)
     elif roles & {"sync", "sum"}:
         # The first bucket is smaller, so that the first messages leave early (PyTorch's DDP).
         buckets = f", the first bucket of {FIRST_BUCKET:,} bytes, further ones of {BUCKET:,}"
@@ -344,6 +337,22 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
             f"Collectives rest on {basis} (algorithm {collectives.algorithm})"
             f"{slower if collectives.slowdown != 1 else ''}."
         )
+
+
+def _of_policy(sync: Sync) -> str:
+    """How a policy synchronises gradients, or averages parameters, in a sentence."""
+    parts = {
+        "buckets of {:,} bytes": sync.bucket,
+        "slices of {:,} parameters": sync.slice_parameters,
+        "an even piece a server from {:,} parameters": sync.even_parameters,
+    }
+    sizes = (part.format(size) for part, size in parts.items() if size is not None)
+    cut = next(sizes, "whole gradients")
+    if sync.every is None:
+        return f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
+    pieces = "all at once" if sync.bucket == MAX_BYTES else f"in {cut}"
+    after = "every step" if sync.every == 1 else f"each round of {sync.every} steps"
+    return f"Parameters are averaged by {sync.policy} after {after}, {pieces}."
 
 
 @dataclass(frozen=True)

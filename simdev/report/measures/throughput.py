@@ -1,18 +1,22 @@
-"""How long a step takes, how steps follow one another, and how much a second they train on."""
+"""How long a step takes, how steps follow one another, and how much a second they train on.
+
+Reports, plans (``search/plan/outcome.py``) and sweeps take samples, tokens and dollars from
+``Throughput``; a new figure there needs its column in ``results.MEANINGS`` too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from ...execution.period import Steady
 from ...execution.scenario import Scenario
 from ...ground.units import PS_PER_SECOND, format_number, format_seconds, parse_price
 from ...nouns.graph import Graph
 from ...nouns.semantics import traits_of
-from .section import Places, Section, Step
+from ..table import Json
+from .section import Facts, Places, Section, Step
 
 MILLION, HOUR = 10**6, 3600
 COSTS = ("cost_per_step", "cost_per_million_samples", "cost_per_million_tokens")
@@ -48,12 +52,12 @@ class StepTime(Section):
         """Nothing: the page has a headline."""
         return iter(())
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The step time, rounded and exact."""
         yield "step time", format_seconds(self.seconds)
         yield "exactly", f"{self.step_ps:,} ps"
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """The step time in both units."""
         return {"step_time_s": self.seconds, "step_time_ps": self.step_ps}
 
@@ -72,7 +76,7 @@ class Engine(Section):
         """The engine of any step."""
         return cls(step.trace.engine)
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """Its name."""
         yield self.name, self.engine
 
@@ -107,14 +111,14 @@ class Repeated(Section):
             "one step."
         )
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The time of the first step and of all."""
         first, whole = (ps / PS_PER_SECOND for ps in (self.steady.first_ps, self.steady.trace_ps))
         yield "first step", format_seconds(first)
         rounds = f", in rounds of {self.steady.round}" if self.steady.round > 1 else ""
         yield "whole trace", f"{self.steady.steps} steps in {format_seconds(whole)}{rounds}"
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """The times of all steps."""
         return self.steady.to_json()
 
@@ -141,7 +145,7 @@ class Throughput(Section):
 
     @classmethod
     def of(cls, scenario: Scenario, step_ps: int) -> Throughput:
-        """Of a scenario whose step takes so long."""
+        """The throughput of a scenario whose step takes so long."""
         graph, strategy = scenario.graph, scenario.strategy
         pipeline, tokens = strategy.pipeline, None
         count = strategy.accumulate if pipeline is None else pipeline.microbatches
@@ -202,7 +206,7 @@ class Throughput(Section):
             if name in figures:
                 yield name.replace("_", " "), figures[name], f"${format_number(figures[name])}"
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The known figures by second and in dollars."""
         yield from ((name, text) for name, _, text in self.figures())
 

@@ -16,7 +16,9 @@ their sources.
 Each rank is tiled by TERMS, so for any rank of a step A and any of a step B the terms' differences
 add up to that of the steps, to the picosecond. Compared are the critical ranks, which wait least
 for others (bubble and pipeline; ours): on any other rank more of the difference would be waiting
-for work that is done elsewhere.
+for work that is done elsewhere. Plans tell by the same terms why one is slower
+(``search/plan/outcome.py``). A term is a role (``nouns/models/large/roles.py``), which has its
+colour in ``figures/charts.py``.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ from ...nouns.models.large.roles import (
 )  # fmt: skip
 from ...nouns.taskgraph import Ints, distinct
 from ...nouns.trace import DeviceMemory, Trace
-from ..table import BYTES, CHANGE, LIMIT, TEXT, TIME, Table, change
-from .section import Places, Section, Step
+from ..table import BYTES, CHANGE, LIMIT, TEXT, TIME, Json, Table, change
+from .section import Facts, Places, Section, Step
 from .spans import runs
 
 FILE = PRESETS / "published" / "large-models.json"
@@ -71,7 +73,7 @@ class PublishedError:
     least: float | None = None
     largest: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Its fields."""
         return asdict(self)
 
@@ -114,6 +116,7 @@ def _error(steps: Sequence[Any], size: str, precision: str) -> PublishedError:
 
 BUBBLE = "bubble"
 TERMS = (*ROLES, BUBBLE)
+Terms = Mapping[str, int]  # ps by TERMS
 EXPOSED = (TENSOR, EXPERT, DATA, HOST, PIPELINE)
 """Communication that may be in flight while nothing is computed; the first that is counts."""
 WAITED_FOR = (*EXPOSED, DISPATCH)
@@ -129,7 +132,7 @@ class StageUse:
 
     device: str
     layers: tuple[tuple[int, ...], ...]
-    terms: Mapping[str, int]
+    terms: Terms
     memory: DeviceMemory
 
     @property
@@ -137,7 +140,7 @@ class StageUse:
         """Communication that no computing hides."""
         return sum(self.terms[ROLES[role]] for role in EXPOSED)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """One entry of ``stages``."""
         return {
             "device": self.device,
@@ -202,7 +205,7 @@ class Training(Section):
             for term in TERMS
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The entry ``training`` of ``simdev simulate --json``."""
         large, p = self.large, self.large.parallelism
         return {
@@ -240,7 +243,7 @@ class Training(Section):
         yield f"{shares}; {self.tokens_per_s:,.0f} tokens/s"
         yield str(published_error(large.model))
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The use of the peak."""
         yield f"MFU, HFU ({self.large.peak_dtype})", f"{self.mfu:.1%}, {self.hfu:.1%}"
 
@@ -357,7 +360,7 @@ WAITING = (BUBBLE, ROLES[PIPELINE])
 REST = "rest"
 
 
-def critical_rank(terms: Sequence[Mapping[str, int]]) -> int:
+def critical_rank(terms: Sequence[Terms]) -> int:
     """The rank (the first of several) that waits least for others, by the terms of each in ps."""
     return min(range(len(terms)), key=lambda rank: sum(terms[rank][name] for name in WAITING))
 
@@ -369,13 +372,11 @@ class Difference:
     """
 
     ranks: tuple[int, int]
-    first: Mapping[str, int]
-    second: Mapping[str, int]
+    first: Terms
+    second: Terms
 
     @classmethod
-    def of(
-        cls, first: Sequence[Mapping[str, int]], second: Sequence[Mapping[str, int]]
-    ) -> Difference:
+    def of(cls, first: Sequence[Terms], second: Sequence[Terms]) -> Difference:
         """From the terms (ps) of every rank of A and of B, as ``StageUse.terms`` has them."""
         ranks = critical_rank(first), critical_rank(second)
         return cls(ranks, first[ranks[0]], second[ranks[1]])
@@ -397,31 +398,38 @@ class Difference:
 
         Their sum is the difference of the steps, rounded: what rounding leaves over is ``rest``.
         """
-        before, after = self.steps_ps
+        before = self.steps_ps[0]
         rounded = {name: _thousandths(ps, before) for name, ps in self.added_ps.items()}
         parts = sorted(
             (part for part in rounded.items() if part[1]), key=lambda part: -abs(part[1])
         )
-        rest = _thousandths(after - before, before) - sum(rounded.values())
+        rest = self.share - sum(rounded.values())
         return [*parts, (REST, rest)] if rest else parts
+
+    @property
+    def share(self) -> int:
+        """The difference of the steps in thousandths of A's."""
+        before, after = self.steps_ps
+        return _thousandths(after - before, before)
+
+    def _words(self, most: int | None = None) -> str:
+        """The first of the parts in words."""
+        return ", ".join(f"{name} {part / 10:+.1f}%" for name, part in self.parts()[:most])
 
     def line(self, most: int) -> str:
         """``+8.2%: bubble +6.1%, tensor +2.4%``, of B with at most so many terms, in A's step."""
         before, after = self.steps_ps
-        share = _thousandths(after - before, before)
-        if not share:
+        if not self.share:
             return "+0.0%" if after >= before else "-0.0%"
-        parts = ", ".join(f"{name} {part / 10:+.1f}%" for name, part in self.parts()[:most])
-        return f"{share / 10:+.1f}%" + (f": {parts}" if parts else "")
+        parts = self._words(most)
+        return f"{self.share / 10:+.1f}%" + (f": {parts}" if parts else "")
 
     def sentence(self, first: str = "A", second: str = "B") -> str:
         """``B is 8.2% slower than A: bubble +6.1%, tensor +2.4%, ...``, and of which ranks."""
-        before, after = self.steps_ps
-        if not before:
+        if not self.steps_ps[0]:
             return f"{first} takes no time"
-        share = _thousandths(after - before, before)
+        share, parts = self.share, self._words()
         how = f"{abs(share) / 10:.1f}% {'slower than' if share > 0 else 'faster than'}"
-        parts = ", ".join(f"{name} {part / 10:+.1f}%" for name, part in self.parts())
         verdict = f"{second} is {how if share else 'as fast as'} {first}"
         if not parts:
             return verdict
@@ -443,7 +451,7 @@ class Difference:
 
 
 def difference(first: Training, second: Training) -> Difference:
-    """Of two large models' steps, A and B."""
+    """The difference of two large models' steps, A and B."""
     return Difference.of(*([stage.terms for stage in step.stages] for step in (first, second)))
 
 

@@ -8,7 +8,8 @@ waits for what others compute. Exposed communication is the figure that Holistic
 counts on each rank (communication that no computing overlaps); with transfers that take no time the
 last is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. All but the first are *idle* time.
 
-A queue or link is busy while it carries a transfer.
+A queue or link is busy while it carries a transfer (``carriers``, which what-ifs and the load of
+the page go through too). Memory is that of the trace (``nouns/trace.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...lowering.symmetry import IDLE, Symmetry
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, Rows, TaskGraph, distinct
 from ...nouns.trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
-from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Table, fields_json, shorten
-from .section import Places, Section, Step
+from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Json, Table, fields_json, shorten
+from .section import Facts, Places, Section, Step
 from .spans import (
     Bools,
     Window,
@@ -59,7 +59,7 @@ class DeviceUse:
     utilization: float
     memory: DeviceMemory
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """One entry of ``devices``."""
         memory = self.memory
         return {
@@ -92,7 +92,7 @@ class LinkUse:
     utilization: float
 
 
-def _overflow_json(overflow: Overflow) -> dict[str, Any]:
+def _overflow_json(overflow: Overflow) -> Json:
     live = overflow.live[:LIVE_SHOWN]
     return {
         "time_s": overflow.time_ps / PS_PER_SECOND,
@@ -170,8 +170,8 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
     """(device, collective) where one queue serves all ranks of a group: the devices that compute
     beside its collectives.
 
-    Of a chain of collectives only the ends stand beside what computes; all that hold one queue have
-    the same ranks.
+    Of a chain of collectives only the ends have neighbours that compute; all that hold one queue
+    have the same ranks.
     """
     tasks, count = trace.task_graph.tasks, len(trace.task_graph.resources)
     grouped = trace.task_graph.of_kind(COLLECTIVE) & (np.diff(tasks.resources.ptr) == 1)
@@ -319,7 +319,7 @@ class Devices(Section):
         """The devices that run any op."""
         return tuple(device for device in self.uses if device.ops)
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """How many devices compute, and how many ops they run."""
         working, every = (len(uses) * self.copies for uses in (self.working, self.uses))
         yield "devices that compute", f"{working:,} of {every:,}"
@@ -355,7 +355,7 @@ class Devices(Section):
         note = "Exposed: a transfer from or to the device is under way while it computes nothing."
         yield Table("Devices", columns, rows, note, min(count, DEVICES_SHOWN))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """By name the figures of each device."""
         return {use.name: use.to_json() for use in self.uses}
 
@@ -399,7 +399,7 @@ class Memory(Section):
             excess = format_bytes(overflow.excess)
             yield f"{overflow.device}: {excess} over at {first}, with {overflow.task}."
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """The largest peak."""
         yield "largest peak", format_bytes(max((m.peak for m in self.memories), default=0))
 
@@ -416,7 +416,7 @@ class Memory(Section):
         shown = DEVICES_SHOWN if self.in_terminal else 0
         yield Table("Held at the peak", columns, rows, shown=shown)
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """Whether the step fits, and the largest excess over a capacity in bytes."""
         return {
             "feasible": self.trace.feasible,
@@ -489,7 +489,7 @@ class Links(Section):
         size = step.window.mean(sent_bytes(graph, step.alike))
         return cls(uses, count, size, step.copies, len(step[Devices].uses))
 
-    def facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Facts:
         """How much is sent."""
         where = stands_for(self.copies, self.devices)
         yield "transfers", f"{self.count:,} of {format_bytes(self.bytes)}{where}"
@@ -509,7 +509,7 @@ class Links(Section):
         title = f"Transfers: {self.count:,} of {format_bytes(self.bytes)} in all"
         yield Table(title, columns, rows)
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """All transfers together, and each queue or link by its name."""
         links = {link.name: fields_json(link, "name") for link in self.uses}
         return {"transfers": {"count": self.count, "bytes": self.bytes}, "links": links}

@@ -2,6 +2,10 @@
 
 read_subject, read_results -> run_data, compare_data, results_data, answers_data (plain data)
                            -> page (HTML)
+
+``commands`` (report, compare, plan, explore) and notebooks write pages. ``page`` puts the scripts
+of ``assets/`` into each; a new script is a name in SCRIPTS, a new kind of page a function that
+makes its data and its name in ``assets/pages.js``.
 """
 
 from __future__ import annotations
@@ -20,13 +24,12 @@ from ..figures.style import ALARM, COLOURS, DEVICES
 from ..results import is_results, read_results, results_data
 from ..whatif import WhatIf, what_ifs
 from .answers import answers_data
-from .compare import compare_data, compare_tables, reasons, verdict
-from .step import Subject, read_subject, run_data
+from .step import Subject, compare_data, compare_tables, read_subject, reasons, run_data, verdict
 
 # A report as one HTML page that needs nothing else: data, style and script are inside, and
 # nothing is fetched.
-# Data stand in a block of JSON in which every character that means something to HTML or to
-# JavaScript is escaped; large ones are packed, as base64 of gzip. The script puts them on the
+# Data are in a block of JSON whose characters are escaped where HTML or JavaScript would read
+# them; large ones are packed, as base64 of gzip. The script puts them on the
 # page as text only. A content security policy lets nothing run but that very script.
 
 ASSETS = Path(__file__).parent / "assets"

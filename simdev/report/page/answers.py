@@ -1,5 +1,9 @@
-"""The pages of what other verbs wrote as JSON: plans of ``simdev plan``, a search or a comparison
-of ``simdev search``.
+"""The pages of answers that other verbs wrote as JSON: plans of ``simdev plan``, a search or a
+comparison of ``simdev search``.
+
+``simdev report`` asks it, and ``simdev plan --output``. The keys that it reads are written in
+``search/plan/outcome.py``, ``search/result.py`` and ``search/comparison/comparison.py``; the
+scripts ``page/assets/ranked.js`` and ``curves.js`` draw what it gives.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import Any
 from ...ground.errors import InputError
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...nouns.strategy import degrees_over_one
+from ..measures.section import Facts
 from ..measures.training import PublishedError
 from ..results import kind_of
 from ..table import (
@@ -23,12 +28,14 @@ from ..table import (
     PRESENT,
     TEXT,
     TIME,
+    Json,
     Ranking,
     Table,
     ranking,
 )
 from .step import tables_json
 
+Entry = Mapping[str, Any]  # an object in the JSON of a verb
 SHARES = ("mfu", "bubble", "exposed_communication")
 TEXTS = (
     "plan", "method", "schedule", "recompute", "context", "why", "note", "feasible", "offload",
@@ -42,7 +49,7 @@ AHEAD = (
 )  # fmt: skip
 
 
-def answers_data(value: Any, source: str) -> dict[str, Any] | None:
+def answers_data(value: Any, source: str) -> Json | None:
     """The page of the JSON of plans, a search or a comparison, which names the file that it is
     from without its folder; None of anything else.
 
@@ -50,7 +57,7 @@ def answers_data(value: Any, source: str) -> dict[str, Any] | None:
     """
     if not isinstance(value, Mapping):
         return None
-    makers: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
+    makers: Mapping[str, Callable[[Any, str], Json]] = {
         "plans": plans_data, "methods": search_data, "curve": search_data,
     }  # fmt: skip
     for field, make in makers.items():
@@ -75,7 +82,7 @@ def _floats(value: Any) -> Any:
     return number if isinstance(value, (Decimal, float)) else value
 
 
-def plans_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
+def plans_data(value: Entry, source: str) -> Json:
     """All that the page of plans shows, of the JSON of ``simdev plan``."""
     rows, counts = value["plans"], value.get("counts")
     names = [name for row in rows for name in row if name not in LEFT_OUT]
@@ -107,7 +114,7 @@ def plans_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _name(row: Mapping[str, Any]) -> str:
+def _name(row: Entry) -> str:
     """A plan in a few words: its degrees over one, or the method that made it."""
     if "method" in row:
         return str(row["method"])
@@ -137,15 +144,13 @@ def _place(name: str) -> int:
     return AHEAD.index(name) if name in AHEAD else len(AHEAD)
 
 
-def _colour(columns: Mapping[str, Any]) -> str:
+def _colour(columns: Entry) -> str:
     """The column that colours the points: the first of some that is there."""
     choices = ("devices", "pp", "tp", "schedule", NAME)
     return next((name for name in choices if name in columns), "")
 
 
-def _plans_title(
-    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], ranks: Ranking
-) -> str:
+def _plans_title(rows: Sequence[Entry], columns: Entry, ranks: Ranking) -> str:
     written = (row["scenario"] for row in rows if row.get("scenario"))
     scenario: Mapping[str, Any] = next(written, {})
     question = "Plans"
@@ -169,7 +174,7 @@ def _plans_title(
     return f"{question}: {columns[NAME][best]}{schedule}, {format_seconds(seconds)}"
 
 
-def _plans_headline(rows: Sequence[Any], counts: Mapping[str, Any] | None, ranks: Ranking) -> str:
+def _plans_headline(rows: Sequence[Any], counts: Entry | None, ranks: Ranking) -> str:
     if counts is None:
         return f"{len(rows):,} methods, {len(ranks.order):,} with a plan that fits"
     if not ranks.order:
@@ -179,7 +184,7 @@ def _plans_headline(rows: Sequence[Any], counts: Mapping[str, Any] | None, ranks
     return f"The best of {counts['plans']:,} plans under this model{proved}"
 
 
-def _plans_facts(counts: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+def _plans_facts(counts: Entry | None) -> Facts:
     if counts is not None:
         yield "legal plans", f"{counts['plans']:,}"
         yield "proved not to fit", f"{counts['does_not_fit']:,}"
@@ -189,9 +194,7 @@ def _plans_facts(counts: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
         yield "took", format_seconds(counts["seconds"])
 
 
-def _why(
-    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], ranks: Ranking
-) -> Iterator[str]:
+def _why(rows: Sequence[Entry], columns: Entry, ranks: Ranking) -> Iterator[str]:
     """Why the runner-up loses, and how many are as fast as the first."""
     reasons = [str(rows[i].get("why") or "") for i in ranks.order]
     alike = sum(reason.startswith("as fast") for reason in reasons)
@@ -205,13 +208,13 @@ def _why(
         yield f"The runner-up, {columns[NAME][slower[0]]}, takes longer by {loss}."
 
 
-def _model_error(counts: Mapping[str, Any] | None) -> Iterator[str]:
+def _model_error(counts: Entry | None) -> Iterator[str]:
     """A note on proofs: they are of the model, which was so far from published steps."""
     if counts and isinstance(counts.get("published"), Mapping):
         yield str(PublishedError(**counts["published"]))
 
 
-def _folded(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _folded(rows: Sequence[Entry]) -> Iterator[str]:
     folded = sum(row.get("folded", 0) for row in rows)
     if folded:
         yield (
@@ -220,13 +223,13 @@ def _folded(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _refused(counts: Mapping[str, Any] | None) -> Iterator[str]:
+def _refused(counts: Entry | None) -> Iterator[str]:
     refused = sum(counts.get("refused", {}).values()) if counts else 0
     if refused:
         yield f"{refused:,} plans could not be simulated, and could be faster: see the reasons."
 
 
-def _left_out(counts: Mapping[str, Any]) -> Table:
+def _left_out(counts: Entry) -> Table:
     """Combinations that are no plans, by reason."""
     kinds = {"illegal": counts.get("illegal", {}), "refused": counts.get("refused", {})}
     rows = [
@@ -241,7 +244,7 @@ def _left_out(counts: Mapping[str, Any]) -> Table:
     return Table("Impossible or worse, by reason", columns, shown)
 
 
-def search_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
+def search_data(value: Entry, source: str) -> Json:
     """All that the page of a search or of a comparison shows, of the JSON of ``simdev search``."""
     methods = [_alone(value)] if "curve" in value else value["methods"]
     answered = [method for method in methods if method["step_ms"] is not None]
@@ -271,7 +274,7 @@ def search_data(value: Mapping[str, Any], source: str) -> dict[str, Any]:
     }
 
 
-def _alone(value: Mapping[str, Any]) -> dict[str, Any]:
+def _alone(value: Entry) -> Json:
     """A single search as a method of a comparison."""
     curve, step = value["curve"], value["step_time_s"]
     steps = [
@@ -291,7 +294,7 @@ def _alone(value: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _search_title(answered: Sequence[Mapping[str, Any]]) -> str:
+def _search_title(answered: Sequence[Entry]) -> str:
     question = "Which method finds the shortest step"
     if not answered:
         return f"{question}: none has an answer"
@@ -302,9 +305,7 @@ def _search_title(answered: Sequence[Mapping[str, Any]]) -> str:
     return f"{question}: {best['method']}, {time}"
 
 
-def _search_headline(
-    answered: Sequence[Mapping[str, Any]], beside: Mapping[str, float | None]
-) -> str:
+def _search_headline(answered: Sequence[Entry], beside: Mapping[str, float | None]) -> str:
     if not answered:
         return "No method has an answer"
     seconds = answered[0]["step_ms"] / 1e3
@@ -314,10 +315,10 @@ def _search_headline(
     return f"{answered[0]['method']}: {', '.join(parts) or format_seconds(seconds)}"
 
 
-def _ended(methods: Sequence[Mapping[str, Any]], single: float | None) -> Table:
+def _ended(methods: Sequence[Entry], single: float | None) -> Table:
     """The final answer of each method, the best first; medians over its seeds."""
 
-    def row(method: Mapping[str, Any]) -> tuple[Any, ...]:
+    def row(method: Entry) -> tuple[Any, ...]:
         steps = [None if ms is None else ms * 1e9 for ms in
                  (method["step_ms"], method["lower_ms"], method["upper_ms"])]  # fmt: skip
         notes = ["" if method["fits"] else "does not fit", method["reason"]]
@@ -336,7 +337,7 @@ def _ended(methods: Sequence[Mapping[str, Any]], single: float | None) -> Table:
     return Table("What each method ended with", columns, tuple(map(row, ranked)))
 
 
-def _reached(methods: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+def _reached(methods: Sequence[Entry]) -> Iterator[Table]:
     rows = tuple(
         (mark["method"], mark["mark"], float(mark["mark_s"]) * PS_PER_SECOND, mark["evaluations"],
          mark["cpu_seconds"], f"{mark['reached']} of {mark['seeds']}")

@@ -3,6 +3,10 @@
 Times are ps from the begin of the step. A trace of very many spans is made coarser, so that a page
 stays small enough to open: neighbours in a row become one span, and of the memory levels of a
 moment the highest is kept.
+
+``step`` puts it on pages of one step and of two. Rows and colours are those of
+``figures/charts.trace_rows``; the scripts ``assets/gantt.js``, ``bars.js`` and ``charts.js`` read
+its keys.
 """
 
 from __future__ import annotations
@@ -10,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...nouns.taskgraph import Ints
+from ...nouns.taskgraph import Floats, Ints
 from ...nouns.trace import DeviceMemory, Trace
 from ..figures.charts import trace_rows
 from ..figures.rows import LINK, GanttRow, merge_neighbours, together
@@ -29,6 +31,7 @@ from ..measures.spans import (
     step_parts,
 )
 from ..measures.usage import carriers
+from ..table import Json
 
 MOST_SPANS = 100_000
 MOST_LEVELS = 4_000  # of one device's memory
@@ -38,7 +41,7 @@ MOST_EDGES = 400_000
 FOLDED_LINKS, FOLDED_LANES = 12, 3  # from so many beside the first on they are folded
 
 
-def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> dict[str, Any]:
+def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> Json:
     """The Gantt chart: tasks as columns, rows that name them, the critical path (``path``, where it
     is at hand); beside it memory and load.
     """
@@ -57,7 +60,7 @@ def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> dict[str, A
     used = np.unique(np.concatenate([row.tasks for row in every])).astype(np.int64)
     place = np.zeros(len(trace.start), np.int64)
     place[used] = np.arange(len(used))
-    # Only where no span stands for several tasks can the page say what a task waits for.
+    # Where a span is of several tasks the page cannot tell what each of them waits for.
     whole = len(used) == len(place)
     shown = np.flatnonzero(shown_devices(trace.task_graph)).tolist()
     return {
@@ -75,7 +78,7 @@ def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> dict[str, A
     }
 
 
-def _tasks(trace: Trace, used: Ints) -> dict[str, Any]:
+def _tasks(trace: Trace, used: Ints) -> Json:
     tasks = trace.task_graph.tasks
     columns = {
         "start": trace.start, "length": trace.finish - trace.start, "source": tasks.source,
@@ -85,11 +88,11 @@ def _tasks(trace: Trace, used: Ints) -> dict[str, Any]:
     return {"name": [tasks.name[i] for i in used.tolist()]} | numbers
 
 
-def _row(row: GanttRow, place: Ints, timed: bool) -> dict[str, Any]:
+def _row(row: GanttRow, place: Ints, timed: bool) -> Json:
     """A row as a page takes it: ``start`` and ``length`` only where spans differ from their tasks,
     ``busy`` (ps) where spans were merged.
     """
-    columns: dict[str, Any] = {"name": row.name, "device": row.device, "computes": row.computes}
+    columns: Json = {"name": row.name, "device": row.device, "computes": row.computes}
     columns |= {"tasks": place[row.tasks].tolist(), "kind": row.look.tolist()}
     columns["critical"] = np.flatnonzero(row.critical).tolist()
     if timed:
@@ -97,7 +100,7 @@ def _row(row: GanttRow, place: Ints, timed: bool) -> dict[str, Any]:
     return columns | ({} if row.covered is None else {"busy": row.covered.tolist()})
 
 
-def _folded_row(fold: dict[str, Any], place: Ints) -> dict[str, Any]:
+def _folded_row(fold: Json, place: Ints) -> Json:
     return {"row": _row(fold["row"], place, timed=True)} if "row" in fold else {}
 
 
@@ -115,7 +118,7 @@ def _once(rows: Sequence[GanttRow]) -> tuple[GanttRow, ...]:
     )
 
 
-def _folds(rows: Sequence[GanttRow], trace: Trace) -> Iterator[dict[str, Any]]:
+def _folds(rows: Sequence[GanttRow], trace: Trace) -> Iterator[Json]:
     """Neighbours that are shown as one row until a reader unfolds them: ``first``, ``count`` and a
     name for all. They are the lanes of one device beyond the first, and many links.
     """
@@ -137,7 +140,7 @@ def _folds(rows: Sequence[GanttRow], trace: Trace) -> Iterator[dict[str, Any]]:
             yield {"first": first + 1, "count": len(others), "name": name}
 
 
-def _before(trace: Trace) -> dict[str, Any] | None:
+def _before(trace: Trace) -> Json | None:
     """The tasks that each task waits for, as lists one after another; None where there are too
     many.
     """
@@ -147,7 +150,7 @@ def _before(trace: Trace) -> dict[str, Any] | None:
     return {"count": np.diff(rows.ptr).tolist(), "ids": rows.ids.tolist()}
 
 
-def _memories(memories: Sequence[DeviceMemory], step_ps: int) -> dict[str, Any]:
+def _memories(memories: Sequence[DeviceMemory], step_ps: int) -> Json:
     """Panels of the devices that hold anything; of many the fullest, and the range of all."""
     held = [memory for memory in memories if memory.peak]
     if len(held) <= MOST_PANELS:
@@ -156,7 +159,7 @@ def _memories(memories: Sequence[DeviceMemory], step_ps: int) -> dict[str, Any]:
     return {"panels": [_panel(memory) for memory in fullest], "range": _range(held, step_ps)}
 
 
-def _panel(memory: DeviceMemory) -> dict[str, Any]:
+def _panel(memory: DeviceMemory) -> Json:
     """The level of a device from each time on."""
     time, level = coarser(memory.time, memory.level, MOST_LEVELS)
     return {
@@ -168,7 +171,7 @@ def _panel(memory: DeviceMemory) -> dict[str, Any]:
     }
 
 
-def _range(memories: Sequence[DeviceMemory], step_ps: int) -> dict[str, Any]:
+def _range(memories: Sequence[DeviceMemory], step_ps: int) -> Json:
     """The lowest and the highest level of all devices in each of BINS equal parts of the step."""
     edges = step_parts(step_ps, BINS)
     lowest, highest = envelope(memories, edges)
@@ -198,7 +201,7 @@ def coarser(time: Ints, level: Ints, most: int) -> tuple[Ints, Ints]:
     return times, levels
 
 
-def _load(trace: Trace) -> Iterator[dict[str, Any]]:
+def _load(trace: Trace) -> Iterator[Json]:
     """For each device that computes and each queue or link that carries: the share of each bin in
     which it is busy.
     """
@@ -217,7 +220,7 @@ def _busy_spans(trace: Trace) -> Iterator[tuple[str, Ints, Ints]]:
         yield carrier.name, carrier.start, trace.finish[carrier.tasks]
 
 
-def busy_shares(start: Ints, finish: Ints, step_ps: int, bins: int) -> NDArray[np.float64]:
+def busy_shares(start: Ints, finish: Ints, step_ps: int, bins: int) -> Floats:
     """The share of each of ``bins`` equal parts of the step in which any of the spans is under
     way.
     """

@@ -1,5 +1,8 @@
 """Comparison: every method on every question, as a value; its rows, its marks, and its tables for
 people.
+
+``run_comparison`` makes it, ``simdev/commands/search.py`` prints its tables and its JSON. A
+column of ``table`` is made in ``row_of``; people read it in ``ended_table``.
 """
 
 from __future__ import annotations
@@ -14,21 +17,19 @@ import numpy as np
 
 from ...ground.errors import InputError
 from ...ground.units import format_seconds
+from ...nouns.taskgraph import Floats
 from ...report.figures.style import time_unit
 from ...report.table import NUMBER, ONE_DEVICE, TEXT, Table
 from ..result import Result
 from .curves import (
     AXES,
-    LOWER,
-    MEDIAN,
     STEPS,
-    UPPER,
     Curve,
     curve_of,
     draw,
     improvements,
     places_of,
-    quantile,
+    quartiles,
 )
 from .runs import Entrant, Reference, References, Run
 
@@ -85,7 +86,7 @@ def row_of(runs: Sequence[Run], references: References) -> dict[str, Any]:
         return _unanswered(first)
     results = [result for _, result in ended]
     middle = results[len(results) // 2]
-    lower, step_ps, upper = _quartiles_ps(results)
+    lower, step_ps, upper = _quartiles_ps(results).tolist()
     if not middle.cost.feasible:
         step_ps = middle.cost.step_ps
     further = dict(middle.objectives)
@@ -108,11 +109,9 @@ def row_of(runs: Sequence[Run], references: References) -> dict[str, Any]:
     }
 
 
-def _quartiles_ps(results: Sequence[Result]) -> tuple[float, float, float]:
+def _quartiles_ps(results: Sequence[Result]) -> Floats:
     """The quartiles of the steps that the runs ended with; inf for what does not fit."""
-    steps = np.array([r.cost.step_ps if r.cost.feasible else inf for r in results])
-    lower, middle, upper = (float(quantile(steps, share)) for share in (LOWER, MEDIAN, UPPER))
-    return lower, middle, upper
+    return quartiles(np.array([r.cost.step_ps if r.cost.feasible else inf for r in results]))
 
 
 def _unanswered(run: Run) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def marks_of(by_method: Mapping[str, Sequence[Run]], references: References) -> 
         marks.append(Mark(f"{SHARE:g} x {ONE_DEVICE}", SHARE * single.cost.seconds))
     for label, runs in by_method.items():
         if Entrant(label).method in SEARCHES and counted(runs):
-            step_ps = _quartiles_ps([result for _, result in counted(runs)])[1]
+            step_ps = float(_quartiles_ps([result for _, result in counted(runs)])[1])
             marks += [Mark(label, step_ps / 1e12)] if isfinite(step_ps) else []
     return marks
 
@@ -162,16 +161,15 @@ def reached(runs: Sequence[Run], mark: Mark) -> dict[str, Any] | None:
     if not results:
         return None
     first = {axis: [_first_at(result, axis, mark) for result in results] for axis in AXES}
-    at = {axis: float(quantile(np.array(places), MEDIAN)) for axis, places in first.items()}
+    at = {axis: float(quartiles(np.array(places))[1]) for axis, places in first.items()}
     times = sum(map(isfinite, first[AXES[0]]))
     return {"mark": mark.name, "mark_s": mark.step_s, **at, "reached": times, "seeds": len(results)}
 
 
 def _first_at(result: Result, axis: str, mark: Mark) -> float:
-    """Where on the axis a run first was at a mark or below; inf where it never was."""
+    """The first place of the axis at which a run was at a mark or below; inf: it never was."""
     at, steps = improvements(result, axis)
-    below = np.flatnonzero(steps <= mark.step_s)
-    return float(at[below[0]]) if len(below) else inf
+    return float(at[steps <= mark.step_s].min(initial=inf))
 
 
 def plain_numbers(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 their picture.
 
 Between two evaluations nothing is known, so nothing is interpolated: the value at a place is that
-of the last improvement before it. A best that does not fit counts as infinite.
+of the last improvement before it. A best that does not fit counts as infinite. ``Comparison`` alone
+calls it; the medians of its rows come from ``quartiles``, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, inf, isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 EVALUATIONS, CPU_SECONDS = AXES = "evaluations", "cpu_seconds"
 STEPS = "lower_s", "median_s", "upper_s"
 PLACES = 200  # of a grid, equally far apart in logarithms
-LOWER, MEDIAN, UPPER = 0.25, 0.5, 0.75
+QUARTILES = 0.25, 0.5, 0.75
+HUGE = 1e300  # more than any step, in whatever unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +55,7 @@ class Curve:
 
 
 def improvements(result: Result, axis: str) -> tuple[Floats, Floats]:
-    """Where on the axis the best that fits got better, and its step from there on in seconds."""
+    """The places of the axis at which the best that fits got better, and its steps in seconds."""
     fitting = [point for point in result.points if not point.memory_excess]
     at = [p.evaluation if axis == EVALUATIONS else p.cpu_seconds for p in fitting]
     steps = [point.step_ps / 1e12 for point in fitting]
@@ -69,18 +71,15 @@ def best_so_far(result: Result, axis: str, places: Floats) -> Floats:
     return best
 
 
-def quantile(values: Floats, share: float) -> Floats:
-    """The value over the first axis that a share of the others do not exceed.
+def quartiles(values: Floats) -> Floats:
+    """The lower quartile, the median and the upper quartile over the first axis [3, ...].
 
-    Between two of them it is interpolated linearly, as NumPy does; next to one that is infinite it
-    is infinite.
+    Between two values they are interpolated linearly, as NumPy does; next to one that is infinite
+    they are infinite.
     """
-    ordered = np.sort(values, axis=0)
-    place = share * (len(values) - 1)
-    low, high = ordered[floor(place)], ordered[ceil(place)]
-    with np.errstate(invalid="ignore"):  # inf - inf, which is not taken
-        between: Floats = low + (place - floor(place)) * (high - low)
-    return np.where(np.isfinite(high), between, high)
+    # NumPy makes NaN of an infinite value; a huge one shows in whatever is interpolated from it.
+    each: Floats = np.quantile(np.minimum(values, HUGE), QUARTILES, axis=0)
+    return np.where(each < HUGE / 8, each, inf)
 
 
 def places_of(results: Sequence[Result], axis: str) -> Floats:
@@ -90,10 +89,10 @@ def places_of(results: Sequence[Result], axis: str) -> Floats:
     Raises ValueError where there are no results.
     """
     first = min(_first(result, axis) for result in results)
-    last = max(float(result.provenance[axis]) for result in results)
-    places = np.geomspace(first, max(last, first), PLACES)
+    last = max(first, *(float(result.provenance[axis]) for result in results))
+    places = np.geomspace(first, last, PLACES)
     # Rounding must not lose the first answer, nor what the last evaluation brought.
-    places[0], places[-1] = first, max(last, first)
+    places[0], places[-1] = first, last
     return np.unique(np.round(places)) if axis == EVALUATIONS else np.unique(places)
 
 
@@ -110,14 +109,13 @@ def curve_of(method: str, results: Sequence[Result], axis: str, places: Floats) 
     end = max(float(result.provenance[axis]) for result in results)
     at = np.append(places[places < end], end)
     values = np.array([best_so_far(result, axis, at) for result in results])
-    lower, median, upper = (quantile(values, share) for share in (LOWER, MEDIAN, UPPER))
-    return Curve(method, axis, at, lower, median, upper)
+    return Curve(method, axis, at, *quartiles(values))
 
 
 # The picture.
 
 TITLES = {"evaluations": "evaluations", "cpu_seconds": "CPU seconds"}
-COLOURS = DEVICES[:-1]  # the last is black, of what stands beside
+COLOURS = DEVICES[:-1]  # the last is black, of the references
 DASHES: Sequence[Any] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 MARKERS = "os^DvPX<>p"
 BESIDE: Mapping[str, Mapping[str, Any]] = {
@@ -189,14 +187,13 @@ def _scale(curves: Mapping[str, Sequence[Curve]], beside: Mapping[str, float]) -
     """The axis of all steps that fit, up to HIGHEST times the slowest reference, or up to the end
     of the slowest method.
     """
-    every = np.concatenate([curve.upper_s for curve in curves[AXES[0]]])
-    ends = [float(curve.lower_s[-1]) for curve in curves[AXES[0]]]
-    every = np.concatenate([every, ends, list(beside.values())])
+    shown = curves[AXES[0]]
+    parts = *(curve.upper_s for curve in shown), [curve.lower_s[-1] for curve in shown]
+    every = np.concatenate([*parts, list(beside.values())])
     every = every[np.isfinite(every)] if np.isfinite(every).any() else np.ones(1)  # none fits
     low, high = float(every.min()), float(every.max())
     if beside:
-        high = min(high, HIGHEST * max(beside.values()))
-        high = max(high, low)
+        high = max(min(high, HIGHEST * max(beside.values())), low)
     unit, unit_ps = time_unit(int(low * PS_PER_SECOND))
     # Room for markers at both ends, in the logarithm.
     margin = (high / low) ** 0.04 * 1.01

@@ -1,5 +1,9 @@
 """Runs: one method with one seed on one question, as a value that JSON can hold; the questions, and
 the references that their runs are compared with.
+
+``run_comparison`` makes runs of the records in a journal. ``record_of`` and ``run_of`` are the two
+ways between a Result and a record: a field of Result that shall be kept is in both.
+``simdev/commands/search.py`` tells the references of a single search, too.
 """
 
 from __future__ import annotations
@@ -56,11 +60,11 @@ class Run:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has a result, and nobody cut it short."""
+        """Whether the run has a result, and nobody cut it short."""
         return self.result is not None and self.result.provenance["ended"] != "interrupted"
 
     def to_json(self) -> dict[str, Any]:
-        """Its seed with the whole result, or with the reason why there is none."""
+        """The seed with the whole result, or with the reason why there is none."""
         result = {"reason": self.reason} if self.result is None else self.result.to_json()
         return {"seed": self.seed, **result}
 
@@ -86,7 +90,7 @@ class References:
 
     @property
     def by_name(self) -> dict[str, Reference | None]:
-        """Both, by what people read of them."""
+        """Both references by the names that people read."""
         return {ONE_DEVICE: self.single, PRESENT: self.present}
 
 

@@ -2,7 +2,8 @@
 elsewhere: one source for both.
 
 Kernels take named tuples of flat columns (arrays where compiled, lists where not) and allocate
-nothing.
+nothing. They live in this folder because ``ground.jit.KERNELS`` names it: machine code is kept by a
+hash of the sources in the folders named there.
 """
 
 from __future__ import annotations

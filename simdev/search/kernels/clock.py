@@ -1,7 +1,9 @@
 """The clock of m-ETF and m-SCT: ops taken one by one, transfers booked when their reader is taken
 (pull).
 
-Flat columns; ``t * devices + d`` where two things index one. Times are ps, sizes bytes.
+``search.baechi`` fills its columns and calls ``schedule``. The rules are Baechi's, not those of the
+engines: the placement that comes out is simulated as any other. Flat columns;
+``t * devices + d`` where two things index one. Times are ps, sizes bytes.
 """
 
 from __future__ import annotations
@@ -171,7 +173,7 @@ def estimate(p: Lists, c: Clock, op: int, device: int, now: int) -> int:
 
 @part
 def urgent(p: Lists, c: Clock, op: int, now: int) -> int:
-    """The latest that it would start on any device it may stand on."""
+    """The latest that it would start on any device that may run it."""
     latest = UNKNOWN
     for d in range(p.devices):
         at = estimate(p, c, op, d, now)
@@ -362,7 +364,7 @@ def forced(p: Lists, c: Clock, count: int) -> int:
 
 @kernel
 def schedule(lists: object, clock: object) -> int:
-    """Place and run everything; the last finish in ps, or -1 where an op can stand nowhere."""
+    """Place and run everything; the last finish in ps, or -1 where no device can run an op."""
     p, c = open_lists(lists), open_clock(clock)
     count, now = 0, 0
     for op in range(p.ops):

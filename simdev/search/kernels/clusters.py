@@ -1,4 +1,4 @@
-"""The clusters of connected groups that a move takes along."""
+"""The clusters of connected groups that a move takes along, for ``search.annealing``."""
 
 from __future__ import annotations
 

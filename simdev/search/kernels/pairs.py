@@ -1,4 +1,8 @@
-"""The dynamic program over pairs of ideals: each device takes what lies between two of them."""
+"""The dynamic program over pairs of ideals: each device takes what lies between two of them.
+
+``search.maxload.contiguous`` fills its columns and reads the answer; what a device's load is, and
+what fits, ``MaxLoadProblem`` says again for whole splits.
+"""
 
 from __future__ import annotations
 

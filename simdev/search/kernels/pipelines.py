@@ -1,7 +1,9 @@
 """Pipelines by whole actions: when they end at the earliest, and what they hold at the least.
 
-The actions of every rank in their order (``schedules.Order``), by rank and place; ``stages`` by
-number, kinds 0 forward, 1 backward or gradient of the input, 2 of the weights.
+``search.plan.bounds`` fills the columns. A bound must not exceed what ``lowering.hybrid`` makes of
+the plan: what takes less time or memory there has to take less here, too. The actions of every rank
+in their order (``schedules.Order``), by rank and place; ``stages`` by number, kinds 0 forward, 1
+backward or gradient of the input, 2 of the weights.
 """
 
 from __future__ import annotations

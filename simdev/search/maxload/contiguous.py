@@ -1,5 +1,9 @@
 """The contiguous max-load split, exact, by dynamic programming over ideals of blocks (Tarnawski et
-al., NeurIPS 2020).
+al., NeurIPS 2020). ``placers.py`` calls it, also for the split with which the integer program
+begins.
+
+The loop over pairs of ideals is a kernel (``search.kernels.pairs``): a new rule of what an
+accelerator may take goes there, and into ``MaxLoadProblem`` and both programs of ``placers.py``.
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ def blocks_of(problem: MaxLoadProblem) -> Blocks:
     neighbour.
 
     The latter changes no optimum where memory is slack: such a block takes no time, so it may
-    always stand where its one neighbour does, which cuts fewer nets. Where memory is limited, only
+    always go where its one neighbour is: fewer nets are cut then. Where memory is limited, only
     those of no bytes join.
     """
     count = len(problem.members)

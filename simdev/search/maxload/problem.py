@@ -1,10 +1,14 @@
 """The problems of dnn-partitioning (Tarnawski et al., NeurIPS 2020): the largest load, which is the
 period of a full pipeline, and the latency of one inference.
+
+All modules beside it read ``MaxLoadProblem``. Its objectives (``loads``, ``latency``) are written a
+second time as rows of integer programs (``placers.py``), the loads also as a dynamic program
+(``contiguous.py``, ``search.kernels.pairs``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite
@@ -46,10 +50,7 @@ class MaxLoadProblem:
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
         """The ops of each group."""
-        ops: list[list[int]] = [[] for _ in range(max(self.group, default=-1) + 1)]
-        for op, group in enumerate(self.group):
-            ops[group].append(op)
-        return tuple(map(tuple, ops))
+        return _members(self.group)
 
     @cached_property
     def order(self) -> frozenset[tuple[int, int]]:
@@ -93,6 +94,14 @@ class MaxLoadProblem:
             if device in held:
                 held[device] += self.size[op]
         return self.capacity is None or all(size <= self.capacity for size in held.values())
+
+
+def _members(sets: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The ops of each set, from the number of the set by op."""
+    ops: list[list[int]] = [[] for _ in range(max(sets, default=-1) + 1)]
+    for op, number in enumerate(sets):
+        ops[number].append(op)
+    return tuple(map(tuple, ops))
 
 
 def problem_of(oracle: Oracle) -> MaxLoadProblem:
@@ -175,24 +184,21 @@ def latency(problem: MaxLoadProblem, devices: Sequence[int]) -> float:
     """
     # A unit is an accelerator with all its ops, or an op on a CPU (the number below 0).
     unit = [-1 - op if device in problem.cpus else device for op, device in enumerate(devices)]
-    length, before = dict.fromkeys(unit, 0.0), {key: set[int]() for key in unit}
-    for op, device in enumerate(devices):
-        on_cpu = device in problem.cpus
-        length[unit[op]] += (problem.on_cpu if on_cpu else problem.on_accelerator)[op]
-        others = {unit[reader] for reader in problem.readers[op]} - {unit[op]}
-        for end in {*others, unit[op]} if others else ():
+    number = {key: at for at, key in enumerate(dict.fromkeys(unit))}
+    length, edges = [0.0] * len(number), set[tuple[int, int]]()
+    for op, key in enumerate(unit):
+        length[number[key]] += (problem.on_cpu if key < 0 else problem.on_accelerator)[op]
+        others = {unit[reader] for reader in problem.readers[op]} - {key}
+        edges.update((number[key], number[other]) for other in others)
+        for end in {*others, key} if others else ():
             if end >= 0:
-                length[end] += problem.cost[op]
-        for other in others:
-            before[other].add(unit[op])
-    number = {key: at for at, key in enumerate(length)}
-    return _longest(
-        list(length.values()), [[number[other] for other in before[key]] for key in length]
-    )
+                length[number[end]] += problem.cost[op]
+    return _longest(length, edges)
 
 
-def _longest(length: Sequence[float], before: Sequence[Sequence[int]]) -> float:
-    """The longest path; inf where there is a cycle."""
+def _longest(length: Sequence[float], edges: Iterable[tuple[int, int]]) -> float:
+    """The longest path along edges (before, after); inf where there is a cycle."""
+    before = before_of(len(length), edges)
     order, ends = topological(before), [0.0] * len(length)
     for node in order:
         ends[node] = max((ends[other] for other in before[node]), default=0.0) + length[node]
@@ -203,19 +209,16 @@ def least(problem: MaxLoadProblem) -> float:
     """The latency that no placement can go below: the longest path, every op where it is fastest,
     nothing to send.
     """
-    before: list[list[int]] = [[] for _ in problem.group]
-    for op, readers in enumerate(problem.readers):
-        for reader in readers:
-            before[reader].append(op)
+    pairs = ((op, reader) for op, readers in enumerate(problem.readers) for reader in readers)
     times = zip(problem.on_accelerator, problem.on_cpu, strict=True)
-    return _longest([min(*pair) if problem.cpus else pair[0] for pair in times], before)
+    return _longest([min(*pair) if problem.cpus else pair[0] for pair in times], pairs)
 
 
 def filled(problem: MaxLoadProblem) -> tuple[int, ...] | None:
     """The greedy baseline: accelerators are filled along an order that stays on a branch, the rest
     is for the CPU.
 
-    What the CPU has to run closes the accelerator that came before, which may not be entered twice.
+    Ops that only the CPU can run close the accelerator before them: it may not be entered twice.
     None where something runs nowhere.
     """
     capacity = inf if problem.capacity is None else problem.capacity
@@ -237,13 +240,11 @@ def filled(problem: MaxLoadProblem) -> tuple[int, ...] | None:
     return tuple(where)
 
 
-def _in_order(problem: MaxLoadProblem) -> list[list[int]]:
+def _in_order(problem: MaxLoadProblem) -> list[tuple[int, ...]]:
     """The ops group by group, groups that lie on a cycle together, in an order that stays on a
     branch.
     """
     block = components(len(problem.members), problem.order)
-    ops_of: list[list[int]] = [[] for _ in range(max(block, default=-1) + 1)]
-    for op, group in enumerate(problem.group):
-        ops_of[block[group]].append(op)
+    ops_of = _members([block[group] for group in problem.group])
     edges = ((block[a], block[b]) for a, b in problem.order if block[a] != block[b])
     return [ops_of[number] for number in topological(before_of(len(ops_of), edges), "branch")]

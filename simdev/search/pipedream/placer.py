@@ -1,4 +1,10 @@
-"""The method: plan, place a pipeline of one device a stage, execute the plan."""
+"""The method "pipedream" of ``search.methods``: plan (``plan.py``), place a pipeline of one device
+a stage, execute the plan.
+
+The plan is executed as any other pipeline: its order is ``nouns.schedules.round_robin``, its tasks
+are those of ``lowering.pipeline``, its figures those of ``report.measures.pipeline``. A new rule of
+pipelines goes there.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +45,9 @@ MOST_ACTIONS = 40_000  # of a simulation: some seconds
 class Execution:
     """The figures of an executed plan; times of a minibatch in seconds.
 
-    ``alone_s`` is its slowest stage by itself, ``in_turn_s`` the period of all stages in 1F1B-RR
-    with free transfers and replicas that do not wait for one another, ``together_s`` that with
-    replicas that do, and synchronise. ``use`` and ``trace`` are of the pipeline on the cluster.
+    ``alone_s`` is its slowest stage by itself. ``in_turn_s`` is the period of all stages in 1F1B-RR
+    with free transfers, where replicas never wait for one another; ``together_s`` where they wait,
+    and synchronise. ``use`` and ``trace`` are of the pipeline on the cluster.
     """
 
     use: PipelineUse
@@ -222,8 +228,8 @@ class _Parts:
 
 
 def pipedream(trial: Trial) -> None:
-    """PipeDream (SOSP 2019): stages with replicas. What is placed, and scored, is the best pipeline
-    without replicas, one device a stage.
+    """PipeDream (SOSP 2019): stages with replicas. It places, and scores, the best pipeline without
+    replicas, one device a stage.
 
     A minibatch passes such a pipeline one stage after another, so the step time is that of a single
     minibatch; the objective is the period in steady state: of the plan with replicas ``period_s``

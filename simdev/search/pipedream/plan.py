@@ -1,5 +1,8 @@
-"""The planner (section 3.1): stages with replicas on the levels of a cluster, by a dynamic program
-over what the forward pass can have done.
+"""PipeDream's planner (section 3.1): stages with replicas on the levels of a cluster, by a dynamic
+program over what the forward pass can have done. ``placer.py`` calls it.
+
+The price of a stage's replicas is counted twice, alike: while the tables are filled
+(``_LevelTable``) and when the stages are told (``_replicated``).
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ def profile_of(oracle: Oracle) -> Profile:
     forward ops.
 
     Groups on a cycle of forward edges keep their order among each other only. Times are means over
-    devices. Raises InputError where a backward op stands in a group without forward ops (pair them
+    devices. Raises InputError where a backward op is in a group without forward ops (pair them
     first).
     """
     graph, group = oracle.graph, unit_of(oracle.graph)
@@ -132,7 +135,7 @@ class Stage:
 
     @property
     def replicas(self) -> int:
-        """On how many machines it stands."""
+        """How many machines run it."""
         return len(self.machines)
 
 

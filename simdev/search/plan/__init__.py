@@ -4,6 +4,7 @@
              -> the rest is simulated, best bound first -> plans as a frame
 
 Every bound is proved (``bounds``), so the first row is the best of the whole space.
+``simdev/__init__.py`` and ``simdev/commands/plan.py`` call ``plan`` and ``plans_of``.
 """
 
 from __future__ import annotations

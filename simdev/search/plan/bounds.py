@@ -19,13 +19,18 @@ edges between whole actions, whose durations come from the templates of the lowe
    flight, by the order of the schedule; and the rest that the backward of a last layer needs.
 
 Coarser bounds come before: ``exchanged_ps`` and ``held`` of many setups, ``waited_ps`` of a plan.
+
+The search of searching.py alone calls them. The compiled loops are in ``kernels/pipelines.py``. A
+new rule of ``simdev/lowering/hybrid`` that makes a step shorter or smaller (its gates, its tie, the
+order of its queues) has to be met here by hand: tests/search/test_plan_bounds.py and
+test_plan_schedules.py find a bound that is too large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -58,7 +63,6 @@ from .pieces import (
     EMBEDDING,
     ENDS,
     MAIN,
-    Division,
     Ground,
     Pieces,
     least,
@@ -76,11 +80,10 @@ def _order(name: str, pp: int, microbatches: int, chunks: int) -> Order:
     return Order(*(np.ascontiguousarray(column.ravel(), np.int64) for column in order))
 
 
-# The longest path of a plan over its actions, and what follows the last of them.
-
-
 class Path:
-    """The longest path of a plan over its actions, and what follows them."""
+    """The longest path of a plan over its actions, and what follows the last of them; and what the
+    microbatches hold on it.
+    """
 
     def __init__(self, pieces: Pieces, ground: Ground, plan: Plan) -> None:
         self.pieces, self.ground, self.plan = pieces, ground, plan
@@ -88,6 +91,11 @@ class Path:
         self.pp, self.microbatches = self.p.pp, plan.setup.microbatches
         self.division = ground.division(self.pp * plan.chunks)
         self.kinds = (FORWARD, INPUT, WEIGHT) if plan.schedule in SPLIT else (FORWARD, BACKWARD)
+
+    @property
+    def order(self) -> Order:
+        """The actions of the schedule, rank by rank."""
+        return _order(self.plan.schedule, self.pp, self.microbatches, self.plan.chunks)
 
     @cached_property
     def times(self) -> Ints:
@@ -118,7 +126,7 @@ class Path:
         by_kind += [[np.zeros((0, TURN), np.int64)] * len(parts)] * (3 - len(by_kind))
         rows = [rows for of_stage in zip(*by_kind, strict=True) for rows in of_stage]
         at = np.cumsum([0, *map(len, rows)])
-        # The gates of lowering.hybrid.actions; no more than all turns stand before one.
+        # The gates of lowering.hybrid.actions; no more than all turns come before one.
         most = max(int(at[-1]) * self.microbatches, 1)
         reach = min(1 + self.p.prefetch, most) if self.p.zero == 3 else 1
         behind = min(1 + self.p.in_flight * self.p.overlap, most)
@@ -129,7 +137,7 @@ class Path:
         rank when all is sent that replicas send during actions.
         """
         stages, pp, m = self.pp * self.plan.chunks, self.pp, self.microbatches
-        order = _order(self.plan.schedule, pp, m, self.plan.chunks)
+        order = self.order
         forth, back = self.ground.transfers(self.pieces.program)
         stage = np.arange(stages)
         # What stage s - 1 sent to s, and what s + 1 sent back to it.
@@ -222,6 +230,25 @@ class Path:
         summed = int(ends.max()) + least(program.durations, number)
         ready[[0, -1]] = np.maximum(ready[[0, -1]], summed)
 
+    def in_flight(self) -> Ints:
+        """By rank the bytes that the microbatches in flight hold at the least."""
+        counts, order, pp = self.division.counts, self.order, self.pp
+        (_, workspace, again), split = self.pieces.footprints, WEIGHT in self.kinds
+        _, classifier, beside, kept = self.pieces.ends_saved
+        space = np.where(counts > 0, workspace, 0).max(axis=1)
+        # The first layer of a backward, while all others are still there.
+        during = space + again[self.division.last]
+        during[-1] = max(int(space[-1]) + beside, int(during[-1]) - classifier + kept * split)
+        # What selective recomputation makes again lies in one row of the backward.
+        after = counts @ again * (self.plan.setup.recompute == "full")
+        after[-1] += kept - classifier
+        columns = self.pieces.saved(self.division), after, during, np.zeros(pp, np.int64)
+        places = len(order.stage) // pp
+        table = Columns(Held(pp, places, int(split), order.stage, order.kind, *columns))
+        run_held(table.handle)
+        peak: Ints = table.array("peak")
+        return peak
+
 
 # The ladder of bounds.
 
@@ -246,17 +273,15 @@ class Bounds:
     def __init__(self, question: Question, schedules: Iterable[str] = ()) -> None:
         """``schedules`` are those that plans may have: of some other bounds of setups hold."""
         self.question, self.overlaps = question, not {*PAIRED}.isdisjoint(schedules)
-        self.ground = cache(self._ground)
+        self.ground = cache(partial(Ground, question))
         # Of a setup, for its next plans: by ZeRO, or by schedule and chunks.
         self.pieces, self._waits = lru_cache(KEPT)(self._pieces), lru_cache(KEPT)(self._waited)
-        self._flying, self._ended = lru_cache(KEPT)(self._in_flight), lru_cache(KEPT)(self._actions)
+        self._flying = lru_cache(KEPT)(lambda plan: self._path(plan).in_flight())
+        self._ended = lru_cache(KEPT)(lambda plan: self._path(plan).actions())
         # Of setups that are alike.
         self._means = dict[Hashable, tuple[int, int]]()
         self._states = dict[Hashable, int]()
         self._kept = dict[Hashable, tuple[int, int, int]]()
-
-    def _ground(self, number: int) -> Ground:
-        return Ground(self.question, number)
 
     def _pieces(self, setup: Setup, zero: int) -> Pieces:
         ground, pp = self.ground(setup.layout.cluster), setup.layout.pp
@@ -298,12 +323,8 @@ class Bounds:
         gathered = setup._replace(layout=layout._replace(context="all_gather"))
         around, other = self.pieces(gathered, 0).exchanged()
         times = around * (1 + (layout.context == "all_gather")) + 2 * other - 1
-        each = int(self._counts(setup) @ np.maximum(times, 0))
+        each = int(self.ground(layout.cluster).counts @ np.maximum(times, 0))
         return setup.microbatches * each // layout.pp
-
-    def _counts(self, setup: Setup) -> Ints:
-        """How many layers there are of each kind."""
-        return np.bincount(self.ground(setup.layout.cluster).kind)
 
     def setup_ps(self, setup: Setup) -> int:
         """The least ps of any plan of a setup."""
@@ -322,7 +343,8 @@ class Bounds:
 
     def _mean(self, setup: Setup, column: int) -> tuple[int, int]:
         """How long a microbatch takes in all layers and ends, and a forward in one layer."""
-        pieces, counts, kinds = self.pieces(setup, 0), self._counts(setup), (FORWARD, BACKWARD)
+        pieces, kinds = self.pieces(setup, 0), (FORWARD, BACKWARD)
+        counts = self.ground(setup.layout.cluster).counts
         forward, backward = (pieces.layers(kind)[:, column] for kind in kinds)
         each = int(counts @ (forward + backward))
         # Of two ways both ends of the pipeline have both.
@@ -381,82 +403,52 @@ class Bounds:
         pieces = self.pieces(setup, 0)
         saved, workspace, again = pieces.footprints
         embedding, classifier, *_ = pieces.ends_saved
-        total = int(self._counts(setup) @ saved) + embedding + classifier
+        counts = self.ground(setup.layout.cluster).counts
+        total = int(counts @ saved) + embedding + classifier
         # On the last rank the classifier's comes first.
         return total, int(workspace.min()), int((workspace + again).min())
 
     def plan(self, plan: Plan) -> Bound:
         """The bound of one plan."""
-        peak, fits = self._memory(plan)
-        return Bound(self._time(plan) if fits else 0, peak, fits)
+        path = self._path(plan)
+        held = (self._paired if plan.schedule in PAIRED else self._held)(path)
+        fits = bool((held <= path.ground.capacity(path.pp)).all())
+        return Bound(self._time(path) if fits else 0, int(held.max()), fits)
 
-    def _memory(self, plan: Plan) -> tuple[int, bool]:
-        ground, pp = self.ground(plan.setup.layout.cluster), plan.setup.layout.pp
-        division = ground.division(pp * plan.chunks)
-        if plan.schedule in PAIRED:
-            held = self._paired(plan, division)
-        else:
-            held = self.pieces(plan.setup, plan.zero).tails(division)[:, 1]
-            if plan.schedule not in SEARCHED:
-                held = held + self._flying(plan._replace(zero=0))  # whatever ZeRO shares out
-        return int(held.max()), bool((held <= ground.capacity(pp)).all())
+    def _held(self, path: Path) -> Ints:
+        """By rank: what is there throughout, and what microbatches in flight hold."""
+        held: Ints = path.pieces.tails(path.division)[:, 1]
+        if path.plan.schedule in SEARCHED:
+            return held
+        return held + self._flying(path.plan._replace(zero=0))  # whatever ZeRO shares out
 
-    def _paired(self, plan: Plan, division: Division) -> Ints:
+    def _paired(self, path: Path) -> Ints:
         """By rank of DualPipe or DualPipeV: what is there throughout, and what all forwards before
         the first backward save.
         """
+        plan, division = path.plan, path.division
         program = self._program(plan.setup, plan.zero, division.layers, plan.schedule)
-        ranks = np.arange(plan.setup.layout.pp)
+        ranks = np.arange(path.pp)
         buckets = ([n for n in program.buckets(rank) if n != NO_LAYER] for rank in ranks.tolist())
         held = [
             sum(persistent_bytes(program, rank, layers).values())
             for rank, layers in enumerate(buckets)
         ]
         # The turns of schedules.dualpipe: near microbatches come in from the nearer end.
-        saved, stages = self.pieces(plan.setup, plan.zero).saved(division), len(division.layers)
+        saved, stages = path.pieces.saved(division), len(division.layers)
         near = np.minimum(ranks, stages - 1 - ranks)
         both = near + 1
         warm: Ints = (2 * (stages // 2) - both) * saved[near] + both * saved[stages - 1 - near]
         return np.array(held, np.int64) + warm
 
-    def _in_flight(self, plan: Plan) -> Ints:
-        layout = plan.setup.layout
-        division = self.ground(layout.cluster).division(layout.pp * plan.chunks)
-        return _held(self.pieces(plan.setup, plan.zero), division, plan)
-
     def _path(self, plan: Plan) -> Path:
         ground = self.ground(plan.setup.layout.cluster)
         return Path(self.pieces(plan.setup, plan.zero), ground, plan)
 
-    def _actions(self, plan: Plan) -> tuple[Ints, Ints, Ints]:
-        return self._path(plan).actions()
-
-    def _time(self, plan: Plan) -> int:
-        waited = self.waited_ps(plan)
+    def _time(self, path: Path) -> int:
+        plan, waited = path.plan, self.waited_ps(path.plan)
         if plan.schedule in (*SEARCHED, *PAIRED):
             return waited
-        path = self._path(plan)
         # ZeRO 0 and 1 differ behind the last action alone.
         actions = path.actions() if plan.zero >= 2 else self._ended(plan._replace(zero=0))
         return max(waited, path.step_ps(*actions))
-
-
-def _held(pieces: Pieces, division: Division, plan: Plan) -> Ints:
-    """By rank the bytes that the microbatches in flight hold at the least."""
-    counts, pp, saved = division.counts, plan.setup.layout.pp, pieces.saved(division)
-    (_, workspace, again), split = pieces.footprints, plan.schedule in SPLIT
-    _, classifier, beside, kept = pieces.ends_saved
-    space = np.where(counts > 0, workspace, 0).max(axis=1)
-    # The first layer of a backward, while all others are still there.
-    during = space + again[division.last]
-    during[-1] = max(int(space[-1]) + beside, int(during[-1]) - classifier + kept * split)
-    # What selective recomputation makes again lies in one row of the backward.
-    after = counts @ again * (plan.setup.recompute == "full")
-    after[-1] += kept - classifier
-    order = _order(plan.schedule, pp, plan.setup.microbatches, plan.chunks)
-    places = len(order.stage) // pp
-    columns = order.stage, order.kind, saved, after, during, np.zeros(pp, np.int64)
-    table = Columns(Held(pp, places, int(split), *columns))
-    run_held(table.handle)
-    peak: Ints = table.array("peak")
-    return peak

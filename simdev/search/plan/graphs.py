@@ -4,6 +4,9 @@ them, where the model is known by its sizes too, the best plans of that.
 Placements and splits take the whole batch at once, pipelines cut it into microbatches (the best
 number of those that divide it). PipeDream's plan lets minibatches of the whole batch overlap, so
 what it trains by second follows from its period and not from its step.
+
+``simdev plan --graph`` calls ``plan_graph``. A method of ``search`` is in the table where SEARCHED
+names it.
 """
 
 from __future__ import annotations
@@ -11,17 +14,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...execution.scenario import load_scenario
+from ...execution.scenario import Scenario, load_scenario
 from ...files.shape import VERSION
 from ...files.strategy import strategy_object
 from ...ground.errors import InputError, SimdevError
-from ...ground.units import PS_PER_SECOND, is_count
+from ...ground.units import PS_PER_SECOND
 from ...nouns.models import MODELS
 from ...nouns.models.large import LARGE
 from ...report import run
-from ..run import search
+from ..run import require_whole, search
 from ..sweep.sweeping import row_of
 from .searching import plans_of
 from .space import choices_of, clusters_of, graph_of, question_of
@@ -33,7 +37,7 @@ SECONDS = 30.0
 SEARCHED = (
     "single", "m-sct", "dnn-contiguous", "dnn-ip", "pipedream", "optcnn", "flexflow", "tofu",
 )  # fmt: skip
-"""Methods of ``search`` that stand in the table."""
+"""Methods of ``search`` that are rows of the table."""
 FORMS = ("data-parallel",)
 SCHEDULES = ("1F1B", "GPipe")
 METHODS = (*SEARCHED[:1], *FORMS, *SEARCHED[1:], *SCHEDULES)
@@ -72,6 +76,11 @@ class _Request:
         graph = {**self.graph, "batch": self.batch // answer.microbatches}
         return {"version": VERSION, "graph": graph, **self.parts, "strategy": answer.strategy}
 
+    @cached_property
+    def plain(self) -> Scenario:
+        """The scenario with the whole batch, data parallel: what searches begin with."""
+        return load_scenario(self.scenario(_Answer({"short": FORMS[0]})))
+
 
 def is_graph_alone(model: Any) -> bool:
     """Whether a model has a graph of ops and is not known by its sizes."""
@@ -91,8 +100,8 @@ def plan_graph(
     watch: Callable[[Sequence[str]], Sequence[str]] = lambda methods: methods,
     **parts: Any,
 ) -> pd.DataFrame:
-    """The answer of each method for a model's graph, a row each: first those that fit, and of them
-    the one that trains most by second.
+    """The answer of each method for a model's graph, a row each: what fits first, in the order of
+    the samples that are trained a second.
 
     ``model`` is a name of simdev.nouns.models, or an object like ``{"model": "gnmt-4", "length":
     40}``;
@@ -103,7 +112,13 @@ def plan_graph(
     """
     import pandas as pd
 
-    request = _request(model, cluster, global_batch, nodes, length, parts, seconds, seed)
+    graph = graph_of(model, length)
+    if graph.get("model") not in MODELS:
+        raise InputError(f"model: no graph is made of {graph.get('model')!r}")
+    batch = require_whole("global_batch", global_batch)
+    (only,) = clusters_of(cluster, nodes)
+    request = _Request(graph, {"cluster": only, **parts}, batch, seconds, seed)
+    _ = request.plain  # refuses parts that are none
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
         raise InputError(f'methods: must be of {", ".join(METHODS)}, got "{unknown[0]}"')
@@ -112,27 +127,6 @@ def plan_graph(
         rows += _by_sizes(request)
     rows.sort(key=lambda row: (row["feasible"] is not True, -(row["samples_per_s"] or 0)))
     return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def _request(
-    model: str | Mapping[str, Any],
-    cluster: str | Mapping[str, Any],
-    batch: int,
-    nodes: int | None,
-    length: int | None,
-    parts: Mapping[str, Any],
-    seconds: float,
-    seed: int,
-) -> _Request:
-    graph = graph_of(model, length)
-    if graph.get("model") not in MODELS:
-        raise InputError(f"model: no graph is made of {graph.get('model')!r}")
-    if not is_count(batch) or not batch:
-        raise InputError(f"global_batch: must be a whole number of at least 1, got {batch!r}")
-    (cluster,) = clusters_of(cluster, nodes)
-    request = _Request(graph, {"cluster": cluster, **parts}, batch, seconds, seed)
-    load_scenario(request.scenario(_Answer({"short": FORMS[0]})))  # refuses what is none
-    return request
 
 
 def _row(request: _Request, method: str) -> dict[str, Any]:
@@ -168,8 +162,7 @@ def _searched(request: _Request, method: str) -> _Answer:
     """The answer of a search; of PipeDream with the period of its plan, where the plan ran and
     fits.
     """
-    scenario = load_scenario(request.scenario(_Answer({"short": FORMS[0]})))
-    result = search(scenario, method, seed=request.seed, seconds=request.seconds)
+    result = search(request.plain, method, seed=request.seed, seconds=request.seconds)
     execution = result.details.get("execution", {})
     period = execution.get("period_s") if execution.get("fits") else None
     notes = [
@@ -193,8 +186,7 @@ def _pipelined(request: _Request, schedule: str) -> _Answer:
 
 
 def _pipelines(request: _Request, schedule: str) -> Iterator[_Answer]:
-    scenario = load_scenario(request.scenario(_Answer({"short": FORMS[0]})))
-    ranks, due = len(scenario.cluster.workers), time.perf_counter() + request.seconds
+    ranks, due = len(request.plain.cluster.workers), time.perf_counter() + request.seconds
     for count in range(2, min(request.batch, MOST_MICROBATCHES) + 1):
         if request.batch % count == 0 and time.perf_counter() < due:
             fields = {"pp": ranks, "microbatches": count, "schedule": schedule}

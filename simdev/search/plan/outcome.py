@@ -4,6 +4,10 @@ Plans are one answer where their steps are within 1 % of one another, on as many
 answer the simplest plan is shown: the one with the fewest kinds of parallelism (degrees above 1),
 then the smallest degrees (dp apart, which takes the devices that are left), the fewest chunks, the
 least ZeRO, the least recomputation; of equals the fastest (ours).
+
+searching.py makes it; ``frame`` is what ``plan`` returns, and ``simdev/commands/plan.py`` prints a
+table of its own from it. What a simulated plan tells is ``score`` in searching.py, its columns are
+FIGURES here.
 """
 
 from __future__ import annotations
@@ -103,7 +107,7 @@ def less(size: int, other: int) -> bool:
 
 
 def simplicity(scored: Scored) -> tuple[Any, ...]:
-    """The less the simpler, as the module says."""
+    """A key that sorts the simplest plan first, by the order that the module tells."""
     plan, fields = scored.plan, scored.plan.fields
     degrees = [fields[name] for name in DEGREES]
     kinds = sum(degree > 1 for degree in degrees)
@@ -240,26 +244,24 @@ class Plans:
     def _line(self, scored: Scored, first: Scored, on_front: bool) -> dict[str, Any]:
         row, plan = scored.row, scored.plan
         devices = self.question.devices[plan.setup.layout.cluster]
-        figures = {
-            "step_time_s": row["step_ps"] / PS_PER_SECOND,
-            **{n: row[n] for n in FIGURES[1:]},
-        }
-        cost = self._throughput(scored).to_json().get(COST)
         return (
             {"devices": devices}
             | {name: plan.fields.get(name, DEFAULTS[name]) for name in (*DEGREES, *OPTIONS)}
             | dict(plan.setup.others)
-            | figures
-            | {COST: cost, "front": on_front if self.front else None, "why": why(scored, first)}
-            | {"step_time_ps": row["step_ps"], "scenario": self.question.scenario(plan)}
+            | {"step_time_s": row["step_ps"] / PS_PER_SECOND}
+            | {name: row[name] for name in FIGURES[1:]}
+            | {COST: self._cost(scored), "front": on_front if self.front else None}
+            | {"why": why(scored, first), "step_time_ps": row["step_ps"]}
+            | {"scenario": self.question.scenario(plan)}
         )
 
-    def _throughput(self, scored: Scored) -> Throughput:
+    def _cost(self, scored: Scored) -> float | None:
+        """Dollars a million tokens, None without a price."""
         question, setup = self.question, scored.plan.setup
-        samples = question.global_batch
+        samples, devices = question.global_batch, question.devices[setup.layout.cluster]
         sizes = samples, samples * question.model.length, setup.microbatches
-        devices = question.devices[setup.layout.cluster]
-        return Throughput(scored.row["step_ps"], *sizes, devices, question.price)
+        throughput = Throughput(scored.row["step_ps"], *sizes, devices, question.price)
+        return throughput.to_json().get(COST)
 
 
 def why(scored: Scored, first: Scored) -> str:

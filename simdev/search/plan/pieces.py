@@ -2,7 +2,9 @@
 and what they keep, by the very templates that steps are lowered by; and the ground of a cluster,
 which the bounds of all plans on it share: its ranks, divisions of layers, messages.
 
-Where groups or devices differ, the fastest counts: pieces serve lower bounds.
+Where groups or devices differ, the fastest counts: pieces serve lower bounds. bounds.py alone calls
+it. A change of templates in ``simdev/lowering/hybrid`` reaches it by itself; what a layer saves and
+sends is called by name here (``footprint``, ``sent_bytes``).
 """
 
 from __future__ import annotations
@@ -271,6 +273,7 @@ class Ground:
         names = list(dict.fromkeys(kinds))
         self.kinds = [kinds.index(kind) for kind in names]
         self.kind = np.array([names.index(kind) for kind in kinds], np.int64)
+        self.counts = np.bincount(self.kind)  # how many layers there are of each kind
         self.division, self.ranks = cache(self._division), cache(self._ranks)
         self.capacity = cache(self._capacity)
         self._durations = dict[Hashable, Durations]()

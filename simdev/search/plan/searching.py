@@ -6,6 +6,9 @@ same for a microbatch) makes room for its setups that fit, a setup for its plans
 itself with the bound of its actions. The first entry of the heap has the least bound of all plans
 that are left; once it is above the last of the best, the search ends. The best plans have different
 degrees, unless plans of equal degrees are asked for, too.
+
+``simdev/commands/plan.py`` calls ``plans_of``, Python calls ``plan``. A figure of a plan is made in
+``score`` and becomes a column by FIGURES of outcome.py.
 """
 
 from __future__ import annotations
@@ -20,18 +23,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...execution.engine import choose, simulate
 from ...execution.scenario import fingerprint
 from ...ground.errors import InputError, SimdevError
-from ...ground.units import PS_PER_SECOND, Number, is_count
+from ...ground.units import PS_PER_SECOND, Number
 from ...lowering.hybrid import lower_hybrid
 from ...nouns.models.large.roles import ROLES, LargeStep
 from ...nouns.trace import Trace
 from ...report.measures.costs import shares
 from ...report.measures.training import BUBBLE, EXPOSED, Training, critical_rank
+from ..run import require_whole
 from ..sweep.journal import (
+    READERS,
     Answer,
     Loop,
     Row,
@@ -49,6 +54,7 @@ from .space import (
     Question,
     Setup,
     Space,
+    Way,
     choices_of,
     question_of,
 )
@@ -56,11 +62,10 @@ from .space import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# Sources that take no part in the figures of a plan; sources that are not named here count.
-APART = (
-    r"(commands|formats|learn|measure|oracle|execution/check|report/(export|figures|page)"
-    r"|search(?!/(plan|sweep)/))/"
-)
+T = TypeVar("T")
+
+# no part in the figures and bounds of a plan
+APART = rf"({READERS}|search(?!/(plan|sweep|kernels)/))/"
 
 # The figures of a plan: each step simulated, one device for each rank of the pipeline.
 
@@ -127,7 +132,7 @@ def confirm(question: Question, plan: Plan, row: Row) -> str:
     here = trace.end_ps, max(memory.peak for memory in trace.memory)
     if here != (row["step_ps"], row["peak_bytes"]):
         raise SimdevError(f"all devices give {here}, not {row['step_ps'], row['peak_bytes']}")
-    devices = len(question.clusters[plan.setup.layout.cluster].workers)
+    devices = question.devices[plan.setup.layout.cluster]
     return (
         f"Confirmed by {len(trace.task_graph.tasks):,} tasks on all {devices:,} devices "
         f"({engine}): {trace.end_ps:,} ps."
@@ -147,15 +152,15 @@ def degrees(setup: Setup) -> Layout:
 
 @dataclass
 class Search:
-    """A search under way. Plans are simulated by the ``loop``, under the name that ``key`` gives a
-    plan and its place; ``counts`` tells what became of them.
+    """A search under way. Plans are simulated by the ``loop``, whose journal keeps their figures,
+    and bounds, by the question's ``digest``; ``counts`` tells what became of the plans.
     """
 
     space: Space
     bounds: Bounds
     counts: Counts
     loop: Loop[Plan]
-    key: Callable[[int, Plan], str]
+    digest: str
     top: int
     front: bool
     alike: bool
@@ -168,7 +173,7 @@ class Search:
     _last: float = inf  # the step of the last of the best
 
     def run(self, setups: Iterable[Setup]) -> None:
-        """All of it. Raises InputError where no plan can be simulated."""
+        """The whole search. Raises InputError where no plan can be simulated."""
         groups: dict[Hashable, list[tuple[int, Setup]]] = {}
         place, counts = 0, self.counts
         for setup in setups:
@@ -177,10 +182,13 @@ class Search:
         for group in groups.values():
             bound = 0
             with suppress(InputError):  # its setups are refused, each by itself
-                bound = self.bounds.exchanged_ps(group[0][1])
+                bound = self._bound(self.bounds.exchanged_ps, group[0][1])
             self._push(bound, group[0][0], GROUP, group)
         while batch := self._next():
-            jobs = {self.key(place, plan): plan for place, plan in batch}
+            jobs = {
+                fingerprint((self.digest, plan.fields, plan.setup.layout.cluster)): plan
+                for _, plan in batch
+            }
             rows = dict(self.loop.rows(jobs))
             for key, (place, plan) in zip(jobs, batch, strict=True):
                 self._take(Scored(place, plan, rows[key]))
@@ -190,6 +198,17 @@ class Search:
         counts.slower += counts.legal - counts.decided
         if not self.fitting:
             self._tell_least()
+
+    def _bound(self, bound: Callable[..., T], *about: Any) -> T:
+        """A bound of setups or plans, from the journal where it is kept. Raises InputError."""
+        journal = self.loop.journal
+        if journal is None:
+            return bound(*about)
+        key = fingerprint((self.digest, bound.__name__, self.bounds.overlaps, *about))
+        if key not in journal.rows:
+            journal.add(key, self.loop.version, {"bound": bound(*about)})
+        kept: T = journal.rows[key]["bound"]
+        return kept
 
     def _push(self, bound: int, place: int, level: int, node: Any, peak: int = 0) -> None:
         """``node`` is a plan, or setups each with the place of its first plan."""
@@ -245,7 +264,7 @@ class Search:
 
     @contextmanager
     def _refusing(self, count: int) -> Iterator[None]:
-        """So many plans are refused where a bound cannot be worked out."""
+        """Counts so many plans as refused where their bound cannot be worked out."""
         try:
             yield
         except InputError as error:
@@ -255,9 +274,10 @@ class Search:
         """A setup by its own bounds, in place of those that it shares."""
         count = self.space.count(setup)
         with self._refusing(count):
-            held, fits = self.bounds.held(setup, self.space.zeros(setup.layout))
+            held, fits = self._bound(self.bounds.held, setup, self.space.zeros(setup.layout))
             if fits:
-                self._push(self.bounds.setup_ps(setup), place, SETUP, [(place, setup)])
+                bound = self._bound(self.bounds.setup_ps, setup)
+                self._push(bound, place, SETUP, [(place, setup)])
                 self._has_bounds = True
             else:
                 self.counts.unfit += count
@@ -267,20 +287,26 @@ class Search:
         """The least bytes that any plan holds, where none fits: of setups, too, that were left out
         whole.
         """
-        heapq.heapify(self._too_large)
-        while self._too_large and self._too_large[0][0] < (self.counts.least_bytes or inf):
-            for plan in self.space.plans(heapq.heappop(self._too_large)[2]):
+        for held, _, setup in sorted(self._too_large):
+            if held >= (self.counts.least_bytes or inf):
+                return
+            for plan in self.space.plans(setup):
                 with suppress(InputError):
                     self.counts.hold(self.bounds.plan(plan).peak_bytes)
 
     def _expand(self, place: int, setup: Setup) -> None:
-        for number, plan in enumerate(self.space.plans(setup), place):
-            self._push(self.bounds.waited_ps(plan), number, WAITED, plan)
+        plans = self.space.plans(setup)
+        waits = self._bound(self._waited, setup, [plan[1:] for plan in plans])
+        for number, (plan, waited) in enumerate(zip(plans, waits, strict=True), place):
+            self._push(waited, number, WAITED, plan)
+
+    def _waited(self, setup: Setup, ways: Sequence[Way]) -> list[int]:
+        return [self.bounds.waited_ps(Plan(setup, *way)) for way in ways]
 
     def _follow(self, place: int, plan: Plan) -> None:
         """A plan by its memory and the path of its actions."""
         with self._refusing(1):
-            step, peak, fits = self.bounds.plan(plan)
+            step, peak, fits = self._bound(self.bounds.plan, plan)
             self.counts.hold(peak)
             if fits:
                 self._push(step, place, PATH, plan, peak)
@@ -370,8 +396,8 @@ def plan(
     top
         So many answers.
     price
-        Of an hour of a device in dollars, for the column ``cost_per_million_tokens``; it stands in
-        the scenarios, too.
+        Of an hour of a device in dollars, for the column ``cost_per_million_tokens``; the
+        scenarios have it, too.
     front
         Whether to look for the whole front of step time, memory and devices, too: all plans that
         no other beats in all three. It takes longer.
@@ -381,7 +407,8 @@ def plan(
     n_jobs
         So many plans are simulated at once (``simdev.ground.jobs``), which changes no answer.
     journal
-        A file to which every plan that is simulated is appended at once, and not simulated again.
+        A file to which the figures of every simulated plan and all bounds are appended at once;
+        what is there is not worked out again.
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
     parts
@@ -409,26 +436,17 @@ def plans_of(
     progress: bool | None = None,
 ) -> Plans:
     """The best plans of a question, with what became of all others. Raises InputError."""
-    if not is_count(top) or not top:
-        raise InputError(f"top: must be a whole number of at least 1, got {top!r}")
+    require_whole("top", top)
     choose(ENGINE, 0)  # refuses where it is missing
     begun = time.perf_counter()
-    space, counts = (
-        Space(question.model, question.devices, question.global_batch, choices),
-        Counts(),
-    )
+    space = Space(question.model, question.devices, question.global_batch, choices)
+    counts = Counts()
     setups = list(space.setups(counts.illegal))
     counts.legal = sum(map(space.count, setups))
     if not counts.legal:
         raise InputError(_nothing(counts.illegal) or space.nothing())
     version = sources_version(APART) if journal else ""
     digest = fingerprint((version, question.content)) if journal else ""
-
-    def key(place: int, plan: Plan) -> str:
-        # Only what outlives the process needs more than a number.
-        content = digest, plan.fields, plan.setup.layout.cluster
-        return fingerprint(content) if journal else str(place)
-
     scorer = partial(_answer, Shared(question))
     with journaled(
         "plan", scorer, n_jobs, version, journal, progress, few=1, total=counts.legal, unit="plan",
@@ -436,7 +454,7 @@ def plans_of(
     ) as loop:  # fmt: skip
         every = alike or len({degrees(setup) for setup in setups}) == 1
         bounds = Bounds(question, space.choices.listed["schedule"])
-        search = Search(space, bounds, counts, loop, key, top, front, every, not alike)
+        search = Search(space, bounds, counts, loop, digest, top, front, every, not alike)
         search.run(setups)
     best = sorted((scored for each in search.answers for scored in each.members), key=ORDER)
     points = tuple(search.pareto()) if front else ()

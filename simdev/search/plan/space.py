@@ -6,6 +6,10 @@ recomputation, a *plan* adds the schedule and ZeRO. Plans that differ in name al
 rank has no pipeline to fill, so schedules with one order of its actions are one; one replica has
 nobody to share states with; selective recomputation repeats nothing where attention keeps no
 scores.
+
+A field of ``Parallelism`` that is set by the caller needs nothing here. One that is tried in every
+legal way is a field of Layout, Setup or Plan and an entry of COUNTS or LISTED; the bounds have to
+hold for it (bounds.py), and tests/search/test_plan_bounds.py compares them with simulation.
 """
 
 from __future__ import annotations
@@ -45,12 +49,13 @@ from ...nouns.schedules.table import check_sizes
 from ...nouns.strategy.parallelism import CONTEXTS, DEGREES, MODULES, MOST, RECOMPUTES, Parallelism
 
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
-"""Those that are tried where nobody names others."""
+"""The schedules that are tried where nobody names others."""
 PLANNED = tuple(name for name in NAMES if name != "PipeDream")
-"""Those that may be named: steps of PipeDream overlap."""
+"""The schedules that may be named: not PipeDream, whose steps overlap."""
 UNCHUNKED = {"Interleaved1F1B": "1F1B", "InterleavedZeroBubble": "ZB-H1"}
-"""What is tried for those of several chunks where a rank has one. Alone it does the same; in a
-pipeline Interleaved1F1B of one chunk warms up twice as far, which is left out (ours).
+"""The schedule that is tried in place of one of several chunks where a rank has one chunk. On a
+single rank it does the same; in a pipeline Interleaved1F1B of one chunk warms up twice as far, and
+is left out (ours).
 """
 ZEROS = 0, 1, 2, 3
 COUNTS = (*DEGREES, "microbatch", "chunks")
@@ -159,7 +164,7 @@ def choices_of(given: Mapping[str, Any] | None) -> Choices:
 
 
 def _parallelism(others: Settings, **degrees: Any) -> Parallelism:
-    """One with these settings; what is made again goes with selective recomputation alone."""
+    """A Parallelism of these settings; modules to recompute go with selective recomputation."""
     settings = dict(others)
     if "recompute_modules" in settings:
         settings["recompute"] = RECOMPUTES[1]
@@ -208,14 +213,14 @@ class Space:
     choices: Choices
 
     def setups(self, illegal: Counter[str]) -> Iterator[Setup]:
-        """The legal ones in their order; plans that are none are counted by their reasons."""
+        """The legal setups in their order; illegal plans are counted by their reasons."""
         for number in range(len(self.devices)):
             for layout in self._layouts(number):
                 for others in self.choices.others:
                     yield from self._of_layout(layout, others, illegal)
 
     def plans(self, setup: Setup) -> list[Plan]:
-        """The legal ones of a setup in their order."""
+        """The legal plans of a setup in their order."""
         return [Plan(setup, *each) for each in self._ways(setup.layout, setup.microbatches)[0]]
 
     def count(self, setup: Setup) -> int:

@@ -1,5 +1,5 @@
 """The best of all strategies that FlexFlow may propose, and the proof that it is (MLSys 2019,
-section 8.4): branch and bound.
+section 8.4): branch and bound. The method "exhaustive" of ``search.methods``.
 
 Times below which no step can end, whatever is chosen for the layers that are not configured yet,
 hold under any order of any queue for three reasons. A task runs after all that it waits for, so the
@@ -8,6 +8,10 @@ from the moment when the first of some tasks may start on it, it needs at least 
 times, and then the shortest of what must still come after one of them. And all devices together do
 all the work. Transfers are given links of their own. Layers that are not configured contribute the
 least that any of their configurations would.
+
+Which layers decide how an op lies is told here (``Scopes``) from the rules of
+``lowering.partition``: a new rule there of what an op follows, or of how sums are shared, changes
+``Scopes`` too. ``tests/search/test_search_exhaustive.py`` holds them together.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ Edge = tuple[int, int]
 
 
 class Scopes:
-    """The layers on whose configurations it hangs how each op lies, and what passes from one op to
+    """The layers whose configurations decide how each op lies, and what passes from one op to
     another.
     """
 
@@ -135,7 +139,7 @@ class PartTimes:
     ``duration[i]``: ps of the part of op i on each device. ``lag[u, v]``: by device of u and device
     of v, the ps from the finish of one part to the moment when what it sends is there for the
     other. NONE where there is none. Axes of a table are the layers of ``scope``, ascending, then
-    devices. An op or edge that hangs on too many layers has no table, and neither has an op with
+    devices. An op or edge that depends on too many layers has no table, and neither has an op with
     two parts on one device. Raises InputError.
     """
 
@@ -219,7 +223,7 @@ class PartTimes:
         return {task: part for task, part in of_task.items() if part[0] in self.duration}
 
     def _drop(self, i: int) -> None:
-        """No table for an op of which two parts stand on one device, or one elsewhere."""
+        """No table for an op with two parts on one device, or with one elsewhere."""
         self.duration.pop(i, None)
         self.lag = {edge: table for edge, table in self.lag.items() if i not in edge}
 
@@ -272,10 +276,11 @@ def exhaustive(trial: Trial) -> None:
     """The best of all that ``flexflow`` may propose, proved by branch and bound, depth first in
     program order; for graphs of some ten layers.
 
-    What is left out cannot be faster than the best so far. No two strategies are taken to cost the
-    same. It starts with what no change of a single layer makes better. ``details`` tells the size
-    of the ``space``, how many partial strategies were ``bounded``, and ``bound_s``, below which no
-    strategy is; ``exact``: whether all were looked at. Where nothing fits, nothing can be left out.
+    Whatever is left out cannot be faster than the best so far. No two strategies are taken to cost
+    the same. It starts with what no change of a single layer makes better. ``details`` tells the
+    size of the ``space``, how many partial strategies were ``bounded``, and ``bound_s``, below
+    which no strategy is; ``exact``: whether all were looked at. Where nothing fits, nothing can be
+    left out.
     """
     whole = trial.problem.whole
     space = space_of(Layers(whole.graph, whole.cluster))
@@ -482,11 +487,15 @@ class Bounds:
         return bounds
 
 
+ZERO: Ints = np.zeros((1, 1), np.int64)
+"""For any row and choice; nothing is written to it."""
+
+
 class _Ends:
     """When parts can end at the earliest, and how long the step goes on from there at least, for
     arrays of choices.
 
-    Arrays are [row, choice] or [row, choice, device], of extent 1 where nothing hangs on row or
+    Arrays are [row, choice] or [row, choice, device], of extent 1 where nothing depends on row or
     choice.
     """
 
@@ -498,15 +507,14 @@ class _Ends:
         self.last: dict[int, Ints] = {}  # the last part ends no earlier
         self.rest: dict[int, Ints] = {}  # after each part
         self.after: dict[int, Ints] = {}  # after any part
-        self.work, self.longest = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
+        self.work = self.longest = ZERO
         for i, node in nodes.items():
             self._forward(i, node)
         for i, node in reversed(nodes.items()):
             self._backward(i, node)
 
     def _forward(self, i: int, node: _Node) -> None:
-        columns, first, last = self.columns, np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
-        start = np.zeros((1, 1, 1), np.int64)
+        columns, first, last, start = self.columns, ZERO, ZERO, ZERO[..., None]
         for other, link in node.inputs:
             if link.each is not None:
                 first = np.maximum(first, self.first[other] + link.each.at(columns))
@@ -527,7 +535,7 @@ class _Ends:
             self.last[i] = np.maximum(last, self.first[i])
 
     def _backward(self, i: int, node: _Node) -> None:
-        columns, after = self.columns, np.zeros((1, 1), np.int64)
+        columns, after = self.columns, ZERO
         for other, link in node.outputs:
             if link.last is not None:
                 after = np.maximum(after, link.last.at(columns) + self.after[other])

@@ -1,5 +1,10 @@
 """FlexFlow (Jia, Zaharia, Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks",
-MLSys 2019).
+MLSys 2019): random walks over the configurations of layers. The method "flexflow" of
+``search.methods``.
+
+``exhaustive.py`` searches the same space from the same starts. One walk after another (``_walk``)
+and walks in chains (``Walking``, for ``search.chains``) share a step (``_step``); what ends a walk,
+and when it returns to its best, each of the two says for itself.
 """
 
 from __future__ import annotations

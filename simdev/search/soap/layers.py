@@ -1,9 +1,13 @@
-"""The layers of a step: what OptCNN and FlexFlow configure, and what follows each of them.
+"""The layers of a step: what OptCNN and FlexFlow configure, and experts place (``search.expert``);
+and what follows each of them.
 
 A layer is a forward op that computes by itself (products, convolutions, pooling, cells, embeddings,
 softmax, and what joins several layers), at all of its steps where it was unrolled ("lstm@3").
 Elementwise ops, normalisation and ops that only move one tensor belong to the layer that they read
 first; backward ops to that of their forward op.
+
+Which op is a layer is decided in ``nouns.structure`` (``is_layer``). How followers are cut
+(``spreads``) mirrors ``lowering.partition``, which decides it for the simulated step.
 """
 
 from __future__ import annotations

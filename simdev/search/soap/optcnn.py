@@ -1,5 +1,5 @@
 """OptCNN's cost tables (Jia et al., ICML 2018, section 4): what each configuration of a layer
-costs, and each pair.
+costs, and each pair. The method "optcnn" of ``search.methods``.
 
 - ``t_C``: the time of a layer's ops, forward and backward, on its busiest device: parts are equal,
   so that of the first part, of its own shape, on the slowest of the devices used.
@@ -8,7 +8,8 @@ costs, and each pair.
   for the gradients: the most that any queue of the cluster (a link, a port) has to carry.
 
 Nothing overlaps in this model, and no two layers run at once; updates are left out. Part p of a
-layer runs on the p-th device.
+layer runs on the p-th device. ``elimination.py`` finds the least sum. A new way to synchronise
+gradients (``nouns.strategy.sync``) counts as an all-reduce until ``Wires`` knows it.
 """
 
 from __future__ import annotations

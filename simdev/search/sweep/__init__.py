@@ -3,7 +3,7 @@
     points (scenario x grid point, keyed by content) -> answers (here, or by joblib) -> journal
     -> DataFrame
 
-``sweep`` is the way in.
+``sweep`` is the way in; ``simdev/__init__.py`` and ``simdev/commands/sweep.py`` call it.
 """
 
 from __future__ import annotations

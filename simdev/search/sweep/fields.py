@@ -6,6 +6,10 @@ The notation is that of simdev's messages: ``.name``, ``[0]`` into a list, ``["a
 ``[*]`` for every entry of a list or object. Where a path leads into a part that the scenario only
 names (a file, a preset, a short form), that part is opened and the field changed in a copy; nothing
 is written.
+
+point.py sets the fields of a sweep by it. A setting that ``PresetShape`` of
+``simdev/files/cluster.py`` takes beside a preset is also one of PRESET_SETTINGS here: a path to any
+other field of a cluster opens the preset.
 """
 
 from __future__ import annotations
@@ -177,7 +181,7 @@ def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str)
     link.
     """
     if root == "strategy" and isinstance(part, dict) and steps[0] == "sync" and len(steps) > 1:
-        # The name of a policy alone stands for its settings.
+        # The name of a policy alone means its settings.
         sync = part.get("sync")
         part = {**part, "sync": {"policy": sync}} if isinstance(sync, str) else part
     if root != "cluster" or not isinstance(part, dict) or "preset" in part:

@@ -1,4 +1,8 @@
-"""The results as a DataFrame, a row a scenario, and as files."""
+"""The results as a DataFrame, a row a scenario, and as files.
+
+``sweep`` and its verb call it. The columns are those of ``simdev/report/results.py``, the figures
+those of ``row_of`` in sweeping.py.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,10 @@ A journal has one finished row a line, appended and never rewritten. A line is a
 and the CRC-32 of the object's bytes. Whoever opens a journal holds a lock on it, which the system
 gives back when the process ends, however it ends. A line that a crash cut short is cut off; one
 that is damaged elsewhere is passed over, and its result made again.
+
+Whether a failure is kept is said by ``Answer.lasting``: each caller sets it in its ``answer``. Jobs
+of a worker that died are tried again by ``finished`` of ``simdev/ground/jobs.py``. Each caller has
+a pattern APART of sources that take no part in its keys.
 """
 
 from __future__ import annotations
@@ -234,7 +238,10 @@ def _sync_folder(path: str) -> None:
         os.close(folder)
 
 
-# The versions of what answers, which stand in the keys of a journal.
+# The versions of the sources that answer, which are in the keys of a journal. A pattern names the
+# sources that read or draw answers and take no part in them; all others count: better too much.
+
+READERS = r"commands|formats|learn|measure|oracle|execution/check|report/(export|figures|page)"
 
 
 @cache

@@ -2,7 +2,8 @@
 
 The key of a point hashes what its scenario says, all files it names, and the engine's version.
 Files are hashed, not named: a scenario moved elsewhere keeps its key, a file edited in place
-changes it.
+changes it. sweeping.py and ``simdev/measure/calibrate/steps.py`` call ``rows_of``. A new way for a
+scenario to name a file belongs into ``_with_paths`` and ``_document_point``, too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ...ground.errors import InputError, prefixed
 from ...ground.units import is_count
 from ...nouns.strategy.parallelism import MOST, microbatches_of
 from .fields import Document, Read, opened, parse_path, with_field
-from .journal import sources_version
+from .journal import READERS, sources_version
 
 # A scenario with several fields set; the global batch of a large model stays what it was.
 # Replicas and microbatches are ways to spread a batch, so plans can be compared only while that
@@ -86,12 +87,7 @@ def _with_batch(document: Document, before: Document, spread: Collection[str]) -
     return {**document, "strategy": {**document["strategy"], "pipeline": pipeline}}
 
 
-# What reads or draws answers but takes no part in them. A module that is not named here counts:
-# better too much.
-APART = (
-    r"(commands|formats|learn|measure|oracle|execution/check|report/(export|figures|page)"
-    r"|search(?!/sweep/))/"
-)
+APART = rf"({READERS}|search(?!/sweep/))/"  # no part in a row of a sweep
 
 Source = str | os.PathLike[str] | Document | Scenario
 SINGLE = (str, os.PathLike, Mapping, Scenario)

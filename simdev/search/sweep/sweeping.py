@@ -1,5 +1,9 @@
 """``sweep``: many scenarios, one table. Each point ends in a row of figures, or with the reason why
 there is none.
+
+The planners of a graph (``plan/graphs.py``) take their figures from ``row_of``, too. A figure is
+made there and has its column in COLUMNS of ``simdev/report/results.py``; docs/how-to/sweeps.md
+explains it.
 """
 
 from __future__ import annotations

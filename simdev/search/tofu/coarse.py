@@ -1,10 +1,10 @@
 """Tofu's coarsening (EuroSys 2019, section 5.1): ops that choose an axis, and tensors that choose a
-dimension.
+dimension. ``plan.py`` asks it.
 
 Runs of elementwise ops (optimizers included) leave their tensors cut alike, so they are one tensor;
 the steps of an unrolled op are one op. A forward op, its backward ops and the gradients keep
 choices of their own: what the paper tries out inside of a group, elimination does over the whole
-graph.
+graph. Which ops are elementwise, or leaves, is a trait of their kind (``nouns.semantics``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Models as they were released: their sizes by name, and where these stand; or from the
+"""Models as they were released: their sizes by name, with their sources; or from the
 ``config.json`` that Hugging Face keeps beside the weights of a release.
+``simdev/files/scenario.py`` reads both.
 
-The fields of such a file depend on its ``model_type``; what it does not say is what the classes of
-the library transformers take (``configuration_*.py``).
+The fields of such a file depend on its ``model_type``; for a field that it leaves out count the
+defaults of the library transformers (``configuration_*.py``). A type is a reader and a row of
+``TYPES``; a model is a row of ``_PUBLISHED`` or ``_RELEASED``.
 """
 
 from __future__ import annotations
@@ -157,38 +159,32 @@ _REQUIRED: Any = object()
 _REACHES = "sliding_attention", "full_attention"
 
 
-# What the sizes of a model are called in such files; the first name that a file has counts.
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "layers": ("num_hidden_layers", "n_layer"),
-    "hidden": ("hidden_size", "n_embd"),
-    "heads": ("num_attention_heads", "n_head"),
-    "inner": ("intermediate_size", "n_inner"),
-    "vocabulary": ("vocab_size",),
-    "length": ("max_position_embeddings", "n_positions"),
-    "kv_heads": ("num_key_value_heads",),
-    "head_width": ("head_dim", "qk_nope_head_dim"),
-    "value_width": ("v_head_dim",),
-    "query_latent": ("q_lora_rank",),
-    "kv_latent": ("kv_lora_rank",),
-    "rotary_width": ("qk_rope_head_dim",),
-    "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "top_k": ("num_experts_per_tok",),
-    "expert_inner": ("moe_intermediate_size", "intermediate_size"),
-    "shared_experts": ("n_shared_experts",),
-    "dense_layers": ("first_k_dense_replace",),
-    "window": ("sliding_window",),
-    "global_every": ("sliding_window_pattern",),
-}
 # A size where a problem begins with it, or tells its number.
 _SIZE = re.compile(r"^\w+(?=:)|\b\w+(?= \d)")
 
 
+Read = str | tuple[str, Any]
+"""The field of a file that tells a size, with its default where it may be left out."""
+
+
 class _Fields:
-    """The fields of a file as they are asked for, with what is wrong with them."""
+    """The fields of a file as they are read, with what is wrong with them; ``names`` of the fields
+    by the sizes that they tell.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
         self.problems: list[str] = []
+        self.names = {"window": "sliding_window", "global_every": "sliding_window_pattern"}
+
+    def sizes(self, **reads: Read) -> dict[str, Any]:
+        """Sizes of the model, each from its field."""
+        fields = {
+            size: (read, _REQUIRED) if isinstance(read, str) else read
+            for size, read in reads.items()
+        }
+        self.names |= {size: name for size, (name, _) in fields.items()}
+        return {size: self.count(*field) for size, field in fields.items()}
 
     def count(self, name: str, default: Any = _REQUIRED) -> Any:
         """A whole number from 1; the default where it is not told, or null."""
@@ -218,17 +214,14 @@ class _Fields:
 
 def _common(of: _Fields, tied: bool = False) -> dict[str, Any]:
     """The sizes that all types but GPT-2 call by the same names."""
-    heads = of.count("num_attention_heads")
-    return {
-        "layers": of.count("num_hidden_layers"),
-        "hidden": of.count("hidden_size"),
-        "heads": heads,
-        "inner": of.count("intermediate_size"),
-        "vocabulary": of.count("vocab_size"),
-        "length": min(LENGTH, of.count("max_position_embeddings", LENGTH)),
-        "kv_heads": of.count("num_key_value_heads", heads),
-        "head_width": of.count("head_dim", 0),
-        "tied": of.flag("tie_word_embeddings", tied),
+    sizes = of.sizes(
+        heads="num_attention_heads", layers="num_hidden_layers", hidden="hidden_size",
+        inner="intermediate_size", vocabulary="vocab_size",
+        length=("max_position_embeddings", LENGTH),
+    )  # fmt: skip
+    sizes |= of.sizes(kv_heads=("num_key_value_heads", sizes["heads"]), head_width=("head_dim", 0))
+    return sizes | {
+        "length": min(LENGTH, sizes["length"]), "tied": of.flag("tie_word_embeddings", tied),
         "gated": True, "bias": False, "norm": "rms", "dropout": False, "positions": False,
         "causal": True,
     }  # fmt: skip
@@ -265,56 +258,48 @@ def _read_deepseek(
     """``groups`` of experts, all and a token's, are the defaults of ``transformers``."""
     of.require("attention_bias", False)
     of.require("moe_layer_freq", 1)
-    rotary = of.count("qk_rope_head_dim")
-    sizes = _common(of) | {
-        "query_latent": of.count("q_lora_rank", 0),
-        "kv_latent": of.count("kv_lora_rank"),
-        "rotary_width": rotary,
-        "head_width": of.count("qk_nope_head_dim") + rotary,
-        "value_width": of.count("v_head_dim"),
-    }
+    sizes = _common(of) | of.sizes(
+        query_latent=("q_lora_rank", 0), kv_latent="kv_lora_rank", rotary_width="qk_rope_head_dim",
+        head_width="qk_nope_head_dim", value_width="v_head_dim",
+    )  # fmt: skip
+    sizes["head_width"] += sizes["rotary_width"]
     if of.config.get("n_routed_experts") is None:
         return sizes
-    dense = of.config.get("first_k_dense_replace", 0)
     every, chosen = of.count("n_group", groups[0]), of.count("topk_group", groups[1])
     # Groups of version 2 are of devices, and a copy of a token goes to each expert.
     if every > 1 and router_bias:
         sizes |= {"expert_groups": every, "top_groups": chosen}
-    return sizes | {
-        "experts": of.count("n_routed_experts"),
-        "top_k": of.count("num_experts_per_tok"),
-        "expert_inner": of.count("moe_intermediate_size"),
-        "shared_experts": of.count("n_shared_experts", 0),
-        "dense_layers": of.count("first_k_dense_replace") if dense else 0,
-        "router_bias": router_bias,
-    }
+    if of.config.get("first_k_dense_replace", 0):
+        sizes |= of.sizes(dense_layers="first_k_dense_replace")
+    return sizes | of.sizes(
+        experts="n_routed_experts", top_k="num_experts_per_tok",
+        expert_inner="moe_intermediate_size", shared_experts=("n_shared_experts", 0),
+    ) | {"router_bias": router_bias}  # fmt: skip
 
 
 def _read_gpt2(of: _Fields) -> dict[str, Any]:
-    hidden, rate = of.count("n_embd"), of.config.get("resid_pdrop", 0.1)
-    return {
-        "layers": of.count("n_layer"),
-        "hidden": hidden,
-        "heads": of.count("n_head"),
-        "inner": of.count("n_inner", 4 * hidden),
-        "vocabulary": of.count("vocab_size"),
-        "length": of.count("n_positions"),
+    sizes = of.sizes(
+        layers="n_layer", hidden="n_embd", heads="n_head", vocabulary="vocab_size",
+        length="n_positions",
+    )  # fmt: skip
+    return sizes | of.sizes(inner=("n_inner", 4 * sizes["hidden"])) | {
         "tied": of.flag("tie_word_embeddings", True),
-        "dropout": bool(rate),
-    }
+        "dropout": bool(of.config.get("resid_pdrop", 0.1)),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads a file of one type: fields that it ``requires`` to be so, other ``sizes`` of the model,
-    what it ``reads`` (size, field and its default) beside the common fields, whether embeddings are
-    ``tied`` by default, and where it has ``windows``, in every how manieth layer there is none (0:
-    in no layer; None: no windows).
+    """Reads a file of one type.
+
+    ``requires`` are fields with the only values that are modelled, ``sizes`` follow from the type,
+    and ``reads`` are fields beside the common ones. ``tied``: embeddings are tied by default. Where
+    there are ``windows``, every so manieth layer has none (0: all have one; None: none has).
     """
 
     requires: Mapping[str, Any] = FrozenDict()
     sizes: Mapping[str, Any] = FrozenDict()
-    reads: Mapping[str, tuple[str, Any]] = FrozenDict()
+    reads: Mapping[str, Read] = FrozenDict()
     tied: bool = False
     windows: int | None = None
 
@@ -325,11 +310,7 @@ class _Reader:
         sizes = _common(of, self.tied)
         if self.windows is not None:
             sizes |= _windows(of, sizes["layers"], self.windows)
-        sizes |= self.sizes
-        sizes |= {size: of.count(*field) for size, field in self.reads.items()}
-        if "experts" in sizes:
-            sizes.setdefault("expert_inner", sizes["inner"])
-        return sizes
+        return {**sizes, **self.sizes, **of.sizes(**self.reads)}
 
 
 def _read_gemma3(of: _Fields) -> dict[str, Any]:
@@ -339,8 +320,9 @@ def _read_gemma3(of: _Fields) -> dict[str, Any]:
 
 _MISTRAL = _Reader(windows=0)
 _EXPERTS = {
-    "experts": ("num_local_experts", _REQUIRED),
-    "top_k": ("num_experts_per_tok", _REQUIRED),
+    "experts": "num_local_experts",
+    "top_k": "num_experts_per_tok",
+    "expert_inner": "intermediate_size",
 }
 _QWEN = _Reader({"use_sliding_window": False}, {"qkv_bias": True})
 _QWEN3 = _Reader(
@@ -352,9 +334,9 @@ _QWEN3_MOE = _Reader(
     {"decoder_sparse_step": 1, "mlp_only_layers": [], **_QWEN3.requires},
     {"head_norms": True},
     {
-        "experts": ("num_experts", _REQUIRED),
-        "top_k": ("num_experts_per_tok", _REQUIRED),
-        "expert_inner": ("moe_intermediate_size", _REQUIRED),
+        "experts": "num_experts",
+        "top_k": "num_experts_per_tok",
+        "expert_inner": "moe_intermediate_size",
     },
 )
 _GPT_OSS = _Reader({"attention_bias": True}, {"bias": True, "sinks": True}, _EXPERTS, windows=2)
@@ -398,14 +380,15 @@ def from_config(config: Any) -> Transformer:
     try:
         return Transformer(_name(config, kind), **sizes)
     except InputError as error:
-        raise InputError(_by_file(config, problem) for problem in error.problems) from None
+        raise InputError(_by_file(of, problem) for problem in error.problems) from None
 
 
-def _by_file(config: Mapping[str, Any], problem: str) -> str:
+def _by_file(of: _Fields, problem: str) -> str:
     """A problem of a Transformer's sizes, told of the fields of the file."""
 
     def name(size: re.Match[str]) -> str:
-        return next((each for each in _NAMES.get(size[0], ()) if each in config), size[0])
+        field = of.names.get(size[0], "")
+        return field if field in of.config else size[0]
 
     return _SIZE.sub(name, problem)
 

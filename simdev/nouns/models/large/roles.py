@@ -1,6 +1,8 @@
 """The roles of the tasks of a large model's step: columns beside its task graph.
 
-Analyses and pictures of such a step read here which tasks compute and which wait for others.
+``simdev/lowering/hybrid`` fills them; analyses, pictures and plans of such a step read here which
+tasks compute and which wait for others. A new role is a name of ``ROLES``, a queue or a rule in
+``simdev/lowering/hybrid``, and perhaps a colour in ``simdev/report/figures/charts.py``.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ class LargeStep:
     pipeline runs on ``copies`` devices alike; where ``collapsed``, the task graph holds one of
     them, ``first[rank]``, else all, of which ``first[rank]`` is one. ``why`` tells why copies could
     not be, or were not, collapsed. ``counted`` are the tasks that all devices run together,
-    ``peak_flops`` what their datasheets say they reach by second in the precision of the model's
-    products, ``peak_dtype`` the name of that peak ("float8"; of several, or of what stands in for
-    it, theirs), ``host`` the mode of the first rank's host ("none": it has none). ``rungs`` share
-    out the computing time by the rung of the ladder that told it, with the expected error of a
-    kernel (None: not known).
+    ``peak_flops`` the FLOP/s of all their datasheets together, in the precision of the model's
+    products. ``peak_dtype`` names that peak ("float8"; where datasheets differ, or have a wider
+    dtype in its place, the names of these). ``host`` is the mode of the first rank's host ("none":
+    it has none). ``rungs`` share out the computing time by the rung of the ladder that told it,
+    ``rel_err`` is the expected error of a kernel (None: not known).
     """
 
     model: Transformer

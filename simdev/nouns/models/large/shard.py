@@ -1,8 +1,12 @@
-"""Shard: what one device has of a model and of a microbatch, and what that keeps in memory.
+"""Shard: the part of a model and of a microbatch on one device, and the memory that it keeps.
 
 Activations are counted tensor by tensor, from the shapes. For a GPT layer with dropout, 16-bit
 activations and tp = t they are s b h (10 + 24 / t + 5 a s / (h t)) bytes, with sequence parallelism
 and selective recomputation s b h 34 / t (Korthikanti et al. 2022, sections 4.1 to 4.3).
+
+``simdev/lowering/hybrid`` makes buffers of these bytes, and ``simdev/search/plan`` bounds memory by
+them. A tensor that a layer saves is counted here; the kernels that make it are in ``work``, and its
+parameters in ``transformer``.
 """
 
 from __future__ import annotations
@@ -141,7 +145,7 @@ class Shard:
         return ceil(mean * min(Fraction(str(m.skew)), most))
 
     def layer_parameters(self, layer: int) -> tuple[int, int]:
-        """Parameters of a layer here: those that all replicas have, and those of the experts."""
+        """Parameters of a layer here: the ones that all replicas have, and the experts'."""
         of = self.model.layer_parameters(layer)
         experts = of.experts // (self.tp * self.ep) + of.beside // self.ep
         return of.split // self.tp + of.whole, experts
@@ -255,7 +259,7 @@ def footprint(s: Shard, layer: int) -> Footprint:
 
 
 def _saved(s: Shard, layer: int) -> int:
-    """Bytes that a layer saves, without those that selective recomputation makes again."""
+    """Bytes that a layer saves; tensors that selective recomputation makes again count nothing."""
     return _attention(s) + _core(s) + _second(s, layer)
 
 

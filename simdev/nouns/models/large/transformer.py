@@ -1,4 +1,9 @@
-"""Transformer: the sizes of a large language model, which determine work, memory and parameters."""
+"""Transformer: the sizes of a large language model, which determine work, memory and parameters.
+
+The modules beside it and ``simdev/lowering/hybrid`` read it. A field that changes a layer counts in
+three places: parameters and FLOPs here, bytes in ``shard``, kernels in ``work``; the config.json of
+a release tells it by ``released``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,16 @@ from typing import Any, NamedTuple
 
 from ....ground.errors import refuse
 from ....ground.frozen import FrozenDict
-from ....ground.units import Number, is_count, name_problems, parse_time, written
+from ....ground.units import (
+    Number,
+    flag_problems,
+    is_count,
+    name_problems,
+    parse_time,
+    range_problems,
+    unlisted,
+    written,
+)
 from ...graph import PHASES
 
 NORMS = ("layer", "rms")
@@ -21,8 +35,8 @@ MOST, MOST_LAYERS = 2**24, 2**14
 
 
 class LayerParameters(NamedTuple):
-    """Parameters of one layer: those that tp splits (``split``) and those that every rank of tp has
-    whole; of its experts likewise (``experts``, ``beside``).
+    """Parameters of one layer: ``split`` ones are cut by tp, ``whole`` ones are on every rank of
+    tp; of its experts likewise (``experts``, ``beside``).
     """
 
     split: int
@@ -46,7 +60,7 @@ class Transformer:
       ``rotary_width`` of each head's ``head_width`` tell the position, in the keys once for all
       heads; values are ``value_width`` wide (0: as keys, with and without latents).
     - ``head_norms``: each head's query and key is normed; ``post_norms``: so is what both parts of
-      a layer put out; ``sinks``: a number a head stands in every softmax.
+      a layer put out; ``sinks``: every softmax has one number more a head.
     - ``bias``: of all products; ``qkv_bias``: of queries, keys and values; ``router_bias``: of the
       choice of experts.
     - ``window`` > 0: a token attends to so many before it; every ``global_every``-th layer (0:
@@ -128,15 +142,11 @@ class Transformer:
             # Of what may be left out 0 says so; heads of keys and values were filled in.
             least = int(field.default is MISSING or name == "kv_heads")
             most = MOST_LAYERS if name == "layers" else MOST
-            if field.type == "int" and not (is_count(value) and least <= value <= most):
-                wanted = f"must be a whole number from {least} to {most:,}"
-                yield f"{name}: {wanted}, got {written(value)}"
-            if field.type == "bool" and not isinstance(value, bool):
-                yield f"{name}: must be true or false, got {written(value)}"
-        if self.norm not in NORMS:
-            yield f'norm: must be one of {", ".join(NORMS)}, got "{self.norm}"'
-        if self.precision not in PRECISIONS:
-            yield f'precision: must be one of {", ".join(PRECISIONS)}, got "{self.precision}"'
+            if field.type == "int":
+                yield from range_problems(name, value, least, most)
+            if field.type == "bool":
+                yield from flag_problems(name, value)
+        yield from unlisted(self, norm=NORMS, precision=PRECISIONS)
         is_number = isinstance(self.skew, Real) and not isinstance(self.skew, bool)
         if not (is_number and 1 <= self.skew <= MOST):
             yield f"skew: must be a number from 1 to {MOST:,}, got {written(self.skew)}"
@@ -189,9 +199,9 @@ class Transformer:
         return self.is_moe(layer), self.reach(layer)
 
     def pairs(self, layer: int) -> int:
-        """Pairs of tokens of one sample that count, by head: all within reach, or ``causal`` those
-        that are not masked, as if tokens were infinitely many (half of all, as FlashAttention
-        counts).
+        """Pairs of tokens of one sample that count, by head: all within reach. Where attention is
+        ``causal`` masked pairs do not count, as if tokens were infinitely many (half of all, as
+        FlashAttention counts).
         """
         reach = self.reach(layer)
         return reach * (2 * self.length - reach) // 2 if self.causal else self.length * reach
@@ -270,7 +280,7 @@ class Transformer:
         return LayerParameters(split, whole, shared * self.experts, self.bias * h * self.experts)
 
     def _attention_parameters(self) -> tuple[int, int]:
-        """Parameters of attention and norms: those that tp splits, and those that it does not."""
+        """Parameters of attention and norms: split by tp, and whole on every rank."""
         h, values = self.hidden, self.kv_heads * self.value_head
         split, whole = self._attention_weights()
         whole += (4 if self.post_norms else 2) * self.norm_parameters() + self.bias * h

@@ -1,20 +1,24 @@
 """The work of a layer's shard: products, attention and passes over memory, as loads of the
-roofline, each with the op of profiles that it is like.
+roofline, each with the op of profiles that it is like. ``simdev/lowering/hybrid`` puts the blocks
+in order and asks the ladder of costs for their times.
 
-Bytes are those that kernels read and write where what frameworks fuse is fused: scale, mask and
-softmax; bias, dropout and addition; bias and GELU; SwiGLU; and the addition of a weight's gradient
-to the sum in its product (Megatron-LM, ``megatron/core/fusions``). Fused attention counts
-``Transformer.pairs`` of tokens, else all.
+Bytes are counted of kernels as frameworks fuse them: scale, mask and softmax; bias, dropout and
+addition; bias and GELU; SwiGLU; and the addition of a weight's gradient to the sum in its product
+(Megatron-LM, ``megatron/core/fusions``). Fused attention counts ``Transformer.pairs`` of tokens,
+else all.
 
 A product takes as long as the measured one: the addition of a gradient to its sum hides behind its
 arithmetic. A fused pass over memory takes as long as the plain op that is like it, by the bytes
 that both move. Measured attention is causal.
+
+The bytes that these kernels leave in memory are counted in ``shard``, the FLOPs of a whole step
+once more, in closed form, in ``Transformer.flops``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
@@ -80,14 +84,13 @@ Loads = tuple[Kernel, ...]
 def _kernel(
     name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None,
     dtype: str = DTYPE, part: float = 1.0,
-) -> Kernel:  # fmt: skip
-    """Work in bytes and FLOPs; without FLOPs it is bound by memory. ``part`` of the op that it is
-    like.
+) -> Loads:  # fmt: skip
+    """One kernel of so many bytes and FLOPs; without FLOPs it is bound by memory. It takes ``part``
+    of the time of the op that it is like, or a share by its bytes where that op tells them.
     """
-    if like is None:
-        return Kernel(name, op_class, dtype, flops, read, written, "")
-    share = (read + written) / like.moved if like.moved else part
-    return Kernel(name, op_class, DTYPE, flops, read, written, "", op=like, share=share)
+    if like is not None and like.moved:
+        part = (read + written) / like.moved
+    return (Kernel(name, op_class, dtype, flops, read, written, "", op=like, share=part),)
 
 
 def _plain(kind: str, shape: Shape, operands: int, phase: str = FORWARD) -> Like:
@@ -105,25 +108,22 @@ class Block:
 
     forward: Loads
     backward: Loads
-    weight: Loads
+    weight: Loads = ()
     again: Loads = ()
 
     def __add__(self, other: Block) -> Block:
-        return Block(
-            self.forward + other.forward,
-            self.backward + other.backward,
-            self.weight + other.weight,
-            self.again + other.again,
-        )
+        return Block(*(getattr(self, part) + getattr(other, part) for part in _PARTS))
 
     def times(self, count: int) -> Block:
         """So many of it, one after the other."""
-        parts = self.forward, self.backward, self.weight, self.again
-        return Block(*(loads * count for loads in parts))
+        return Block(*(getattr(self, part) * count for part in _PARTS))
 
     def repeated(self, is_again: bool) -> Block:
         """The block with its forward done once more before the backward, where it ``is_again``."""
         return replace(self, again=self.forward) if is_again else self
+
+
+_PARTS = [field.name for field in fields(Block)]
 
 
 def _gemm(
@@ -136,7 +136,7 @@ def _gemm(
     kind = "matmul" if len(made) == 2 else "batch_matmul"
     attrs = {f"transpose_{turned}": True} if turned else None
     like = Like(kind, operands, [made], phase, attrs)
-    return (_kernel(name, "gemm", read, written, flops, like),)
+    return _kernel(name, "gemm", read, written, flops, like)
 
 
 def _product(s: Shard, name: str, m: int, k: int, n: int) -> Block:
@@ -161,16 +161,16 @@ def _linear(s: Shard, name: str, m: int, k: int, n: int) -> Block:
         return _product(s, name, m, k, n)
     flops, x, w, y, g = 2 * m * k * n, m * k, k * n, m * n, s.gradient_bytes * k * n
 
-    def narrow(part: str, size: int) -> Kernel:
+    def narrow(part: str, size: int) -> Loads:
         return _kernel(f"{name} {part}", "elementwise", 2 * size, 2 * size)
 
-    def part(suffix: str, read: int, written: int) -> Kernel:
+    def part(suffix: str, read: int, written: int) -> Loads:
         return _kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=NARROW)
 
     return Block(
-        (narrow("cast", x), part("", x + w, 2 * y)),
-        (narrow("dy cast", y), part(" dx", y + w, 2 * x)),
-        (part(" dw", x + y + g, g),),
+        narrow("cast", x) + part("", x + w, 2 * y),
+        narrow("dy cast", y) + part(" dx", y + w, 2 * x),
+        part(" dw", x + y + g, g),
     )
 
 
@@ -189,9 +189,9 @@ def _norm(s: Shard, count: int = 0, width: int = 0) -> Block:
     made = [rows, *weights]
     back = Like(f"{kind}_backward", [rows, rows], made, BACKWARD, attrs, 5 * x, others)
     return Block(
-        (_kernel("norm", "norm", x, x, like=once),),
-        (_kernel("norm dx", "norm", 2 * x, x, like=back),),
-        (_kernel("norm dw", "norm", 2 * x, 0, like=back),),
+        _kernel("norm", "norm", x, x, like=once),
+        _kernel("norm dx", "norm", 2 * x, x, like=back),
+        _kernel("norm dw", "norm", 2 * x, 0, like=back),
     )
 
 
@@ -201,9 +201,9 @@ def _residual(s: Shard) -> Block:
     mask, shape = x // 2 if masked else 0, [s.rows, s.model.hidden]
     add, back = _plain("add", shape, 2), _plain("add", shape, 2, BACKWARD)
     drop = _plain("mul", shape, 2, BACKWARD)
-    dropout = [_kernel("dropout dx", "elementwise", x + mask, x, like=drop)] * masked
-    backward = _kernel("residual dx", "elementwise", 2 * x, x, like=back), *dropout
-    return Block((_kernel("residual", "elementwise", 2 * x, x + mask, like=add),), backward, ())
+    dropout = _kernel("dropout dx", "elementwise", x + mask, x, like=drop) * masked
+    backward = _kernel("residual dx", "elementwise", 2 * x, x, like=back) + dropout
+    return Block(_kernel("residual", "elementwise", 2 * x, x + mask, like=add), backward)
 
 
 def _core(s: Shard, number: int) -> Block:
@@ -238,7 +238,7 @@ def _fused(s: Shard, number: int, read: int, written: int) -> Block:
     forward = _kernel("attention", "attention", read, written, ahead, likes[0], part=part)
     sizes = read + 2 * written, read
     backward = _kernel("attention dx", "attention", *sizes, back, likes[1], part=part)
-    return Block((forward,), (backward,), ())
+    return Block(forward, backward)
 
 
 def _all_scores(s: Shard, q: int, k: int, v: int, o: int) -> Block:
@@ -251,21 +251,18 @@ def _all_scores(s: Shard, q: int, k: int, v: int, o: int) -> Block:
     dims_dx = {**dims, "input_dtype": DTYPE}
     softmax_dx = Like("softmax_backward", [rows, rows], [rows], BACKWARD, dims_dx, 6 * e)
     drop, drop_dx = _plain("mul", rows, 2), _plain("mul", rows, 2, BACKWARD)
-    forward: Loads = (
-        *_gemm("scores", q + k, 2 * e, scores, [wide, wide], rows, "b", FORWARD),
-        _kernel("softmax", "softmax", 2 * e, 2 * e, like=softmax),
-        *[_kernel("dropout", "elementwise", 2 * e, 3 * e, like=drop)] * m.dropout,
-        *_gemm("context", 2 * e + v, o, weighed, [rows, value], value, phase=FORWARD),
+    return Block(
+        _gemm("scores", q + k, 2 * e, scores, [wide, wide], rows, "b", FORWARD)
+        + _kernel("softmax", "softmax", 2 * e, 2 * e, like=softmax)
+        + _kernel("dropout", "elementwise", 2 * e, 3 * e, like=drop) * m.dropout
+        + _gemm("context", 2 * e + v, o, weighed, [rows, value], value, phase=FORWARD),
+        _gemm("context dx", o + v, 2 * e, weighed, [value, value], rows, "b")
+        + _gemm("context dv", 2 * e + o, v, weighed, [rows, value], value, "a")
+        + _kernel("dropout dx", "elementwise", 3 * e, 2 * e, like=drop_dx) * m.dropout
+        + _kernel("softmax dx", "softmax", 4 * e, 2 * e, like=softmax_dx)
+        + _gemm("scores dq", 2 * e + k, q, scores, [rows, wide], wide)
+        + _gemm("scores dk", 2 * e + q, k, scores, [rows, wide], wide, "a"),
     )
-    backward = (
-        *_gemm("context dx", o + v, 2 * e, weighed, [value, value], rows, "b"),
-        *_gemm("context dv", 2 * e + o, v, weighed, [rows, value], value, "a"),
-        *[_kernel("dropout dx", "elementwise", 3 * e, 2 * e, like=drop_dx)] * m.dropout,
-        _kernel("softmax dx", "softmax", 4 * e, 2 * e, like=softmax_dx),
-        *_gemm("scores dq", 2 * e + k, q, scores, [rows, wide], wide),
-        *_gemm("scores dk", 2 * e + q, k, scores, [rows, wide], wide, "a"),
-    )
-    return Block(forward, backward, ())
 
 
 def _into(s: Shard) -> Block:
@@ -294,8 +291,8 @@ def _rotary(s: Shard) -> Block:
     queries = m.heads // s.tp * m.rotary_width if m.kv_latent else s.queries
     size = 2 * s.tokens * (queries + s.keys)
     like = _plain("mul", [s.tokens, queries + s.keys], 2)
-    rotary = (_kernel("rotary", "elementwise", size, size, like=like),)
-    return Block(rotary, rotary, ()).repeated(m.kv_latent > 0 and "mla_up_proj" in s.again)
+    rotary = _kernel("rotary", "elementwise", size, size, like=like)
+    return Block(rotary, rotary).repeated(m.kv_latent > 0 and "mla_up_proj" in s.again)
 
 
 def _attention(s: Shard, number: int) -> Block:
@@ -314,9 +311,10 @@ def _activation(s: Shard, tokens: int, inner: int) -> Block:
     kind = "silu" if s.model.gated else "gelu"
     like = _plain(kind, [tokens, inner], 1)
     back = _plain(f"{kind}_backward", [tokens, inner], 2, BACKWARD)
-    forward = (_kernel("activation", "elementwise", into, x, like=like),)
-    backward = (_kernel("activation dx", "elementwise", into + x, into, like=back),)
-    return Block(forward, backward, ())
+    return Block(
+        _kernel("activation", "elementwise", into, x, like=like),
+        _kernel("activation dx", "elementwise", into + x, into, like=back),
+    )
 
 
 def _mlp(s: Shard, tokens: int, inner: int, activation: str = "mlp_act") -> Block:
@@ -338,10 +336,10 @@ def _experts(s: Shard) -> Block:
     """
     m, inner = s.model, s.model.expert_inner // s.tp
     size = 2 * s.busiest(s.rows * m.top_k) * m.hidden
-    sort = (_kernel("sort", "data_movement", size, size),) * 2
+    sort = _kernel("sort", "data_movement", size, size) * 2
     # Each of the ep ranks sends tokens x top_k rows; those who live here get equally many.
     tokens = -(-s.busiest(s.tokens * m.top_k) * s.ep // m.experts)
-    block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort, ())
+    block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort)
     expert = _mlp(s, tokens, inner, "moe_act")
     # A product each, for grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
@@ -367,7 +365,7 @@ def embedding(s: Shard) -> Block:
     """The tokens' rows, and dropout."""
     x, mask = s.words_bytes, s.rows_bytes // 2 if s.model.dropout else 0
     weight = _kernel("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
-    return Block((_kernel("embedding", "embedding", x, x + mask),), (), (weight,))
+    return Block(_kernel("embedding", "embedding", x, x + mask), (), weight)
 
 
 def classifier(s: Shard) -> Block:
@@ -378,9 +376,8 @@ def classifier(s: Shard) -> Block:
     """
     logits = s.tokens * s.vocabulary
     loss = Block(
-        (_kernel("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),),
-        (_kernel("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),),
-        (),
+        _kernel("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),
+        _kernel("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),
     )
     return _norm(s) + _product(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
 
@@ -395,4 +392,4 @@ def update(s: Shard, parameters: int, updated: int, state_bytes: int) -> Loads:
     step = _kernel(
         "update", "optimizer", (2 * g + state_bytes) * updated, (state_bytes + 2) * updated
     )
-    return step, _kernel("zero", "elementwise", 0, g * parameters)
+    return step + _kernel("zero", "elementwise", 0, g * parameters)

@@ -2,6 +2,9 @@
 
 Here is what describers share: axes of a shape, broadcast reads, attributes given once a dimension,
 and the attributes of a shard.
+
+A new kind goes into the family that it belongs to, with an example in ``tests/op_examples.py``.
+Where models shall train through it, ``simdev/nouns/models/ops.py`` has its verb and its gradient.
 """
 
 from __future__ import annotations
@@ -25,11 +28,18 @@ from ..description import (
     Shape,
     per,
 )
+from ..registry import register
 
 _CACHED = 4096
 
 Local = Callable[[Mapping[str, Any], Box], Mapping[str, Any]]
 """From the attributes of an op and the box of a shard to the attributes of the op it runs."""
+
+
+def register_each(names: str, describe: Describer, *settings: Any, **named: Any) -> None:
+    """Registers kinds, names parted by blanks, that differ in nothing but their names."""
+    for name in names.split():
+        register(name, describe, *settings, **named)
 
 
 def numbered(shape: Shape, whole: Sequence[int] = ()) -> tuple[Axis, ...]:

@@ -1,15 +1,18 @@
 """Elementwise ops with broadcasting, generators, which read nothing, and updates of parameters.
 
 Operations an element are those of the plain formula, each scalar operation (exp, sqrt, tanh, erf, a
-division too) counting one: a sigmoid is a negation, exp, sum and division. Those of an update are
-of PyTorch's single-tensor updates.
+division too) counting one: a sigmoid is a negation, exp, sum and division. An update counts the
+operations of PyTorch's single-tensor update.
+
+An optimizer's update is a row of ``UPDATES``; the state that the optimizer keeps in memory is told
+in ``simdev/nouns/memory.py``.
 """
 
 from __future__ import annotations
 
 from ..description import ALL, Access, Call, Describer, Description, Output, per
 from ..registry import LEAF_ROLES, Linear, Traits, register
-from . import made, numbered, pointwise, sized
+from . import made, numbered, pointwise, register_each, sized
 
 OPERATIONS = {
     1: "abs add ceil clamp_max clamp_min cos div erf exp floor fmod log log10 log2 masked_fill "
@@ -110,21 +113,16 @@ for _count, _names in OPERATIONS.items():
                 linear=LINEAR.get(_name), combines=COMBINES.get(_name), positive=_name in POSITIVE
             ),
         )
-for _name in TESTS.split():
-    register(_name, pointwise(1, "bool"), "elementwise", _BROADCAST, "y (bool)")
-for _name in BITS.split():
-    register(_name, pointwise(1), "elementwise", _BROADCAST, "y")
+register_each(TESTS, pointwise(1, "bool"), "elementwise", _BROADCAST, "y (bool)")
+register_each(BITS, pointwise(1), "elementwise", _BROADCAST, "y")
 # A draw, a comparison and two products: y = x * mask / (1 - p).
 register("dropout", pointwise(4, later="bool"), "elementwise", "x", "y, mask (bool)")
 for _names, _traits in ((LINEAR_COPIES, Traits(linear="sum")), (TRIANGLES, Traits())):
-    for _name in _names.split():
-        register(_name, pointwise(0), "data_movement", "x", "y", "dtype", _traits)
-for _name in GENERATORS.split():
-    register(_name, _generator(0), "data_movement", _SHAPE_ONLY, "y", "size")
+    register_each(_names, pointwise(0), "data_movement", "x", "y", "dtype", _traits)
+register_each(GENERATORS, _generator(0), "data_movement", _SHAPE_ONLY, "y", "size")
 for _count, _names in RANDOM.items():
-    for _name in _names.split():
-        _traits = Traits(drawn=True)
-        register(_name, _generator(_count), "elementwise", _SHAPE_ONLY, "y", "size", _traits)
+    _traits = Traits(drawn=True)
+    register_each(_names, _generator(_count), "elementwise", _SHAPE_ONLY, "y", "size", _traits)
 for _role in LEAF_ROLES:
     register(
         _role,

@@ -3,6 +3,9 @@
 Views touch no byte; concat, stack and pad copy. Which elements an index looks up is known only when
 it runs, so its dimension is taken whole. An embedding is a product with a one-hot matrix: split
 along its rows it is a reduction, with one row hit a point.
+
+That a kind is a view is told here by its trait; where a view was folded away,
+``simdev/nouns/semantics/views.py`` follows it back to the stored tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +30,17 @@ from ..description import (
 )
 from ..registry import Traits, register
 from ..views import reshaped, reshaped_axes
-from . import broadcast, dim_of, dimension, each, extent, made, numbered, sized
+from . import (
+    broadcast,
+    dim_of,
+    dimension,
+    each,
+    extent,
+    made,
+    numbered,
+    register_each,
+    sized,
+)
 
 
 def concat(call: Call) -> Description:
@@ -267,13 +280,10 @@ def index_add(call: Call) -> Description:
 
 # PyTorch runs these without a kernel; only what reads them afterwards may have to copy.
 VIEW = Traits(view=True)
-for _name, _describe, _attributes in (
+for _names, _describe, _attributes in (
     ("reshape", reshape, "shape or size"),
     ("view", reshape, "size"),
-    ("flatten", reshape, ""),
-    ("unflatten", reshape, ""),
-    ("squeeze", reshape, ""),
-    ("unsqueeze", reshape, ""),
+    ("flatten unflatten squeeze unsqueeze", reshape, ""),
     ("transpose", transpose, "dim0, dim1 (default: the last two)"),
     ("t", transpose, ""),
     ("permute", permute, "dims"),
@@ -281,32 +291,29 @@ for _name, _describe, _attributes in (
     ("slice", slices, "dim, start, end, step"),
     ("select", select, "dim, index"),
 ):
-    register(_name, _describe, "data_movement", "x", "y (a view)", _attributes, VIEW)
-for _name in ("split", "chunk", "split_with_sizes"):
-    register(_name, split, "data_movement", "x", "y0, y1, .. (views)", "dim", VIEW)
-for _name, _describe, _operands, _outputs, _attributes in (
+    register_each(_names, _describe, "data_movement", "x", "y (a view)", _attributes, VIEW)
+_PARTS = "x", "y0, y1, .. (views)", "dim"
+register_each("split chunk split_with_sizes", split, "data_movement", *_PARTS, VIEW)
+for _names, _describe, _operands, _outputs, _attributes in (
     ("concat", concat, "x0, x1, ..", "y", "dim"),
     ("stack", stack, "x0, x1, ..", "y", "dim"),
-    ("pad", pad, "x", "y", "pad"),
-    ("constant_pad_nd", pad, "x", "y", "pad"),
+    ("pad constant_pad_nd", pad, "x", "y", "pad"),
     ("repeat", repeat, "x", "y", "repeats"),
     ("select_backward", select_backward, "dy", "dx", "input_sizes, dim, index"),
     ("slice_backward", slice_backward, "dy", "dx", "input_sizes, dim, start, end, step"),
     ("gather", gather, "x, index", "y", "dim"),
     ("index_select", index_select, "x, index[i]", "y", "dim"),
 ):
-    register(_name, _describe, "data_movement", _operands, _outputs, _attributes)
-for _name, _describe, _operands, _outputs, _attributes, _traits in (
-    ("embedding", embedding, "weight[v, d], index[..]", "y[.., d]", "", Traits()),
-    (
-        "embedding_backward",
-        embedding_backward,
-        "dy[.., d], index[..]",
-        "dweight[v, d]",
-        "num_weights, padding_idx",
-        Traits(linear_in=0),
-    ),
-    ("index_add", index_add, "x, index[i], source", "y", "dim", Traits()),
-    ("gather_backward", gather_backward, "dy, index", "dx", "dim", Traits()),
-):
-    register(_name, _describe, "embedding", _operands, _outputs, _attributes, _traits)
+    register_each(_names, _describe, "data_movement", _operands, _outputs, _attributes)
+register("embedding", embedding, "embedding", "weight[v, d], index[..]", "y[.., d]")
+register(
+    "embedding_backward",
+    embedding_backward,
+    "embedding",
+    "dy[.., d], index[..]",
+    "dweight[v, d]",
+    "num_weights, padding_idx",
+    Traits(linear_in=0),
+)
+register("index_add", index_add, "embedding", "x, index[i], source", "y", "dim")
+register("gather_backward", gather_backward, "embedding", "dy, index", "dx", "dim")

@@ -12,8 +12,11 @@ t, :]) * v[b, h, t, e]. With fewer heads of k and v than of q (grouped queries),
 j + j - 1 of q share head h. Operations: 2 s t (d + e) a head and 5 s t for the softmax; backward 2
 s t (3 d + 2 e), the scores computed again, and 9 s t. A causal mask saves nothing. FlashAttention
 lays sequences out as [b, s, h, d], heads after positions, so that the heads of a projection are a
-reshape of it and no transposition stands between them (Dao et al., "FlashAttention", NeurIPS 2022);
+reshape of it, without a transposition (Dao et al., "FlashAttention", NeurIPS 2022);
 so do rotary embeddings (Su et al., "RoFormer", 2021).
+
+The extents by which estimates compare such kernels are counted in
+``simdev/nouns/semantics/keys.py``, which knows attention and its backward by their names.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from ..description import (
     per,
 )
 from ..registry import Traits, register
-from . import broadcast, broadcast_reads, dimension, made, numbered
+from . import broadcast, broadcast_reads, dimension, made, numbered, register_each
 
 T = TypeVar("T")
 _BATCH = {0: "", 1: "b", 2: "b h"}
@@ -447,30 +450,27 @@ def rotary_embedding(call: Call) -> Description:
     return made(points, [points], 3)
 
 
-for _name in (
+_KINDS = (
+    "attention scaled_dot_product_attention scaled_dot_product_cudnn_attention "
+    "scaled_dot_product_flash_attention scaled_dot_product_flash_attention_for_cpu "
+    "scaled_dot_product_efficient_attention"
+)
+register_each(
+    _KINDS,
+    attention,
     "attention",
-    "scaled_dot_product_attention",
-    "scaled_dot_product_cudnn_attention",
-    "scaled_dot_product_flash_attention",
-    "scaled_dot_product_flash_attention_for_cpu",
-    "scaled_dot_product_efficient_attention",
-):
-    register(
-        _name,
-        attention,
-        "attention",
-        "q[b, h, s, d], k[b, h, t, d], v[b, h, t, e], mask[b, h, s, t] or none",
-        "y[b, h, s, e], lse[b, h, s] or none",
-        "is_causal",
-    )
-    register(
-        f"{_name}_backward",
-        attention_backward,
-        "attention",
-        "dy, q, k, v, y, lse[b, h, s] or none, mask or none",
-        "dq, dk, dv",
-        "is_causal",
-    )
+    "q[b, h, s, d], k[b, h, t, d], v[b, h, t, e], mask[b, h, s, t] or none",
+    "y[b, h, s, e], lse[b, h, s] or none",
+    "is_causal",
+)
+register_each(
+    " ".join(f"{name}_backward" for name in _KINDS.split()),
+    attention_backward,
+    "attention",
+    "dy, q, k, v, y, lse[b, h, s] or none, mask or none",
+    "dq, dk, dv",
+    "is_causal",
+)
 register(
     "flash_attention",
     _positions_first(attention),

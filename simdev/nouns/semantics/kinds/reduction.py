@@ -8,6 +8,9 @@ those of its own part, and a strategy that wants the statistics of the whole bat
 reduction. What layer_norm, group_norm and rms_norm normalise over stays whole. Operations an
 element: forward 8 (mean 1, variance 3, normalise 2, scale 2), RMS 5; backward 9 (batch, group), 13
 (layer) or 11 (RMS).
+
+A reducer that partial results are put together by needs a kind that combines it (``COMBINES`` in
+``kinds/elementwise.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from ..description import (
     per,
 )
 from ..registry import Traits, register
-from . import Local, broadcast_reads, dimensions, made, numbered, pointwise, sized
+from . import Local, broadcast_reads, dimensions, made, numbered, pointwise, register_each, sized
 
 Reducer = Literal["sum", "max", "min", "prod"]
 
@@ -192,8 +195,8 @@ for _name, _count in WHOLE.items():
     register(_name, _describe, "reduction", "x", "y, index (int64) or none", _DIMS)
 for _name, (_class, _count) in ALONG.items():
     register(_name, _along(_count), _class, "x", "y", "dim")
-for _name in ("softmax_backward", "log_softmax_backward"):
-    register(_name, _along(4), "softmax", "dy, y", "dx", "dim, input_dtype")
+_BACKWARD = "softmax_backward log_softmax_backward"
+register_each(_BACKWARD, _along(4), "softmax", "dy, y", "dx", "dim, input_dtype")
 
 # Operations of the forward and of the backward, an element.
 for _name, _count, _backward in (
@@ -315,48 +318,38 @@ def _by_group(call: Call) -> _Layout:
     )
 
 
-def _norm_forward(
-    layout_of: Callable[[Call], _Layout], operations: int, evaluated: int | None = None
+def _norm(
+    layout_of: Callable[[Call], _Layout],
+    operations: int,
+    evaluated: int | None = None,
+    statistics: int | None = None,
 ) -> Describer:
-    """Describer of y and the statistics; ``evaluated``: operations where it is not trained."""
+    """Describer of y and its statistics, from x and the parameters; with ``statistics``, of dx and
+    the gradients of the parameters, from dy, x, so many statistics, the parameters. ``evaluated``:
+    operations where it is not trained.
+    """
 
     def describe(call: Call) -> Description:
-        layout = layout_of(call)
+        layout, is_back = layout_of(call), statistics is not None
+        data = 2 if is_back else 1
+        first = data + (statistics or 0)
         trained = evaluated is None or call.attrs.get("training")
-        statistics = (Output(layout.statistic(shape), layout.reduced) for shape in call.outputs[1:])
+        indexed, over = layout.statistic, layout.reduced
+        if is_back:
+            indexed, over = layout.parameter, layout.rows
         return Description(
-            outputs=(Output(layout.index), *statistics),
-            inputs=(
-                Access(layout.index),
-                *(Access(layout.parameter(shape)) for shape in call.inputs[1:]),
+            outputs=(
+                Output(layout.index),
+                *(Output(indexed(shape), over) for shape in call.outputs[1:]),
             ),
-            flops=(per(operations if trained else evaluated or 0, *layout.points),),
-            parameters=tuple(range(1, len(call.inputs))),
-            local=layout.local,
-        )
-
-    return describe
-
-
-def _norm_backward(
-    layout_of: Callable[[Call], _Layout], operations: int, statistics: int = 0
-) -> Describer:
-    """Describer of dx and the gradients of the parameters, from dy, x, statistics, parameters."""
-
-    def describe(call: Call) -> Description:
-        layout, first = layout_of(call), 2 + statistics
-        gradients = (Output(layout.parameter(shape), layout.rows) for shape in call.outputs[1:])
-        return Description(
-            outputs=(Output(layout.index), *gradients),
             inputs=(
-                Access(layout.index),
-                Access(layout.index),
-                *(Access(layout.statistic(shape)) for shape in call.inputs[2:first]),
+                *[Access(layout.index)] * data,
+                *(Access(layout.statistic(shape)) for shape in call.inputs[data:first]),
                 *(Access(layout.parameter(shape)) for shape in call.inputs[first:]),
             ),
-            flops=(per(operations, *layout.points),),
+            flops=(per(operations if trained else evaluated or 0, *layout.points),),
             parameters=tuple(range(first, len(call.inputs))),
-            gradients=tuple(range(1, len(call.outputs))),
+            gradients=tuple(range(1, len(call.outputs))) if is_back else (),
             local=layout.local,
         )
 
@@ -365,7 +358,7 @@ def _norm_backward(
 
 register(
     "batch_norm",
-    _norm_forward(_by_channel, 8, evaluated=4),
+    _norm(_by_channel, 8, evaluated=4),
     "norm",
     "x[n, c, ..], weight[c], bias[c], running_mean[c], running_var[c]",
     "y[n, c, ..], mean[c], rstd[c]",
@@ -373,7 +366,7 @@ register(
 )
 register(
     "batch_norm_backward",
-    _norm_backward(_by_channel, 9),
+    _norm(_by_channel, 9, statistics=0),
     "norm",
     "dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]",
     "dx[n, c, ..], dweight[c], dbias[c]",
@@ -383,7 +376,7 @@ register(
 )
 register(
     "layer_norm",
-    _norm_forward(_by_row, 8),
+    _norm(_by_row, 8),
     "norm",
     "x, weight, bias (both of normalized_shape, or none)",
     "y, mean, rstd (one a row, normalised dimensions 1; or none)",
@@ -391,33 +384,32 @@ register(
 )
 register(
     "layer_norm_backward",
-    _norm_backward(_by_row, 13, statistics=2),
+    _norm(_by_row, 13, statistics=2),
     "norm",
     "dy, x, mean, rstd, weight, bias (the last two or none)",
     "dx, dweight, dbias",
     "normalized_shape",
 )
 # PyTorch's own kernel goes by the second name.
-for _name in ("rms_norm", "fused_rms_norm"):
-    register(
-        _name,
-        _norm_forward(_by_row, 5),
-        "norm",
-        "x, weight or none",
-        "y, rstd or none",
-        "normalized_shape",
-    )
-    register(
-        f"{_name}_backward",
-        _norm_backward(_by_row, 11, statistics=1),
-        "norm",
-        "dy, x, rstd, weight or none",
-        "dx, dweight",
-        "normalized_shape",
-    )
+register_each(
+    "rms_norm fused_rms_norm",
+    _norm(_by_row, 5),
+    "norm",
+    "x, weight or none",
+    "y, rstd or none",
+    "normalized_shape",
+)
+register_each(
+    "rms_norm_backward fused_rms_norm_backward",
+    _norm(_by_row, 11, statistics=1),
+    "norm",
+    "dy, x, rstd, weight or none",
+    "dx, dweight",
+    "normalized_shape",
+)
 register(
     "group_norm",
-    _norm_forward(_by_group, 8),
+    _norm(_by_group, 8),
     "norm",
     "x[n, c, ..], weight[c], bias[c]",
     "y[n, c, ..], mean[n, g], rstd[n, g]",
@@ -425,7 +417,7 @@ register(
 )
 register(
     "group_norm_backward",
-    _norm_backward(_by_group, 9, statistics=2),
+    _norm(_by_group, 9, statistics=2),
     "norm",
     "dy[n, c, ..], x[n, c, ..], mean[n, g], rstd[n, g], weight[c]",
     "dx[n, c, ..], dweight[c], dbias[c]",

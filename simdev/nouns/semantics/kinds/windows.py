@@ -1,13 +1,16 @@
 """Convolutions and pools: windows with stride, padding, dilation and groups, in one, two or three
 dimensions, and their gradients.
 
-y[n, k, p] = Sum over c, r of x[n, c, p * stride - padding + r * dilation] * weight[k, c, r], with
-p, r standing for one index a spatial dimension. With G groups, output channel k reads the input
+y[n, k, p] = Sum over c, r of x[n, c, p * stride - padding + r * dilation] * weight[k, c, r], where
+p and r are one index a spatial dimension. With G groups, output channel k reads the input
 channels of its group k // (K / G). The operations are 2 N K P Q C R S for the forward and for each
 half of the backward (C: channels of one group).
 
-A pool counts one operation an element of each window. Its window is never split (its maximum comes
-with the place where it stands); batch, channels and positions are.
+A pool counts one operation an element of each window. Its window is never split, for a maximum
+comes with its place; batch, channels and positions are.
+
+The extents by which estimates compare convolutions are counted in
+``simdev/nouns/semantics/keys.py``, which knows their gradients by the ends of their names.
 """
 
 from __future__ import annotations
@@ -53,8 +56,8 @@ class Geometry(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """Names of the axes of a convolution: channels that it makes and that it reads, positions that
-    it makes and that it reads.
+    """Names of the axes of a convolution: channels that it makes (``outer``) and reads (``inner``),
+    positions that it makes and reads.
     """
 
     outer: str
@@ -151,35 +154,51 @@ def _groups(call: Call, roles: Roles) -> int:
     return groups
 
 
-def _grouped(groups: int, k: Axis, c: Axis) -> tuple[Entry, int]:
-    """The index of channel c of the group of channel k, and how many channels k form a group."""
+class _Sum(NamedTuple):
+    """The axes of a sum over windows, by what they index in y and in the weight, how it reads x,
+    and its fields of a Description.
+    """
+
+    y: tuple[Axis, ...]
+    weight: tuple[Axis, ...]
+    x: Access
+    fields: dict[str, Any]
+
+
+def _sum(call: Call, roles: Roles, x: Shape, weight: Shape, y: Shape) -> _Sum:
+    """The sum that makes y of x and the weight, which the forward and the gradient by the weight of
+    a convolution share.
+    """
+    rank, groups = len(weight) - 2, _groups(call, roles)
+    how = geometry(call.attrs, rank)
+    # Not of a transposed one: an output padding of its stride or more leaves positions unread.
+    if roles is CONVOLUTION:
+        require_fit(x[2:], y[2:], weight[2:], how)
+    n, k, *made = axes(f"n {roles.outer} {roles.made[rank]}", y)
+    c, kernel = Axis(roles.inner, weight[1], groups == 1), axes(KERNEL[rank], weight[2:])
     size = k.size // groups
-    return (c if groups == 1 else (k // size) * c.size + c), size
+    # Channel k reads the channels c of its group.
+    channel: Entry = c if groups == 1 else (k // size) * c.size + c
+    flops = (per(2, n, k, *made, c, *kernel),)
+    return _Sum(
+        (n, k, *made),
+        (k, c, *kernel),
+        Access((n, channel, *windows(made, kernel, how)), padded=True),
+        {"flops": flops, "local": unpadded(made, kernel, groups=(k, size))},
+    )
 
 
 def convolution(call: Call, roles: Roles = CONVOLUTION) -> Description:
     """A sum over windows: the forward of a convolution, the gradient by the input of a transposed
     one.
     """
-    x, weight = call.inputs[:2]
-    rank, groups = len(weight) - 2, _groups(call, roles)
-    how = geometry(call.attrs, rank)
-    # Not of a transposed one: an output padding of its stride or more leaves positions unread.
-    if roles is CONVOLUTION:
-        require_fit(x[2:], call.outputs[0][2:], weight[2:], how)
-    n, k, *made = axes(f"n {roles.outer} {roles.made[rank]}", call.outputs[0])
-    c, kernel = Axis(roles.inner, weight[1], groups == 1), axes(KERNEL[rank], weight[2:])
-    channel, size = _grouped(groups, k, c)
+    x, weight, *biases = call.inputs
+    of = _sum(call, roles, x, weight, call.outputs[0])
     return Description(
-        outputs=(Output((n, k, *made), over=(c, *kernel)),),
-        inputs=(
-            Access((n, channel, *windows(made, kernel, how)), padded=True),
-            Access((k, c, *kernel)),
-            *(Access((k,)) for _ in call.inputs[2:]),
-        ),
-        flops=(per(2, n, k, *made, c, *kernel),),
+        outputs=(Output(of.y, over=of.weight[1:]),),
+        inputs=(of.x, Access(of.weight), *(Access(of.weight[:1]) for _ in biases)),
         parameters=tuple(range(1, len(call.inputs))),
-        local=unpadded(made, kernel, groups=(k, size)),
+        **of.fields,
     )
 
 
@@ -215,30 +234,17 @@ def weight_gradient(call: Call, roles: Roles = CONVOLUTION) -> Description:
 
     In a transposed convolution dy is what the windows read.
     """
-    made_shape, read_shape = call.inputs if roles is CONVOLUTION else call.inputs[::-1]
-    rank, groups = len(made_shape) - 2, _groups(call, roles)
-    how = geometry(call.attrs, rank)
-    if roles is CONVOLUTION:
-        require_fit(read_shape[2:], made_shape[2:], call.outputs[0][2:], how)
-    n, k, *made = axes(f"n {roles.outer} {roles.made[rank]}", made_shape)
-    c = Axis(roles.inner, call.outputs[0][1], groups == 1)
-    kernel = axes(KERNEL[rank], call.outputs[0][2:])
-    channel, size = _grouped(groups, k, c)
-    over = (n, *made)
-    reads = (
-        Access((n, k, *made)),
-        Access((n, channel, *windows(made, kernel, how)), padded=True),
-    )
-    biased = k if roles is CONVOLUTION else c
+    is_forth = roles is CONVOLUTION
+    y, x = call.inputs if is_forth else call.inputs[::-1]
+    of = _sum(call, roles, x, call.outputs[0], y)
+    (n, _, *made), (k, c, *_) = of.y, of.weight
+    over, reads = (n, *made), (Access(of.y), of.x)
+    biased = k if is_forth else c
     return Description(
-        outputs=(
-            Output((k, c, *kernel), over),
-            *(Output((biased,), over) for _ in call.outputs[1:]),
-        ),
-        inputs=reads if roles is CONVOLUTION else reads[::-1],
-        flops=(per(2, n, k, *made, c, *kernel),),
+        outputs=(Output(of.weight, over), *(Output((biased,), over) for _ in call.outputs[1:])),
+        inputs=reads if is_forth else reads[::-1],
         gradients=tuple(range(len(call.outputs))),
-        local=unpadded(made, kernel, groups=(k, size)),
+        **of.fields,
     )
 
 

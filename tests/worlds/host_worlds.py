@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from host_model import HostModel, Node, Piece
 from simdev.costs import CostModel
 from simdev.lowering import LoweredStep, Prepared, iterated, lower_step
 from simdev.nouns.cluster import Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Order, Strategy
 from simdev.nouns.taskgraph import TaskGraph
-from strategies import UNIT, Tape
+from worlds.clusters import joined
+from worlds.host_model import HostModel, Node, Piece
+from worlds.tape import Tape
 
 PS = Fraction(1, 10**12)
 
@@ -104,7 +105,7 @@ def _cluster(tape: Tape, count: int, every: bool, far: int) -> Cluster:
     common = host(tape, far)
     if every and common.mode == "none":
         common = Host("eager", common.ahead, common.threads)
-    cluster = Cluster.all_to_all("world", devices, "parallel", bandwidth=UNIT)
+    cluster = joined(devices, "parallel")
     return replace(cluster, host=common)
 
 

@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 from functools import cache
-from math import prod
 
-from simdev.nouns.cluster import Cluster, Device
-from simdev.nouns.graph import Graph, Op, Tensor
+from simdev.nouns.cluster import Cluster
+from simdev.nouns.graph import Graph, Op
 from simdev.nouns.models import build
+from worlds.clusters import joined
+from worlds.graphs import leaf, parameter, tensor, update
 
 DEVICES = 4
 PADDED = {"stride": [1, 1], "padding": [1, 1]}
 WINDOW = {"kernel_size": [2, 2], "stride": [2, 2]}
 
 
-def tensor(*shape: int) -> Tensor:
-    """Of float32."""
-    return Tensor(4 * prod(shape), shape, "float32")
-
-
 def cluster(queues: str = "device", devices: int = DEVICES, **link: object) -> Cluster:
     """GPUs with a link between any two."""
-    own = [Device(f"gpu:{i}") for i in range(devices)]
-    return Cluster.all_to_all(
-        "sharded", own, queues, **({"bandwidth": 10**9, "latency": "1 us"} | link)
+    return joined(
+        devices, queues, prefix="gpu:", **({"bandwidth": 10**9, "latency": "1 us"} | link)
     )
-
-
-def parameter(name: str, *shape: int) -> Op:
-    return Op(
-        name, "parameter", outputs=(tensor(*shape),), param_bytes=tensor(*shape).bytes, time=0
-    )
-
-
-def leaf(name: str, *shape: int) -> Op:
-    return Op(name, "input", outputs=(tensor(*shape),), time=0)
-
-
-def update(name: str, weight: str, gradient: str) -> Op:
-    return Op(name, "sgd_update", "update", (weight, gradient))
 
 
 def convolutions(stride: int = 1, padding: int = 1) -> Graph:

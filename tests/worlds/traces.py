@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from programs import words
 from simdev.nouns.taskgraph import (
     BUFFER_KINDS,
     PERSISTENT,
@@ -21,6 +20,7 @@ from simdev.nouns.taskgraph import (
     Tasks,
 )
 from simdev.nouns.trace import Trace
+from worlds.programs import words
 
 ACTIVATIONS = BUFFER_KINDS.index("activations")
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from simdev.execution.engine import simulate
-from simdev.nouns.cluster import Cluster, Device
+from simdev.nouns.cluster import Device
 from simdev.nouns.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.nouns.trace import Trace
-from strategies import UNIT, World, op
+from worlds.clusters import joined
+from worlds.graphs import op
+from worlds.scenarios import World
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def behind() -> TaskGraph:
 def remote(queues: str = "fair", latency: str = "0 ps") -> World:
     """a and b on g0 send 4 and 2 bytes to c on g1."""
     devices = [Device("g0", memory=10), Device("g1", memory=4)]
-    cluster = Cluster.all_to_all("c", devices, queues, bandwidth=UNIT, latency=latency)
+    cluster = joined(devices, queues, latency=latency)
     ops = [op("a", 1, size=4), op("b", 1, size=2), op("c", 1, "a", "b", workspace_bytes=1)]
     return World.of(ops, cluster, [0, 0, 1])
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from simdev.nouns.cluster import Cluster, Host
 from simdev.nouns.graph import Graph, Op
-from strategies import Tape
+from worlds.scenarios import World
+from worlds.tape import Tape
 
 MODES = ("eager", "eager", "eager", "graph", "none")
 FAR = 1000  # launches that no small question has
@@ -56,3 +57,9 @@ def dispatched(
         return replace(op, host_time=time, launches=launches, blocks_host=blocks)
 
     return Graph(graph.name, tuple(map(change, graph.ops)))
+
+
+def hosted(tape: Tape, world: World) -> World:
+    """The world with hosts, and with what its ops take on them."""
+    cluster = with_hosts(tape, world.cluster)
+    return world.but(cluster=cluster, graph=dispatched(tape, world.graph, cluster))

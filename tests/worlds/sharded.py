@@ -11,7 +11,6 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from simdev.costs import CostModel, DeviceSpec
 from simdev.lowering import Partitioned, Prepared, lower_prepared, partition
 from simdev.lowering.collective import is_collective
 from simdev.nouns.cluster import QUEUES, TRANSFERS, Cluster
@@ -28,10 +27,9 @@ from simdev.nouns.semantics.registry import LEAF_ROLES as LEAVES
 from simdev.nouns.strategy import SYNCS, Configuration, Origin, Strategy
 from simdev.nouns.structure import op_splits, weights_of
 from simdev.nouns.taskgraph import COLLECTIVE, TRANSFER, TaskGraph
-from split_graphs import DEVICES, cluster, graphs
-from strategies import Tape
-
-COSTS = CostModel(specs=(DeviceSpec("gpu", {"float32": Fraction(10**12)}, Fraction(10**11)),))
+from worlds.costs import COSTS
+from worlds.split_graphs import DEVICES, cluster, graphs
+from worlds.tape import Tape
 
 
 @dataclass(frozen=True, repr=False)
