@@ -21,11 +21,11 @@ from simdev import load_scenario, run
 from simdev.ground.errors import InputError
 
 FOLDER = Path(__file__).resolve().parent.parent / "profiles" / "runs"
-NODES = {"H100": "dgx-h100", "B200": "dgx-b200"}
-"""The preset of a node of eight GPUs."""
-RACKS = {"GB200": "gb200-nvl72"}
-"""The preset of a rack of 72 GPUs that share an NVLink domain."""
-RACK = 72
+PRESETS = {
+    "H100": "dgx-h100", "B200": "dgx-b200", "B300": "dgx-b300",
+    "GB200": "gb200-nvl72", "GB300": "gb300-nvl72",
+}  # fmt: skip
+"""The preset of the machines of a system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +94,8 @@ def scenario_of(run: Published) -> dict[str, Any]:
     graph = {"model": row["model"], "length": row["length"], "causal": True}
     if row["precision"] != "BF16":
         graph["precision"] = "float8"
-    return {"graph": graph, "cluster": _cluster(row), "strategy": {"pipeline": pipeline}}
-
-
-def _cluster(row: Mapping[str, Any]) -> Any:
-    system, gpus = row["system"], row["gpus"]
-    preset, size = (NODES.get(system), 8) if system in NODES else (RACKS.get(system), RACK)
-    if preset is None:
-        raise InputError(f"there is no preset of {system}")
-    if gpus % size:
-        raise InputError(f"a part of a {system} rack cannot be asked")
-    return {"preset": preset, "nodes": gpus // size} if gpus > size else preset
+    cluster = {"preset": PRESETS[row["system"]], "gpus": row["gpus"]}
+    return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}}
 
 
 def _torchtitan(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,12 +106,8 @@ def _torchtitan(row: Mapping[str, Any]) -> dict[str, Any]:
     graph = {"model": row["model"], "length": row["length"], "causal": True}
     if "float8" in row["techniques"]:
         graph["precision"] = "float8"
-    cluster = {"preset": "dgx-h100", "nodes": row["gpus"] // 8}
-    return {
-        "graph": graph,
-        "cluster": cluster if row["gpus"] > 8 else "dgx-h100",
-        "strategy": {"pipeline": pipeline},
-    }
+    cluster = {"preset": "dgx-h100", "gpus": row["gpus"]}
+    return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}}
 
 
 def answer(published: Published) -> Answer:
