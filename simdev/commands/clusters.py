@@ -38,9 +38,12 @@ DESCRIPTION = (
     "Lists the machines that a scenario can name as its cluster. With NAME (or a cluster file) "
     "prints its devices, links and where every number comes from."
 )
+SETTINGS = ("nodes", "gpus", "network")
+"""The options that are settings of a preset."""
 OPTIONS = (
     ("name", "NAME", "a preset, or a cluster file (JSON)", {"nargs": "?"}),
     ("--nodes", "N", "so many machines, joined by the preset's network"),
+    ("--gpus", "N", "so many GPUs of them, on the fewest machines without --nodes"),
     ("--network", "RATE", 'bandwidth of each network adapter, like "25 Gbit/s"'),
     ("-o --output", "OUT", "draw it (.png, .svg or .pdf)"),
     JSON_OPTION,
@@ -50,9 +53,7 @@ OPTIONS = (
 def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     if args.name is None:
-        unused = [
-            name for name in ("nodes", "network", "output") if getattr(args, name) is not None
-        ]
+        unused = [name for name in (*SETTINGS, "output") if getattr(args, name) is not None]
         if unused:
             raise InputError(f"NAME: missing, and --{unused[0]} needs it")
         print(_listed(args))
@@ -60,7 +61,7 @@ def run(args: Namespace) -> int:
     try:
         cluster = _cluster(args)
     except InputError as error:
-        raise by_flags(error, {"nodes": "--nodes", "network": "--network"}) from None
+        raise by_flags(error, {name: f"--{name}" for name in SETTINGS}) from None
     with output_files(args, {"output": PICTURES}, ()) as out:
         if "output" in out:
             from ..report.figures.cluster import cluster_figure
@@ -139,11 +140,12 @@ def _cluster(args: Namespace) -> Cluster:
     # A file of a preset's name goes before the preset, as in a scenario.
     is_file = os.path.exists(args.name) or args.name == "-"
     if args.name in preset_names() and not is_file:
-        return read_preset(args.name, args.nodes, network=args.network)
+        return read_preset(args.name, args.nodes, gpus=args.gpus, network=args.network)
     if not is_file and not args.name.endswith((".json", ".gz")):
         return read_preset(args.name)
-    if args.nodes is not None or args.network is not None:
-        raise InputError("--nodes, --network: are settings of a preset, not of a file")
+    if any(getattr(args, name) is not None for name in SETTINGS):
+        names = ", ".join(f"--{name}" for name in SETTINGS)
+        raise InputError(f"{names}: are settings of a preset, not of a file")
     return read_cluster(args.name)
 
 

@@ -104,7 +104,7 @@ OFF_SWITCHES = {
 PIPELINE = (*COUNTS, *TEXTS, *SWITCHES, *OFF_SWITCHES)
 FLAGS = {"engine": "--engine", "price": "--price", "costs": "--strict"}
 """For a field of a scenario, the option that sets it."""
-ONLY_WITH_MODEL = (*PIPELINE, "cluster", "nodes", "length", "csv", "datasheet")
+ONLY_WITH_MODEL = (*PIPELINE, "cluster", "nodes", "gpus", "length", "csv", "datasheet")
 
 
 def _option(name: str) -> str:
@@ -116,6 +116,7 @@ GROUPS = {
         ("--model", "NAME", "like llama3-70b, or the config.json of a release"),
         ("--cluster", "NAME", "a preset or a file"),
         ("--nodes", "N", "machines, of a preset"),
+        ("--gpus", "N", "so many GPUs of a preset's machines, on the fewest without --nodes"),
         ("--length", "N", "tokens of a sample (default: the model's)"),
         *((_option(name), "N", text) for name, text in COUNTS.items()),
         *((_option(name), "TEXT", text) for name, text in TEXTS.items()),
@@ -246,7 +247,9 @@ def _document(args: Namespace) -> dict[str, Any] | None:
         pipeline[name] = [part.strip() for part in pipeline[name].split(",")]
     if args.csv is not None:
         pipeline["table"] = args.csv
-    cluster = args.cluster if args.nodes is None else {"preset": args.cluster, "nodes": args.nodes}
+    counts = {name: getattr(args, name) for name in ("nodes", "gpus")}
+    settings = {name: count for name, count in counts.items() if count is not None}
+    cluster = {"preset": args.cluster, **settings} if settings else args.cluster
     graph = {"model": args.model} | ({} if args.length is None else {"length": args.length})
     rows: dict[str, Any] = {"profile": []} if args.datasheet else {}
     return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}} | rows

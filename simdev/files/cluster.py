@@ -12,9 +12,8 @@ GPUs each are ``gpu:0`` to ``gpu:63``, as ranks are.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Required
 
@@ -27,6 +26,7 @@ from ..ground.errors import InputError, collecting, refuse
 from ..ground.units import Number, is_count, parse_bandwidth, rate_text
 from ..nouns.cluster import Cluster, Device, Host, Link
 from .device import capacity_of
+from .machines import MOST_LINKS, Network, cut_to, machines_of, network_problems, repeated
 from .reading import PRESETS, PathLike, meant, path_text, shipped
 from .shape import (
     UNLIMITED,
@@ -43,13 +43,6 @@ from .shape import (
 )
 from .writing import changed_fields, entries_text, json_line, write_text
 
-# A few digits of a file make a cluster that fills the memory; beyond these a step could not be
-# simulated anyhow.
-MOST_DEVICES = 100_000
-MOST_LINKS = 1_000_000
-NETWORK = "network"
-_NUMBERED = re.compile(r"(.*:)([0-9]{1,6})\Z", re.DOTALL)
-
 
 def require_joinable(path: str, devices: int) -> None:
     """Refuse more devices, each linked with every other, than a cluster may have.
@@ -61,103 +54,6 @@ def require_joinable(path: str, devices: int) -> None:
         raise InputError(
             f"{path}: joins {devices} devices by {links} links; at most {MOST_LINKS} are allowed"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """The network that joins the nodes: NICs, and one switch that never blocks.
-
-    ``attach`` has an entry for each NIC of a node: the devices that it is linked with.
-    ``bandwidth`` is that of a NIC, bytes per second and direction, of which ``efficiency`` is
-    reached; ``latency`` in seconds from NIC to NIC.
-    """
-
-    attach: tuple[tuple[str, ...], ...]
-    bandwidth: Fraction
-    efficiency: Fraction = Fraction(1)
-    latency: Fraction = Fraction(0)
-    duplex: str = "full"
-    hold_latency: bool = True
-
-
-def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
-    """The cluster of so many nodes (at least 2), each like ``node``. Raises InputError."""
-    if network is None:
-        raise InputError("nodes: several nodes need a network that joins them")
-    refuse([*_problems(node, nodes, network), *network_problems(node, network)])
-    strides = _strides([device.name for device in node.devices])
-    strides["nic"] = len(network.attach)
-    rate = network.bandwidth * network.efficiency
-    devices, links = list[Device](), list[Link]()
-    to_nic = Link(("", ""), rate, duplex=network.duplex, kind="nic")
-    # Half of the latency on either side of the switch, so that it adds up from NIC to NIC.
-    to_switch = Link(
-        ("", ""), rate, network.latency / 2, 0, network.duplex, network.hold_latency, NETWORK
-    )
-    for k in range(nodes):
-        names = {device.name: _renamed(device.name, k, strides) for device in node.devices}
-        devices += [replace(device, name=names[device.name], node=k) for device in node.devices]
-        links += [link.between(*(names[end] for end in link.ends)) for link in node.links]
-        for i, ends in enumerate(network.attach):
-            nic = _renamed(f"nic:{i}", k, strides)
-            devices.append(Device(nic, "switch", node=k))
-            links += [to_nic.between(names[end], nic) for end in ends]
-            links.append(to_switch.between(nic, NETWORK))
-    # The switch is last: it belongs to no node, and ranks count through the devices before it.
-    devices.append(Device(NETWORK, "switch", node=nodes))
-    return replace(node, devices=tuple(devices), links=tuple(links))
-
-
-def _problems(node: Cluster, nodes: int, network: Network) -> Iterator[str]:
-    # Counted before any is made: the limits are there to save the memory.
-    links = len(node.links) + sum(len(ends) + 1 for ends in network.attach)
-    if (
-        nodes * (len(node.devices) + len(network.attach)) > MOST_DEVICES
-        or nodes * links > MOST_LINKS
-    ):
-        yield f"nodes: {nodes} make more than {MOST_DEVICES} devices or {MOST_LINKS} links"
-    for i, device in enumerate(node.devices):
-        if _NUMBERED.match(device.name) is None:
-            yield (
-                f'devices[{i}].name: must end in ":" and a number, for it is repeated on '
-                f'each node: "{device.name}"'
-            )
-        if device.node:
-            reason = "must be 0 where the devices are repeated on each node"
-            yield f"devices[{i}].node: {reason}, got {device.node}"
-
-
-def network_problems(node: Cluster, network: Network) -> Iterator[str]:
-    """``path: reason`` for each fault of the network of nodes like this one."""
-    if network.efficiency > 1:
-        yield f"network.efficiency: must be at most 1, got {float(network.efficiency):g}"
-    if not network.attach:
-        yield "network.attach: must name at least one device"
-    for i, ends in enumerate(network.attach):
-        yield from (
-            f'network.attach[{i}]: no device named "{end}"' for end in ends if end not in node.index
-        )
-        if not ends or len(set(ends)) < len(ends):
-            yield f"network.attach[{i}]: must name devices, each once"
-
-
-def _strides(names: list[str]) -> dict[str, int]:
-    """For each stem ("gpu"), by how much its numbers go up from one node to the next."""
-    strides: dict[str, int] = {}
-    for name in names:
-        stem, number = _split(name)
-        strides[stem] = max(strides.get(stem, 0), number + 1)
-    return strides
-
-
-def _renamed(name: str, node: int, strides: dict[str, int]) -> str:
-    stem, number = _split(name)
-    return f"{stem}:{number + node * strides[stem]}"
-
-
-def _split(name: str) -> tuple[str, int]:
-    stem, _, number = name.rpartition(":")
-    return stem, int(number)
 
 
 @keys_of(Host)
@@ -288,6 +184,8 @@ class CommonShape(TypedDict, total=False):
     - ``devices``: those of one machine.
     - ``device_kinds``, ``link_kinds``: what all of a kind share.
     - ``nodes``: how often the machine is repeated; default 1.
+    - ``gpus``: how many devices that compute the job has, the first of each machine, equally many
+      on each; default all. Without ``nodes`` it runs on the fewest machines.
     - ``network``: how the machines are joined.
     - ``provenance``: where the numbers come from, in any form.
     """
@@ -303,6 +201,7 @@ class CommonShape(TypedDict, total=False):
     device_kinds: dict[str, DeviceKindShape]
     link_kinds: dict[str, LinkKindShape]
     nodes: int
+    gpus: int
     network: NetworkShape
     provenance: dict[str, Any]
 
@@ -330,12 +229,15 @@ class PresetShape(TypedDict, total=False):
 
     - ``preset``: its name.
     - ``nodes``: how many machines.
+    - ``gpus``: how many GPUs of them the job has, equally many on each; default all. Without
+      ``nodes`` it runs on the fewest machines.
     - ``network``: bandwidth of each adapter as sold; the preset's efficiency applies.
     - ``queues``, ``transfer``, ``host``: in place of the preset's.
     """
 
     preset: Required[str]
     nodes: int
+    gpus: int
     network: Bandwidth
     queues: str
     transfer: str
@@ -377,9 +279,6 @@ def _fields(value: Any, is_file: bool) -> Fields:
 
 def _cluster(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Cluster:
     """The cluster of a checked object. Raises InputError."""
-    nodes = fields.get("nodes", 1)
-    if nodes < 1:
-        raise InputError(f"nodes: must be > 0, got {nodes}")
     require_collectives(fields.get("collectives", ""))
     problems, network = list(_kind_problems(fields)), None
     with collecting(problems):
@@ -389,10 +288,14 @@ def _cluster(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Cluster:
         joined = fields["network"]["attach"]
         attach = tuple((ends,) if isinstance(ends, str) else tuple(ends) for ends in joined)
         network = Network(**{**fields["network"], "attach": attach})
-    if nodes > 1:
-        return repeated(node, nodes, network)
+    gpus = fields.get("gpus")
+    nodes = machines_of(node, fields.get("nodes"), gpus)
     # A node by itself needs no network, but what is written of one must be right.
     refuse(network_problems(node, network) if network else ())
+    if gpus is not None:
+        node, network = cut_to(node, network, gpus // nodes)
+    if nodes > 1:
+        return repeated(node, nodes, network)
     return node
 
 
@@ -474,6 +377,7 @@ def read_preset(
     name: str,
     nodes: int | None = None,
     *,
+    gpus: int | None = None,
     network: Number | None = None,
     queues: str | None = None,
     transfer: str | None = None,
@@ -481,7 +385,9 @@ def read_preset(
 ) -> Cluster:
     """A cluster shipped with simdev, as it is or with settings. Raises InputError.
 
-    ``nodes`` is how many machines, ``network`` the bandwidth of each of their NICs (per direction,
+    ``nodes`` is how many machines, ``gpus`` how many GPUs of them are used (of a rack of 72, say
+    64; equally many on each machine, and on the fewest where ``nodes`` is not told), ``network``
+    the bandwidth of each of their NICs (per direction,
     as sold: the preset's efficiency applies), ``queues``, ``transfer`` and ``host`` (the noun or
     its fields) as in a cluster. A setting changes the cluster's name.
     """
@@ -489,10 +395,14 @@ def read_preset(
     if name not in preset_names():
         raise InputError(_no_preset(name))
     fields = preset_fields(name)
-    settings = {"nodes": nodes, "queues": queues, "transfer": transfer}
+    settings = {"nodes": nodes, "gpus": gpus, "queues": queues, "transfer": transfer}
     chosen = {key: value for key, value in settings.items() if value is not None}
-    if nodes is not None and not is_count(nodes):
-        raise InputError(f"nodes: must be a whole number, got {nodes!r}")
+    counts = {"nodes": nodes, "gpus": gpus}
+    refuse(
+        f"{key}: must be a whole number, got {value!r}"
+        for key, value in counts.items()
+        if value is not None and not is_count(value)
+    )
     names = [name, *(f"{key} {value}" for key, value in chosen.items())]
     if network is not None:
         rate = _network_rate(network, fields)

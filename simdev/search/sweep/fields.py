@@ -38,7 +38,7 @@ from ...ground.units import DECIMAL, parse_bandwidth, parse_bytes, parse_flops, 
 from ...nouns.strategy import SHORT_FORMS
 
 ROOTS = (*PARTS, "options", "name")
-PRESET_SETTINGS = ("nodes", "network", "queues", "transfer", "host")
+PRESET_SETTINGS = ("nodes", "gpus", "network", "queues", "transfer", "host")
 SHORTHANDS_FOR_ALL_LINKS = ("bandwidth", "latency")
 _STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[([0-9]{1,9})\]|(\[\*\])|\[("(?:[^"\\]|\\.)*")\]')
 
