@@ -294,7 +294,7 @@ class _Reader:
 
     ``requires`` are fields with the only values that are modelled, ``sizes`` follow from the type,
     and ``reads`` are fields beside the common ones. ``tied``: embeddings are tied by default. Where
-    there are ``windows``, every so manieth layer has none (0: all have one; None: none has).
+    ``windows`` is n, each n-th layer has none (0: all layers have one; None: none has).
     """
 
     requires: Mapping[str, Any] = FrozenDict()
