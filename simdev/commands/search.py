@@ -2,8 +2,8 @@
 several methods.
 
 A method is no option here: ``search/methods.py`` has a row of each. An argument of which ``search``
-or ``run_comparison`` tells problems has its option in OPTIONS and its name in FLAGS; ``searched`` writes the
-answer of one method in words.
+or ``run_comparison`` tells problems has its option in OPTIONS and its name in FLAGS; ``searched``
+writes the answer of one method in words.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ where some dispatch ``may_wait``, and calls ``go_on`` for each task that it take
 
 Rule 9 has four homes: lowering writes dispatches as tasks and edges (``lowering.turns`` and
 ``lowering.hosts``, of large models ``lowering.hybrid.dispatch``), the checker judges them
-(``execution.check.hosts``), and this module tells their ends without a task graph. What a route holds is the fabric's business (``nouns.fabric``).
+(``execution.check.hosts``), and this module tells their ends without a task graph. What a route
+holds is the fabric's business (``nouns.fabric``).
 """
 
 from __future__ import annotations
