@@ -302,7 +302,9 @@ class Exchange:
                 self._answer(parcel, workers[(place + step) % count], total)
 
     def finish(self) -> None:
-        """Add the buffers that servers hold throughout: the sums that they serve."""
+        """Add the buffers that servers hold throughout: the sums that they serve. They keep no
+        state of an optimizer, for updates run on the workers.
+        """
         for device, size in sorted(self._served.items()):
             name = f"sums on {self._names[device]}"
             self.columns.buffer(name, device, size, "gradients", PERSISTENT)

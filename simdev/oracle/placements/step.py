@@ -94,8 +94,9 @@ jitable(destinations)
 BITS = 62  # devices that a positive integer has a bit for
 
 
-# What a finished producer sends, in the order of the execution contract: by tensor, then by
-# destination.
+# What a finished producer sends, in the order of the rules of execution: by tensor, then by
+# destination. ``p.mode`` is how a tensor with several readers is sent (``Cluster.transfer``); the
+# queue mode of a cluster is in the columns ``queue_ptr`` and ``queue``, by route.
 
 
 @jitable
