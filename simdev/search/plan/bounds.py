@@ -1,8 +1,10 @@
 """Bounds: the least time of a plan and the least bytes that it holds, without simulating it.
 
-Start and finish of every row of a step meet all edges between rows, in whatever order queues serve,
-so the longest path over some of the edges is never longer than the step. The bounds follow the
-edges between whole actions, whose durations come from the templates of the lowering:
+A *row* is a task of the lowered step on one rank of the pipeline (``lowering/hybrid/program.py``),
+an *action* the forward or backward of one microbatch in one stage. Whatever the order in which
+queues serve, every row begins after the rows that it waits for. So the longest path over some of
+these edges is never longer than the step. The bounds follow the edges between whole actions, whose
+durations come from the templates of the lowering:
 
 1. The computing of a rank, and the collectives that it waits for, follow one another in the order
    of the schedule; an action lasts their sum.
@@ -18,12 +20,16 @@ edges between whole actions, whose durations come from the templates of the lowe
 5. Memory: parameters, gradients and states throughout; the saved activations of the microbatches in
    flight, by the order of the schedule; and the rest that the backward of a last layer needs.
 
-Coarser bounds come before: ``exchanged_ps`` and ``held`` of many setups, ``waited_ps`` of a plan.
+Coarser bounds, which cost less to work out, are asked first: ``exchanged_ps`` and ``held`` of many
+setups at once, then ``waited_ps`` of a plan.
 
-The search of searching.py alone calls them. The compiled loops are in ``kernels/pipelines.py``. A
-new rule of ``simdev/lowering/hybrid`` that makes a step shorter or smaller (its gates, its tie, the
-order of its queues) has to be met here by hand: tests/search/test_plan_bounds.py and
-test_plan_schedules.py find a bound that is too large.
+``search/plan/searching.py`` alone calls them: a plan whose bound is worse than the best is never
+simulated, so a bound that is too large would silently lose the best plan. The compiled loops are in
+``search/kernels/pipelines.py``. Durations and bytes follow ``simdev/lowering/hybrid`` by themselves
+(``pieces.py``). A new rule there which makes a step shorter or smaller has to be met here by hand:
+how far gathers and sums run ahead (``_turns``), the sum of tied embeddings (``_tie``), the order of
+queues. ``tests/search/test_plan_bounds.py`` and ``test_plan_schedules.py`` find a bound that is too
+large.
 """
 
 from __future__ import annotations
@@ -126,7 +132,8 @@ class Path:
         by_kind += [[np.zeros((0, TURN), np.int64)] * len(parts)] * (3 - len(by_kind))
         rows = [rows for of_stage in zip(*by_kind, strict=True) for rows in of_stage]
         at = np.cumsum([0, *map(len, rows)])
-        # The gates of lowering.hybrid.actions; no more than all turns come before one.
+        # How far gathers run ahead and sums may lag (lowering/hybrid/actions.py); of both there
+        # are no more than all turns.
         most = max(int(at[-1]) * self.microbatches, 1)
         reach = min(1 + self.p.prefetch, most) if self.p.zero == 3 else 1
         behind = min(1 + self.p.in_flight * self.p.overlap, most)
@@ -219,7 +226,9 @@ class Path:
         return latest
 
     def _tie(self, ready: Ints, ends: Ints) -> None:
-        """A table that the first and the last rank have is summed between them."""
+        """The gradient of a tied embedding, which the first and the last rank have, is summed
+        between the two.
+        """
         program = self.pieces.program
         if not program.shard.model.tied or self.pp == 1:
             return
@@ -304,8 +313,8 @@ class Bounds:
         return Program(shard, p, _shape(schedule, p.pp), layers, durations)
 
     def alike(self, setup: Setup) -> Hashable:
-        """Equal for setups that compute and exchange the same for a microbatch, whatever they make
-        again; as many microbatches come on each of their ranks.
+        """A key that is equal for setups which compute and exchange the same for a microbatch,
+        whatever they recompute. Their ranks have equally many microbatches, too.
         """
         layout = setup.layout
         degrees = layout.cluster, layout.cp, layout.tp, layout.ep, layout.context
