@@ -200,7 +200,7 @@ class Prepared:
         return Prepared(*nouns, costed=self.costed).at(self.speed)
 
     def at(self, speed: Fraction) -> Prepared:
-        """The same on devices that take 1 / ``speed`` of each op's time, rounded up to whole ps.
+        """A copy on devices that take 1 / ``speed`` of each op's time, rounded up to whole ps.
 
         Collective ops keep their time. What is made of the result (``on``, ``of``) has its speed.
         """
@@ -221,7 +221,7 @@ class Prepared:
         return there.at(self.speed)
 
     def running(self, collectives: Collectives) -> Prepared:
-        """The same graph with other collectives; the same object where no op is a collective."""
+        """The graph with other collectives: a copy, or itself where no op is a collective."""
         if collectives == self.collectives or not self.costed.collectives:
             return self
         if self._running is None or self._running.collectives != collectives:
@@ -229,7 +229,7 @@ class Prepared:
         return self._running
 
     def lasting(self, duration: Ints) -> Prepared:
-        """The same with other times of ops: ps by op and device, or UNKNOWN."""
+        """A copy with other times of ops: ps by op and device, or UNKNOWN."""
         there = copy(self)  # routes and collectives depend on no times
         there.duration = duration
         return there
