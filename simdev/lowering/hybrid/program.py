@@ -251,7 +251,7 @@ class Program:
     schedule: Schedule
     stage_layers: tuple[tuple[int, ...], ...]
     durations: Durations
-    blocks: dict[tuple[bool, int], Block] = field(default_factory=dict)
+    blocks: dict[tuple[bool, int, bool], Block] = field(default_factory=dict)
     placed: dict[Part, Placed] = field(default_factory=dict)
     runs: list[list[tuple[Part, int]]] = field(default_factory=list)
     tables: list[Ints] = field(default_factory=list)
