@@ -138,6 +138,7 @@ def lower_hybrid(
         *_peak(durations, FORMATS[model.precision].dtype),
         "none" if (host := durations.host(0)) is None else host.mode,
         *_sources(durations, columns["duration"]),
+        _borrowed(durations, model),
     )
 
 
@@ -205,6 +206,20 @@ def _peak(durations: Durations, dtype: str) -> tuple[float, str]:
     total = sum(float(peak_flops(spec, dtype)) * count for spec, count in kinds)
     names = dict.fromkeys(peak_name(spec, dtype) or dtype for spec, _ in kinds)
     return total, " and ".join(names)
+
+
+def _borrowed(durations: Durations, model: Transformer) -> str:
+    """A remark on narrow products whose efficiency is known in other dtypes alone; "" for none."""
+    dtype = FORMATS[model.precision].dtype
+    kinds = (durations.specs[kind] for kind in _kinds(durations) if model.is_narrow)
+    others = {spec.kind: spec.other_dtypes("gemm", dtype) for spec in kinds}
+    known = [
+        f"of {kind} that of {' and '.join(names)} is" for kind, names in others.items() if names
+    ]
+    if not known:
+        return ""
+    reached = f"Products in {model.precision} reach the class default of the {dtype} peak"
+    return f"{reached}: their efficiency is not known, {', '.join(known)}."
 
 
 def _kinds(durations: Durations) -> Counter[str]:

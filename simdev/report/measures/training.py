@@ -306,6 +306,8 @@ class Training(Section):
             else "are those of the measured ops that their kernels are like"
         )
         yield f"Times of layers {layers}; collectives are modelled."
+        if self.large.borrowed:
+            yield self.large.borrowed
 
     def _host_notes(self) -> Iterator[str]:
         """Missing facts about hosts, where they may matter."""
