@@ -355,9 +355,9 @@ def _remarks(load: Load, group: Group, ideal: tuple[float, float]) -> Iterator[s
     stand_in = peak_name(group.spec, load.dtype)
     if computes and stand_in != load.dtype:
         yield f"{load.dtype} at the peak of {stand_in}"
-    known = group.spec.efficiency.get(load.op_class)
-    if isinstance(known, Mapping) and group.spec.efficiency_of(load.op_class, load.dtype) is None:
-        yield f"class default, its efficiency is of {' and '.join(known)}"
+    others = group.spec.other_dtypes(load.op_class, load.dtype)
+    if others:
+        yield f"class default, its efficiency is of {' and '.join(others)}"
 
 
 def _in_dtype(load: Load, dtype: str) -> Load:

@@ -233,7 +233,10 @@ def test_a_skewed_step_takes_longer() -> None:
         ({"rotary_width": 24}, "rotary_width: must be below head_width 24"),
         ({"bias": True}, "bias: is not known of attention with kv_latent"),
         ({"global_every": 2}, "global_every: without window all layers attend to all tokens"),
-        ({"precision": "float4"}, 'precision: must be one of bfloat16, float8, got "float4"'),
+        (
+            {"precision": "float4"},
+            'precision: must be one of bfloat16, float8, mxfp8, nvfp4, got "float4"',
+        ),
         ({"skew": 0.5}, "skew: must be a number from 1 to 16,777,216, got 0.5"),
         ({"skew": True}, "skew: must be a number from 1 to 16,777,216, got True"),
         ({"causal": 1}, "causal: must be true or false, got 1"),

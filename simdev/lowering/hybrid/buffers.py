@@ -20,6 +20,7 @@ from ...nouns.models.large.shard import (
     classifier_saved,
     classifier_workspace,
     embedding_saved,
+    narrow_copies,
     stand_in_parameters,
 )
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
@@ -39,14 +40,16 @@ def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str
     """Bytes by kind of buffer that a rank with these layers and its ends holds throughout, as far
     as ZeRO shares them out.
 
-    16-bit parameters, their gradients, the optimizer's state.
+    16-bit parameters (with ZeRO 0 to 2 narrow copies of weights count among them), their
+    gradients, the optimizer's state.
     """
     p = program.parallelism
     parameters, updated = program.updated(rank, layers)
     ends, updated_ends = program.updated(rank, [NO_LAYER])
     whole, shared = ends + parameters, updated_ends + updated
+    copies = 0 if p.zero == 3 else narrow_copies(program.shard, layers)
     sizes = {
-        "parameters": PARAMETER_BYTES * (shared if p.zero == 3 else whole),
+        "parameters": PARAMETER_BYTES * (shared if p.zero == 3 else whole) + copies,
         "gradients": p.gradient_bytes * (shared if p.zero >= 2 else whole),
     }
     if "optimizer" not in p.offload:

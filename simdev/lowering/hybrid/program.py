@@ -291,7 +291,7 @@ class Program:
     stage_layers: tuple[tuple[int, ...], ...]
     durations: Durations
     # The loads of a layer, by the kind of layer (Transformer.kind_of): layers of a kind share them.
-    blocks: dict[tuple[bool, int], Block] = field(default_factory=dict)
+    blocks: dict[tuple[bool, int, bool], Block] = field(default_factory=dict)
     # By part of the schedule its template, and where each microbatch's rows begin.
     placed: dict[Part, Placed] = field(default_factory=dict)
     # The actions of a rank in their order, each as its part and its first row.

@@ -91,7 +91,9 @@ def published_error(model: Transformer) -> PublishedError:
     """The error of published steps of models of this size and precision."""
     parameters = model.parameters()
     size = next(name for name, least, most in SIZES if least <= parameters < most)
-    return next(e for e in published_errors() if (e.size, e.precision) == (size, model.precision))
+    none = PublishedError(size, model.precision, 0)
+    known = {(error.size, error.precision): error for error in published_errors()}
+    return known.get((size, model.precision), none)
 
 
 @cache
@@ -304,6 +306,8 @@ class Training(Section):
             else "are those of the measured ops that their kernels are like"
         )
         yield f"Times of layers {layers}; collectives are modelled."
+        if self.large.borrowed:
+            yield self.large.borrowed
 
     def _host_notes(self) -> Iterator[str]:
         """Missing facts about hosts, where they may matter."""

@@ -251,7 +251,7 @@ class Pieces:
         if key not in self._tails:
             p, shard = self.program.parallelism, self.program.shard
             buckets = layers + [NO_LAYER] * has_ends
-            loads = update(shard, *self.program.updated(rank, buckets), p.state_bytes)
+            loads = update(shard, *self.program.updated(rank, buckets), p.state_bytes, layers)
             held = persistent_bytes(self.program, rank, layers)
             # Ranks of all sorts share the key.
             templates = [Template(each, self.program.durations) for each in self.ranks]

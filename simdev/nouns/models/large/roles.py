@@ -43,7 +43,8 @@ class LargeStep:
     products. ``peak_dtype`` names that peak ("float8"; where datasheets differ, or have a wider
     dtype in its place, the names of these). ``host`` is the mode of the first rank's host ("none":
     it has none). ``rungs`` share out the computing time by the rung of the ladder that told it,
-    ``rel_err`` is the expected error of a kernel (None: not known).
+    ``rel_err`` is the expected error of a kernel (None: not known). ``borrowed`` is a remark on
+    narrow products whose efficiency is known in other dtypes alone ("": there are none).
     """
 
     model: Transformer
@@ -62,3 +63,4 @@ class LargeStep:
     host: str = "none"
     rungs: Mapping[str, float] = FrozenDict()
     rel_err: float | None = None
+    borrowed: str = ""
