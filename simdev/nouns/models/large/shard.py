@@ -226,6 +226,8 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
     if p.stage_layers and sum(p.stage_layers) != model.layers:
         yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
+    if (p.recompute_layers or 0) > model.layers:
+        yield f"recompute_layers: {p.recompute_layers} of a stage, {model.name} has {model.layers}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +250,10 @@ class Footprint:
         return self.saved - self.entry or self.entry
 
 
-def footprint(s: Shard, layer: int) -> Footprint:
-    """The footprint of one layer under its ``recompute``."""
+def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
+    """The footprint of one layer under its ``recompute``; ``is_again``: "full" makes it again."""
     saved = whole = _saved(s, layer)
-    if s.recompute == "full":
+    if s.recompute == "full" and is_again:
         saved = s.rows_bytes
     elif s.again:
         whole = _saved(replace(s, again=frozenset()), layer)

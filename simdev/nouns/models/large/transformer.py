@@ -315,12 +315,18 @@ class Transformer:
         return 3 * (layers + 2 * tokens * self.hidden * self.vocabulary)
 
     def flops_again(
-        self, samples: int, recompute: str, modules: Collection[str] = ("core_attn",)
+        self,
+        samples: int,
+        recompute: str,
+        modules: Collection[str] = ("core_attn",),
+        whole: Collection[int] | None = None,
     ) -> int:
-        """FLOPs that recomputation ("none", "selective" of ``modules``, "full") adds to a step."""
+        """FLOPs that recomputation ("none", "selective" of ``modules``, "full") adds to a step;
+        full recomputation of the ``whole`` layers (None: of all).
+        """
         layers = range(self.layers)
         if recompute == "full":
-            return sum(self._layer_flops(samples, i) for i in layers)
+            return sum(self._layer_flops(samples, i) for i in (layers if whole is None else whole))
         if recompute != "selective":
             return 0
         tokens = samples * self.length
