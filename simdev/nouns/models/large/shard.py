@@ -285,7 +285,7 @@ def _attention(s: Shard) -> int:
     # Attention keeps its output, the projection what it makes of it.
     if m.is_narrow and not s.saves_narrow:
         kept += output
-    if m.head_norms:
+    if m.head_norms or m.joint_norms:
         kept += 2 * s.tokens * (s.queries + s.keys)
     # Latents before their norm and after it: what tells the position is in the keys.
     return kept + (2 + s.width) * s.rows * (m.query_latent + m.kv_latent)

@@ -59,8 +59,9 @@ class Transformer:
       are made of so many numbers a token, queries of ``query_latent`` (0: of the token itself).
       ``rotary_width`` of each head's ``head_width`` tell the position, in the keys once for all
       heads; values are ``value_width`` wide (0: as keys, with and without latents).
-    - ``head_norms``: each head's query and key is normed; ``post_norms``: so is what both parts of
-      a layer put out; ``sinks``: every softmax has one number more a head.
+    - ``head_norms``: each head's query and key is normed; ``joint_norms``: the queries of all heads
+      are as one, and so are the keys (MiniMax-M2); ``post_norms``: what both parts of a layer put
+      out is normed, too; ``sinks``: every softmax has one number more a head.
     - ``bias``: of all products; ``qkv_bias``: of queries, keys and values; ``router_bias``: of the
       choice of experts.
     - ``window`` > 0: a token attends to so many before it; every ``global_every``-th layer (0:
@@ -122,6 +123,7 @@ class Transformer:
     top_groups: int = 0
     narrow_dispatch: bool = False
     narrow_saved: bool = False
+    joint_norms: bool = False
 
     def __post_init__(self) -> None:
         # Filled in only from sound numbers; the others are reported below.
@@ -169,6 +171,8 @@ class Transformer:
             yield f"dense_layers: {self.dense_layers} of {self.layers} layers"
         if self.global_every and not self.window:
             yield "global_every: without window all layers attend to all tokens"
+        if self.joint_norms and self.head_norms:
+            yield "joint_norms: queries and keys are normed by head, or as one"
         yield from self._latent_problems()
 
     def _latent_problems(self) -> Iterator[str]:
@@ -181,7 +185,7 @@ class Transformer:
             yield f"kv_heads: keys of a latent have all {self.heads} heads, got {self.kv_heads}"
         if self.rotary_width >= self.head_width:
             yield f"rotary_width: must be below head_width {self.head_width}"
-        for name in ("bias", "qkv_bias", "head_norms"):
+        for name in ("bias", "qkv_bias", "head_norms", "joint_norms"):
             if getattr(self, name):
                 yield f"{name}: is not known of attention with kv_latent"
 
@@ -289,6 +293,8 @@ class Transformer:
         split += self.sinks * self.heads
         if self.head_norms:
             whole += 2 * self.norm_parameters(self.head_width)
+        if self.joint_norms:
+            split += self.norm_parameters(self.attention_width + self.kv_width)
         for latent in filter(None, (self.query_latent, self.kv_latent)):
             whole += self.norm_parameters(latent)
         return split, whole
