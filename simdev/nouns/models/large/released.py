@@ -415,7 +415,7 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """Types whose files tell of a language model in ``text_config``, with the defaults of its sizes;
-what else the model has, like eyes, is left out.
+what else the model has, like a vision tower, is left out.
 """
 _GEMMA4 = "layers have heads of two widths, embeddings of their own, and keys that are values"
 UNMODELLED = {
