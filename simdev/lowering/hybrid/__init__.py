@@ -21,7 +21,7 @@ from ...costs.collectives import CollectiveModel
 from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops, peak_name
 from ...ground.errors import InputError, refuse
 from ...ground.units import PS_PER_SECOND
-from ...nouns.models.large import Transformer, all_buckets, footprint, shard_of
+from ...nouns.models.large import Transformer, all_buckets, shard_of
 from ...nouns.models.large.precision import FORMATS
 from ...nouns.models.large.roles import LargeStep
 from ...nouns.models.large.shard import classifier_kept, classifier_saved, embedding_saved
@@ -85,7 +85,7 @@ def _saved(program: Program, stage: int) -> tuple[int, int]:
     gradient until that of the weights: of the layers all, of the classifier what it made since.
     """
     shard = program.shard
-    size = sum(footprint(shard, layer).saved for layer in program.stage_layers[stage])
+    size = sum(program.footprint(layer).saved for layer in program.stage_layers[stage])
     size += embedding_saved(shard) * (stage == 0)
     if stage < program.schedule.stages - 1:
         return size, size

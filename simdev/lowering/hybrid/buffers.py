@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from ...nouns.models.large import Shard, footprint
+from ...nouns.models.large import Shard
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.shard import (
     classifier_kept,
@@ -107,7 +107,7 @@ class _Stage:
             self.add_layer(visit, received is not None and visit is visits[0])
         back = self.back.template
         # One workspace for a whole backward: its layers run one after the other.
-        space = max((footprint(self.shard, layer).workspace for layer in back.visits), default=0)
+        space = max((self.program.footprint(layer).workspace for layer in back.visits), default=0)
         first, last = back.computing
         readers = [self.back.base + last] if first < last else []
         self.add(space, "workspace", self.back.base + first, *readers)
@@ -124,7 +124,7 @@ class _Stage:
 
     def add_received(self, visit: Visit, received: Ints) -> None:
         """The input of a stage: there for the backward, too, unless it is offloaded."""
-        kept, readers = footprint(self.shard, visit.layer), self.last_reads(visit.layer)
+        kept, readers = self.program.footprint(visit.layer), self.last_reads(visit.layer)
         if visit.send != NONE and kept.moved == kept.entry:
             readers = [self.forward.base + row for row in (visit.last, visit.send)]
         self.add(self.shard.rows_bytes, "received copies", received, *readers)
@@ -169,7 +169,7 @@ class _Stage:
 
         An offloaded one is freed when it has been sent, and there again once it is fetched.
         """
-        kept, forward, back = footprint(self.shard, visit.layer), self.forward.base, self.back.base
+        kept, forward, back = self.program.footprint(visit.layer), self.forward.base, self.back.base
         filler, readers = forward + visit.last, self.last_reads(visit.layer)
         here = self.back.template.visits[visit.layer]
         if visit.send != NONE:

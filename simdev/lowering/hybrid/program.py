@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...nouns.models.large import Block, Shard, roles
+from ...nouns.models.large import Block, Footprint, Shard, footprint, roles
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.work import Loads
 from ...nouns.schedules import NEEDS, Part, Schedule
@@ -317,6 +317,15 @@ class Program:
     def rank(self, stage: int, way: int) -> int:
         """The rank that runs a stage for the microbatches of a direction (0 or 1)."""
         return self.schedule.home[self.schedule.first_replica[stage] + way]
+
+    @cached_property
+    def again(self) -> frozenset[int]:
+        """The layers that full recomputation makes again."""
+        return self.parallelism.layers_again(self.stage_layers)
+
+    def footprint(self, layer: int) -> Footprint:
+        """The footprint of a layer for a microbatch."""
+        return footprint(self.shard, layer, layer in self.again)
 
     def numbers(self, rank: int) -> Ints:
         """The indices of a rank's actions among all actions of the schedule."""

@@ -95,7 +95,7 @@ class Path:
         self.pieces, self.ground, self.plan = pieces, ground, plan
         self.p = pieces.program.parallelism
         self.pp, self.microbatches = self.p.pp, plan.setup.microbatches
-        self.division = ground.division(self.pp * plan.chunks)
+        self.division = ground.division(self.pp * plan.chunks, plan.setup.recompute_layers)
         self.kinds = (FORWARD, INPUT, WEIGHT) if plan.schedule in SPLIT else (FORWARD, BACKWARD)
 
     @property
@@ -121,7 +121,7 @@ class Path:
         for kind in self.kinds:
             each = self.pieces.turns(kind)
             parts = [
-                [each[number] for number in self.ground.kind[list(of)]]
+                [each[number] for number in self.division.kind[list(of)]]
                 for of in self.division.layers
             ]
             parts[0].insert(0, self.pieces.end(EMBEDDING, kind).turns)
@@ -178,7 +178,7 @@ class Path:
     def _ready(self, clock: Ints, begin: Ints) -> tuple[Ints, Ints]:
         """When the gradient of each layer, and of both ends, is complete at the earliest."""
         division, kind = self.division, self.kinds[-1]
-        each = self.pieces.layers(kind)[self.ground.kind]
+        each = self.pieces.layers(kind)[division.kind]
         classifier = self.pieces.end(CLASSIFIER, kind)
         embedding = self.pieces.end(EMBEDDING, kind)
         # A backward meets the layers from the last to the first, behind the classifier.
@@ -294,8 +294,12 @@ class Bounds:
 
     def _pieces(self, setup: Setup, zero: int) -> Pieces:
         ground, pp = self.ground(setup.layout.cluster), setup.layout.pp
-        program = self._program(setup, zero, ground.division(pp).layers)
-        return Pieces(program, ground.kinds, ground.ranks(pp))
+        layers, some = ground.division(pp).layers, setup.recompute_layers is not None
+        counts: tuple[dict[str, Any], ...] = ({"recompute_layers": 0}, {"recompute_layers": None})
+        programs = [
+            self._program(setup, zero, layers, **each) for each in (counts if some else ({},))
+        ]
+        return Pieces(programs, ground.kinds, ground.ranks(pp))
 
     def _program(
         self,
@@ -303,11 +307,11 @@ class Bounds:
         zero: int,
         layers: tuple[tuple[int, ...], ...],
         schedule: str = "1F1B",
-        **degrees: Any,
+        **fields: Any,
     ) -> Program:
         """A program without rows, which knows the stages of a schedule."""
         plan = Plan(setup, "1F1B", 1, zero)
-        p = replace(plan.parallelism, **degrees)
+        p = replace(plan.parallelism, **fields)
         durations = self.ground(setup.layout.cluster).durations(plan)
         shard = shard_of(self.question.model, p)
         return Program(shard, p, _shape(schedule, p.pp), layers, durations)
@@ -354,8 +358,13 @@ class Bounds:
         """How long a microbatch takes in all layers and ends, and a forward in one layer."""
         pieces, kinds = self.pieces(setup, 0), (FORWARD, BACKWARD)
         counts = self.ground(setup.layout.cluster).counts
-        forward, backward = (pieces.layers(kind)[:, column] for kind in kinds)
+        forward, backward = (pieces.layers(kind)[: len(counts), column] for kind in kinds)
         each = int(counts @ (forward + backward))
+        if setup.recompute_layers is not None:
+            more = pieces.layers(BACKWARD)[len(counts) :, column] - backward
+            # Of more stages than ranks no fewer layers are made again.
+            least = min(setup.recompute_layers * setup.layout.pp, int(counts.sum()))
+            each += least * int(more.min())
         # Of two ways both ends of the pipeline have both.
         homes = (False, True) if column == ALONE else (False,)
         for end, kind in product(ENDS, kinds):
@@ -375,7 +384,8 @@ class Bounds:
 
     def _waited(self, setup: Setup, chunks: int, is_split: bool) -> int:
         pieces, pp = self.pieces(setup, 0), setup.layout.pp
-        division = self.ground(setup.layout.cluster).division(pp * chunks)
+        ground = self.ground(setup.layout.cluster)
+        division = ground.division(pp * chunks, setup.recompute_layers)
         forward, backward = (pieces.stages(division, kind) for kind in (FORWARD, BACKWARD))
         # Halves of a backward are rounded each by itself, a ps at most.
         busy = forward + backward - 2 * division.counts.sum(axis=1) - 4
@@ -413,7 +423,8 @@ class Bounds:
         saved, workspace, again = pieces.footprints
         embedding, classifier, *_ = pieces.ends_saved
         counts = self.ground(setup.layout.cluster).counts
-        total = int(counts @ saved) + embedding + classifier
+        # Of layers that may be made again, or not, the least.
+        total = int(counts @ saved[-len(counts) :]) + embedding + classifier
         # On the last rank the classifier's comes first.
         return total, int(workspace.min()), int((workspace + again).min())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,3 +65,9 @@ class LargeStep:
     rungs: Mapping[str, float] = FrozenDict()
     rel_err: float | None = None
     borrowed: str = ""
+
+    @property
+    def layers(self) -> tuple[range, ...]:
+        """The layers of each stage."""
+        borders = [*accumulate(self.stage_layers, initial=0)]
+        return tuple(range(first, end) for first, end in pairwise(borders))

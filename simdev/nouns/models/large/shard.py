@@ -242,6 +242,8 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
     if p.stage_layers and sum(p.stage_layers) != model.layers:
         yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
+    if (p.recompute_layers or 0) > model.layers:
+        yield f"recompute_layers: {p.recompute_layers} of a stage, {model.name} has {model.layers}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +266,11 @@ class Footprint:
         return self.saved - self.entry or self.entry
 
 
-def footprint(s: Shard, layer: int) -> Footprint:
-    """The footprint of one layer under its ``recompute``."""
+def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
+    """The footprint of one layer under its ``recompute``; ``is_again``: "full" makes it again."""
     s = s.of_layer(layer)
     saved = whole = _saved(s, layer)
-    if s.recompute == "full":
+    if s.recompute == "full" and is_again:
         saved = s.rows_bytes
     elif s.again:
         whole = _saved(replace(s, again=frozenset()), layer)
@@ -300,7 +302,7 @@ def _attention(s: Shard) -> int:
     # Attention keeps its output, the projection what it makes of it.
     if s.is_narrow and not s.saves_narrow:
         kept += s.size_of(output)
-    if m.head_norms:
+    if m.head_norms or m.joint_norms:
         kept += 2 * s.tokens * (s.queries + s.keys)
     # Latents before their norm and after it: what tells the position is in the keys.
     latents = s.rows * (m.query_latent + m.kv_latent)

@@ -309,6 +309,8 @@ def _attention(s: Shard, number: int) -> Block:
     before = _norm(s).repeated("layernorm" in s.again) + _into(s)
     if m.head_norms:
         before += _norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
+    if m.joint_norms:  # the sums over the ranks of tp, a number a token, are left out (ours)
+        before += _norm(s, s.tokens, s.queries) + _norm(s, s.tokens, s.keys)
     if not m.positions:
         before += _rotary(s)
     return before + _core(s, number) + _linear(s, "projection", s.tokens, s.context, m.hidden)
