@@ -102,6 +102,17 @@ def test_a_table_of_ones_own_is_the_schedule(tmp_path) -> None:
     assert load_scenario(tmp_path / "scenario.json").strategy.pipeline.table == table
 
 
+@pytest.mark.parametrize(("chunks", "layers"), [(4, (*[1] * 7, 0)), (5, (0, *[1] * 8, 0))])
+def test_with_a_stage_or_two_too_many_the_ends_have_no_layer(
+    chunks: int, layers: tuple[int, ...]
+) -> None:
+    model = replace(DENSE, layers=sum(layers))
+    plan = Parallelism(pp=2, microbatches=4, chunks=chunks, schedule="Interleaved1F1B")
+    told = replace(plan, stage_layers=layers)
+    assert report_of(model, plan).step_ps == report_of(model, told).step_ps
+    assert report_of(model, plan).training.large.stage_layers == layers
+
+
 BAD = [
     ({"microbatches": 0}, "microbatches: must be a whole number from 1 to 1,048,576, got 0"),
     (

@@ -180,8 +180,14 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
 def even_layers(layers: int, stages: int) -> tuple[int, ...]:
     """Layers by stage; those in the middle take what is left over, for the outer have the ends.
 
-    Raises InputError where a stage would have none.
+    One stage too many: the last has the classifier alone. Two: the first also has the embedding
+    alone, as Megatron-LM does it (``account_for_embedding_in_pipeline_split`` and
+    ``account_for_loss_in_pipeline_split``; 126 layers of Llama 3 405B on 128 stages). Raises
+    InputError where another stage would have none.
     """
+    alone = stages - layers
+    if layers and 0 < alone <= 2:
+        return *[0] * (alone - 1), *[1] * layers, 0
     each, more = divmod(layers, stages)
     if not each:
         raise InputError(

@@ -55,7 +55,8 @@ class Parallelism:
       where they are not told, they follow from ``global_batch``, the samples of a step.
     - ``schedule``: a name of simdev.nouns.schedules with ``chunks`` stages a rank, or ``table``, a
       schedule as CSV text. ``stage_layers`` tells the layers of each stage (default: as even as
-      they come); the first and the last may have none.
+      they come); the first and the last may have none, by default where there are one or two
+      stages more than layers.
     - Of a graph with ops, which is one microbatch, nothing but the pipeline is told
       (``OF_GRAPHS``): ``stages`` are the patterns of the forward ops of each, or names, each the
       first op of a further stage (none: as even as they come); ``ranks`` the device of each rank
