@@ -8,7 +8,17 @@ from ..nouns.semantics.keys import PHASE_CODES, op_key, profile_key
 from .dispatch import HOST_RUNGS, HostCost
 from .ladder import CostModel
 from .roofline import DeviceSpec, Efficiency, Scalars
-from .rows import KNOWN, MEMORY_PASS, MEMORY_PASS_ERROR, RUNGS, CostMiss, OpCost, Profile, Row
+from .rows import (
+    KNOWN,
+    MEMORY_PASS,
+    MEMORY_PASS_ERROR,
+    ROOFLINE,
+    RUNGS,
+    CostMiss,
+    OpCost,
+    Profile,
+    Row,
+)
 
 __all__ = [
     "HOST_RUNGS",
@@ -16,6 +26,7 @@ __all__ = [
     "MEMORY_PASS",
     "MEMORY_PASS_ERROR",
     "PHASE_CODES",
+    "ROOFLINE",
     "RUNGS",
     "CostMiss",
     "CostModel",

@@ -10,10 +10,11 @@ roofline      the datasheet, with its efficiencies or the class default.
 memory pass   bytes of operands and outputs over the datasheet's bandwidth, for kinds of ops that
               simdev has no description of.
 
-``CostModel`` is what others ask: ``lowering/prepare.py`` for the ops of a graph (the oracle asks
-what is prepared there), ``lowering/hybrid/durations.py`` for the kernels of a large model. It
-answers the rungs given, measured and memory pass; ``Estimates`` works out all others. A row of a
-profile that was not measured names the rung that made it.
+``CostModel`` is what others ask: ``lowering/prepare.py`` for the ops of a graph,
+``oracle/splits/blocks.py`` and ``search/soap/optcnn.py`` for parts of ops,
+``lowering/hybrid/durations.py`` for the kernels of a large model, and ``execution/check/hosts.py``
+for what hosts spend. It answers the rungs given, measured and memory pass; ``Estimates`` works out
+all others. A row of a profile that was not measured names the rung that made it.
 
 Every answer names its rung. An estimate also has an expected relative error, None where nothing
 tells it: "interpolated" and "fitted" that of measured rows which were left out of the estimate
@@ -23,7 +24,11 @@ that no rung knows has the cost None, never a guess.
 
 A new rung is a name in ``RUNGS`` (``rows.py``), whose order is that of every list of rungs, and a
 turn in ``Estimates.cost`` or ``Estimates.estimates``. ``lowering/origins.py`` and ``_sources`` of
-``lowering/hybrid/__init__.py`` add up times by the names of RUNGS, so they need no edit. Guarded by
+``lowering/hybrid/__init__.py`` add up times by the names of RUNGS, so they need no edit. Whoever
+means a single rung uses its constant: ROOFLINE (``lowering/hybrid/durations.py`` puts its own
+datasheet in place of that rung, so a new estimate below it has to be named there), MEMORY_PASS,
+and KNOWN for what is no estimate. ``docs/how-to/profiles.md``, ``benchmarks/ladder.py`` and
+``benchmarks/grids.py`` list rungs in words. Guarded by
 ``tests/costs/test_ladder.py`` and ``test_estimates.py`` there (which rung answers, and its error)
 and ``test_profile_accuracy.py`` (the errors that ``docs/reference/errors.md`` states).
 """
@@ -68,7 +73,7 @@ from .roofline import (
     pace_of,
     peak_name,
 )
-from .rows import KNOWN, MEMORY_PASS, MEMORY_PASS_ERROR, RUNGS, OpCost, Profile, Row
+from .rows import KNOWN, MEMORY_PASS, MEMORY_PASS_ERROR, ROOFLINE, RUNGS, OpCost, Profile, Row
 from .surface import Surface
 
 _FEWEST_ERRORS = 3  # rows that an expected error needs (ours): the mean of fewer says little
@@ -200,7 +205,7 @@ class Estimates:
         ideal = ideal_seconds(load, group.spec)
         error = self._error_of_datasheets(device_kind, load.op_class, load.dtype)
         basis = "datasheet" + ": ".join(("", *_remarks(load, group, ideal)))
-        return estimate(group.datasheet.seconds(ideal), "roofline", error, basis)
+        return estimate(group.datasheet.seconds(ideal), ROOFLINE, error, basis)
 
     def memory_pass(self, moved: int, device_kind: str) -> OpCost | None:
         """So many bytes at the datasheet's bandwidth, no less than a launch; None where there is no

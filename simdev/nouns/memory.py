@@ -9,9 +9,11 @@ changes timing.
 A scenario's ``options.memory`` is a ``MemoryModel``; lowering counts buffers by it
 (``simdev/lowering/columns.py``), and the report replays the allocator
 (``simdev/report/measures/footprint.py``). An optimizer is a row of ``OPTIMIZERS``, and the work of
-its update op a row of ``UPDATES`` in ``simdev/nouns/semantics/kinds/elementwise.py``. Of a large
-model its bytes are ``Parallelism.state_bytes``, and captures of PyTorch run the optimizers of
-``simdev/measure/tracing.py``.
+its update op a row of ``UPDATES`` in ``simdev/nouns/semantics/kinds/elementwise.py``; what its
+update needs for a moment is in TEMPORARIES and KEPT of ``simdev/lowering/prepare.py`` (nothing,
+where the kind is not listed). Of a large model its bytes are ``Parallelism.state_bytes``. Captures
+of PyTorch run the optimizers of ``simdev/measure/tracing.py``, and traces know their updates by
+UPDATE_KINDS of ``simdev/measure/traces/updates.py``.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from ...ground.errors import InputError, refuse
 from ...ground.units import PS_PER_SECOND, is_count, picoseconds
 from ...nouns.cluster import UNLIMITED, Cluster
 from ...nouns.fabric import Fabric, fabric_of
+from ..rows import ROOFLINE
 from .phases import (
     COLLECTIVES,
     ROOTED,
@@ -142,7 +143,7 @@ class CollectiveModel:
         partly_measured = partial(self._partly_measured, groups=self._nodes(call.ranks))
         seconds, form = self._least(call, self._ways(call), partly_measured)
         algorithm = "p2p" if call.kind == "p2p" else form.algorithm
-        closed = CollectiveCost(seconds, algorithm, "roofline", form.rings)
+        closed = CollectiveCost(seconds, algorithm, ROOFLINE, form.rings)
         return self._inside(call) or closed, form
 
     def _inside(self, call: CollectiveCall) -> CollectiveCost | None:
@@ -179,7 +180,7 @@ class CollectiveModel:
         ranks = tuple(index.get(d, UNKNOWN) if isinstance(d, str) else d for d in devices)
         refuse(self._problems(collective, devices, ranks, size))
         if len(ranks) == 1:
-            return CollectiveCost(Fraction(0), "none", "roofline")
+            return CollectiveCost(Fraction(0), "none", ROOFLINE)
         call = CollectiveCall(collective, ranks, size, "auto")
         # A table knows a group alone; beside others the closed form says how much they add.
         if not beside and (measured := self._inside(call)) is not None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...costs import CostModel, DeviceSpec
+from ...costs import ROOFLINE, CostModel, DeviceSpec
 from ...costs.collectives import CollectiveModel, flows_wire
 from ...costs.groups import device_prefix
 from ...costs.roofline import datasheet_scalars, ideal_seconds, rounded
@@ -192,10 +192,10 @@ class Timings:
             key = device_prefix(kind) + load.key[len(device_prefix("")) :]
             cost = self.costs.cost_of_key(key, load.like, kind)
             # A datasheet says more of the kernel itself than of an op that is like it.
-            if cost is not None and cost.rung != "roofline":
+            if cost is not None and cost.rung != ROOFLINE:
                 seconds = float(cost.seconds) * load.share * self._changed(kind, load)
                 return Part(seconds, cost.rung, cost.rel_err)
-        return Part(self._by_datasheet(self.specs[kind], load), "roofline", None)
+        return Part(self._by_datasheet(self.specs[kind], load), ROOFLINE, None)
 
     def _changed(self, kind: str, load: Kernel) -> float:
         """How many times as long a kernel takes as on the device that was measured."""

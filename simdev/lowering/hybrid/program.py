@@ -14,7 +14,10 @@ buffers name rows by these numbers.
 
 To add a queue, add its name and number to the tuple above QUEUES and its row to QUEUES, in the same
 place; its class of groups (SINGLE, TENSOR, ..) is one of ``durations.py``, its role one of
-``simdev/nouns/models/large/roles.py``. To add a column, see COLUMNS.
+``simdev/nouns/models/large/roles.py``. ``dispatch.py`` (``_tie_threads``) says which queues hold up
+a host, ``search/plan/pieces.py`` (``_exchanged``, ``_by_queue``) what bounds make of them. A new
+role is a collective for ``expand.py`` unless ``_KIND_OF_ROLE`` says otherwise, and needs a colour
+in EXPOSED_COLOURS (``simdev/report/figures/charts.py``). To add a column, see COLUMNS.
 
 ``simdev/lowering/hybrid/__init__.py`` makes the ``Program``; ``templates.py``, ``actions.py``,
 ``buffers.py`` and ``dispatch.py`` beside it write its rows, edges and buffers, and the function

@@ -14,8 +14,12 @@ all-reduce by ``Communicators`` of ``lowering/collective.py``.
 What else has to know the messages: ``require_few`` (``parcels.py``) counts them before they are
 written, so another message of a parcel is to be counted there. ``ranks_of`` in
 ``report/figures/charts.py`` reads priorities from FIRST on and the names of segments ("w 1/3").
-``credit.py`` replays the order of pushes, which ``engine/simpy_engine.py`` decides by the same
-``Sender``. Engines and checker know ordinary tasks only.
+The order of messages is made by ``priorities`` (``parcels.py``); ``later`` in ``__init__.py``
+lifts it by ``len(weights)`` from step to step, so ranks must stay below that. Under a credit
+``Sender`` (``credit.py``) says which push goes next; the reference engine
+(``execution/engine/simpy_engine.py``) asks it while it runs, and ``credit.py`` replays it. The
+compiled engine and the checker know ordinary tasks only. What an optimizer keeps is no matter of
+messages: see ``nouns/memory.py``.
 
 Guarded by ``tests/lowering/test_sync.py`` (closed forms), and there ``test_sync_laws.py``,
 ``test_sync_bytes.py``, ``test_sync_limits.py``, ``test_sync_p3.py`` and ``test_local_sgd.py``.

@@ -14,10 +14,14 @@ graph), ``simdev/nouns/strategy/placement.py`` (``require_degrees``), ``simdev/f
 ``simdev/lowering/partition/`` (``geometry.py``, ``cuts.py``, ``sums.py``, ``short.py``),
 ``simdev/search/soap/`` (``layers.py``, ``exhaustive.py``, ``optcnn.py``) and
 ``simdev/search/tofu/plan.py``. Part i of ``boxes`` goes to device i of a ``Configuration``, so the
-order of boxes is part of saved strategies. A new ``Effect`` needs its transfers in
-``simdev/lowering/partition/`` and its cost in ``optcnn.py`` and ``plan.py``. Tests:
-``tests/semantics/test_semantics_splits.py``, ``test_semantics_grids.py``,
-``test_semantics_torch.py``, and the laws over all kinds in ``test_semantics.py``.
+order of boxes is part of saved strategies; ``simdev/lowering/partition/cuts.py`` and
+``simdev/oracle/splits/blocks.py`` write the same order again. A new ``Effect`` needs its transfers
+in ``simdev/lowering/partition/``, its cells in ``simdev/oracle/splits/blocks.py``, its cost in
+``simdev/search/soap/optcnn.py``, ``simdev/search/soap/exhaustive.py`` (``_is_whole``) and
+``simdev/search/tofu/plan.py``, and a line of ``docs/reference/strategies.md``. Tests:
+``tests/lowering/test_cuts.py``, ``tests/semantics/test_semantics_splits.py``,
+``test_semantics_grids.py``, ``test_semantics_torch.py``, and the laws over all kinds in
+``test_semantics.py``.
 """
 
 from __future__ import annotations

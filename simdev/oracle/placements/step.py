@@ -19,10 +19,13 @@ peaks of memory follow; ``h`` are the hosts; ``bounds`` tell early that a step m
 None where an evaluation does without.
 
 ``oracle/placements/evaluator.py`` calls ``evaluate``, ``evaluate_watched`` and ``evaluate_each``;
-``moves.py`` beside it calls ``clear``, ``happen`` and ``is_valid`` to go on from a snapshot.
-``is_covered`` (``oracle/cluster.py``) and ``placement_problem`` refuse a question that these loops
-cannot answer, such as shared links. It is then lowered to a task graph and given to an engine, as
-is a single placement whose answer is TOO_LONG.
+``moves.py`` beside it calls ``clear``, ``happen`` and ``is_valid`` to go on from a snapshot. What
+these loops cannot answer is lowered to a task graph and given to an engine, as is each placement
+whose answer is TOO_LONG. ``is_covered`` (``oracle/cluster.py``) refuses shared links, staging,
+slowed devices and routes of several pieces; ``placement_problem`` (``problem.py``) refuses
+collectives, hosts that dispatch in another order than the file's, and memory that keeps outputs
+alone; ``Oracle`` (``oracle/__init__.py``) refuses steps that repeat or synchronise, microbatches
+and loaders. Without numba everything goes to an engine.
 
 The rules have other homes, which change together: tasks and their order in
 ``lowering/transfer.py`` and ``lowering/build.py``; both engines (``execution/engine/``); in another

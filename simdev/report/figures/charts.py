@@ -17,6 +17,13 @@ the critical path above them, for ``trace_chart`` and the page (``report/page/ti
 by ``assets/gantt.js``). Charts of pipelines and of large models make rows of their own, a row a
 rank.
 
+Colours and their turn for dark paper (``Theme``) are in ``style.py``; SCALE is the colour map of
+layers, of which ``gantt.py`` draws the bar; the critical path has ALARM; the page has its own in
+``page/assets/theme.js``. Very large charts: ``rows.py`` folds devices that do the same where more
+than MANY_ROWS rows would stay, keeps MOST_LINKS links and MOST_ROWS rows; ``gantt.py`` draws no
+more than LABELS labels and NAMED_ROWS names; large models show ROWS ranks; the page has MOST_SPANS.
+A row of ``trace_rows`` with times of its own needs ``timed`` in ``page/timeline.py``.
+
 Guarded by ``tests/report/test_plot.py``, ``test_figures_rows.py`` and ``test_figures_themes.py``
 there; of pipelines by ``tests/schedules/test_schedules_cli.py``, of large models by
 ``tests/lowering/test_hybrid_report.py``, of gains by ``test_sync_p3.py`` there, of the page by
@@ -50,7 +57,7 @@ from ..measures.spans import timeline_rows
 from ..measures.training import BUBBLE, WAITED_FOR, Training, tiles
 from .gantt import IDLE, Colour, Gantt, Label, Look
 from .rows import GanttRow, folded, merge_neighbours
-from .style import DEVICES, dress, kind_colours, new_figure
+from .style import DEVICES, SCALE, dress, kind_colours, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -206,7 +213,7 @@ def sync_chart(trace: Trace, steady: Steady) -> Gantt:
     by_kind = np.fromiter((code.get(kind, -1) for kind in kinds), np.int64, len(kinds))
     look = np.where(ranks < 0, by_kind, ranks + len(looks))
     most = int(ranks.max(initial=-1))
-    shades = colormaps["viridis"](np.linspace(0, 1, most + 1))[:, :3].tolist()
+    shades = colormaps[SCALE](np.linspace(0, 1, most + 1))[:, :3].tolist()
     rows = []
     for row in timeline_rows(trace):
         ids = row.tasks[seen[row.tasks]]

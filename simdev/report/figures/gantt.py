@@ -21,6 +21,7 @@ from ..measures.spans import runs
 from .rows import GanttRow, coverage, critical_marks, long_borders, merge_neighbours
 from .style import (
     MARGIN,
+    SCALE,
     WIDTH,
     Colour,
     Theme,
@@ -386,7 +387,7 @@ def _draw_scale(ax: Axes, title: str, most: int, theme: Theme) -> None:
     from matplotlib.colors import Normalize
     from matplotlib.ticker import MaxNLocator
 
-    colours = ScalarMappable(Normalize(0, most), "viridis")
+    colours = ScalarMappable(Normalize(0, most), SCALE)
     bar = ax.figure.colorbar(colours, ax=ax, pad=0.01, ticks=MaxNLocator(integer=True))
     bar.set_label(title, color=theme.ink)
     bar.ax.tick_params(colors=theme.ink)

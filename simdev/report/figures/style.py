@@ -37,6 +37,8 @@ COLOURS = {
 }
 OTHERS = ("#56B4E9", "#7F7F7F", "#8C564B", "#9467BD", "#17BECF")
 ALARM = "#C01C28"
+SCALE = "viridis"
+"""The colour map of numbers, for those that need no hue of their own."""
 DEVICES = (
     "#0072B2",
     "#D55E00",

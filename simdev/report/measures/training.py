@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from ...costs import ROOFLINE
 from ...files.reading import PRESETS
 from ...ground.units import PS_PER_SECOND, format_seconds
 from ...nouns.models.large import Transformer, modules_again, uses_flash
@@ -307,7 +308,7 @@ class Training(Section):
         yield from self._host_notes()
         layers = (
             "are the datasheet's roofline with its stated efficiencies"
-            if set(self.large.rungs) <= {"roofline"}
+            if set(self.large.rungs) <= {ROOFLINE}
             else "are those of the measured ops that their kernels are like"
         )
         yield f"Times of layers {layers}; collectives are modelled."

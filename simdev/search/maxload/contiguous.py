@@ -14,10 +14,12 @@ ideals, and ``_devices`` reads the split back.
 
 ``simdev/search/maxload/placers.py`` calls ``splits`` twice, for the method "dnn-contiguous" and for
 the split with which the integer program of "dnn-ip" begins. What a device's load is, and what fits,
-is written again in ``MaxLoadProblem`` (``problem.py``), in both integer programs of ``placers.py``
-and in the kernel: a new rule of what an accelerator may take goes into all of these, and into
-``_tied``, which joins blocks where that changes no optimum. Accelerators are alike, and the memory
-of CPUs is not limited. Tests: ``tests/search/test_placers_partition.py`` and
+is written again in ``MaxLoadProblem`` and the greedy ``filled`` (``problem.py``), in the integer
+programs of "dnn-ip" and "dnn-latency" (``placers.py``, where ``_within_memory`` solves again
+without the limit if nothing fits) and in the kernel: a new rule of what an accelerator may take
+goes into all of these, and into ``_tied``, which joins blocks where that changes no optimum.
+``problem_of`` refuses accelerators that differ; the memory of CPUs is not limited. Tests:
+``tests/search/test_placers_partition.py``, ``test_placers_latency.py`` and
 ``test_placers_planners.py``, against enumeration (``tests/search/enumerated.py``).
 """
 

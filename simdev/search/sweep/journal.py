@@ -258,8 +258,10 @@ def _sync_folder(path: str) -> None:
 # but those that only ask for answers, read or draw them. Where it is not clear whether a source can
 # change an answer, it counts: to answer again costs time, an old answer would be wrong.
 
-# The pattern of sources that count for no caller. Each caller puts it into its own pattern APART,
-# with the packages of search that do not make its answers.
+# The pattern of sources that count for no caller but comparisons, whose pattern is their own: what
+# they score is made by learners, too. Sweeps and plans add to it, in their APART, the packages of
+# search that do not make their answers. The oracle is here because answers of both come from
+# engines.
 READERS = r"commands|formats|learn|measure|oracle|execution/check|report/(export|figures|page)"
 
 
