@@ -310,7 +310,11 @@ class _Reader:
         sizes = _common(of, self.tied)
         if self.windows is not None:
             sizes |= _windows(of, sizes["layers"], self.windows)
-        return {**sizes, **self.sizes, **of.sizes(**self.reads)}
+        sizes |= {**self.sizes, **of.sizes(**self.reads)}
+        if "experts" in sizes and "expert_inner" not in sizes:
+            # One field tells both widths: counted once, what is wrong with it is told once.
+            sizes["expert_inner"], of.names["expert_inner"] = sizes["inner"], of.names["inner"]
+        return sizes
 
 
 def _read_gemma3(of: _Fields) -> dict[str, Any]:
@@ -319,11 +323,7 @@ def _read_gemma3(of: _Fields) -> dict[str, Any]:
 
 
 _MISTRAL = _Reader(windows=0)
-_EXPERTS = {
-    "experts": "num_local_experts",
-    "top_k": "num_experts_per_tok",
-    "expert_inner": "intermediate_size",
-}
+_EXPERTS = {"experts": "num_local_experts", "top_k": "num_experts_per_tok"}
 _QWEN = _Reader({"use_sliding_window": False}, {"qkv_bias": True})
 _QWEN3 = _Reader(
     {**_QWEN.requires, "attention_bias": False},
@@ -376,7 +376,8 @@ def from_config(config: Any) -> Transformer:
         raise InputError(f"model_type: {reason}; there are {', '.join(TYPES)}")
     of = _Fields(config)
     sizes = TYPES[kind](of)
-    refuse(of.problems)
+    # A type that has another default counts a field again.
+    refuse(dict.fromkeys(of.problems))
     try:
         return Transformer(_name(config, kind), **sizes)
     except InputError as error:
