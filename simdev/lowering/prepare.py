@@ -353,10 +353,8 @@ class Prepared:
 
 def device_problems(cluster: Cluster, where: str, name: str) -> Iterator[str]:
     """Why nothing can run on the device of this name, behind the place that names it."""
-    if name not in cluster.index:
-        yield f'{where}: no device named "{name}"'
-    elif not cluster.devices[cluster.index[name]].runs_ops:
-        yield f'{where}: "{name}" is a switch'
+    if why := cluster.why_no_place(name):
+        yield f"{where}: {why}"
 
 
 # What PyTorch holds on a GPU beside the tensors of a step. Scratch memory of operators is what the
