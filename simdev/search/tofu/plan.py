@@ -56,7 +56,6 @@ class Side(NamedTuple):
     """An operand or output of an op on one group.
 
     ``at`` is its place in the op on this group, -1: not touched there.
-
     ``shape`` is that of the region, as the tensor is stored; ``held`` and ``fetched`` are elements.
     """
 
@@ -147,11 +146,9 @@ def _region(semantics: Semantics, side: Side, region: Region | None) -> Region |
     if region is None:
         return None
     executed = semantics.inputs[side.at]
-    return (
-        region
-        if executed == side.shape
-        else stored_region(region, executed, side.shape, side.strides)
-    )
+    if executed == side.shape:
+        return region
+    return stored_region(region, executed, side.shape, side.strides)
 
 
 def _shares(
@@ -228,16 +225,19 @@ Solver = Callable[["Level"], Solved]
 
 
 def recursive(coarse: Coarse, workers: int) -> TofuPlan:
-    """The plan of least communication, one step of the prime factors of ``workers`` after the
-    other.
-    """
+    """The plan of least communication, a step for each prime factor of ``workers`` in turn."""
     return planned(coarse, steps(workers))
+
+
+def least_bytes(level: Level) -> Solved:
+    """The best of all choices of a step."""
+    return minimise(level.sizes, level.terms)
 
 
 def planned(
     coarse: Coarse,
     parts: Sequence[int],
-    solve: Solver = lambda level: minimise(level.sizes, level.terms),
+    solve: Solver = least_bytes,
     even: bool = True,
     reduce: bool = True,
 ) -> TofuPlan:
@@ -399,14 +399,17 @@ def _touches(coarse: Coarse, unit: Unit) -> list[_Touch]:
     return touches
 
 
+def _along_first(level: Level) -> Solved:
+    """Every tensor along the first dimension that it may take, each chooser its best axis then."""
+    return _best_axes(level, [0] * len(level.dimensions))
+
+
 # What Tofu was compared with (section 7.3), as far as the paper describes it, in its own cost
 # model. A tensor none of whose dimensions divides evenly is cut unevenly where it has the extent,
 # as cost only.
 
 BASELINES: Mapping[str, Callable[[Coarse, int], TofuPlan]] = {
-    "allrow-greedy": lambda coarse, n: planned(
-        coarse, (n,), lambda level: _best_axes(level, [0] * len(level.dimensions)), even=False
-    ),
+    "allrow-greedy": lambda coarse, n: planned(coarse, (n,), _along_first, even=False),
     "spartan": lambda coarse, n: planned(coarse, (n,), _largest_first, even=False),
     "equal-chop": lambda coarse, n: planned(coarse, (n,), even=False),
     "icml18": lambda coarse, n: planned(coarse, steps(n), reduce=False),
@@ -440,9 +443,7 @@ def _by_chooser(level: Level) -> dict[int, list[tuple[int, Floats]]]:
 
 
 def _best_axes(level: Level, dimensions: list[int]) -> Solved:
-    """Each chooser's best axis where the dimensions of tensors are given (as positions among those
-    they may take).
-    """
+    """Each chooser's best axis; ``dimensions`` are places among those that a tensor may take."""
     axes = [0] * (len(level.sizes) - len(dimensions))
     for chooser, around in _by_chooser(level).items():
         sums = np.sum([table[dimensions[tensor]] for tensor, table in around], axis=0)
