@@ -26,6 +26,8 @@ PRESETS = {
     "GB200": "gb200-nvl72", "GB300": "gb300-nvl72",
 }  # fmt: skip
 """The preset of the machines of a system."""
+PRECISIONS = {"BF16": "bfloat16", "FP8-MX": "mxfp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
+"""The precision of a row by its name; all others are of float8, scaled by tensor or by block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +87,12 @@ def scenario_of(run: Published) -> dict[str, Any]:
     row = run.row
     if row["task"] != "Pre-Training":
         raise InputError(f"task {row['task']}: only pre-training is modelled")
-    if row["precision"] == "NVFP4":
-        raise InputError("precision NVFP4 is not modelled")
     replicas = row["gpus"] // (row["tp"] * row["pp"] * row["cp"])
     pipeline = {name: row[name] for name in ("tp", "pp", "cp", "ep", "chunks", "microbatch")}
     pipeline |= {"dp": replicas, "global_batch": row["global_batch"]}
     pipeline |= {"zero": 3 if row["fsdp"] > 1 else 1, "flash": True}
     graph = {"model": row["model"], "length": row["length"], "causal": True}
-    if row["precision"] != "BF16":
-        graph["precision"] = "float8"
+    graph["precision"] = PRECISIONS.get(row["precision"], "float8")
     cluster = {"preset": PRESETS[row["system"]], "gpus": row["gpus"]}
     return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}}
 

@@ -1,6 +1,9 @@
 """Outputs of verbs besides their answer: files, whole or not at all, and progress and findings on
-stderr. Every verb that writes goes through ``output_files``, so that no input is replaced and
-nothing half is left.
+stderr.
+
+Verbs that write files go through ``output_files``, so that no input is replaced and nothing half is
+left. ``plan``, ``family`` and ``examples`` write folders and name the option in errors by
+themselves; ``sweep`` writes in ``search/sweep/frame.py``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``simdev search SCENARIO --method NAME``: look for a better placement; ``--compare LIST``: by
 several methods.
 
-A method is no option here: ``search/methods.py`` has a row of each. An argument that ``search`` or
-``run_comparison`` gets has its option in OPTIONS and its name in FLAGS; ``searched`` writes the
-answer of one method in words.
+A method is no option here: ``search/methods.py`` has a row of each. An argument of which ``search``
+or ``run_comparison`` tells problems has its option in OPTIONS and its name in FLAGS; ``searched``
+writes the answer of one method in words.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ COUNTS = {
     "prefetch": "layers whose parameters or activations are fetched ahead (default 1)",
     "in_flight": "buckets that ZeRO 2 and 3 reduce beside the backward (default 1)",
     "bucket": "most parameters of such a bucket (default 500,000,000; else a layer)",
+    "recompute_layers": "how many of each stage full makes again (default all)",
     "reduce_bytes": "of a gradient between replicas (default: 2 with ZeRO 2 and 3, else 4)",
 }
 TEXTS = {

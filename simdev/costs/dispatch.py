@@ -9,14 +9,16 @@ estimated     the profile tells the host's time of the phase, or rows tell the t
 datasheet     the device's datasheet tells the time of a bare call (``dispatch``).
 
 The host's time of an op that no rung knows is None: it counts nothing, and reports say so.
-``CostModel`` asks it for lowering, the oracle and the checker (``execution/check/hosts.py``); where
-fitted constants change, ``benchmarks.h100 --fit`` is their source.
+``CostModel`` (``costs/ladder.py``) asks for these times, and it is asked by ``lowering/prepare.py``
+and by the checker (``execution/check/hosts.py``). ``measure/compare.py`` reads phases of headers.
 
-A bare call is not what a step spends on an op: modules, views, autograd's notes and cold caches
-come on top. Estimates count bare dispatches of a small elementwise op, in three classes (LIGHT,
-HEAVY, FIRST). They were fitted to the host's times by phase of 19 steps of 15 models on one machine
-with an H100 (``benchmarks.h100 --fit``). A phase of a model left out errs by 18 % in the mean; two
-runs of one step differ by 10 to 25 %.
+In a step an op takes the host longer than a bare call of the same op does: modules, views, what
+autograd records and cold caches come on top. An estimate is a number of bare dispatches of a small
+elementwise op, in three classes (LIGHT, HEAVY, FIRST). These numbers were fitted to the host's
+times by phase of 19 steps of 15 models on one machine with an H100; ``benchmarks.h100 --fit`` fits
+them anew. A phase of a model that was left out errs by 18 % in the mean; two runs of one step
+differ by 10 to 25 %. Guarded by ``tests/costs/test_dispatch.py``, the phases by
+``tests/measure/test_measured_compare.py``.
 """
 
 from __future__ import annotations

@@ -10,14 +10,22 @@ roofline      the datasheet, with its efficiencies or the class default.
 memory pass   bytes of operands and outputs over the datasheet's bandwidth, for kinds of ops that
               simdev has no description of.
 
-``CostModel`` is asked by lowering and by the oracle. It answers given and measured (a row's own
-source is its rung) and the memory pass, ``Estimates`` the others: an efficiency fitted in one dtype
-is not used for another. A new rung needs its name in ``rows.RUNGS``, which says how rungs are
-listed (``lowering/origins.py`` adds times up by it), and its turn in ``Estimates.cost`` or
-``Estimates.estimates``.
+``CostModel`` is what others ask: ``lowering/prepare.py`` for the ops of a graph (the oracle asks
+what is prepared there), ``lowering/hybrid/durations.py`` for the kernels of a large model. It
+answers the rungs given, measured and memory pass; ``Estimates`` works out all others. A row of a
+profile that was not measured names the rung that made it.
 
-Every answer carries its rung and its expected error, for an estimate the error of its rung on rows
-left out. An op that no rung knows is None, never a guess.
+Every answer names its rung. An estimate also has an expected relative error, None where nothing
+tells it: "interpolated" and "fitted" that of measured rows which were left out of the estimate
+(``surface.py``, ``groups.py``), "scaled" that of the keys that two devices share or CARRIED_ERROR
+more than its source, "roofline" that of the datasheet on measured rows or ROOFLINE_ERROR. An op
+that no rung knows has the cost None, never a guess.
+
+A new rung is a name in ``RUNGS`` (``rows.py``), whose order is that of every list of rungs, and a
+turn in ``Estimates.cost`` or ``Estimates.estimates``. ``lowering/origins.py`` and ``_sources`` of
+``lowering/hybrid/__init__.py`` add up times by the names of RUNGS, so they need no edit. Guarded by
+``tests/costs/test_ladder.py`` and ``test_estimates.py`` there (which rung answers, and its error)
+and ``test_profile_accuracy.py`` (the errors that ``docs/reference/errors.md`` states).
 """
 
 from __future__ import annotations
@@ -63,7 +71,7 @@ from .roofline import (
 from .rows import KNOWN, MEMORY_PASS, MEMORY_PASS_ERROR, RUNGS, OpCost, Profile, Row
 from .surface import Surface
 
-_FEWEST_ERRORS = 3  # rows that an expected error needs
+_FEWEST_ERRORS = 3  # rows that an expected error needs (ours): the mean of fewer says little
 CARRIED_ERROR = 0.12
 """The error that carrying over adds to an estimate's where no shared row tells it: by so much the
 fractions of the peak that products reach differ between seven GPUs, in the mean."""
@@ -244,7 +252,9 @@ class Estimates:
         return min(known, key=lambda cost: cost.rel_err or inf, default=None)
 
     def _recast(self, load: Load, device_kind: str) -> OpCost | None:
-        """From the same op in another dtype on the same kind of device, the best known."""
+        """From the same op in another dtype on the same kind of device, the best known. The ratio
+        of the rooflines is used, for an efficiency fitted in one dtype does not hold in another.
+        """
         known = []
         if device_kind in self.specs:
             here = self.group(device_kind, load.op_class, load.dtype)
@@ -288,9 +298,10 @@ class Estimates:
     def _ratio(self, load: Load, source: str, target: str) -> float:
         """The roofline of a kind of device over that of another; 0 where the other has none.
 
-        The scalars fitted to the source count where the target's datasheet knows its own for the
-        class and dtype (or the source has no datasheet). Else both are reckoned by their
-        datasheets: what is slow on the one is slow on the other.
+        The target's time is always that of its datasheet. The source's is that of the scalars
+        fitted to its rows where the target's datasheet has an efficiency of its own for the class
+        and dtype, or the source has no datasheet. Else it is that of the source's datasheet: then
+        an op that is slower than its datasheet says is taken to be so on both devices.
         """
         here = self.group(target, load.op_class, load.dtype)
         group = self.group(source, load.op_class, load.dtype)
@@ -344,9 +355,9 @@ def _remarks(load: Load, group: Group, ideal: tuple[float, float]) -> Iterator[s
     stand_in = peak_name(group.spec, load.dtype)
     if computes and stand_in != load.dtype:
         yield f"{load.dtype} at the peak of {stand_in}"
-    known = group.spec.efficiency.get(load.op_class)
-    if isinstance(known, Mapping) and group.spec.efficiency_of(load.op_class, load.dtype) is None:
-        yield f"class default, its efficiency is of {' and '.join(known)}"
+    others = group.spec.other_dtypes(load.op_class, load.dtype)
+    if others:
+        yield f"class default, its efficiency is of {' and '.join(others)}"
 
 
 def _in_dtype(load: Load, dtype: str) -> Load:
@@ -374,7 +385,9 @@ FREE_OF_COST = OpCost(Fraction(0), "given")
 
 
 _LEARNT: dict[Any, Estimates] = {}
-"""Estimates fitted to the rows that ship, by the identities of their profiles."""
+"""Estimates fitted to the rows that ship, by the identities (``id``) of their profiles. These are
+read once and never dropped, so no other profile gets the same identity.
+"""
 Source = Profile | str | os.PathLike[str] | Mapping[str, Any]
 """A profile, the path of its file, or what the file says: ``{"header": {}, "rows": []}``."""
 
@@ -387,11 +400,14 @@ class CostModel:
     ``profiles`` are one or several, each a Profile or the path of its file:
     ``CostModel("profiles/x.jsonl")``. With None a Scenario of a large model chooses: it takes the
     measured rows that ship for its devices, each kind of device its own. With () there are no rows,
-    so datasheets alone. ``shipped`` are the datasheets of the devices that shipped rows were
-    measured on (None: the caller named the profiles); other datasheets of these kinds, in
-    ``specs``, are of machines that are faster or slower. ``specs`` are datasheets; a Scenario finds
-    the shipped ones of the kinds of a cluster and of profiles. Raises InputError where two specs
-    are of one kind, and for a file that is no profile.
+    so datasheets alone. ``specs`` are datasheets; a Scenario finds the shipped ones of the kinds of
+    a cluster and of profiles. Raises InputError where two specs are of one kind, and for a file
+    that is no profile.
+
+    ``shipped`` is None where the caller named the profiles, and () where they are still open. After
+    a Scenario has chosen shipped rows it holds the datasheets of the devices on which these were
+    measured. ``specs`` may then describe a faster or slower device of the same kind, so
+    ``lowering/hybrid/durations.py`` multiplies times by the ratio of the two datasheets.
     """
 
     profiles: tuple[Profile, ...]
@@ -424,9 +440,11 @@ class CostModel:
         rows: tuple[Profile, ...] = (),
         shipped: tuple[DeviceSpec, ...] | None = (),
     ) -> CostModel:
-        """The ladder with these datasheets, and where its profiles were left open with these rows,
-        measured on devices of the datasheets ``shipped``; remembered with what it learns: scenarios
-        are made by the hundred from one.
+        """The ladder with these datasheets. Where its profiles were left open it also gets
+        ``rows``, which were measured on the devices of the datasheets ``shipped``.
+
+        The result is remembered, and with it its fits and answers, for hundreds of scenarios may be
+        made from one.
         """
         if self.shipped is None:
             rows, shipped = self.profiles, None

@@ -143,6 +143,15 @@ class DeviceSpec:
         names = (name, peak_name(self, dtype) or ANY, ANY, KIN.get(name, ANY))
         return next((known[name] for name in names if name in known), None)
 
+    def other_dtypes(self, op_class: str, dtype: str) -> tuple[str, ...]:
+        """The dtypes of which alone the efficiency of a class is known, where that says nothing of
+        this one (``efficiency_of``); () else.
+        """
+        known = self.efficiency.get(op_class)
+        if not isinstance(known, Mapping) or self.efficiency_of(op_class, dtype) is not None:
+            return ()
+        return tuple(known)
+
 
 class Pace(NamedTuple):
     """How kernels follow one another: ``gap`` seconds between two, and those of ``hot`` FLOP/s or

@@ -1,14 +1,19 @@
-"""The measured rows of one op class on one kind of device, of all dtypes, as a surface that any op
-of the class has a place on.
+"""The rung "interpolated": an op's time from the measured rows of its class on a kind of device.
 
-An op's time is its roofline times a correction from the nearest measured rows (``Neighbours``).
-Rows of another dtype take part by the ratio of the two dtypes' rooflines, since the demands of an
-op are seconds at the rates that its dtype attains by the datasheet. The rates of the roofline grow
-with the extents (``halves``). Its parameters are fitted four times, each fit the prior of the next:
-to the class; to a forward kind with its gradients, which have one grid of thread blocks; to the
-kind; to the kind in its dtype. Where a roofline of three scalars (``Group``) has a clearly smaller
-error on rows left out, it is used instead. ``Estimates`` (``ladder``) asks it for the rung
-"interpolated".
+An op has a place by its *extents* (the logarithms of, say, m, n and k of a product). Its time is a
+roofline times a correction, which comes from the measured rows that lie nearest (``Neighbours``).
+
+In this roofline the rates grow with the extents: a small op reaches less of the peak. The rates,
+the overhead and the extents at which half of a rate is reached are fitted four times, each fit the
+prior of the next: to all rows of the class; to a forward kind together with its gradients, since
+these launch equal grids of thread blocks; to the kind; to the kind in its dtype. Rows of other
+dtypes take part because demands are seconds at the rates that each dtype attains by the datasheet.
+Where the plainer roofline of three scalars (``groups.py``) has a clearly smaller error on rows that
+were left out, it is used instead.
+
+``Estimates`` of ``costs/ladder.py`` is the only caller. Guarded by ``tests/costs/test_surfaces.py``
+and ``test_estimates.py`` there; ``test_profile_accuracy.py`` holds the errors that
+``docs/reference/errors.md`` states.
 """
 
 from __future__ import annotations
@@ -38,12 +43,13 @@ from .roofline import Scalars, ideal_seconds
 #     time = overhead + max(F / (e1 x peak) x slow, B / (e2 x bandwidth))
 #     slow = 1 + w (prod(1 + h_j / x_j) - 1)
 #
-# with x_j the extents and h_j their half lengths. Kinds that compute (a trait) are slowed there
-# and have w = 1. The others, which pass over memory, are slowed where they read: threads without
-# work cost by the element, however few bytes it has, so that w is 4 bytes over those of an
-# element. Parameters are fitted by least sum of weighted |log error| and a normal prior on their
-# logarithms, so that few rows keep to it: Levenberg's and Marquardt's steps on squares that are
-# weighted anew in each.
+# with x_j the extents and h_j their half lengths. Kinds that compute (a trait) are slowed in the
+# term F and have w = 1. The others, which pass over memory, are slowed in the term B: threads
+# without work cost by the element, however few bytes it has, so w is 4 bytes over those of an
+# element. The parameters minimise a sum of weighted |log error| and a normal prior on their
+# logarithms, from which few rows do not lead far away. They are found by steps of Levenberg and
+# Marquardt on squared errors, whose weights are set anew in each step so that they add up to
+# absolute ones.
 
 HALF = 4.0  # prior of a half length; a factor of e^2 beside it is one standard deviation
 SPREAD_OF_CLASS = (1.0, 2.0)  # of rates and overhead, and of half lengths, as logarithms
@@ -159,13 +165,14 @@ def _model(parameters: Floats, demands: Demands) -> tuple[Floats, Floats]:
     return np.log(seconds), slopes
 
 
-# What measured rows say of how far an op is off its roofline: kriging of the logarithm.
-# ln(measured / roofline) is taken as a random field over the logarithms of an op's extents (of
-# its bytes where it has none), whose correlation falls as exp(-distance), and by fixed factors
-# where the kind, the dtype or the variant (attributes, ranks) differ. The answer for an op is the
-# field's expectation given the nearest rows (simple kriging with a nugget, which the rows tell:
-# Rasmussen, Williams, "Gaussian Processes for Machine Learning", 2006, equation 2.25); at a
-# measured point the rows that lie there answer alone. Far from all rows it is 0: the roofline.
+# How far an op is off its roofline, from measured rows: kriging (a Gaussian process) of the
+# logarithm. ln(measured / roofline) is taken as a random field over the logarithms of an op's
+# extents, or of its bytes where it has no extents. Its correlation falls as exp(-distance), and by
+# fixed factors where the kind, the dtype or the variant (attributes, ranks) differ. The answer for
+# an op is the expectation of the field given the nearest rows (Rasmussen, Williams, "Gaussian
+# Processes for Machine Learning", 2006, equation 2.25). The variance of their noise, the *nugget*,
+# is chosen by the rows. At a measured point only the rows that lie there answer. Far from all rows
+# the expectation is 0, so the answer is the roofline.
 
 NEAREST = 64  # rows that answer together: more of them change nothing
 RANGE = 3.0  # distance at which the correlation has fallen to 1/e: a factor of e^3 in size
@@ -179,12 +186,12 @@ NUGGETS = (0.002, 0.03, 0.3, 1.0)
 # Correlations that differ by less are equal: the order of rows decides, not the last bit of a
 # logarithm.
 _GRAIN = 1e-9
-_LEFT_OUT = 400  # rows that are left out in turn
+_LEFT_OUT = 400  # rows that are left out in turn, evenly spaced: of all a matrix would be inverted
 
 
 class Interpolation(NamedTuple):
-    """The logarithm of measured over roofline, its variance (0: known, 1: no row is near), and the
-    distance of the nearest row of the same kind.
+    """ln(measured / roofline) as the rows near an op tell it, its variance (0: known, 1: no row is
+    near), and the distance of the nearest row of the same kind.
     """
 
     log_ratio: float
@@ -310,8 +317,9 @@ def _largest(values: Floats, count: int) -> NDArray[np.int64]:
     return rows[np.argsort(-values[rows], kind="stable")][:count]
 
 
-# The plain roofline is used only where its error is below this share of the growing one's, and
-# the growing one's mean error is below _CLOSE: most kernels do slow down.
+# The plain roofline (three scalars) is used only where its error is below the share _CLEARLY of the
+# growing one's, and the growing one's mean error is below _CLOSE: most kernels do reach less of the
+# peak when they are small.
 _CLEARLY, _CLOSE = 0.5, 0.05
 _WIDE = 32  # bits of an element at which the slowdown has weight 1
 _FOLDS, _WINDOW = 5, 16  # folds; rows of the nearest variances whose errors are averaged
@@ -370,7 +378,9 @@ class Surface:
         return self._near_plain if self._is_plain else self._near_growing
 
     def _error(self, variance: float) -> float:
-        """Mean relative error of the rows left out that were about as unsure."""
+        """The expected error of an answer of this variance: the mean of the rows left out whose
+        own variances were nearest to it.
+        """
         deviations, errors = self._left_out
         apart = np.round(np.abs(deviations - np.sqrt(variance)), 6)
         return float(errors[np.argsort(apart, kind="stable")[:_WINDOW]].mean())

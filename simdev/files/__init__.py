@@ -1,6 +1,7 @@
 """Files: JSON in and out, every value checked, every error with its file and path, all at once.
 
-Nothing else of simdev reads or writes these formats, which docs/reference/formats.md describes.
+Nothing else of simdev reads these formats, which docs/reference/formats.md describes. ``measure``
+and ``simdev plan`` write scenarios and profiles by themselves: a renamed key is changed there too.
 Numbers are decimals as written. A new field is a field of its noun: ``shape.keys_of`` takes it
 over, and its meaning is a line in the docstring of its shape here.
 """

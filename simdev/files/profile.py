@@ -26,7 +26,7 @@ from ..costs.roofline import LAUNCH_GAP
 from ..costs.rows import fields_of, object_at
 from ..ground.errors import InputError, collecting, refuse, within
 from ..ground.units import MAX_PS, PS_PER_SECOND, decimal_text, exact, parse_time
-from ..nouns.models.large.transformer import PRECISIONS
+from ..nouns.models.large.precision import PRECISIONS
 from .examples import examples_folder
 from .reading import PathLike, label, read_json_lines, shown
 from .shape import VERSION, Extent, Fields, Format, plain

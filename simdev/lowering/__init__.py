@@ -295,10 +295,13 @@ def _lowered(
     policy, last = strategy.order.policy, built.ends
     task_graph, dispatches = in_turns(prepared, task_graph, placement, policy, last, origins, gates)
     if isinstance(sync, Sync):
-        step = synchronised(prepared, task_graph, built.buffer_of, placement, sync, weights)
+        step = synchronised(
+            prepared, task_graph, built.buffer_of, placement, sync, weights, origins
+        )
     elif repeated or microbatches > 1:
         ends = last_ops(graph, task_graph, placement)
-        step = LoweredStep(task_graph, tuple(following(graph, task_graph, placement, ends)))
+        across = following(graph, task_graph, placement, ends, origins=origins)
+        step = LoweredStep(task_graph, tuple(across))
     else:
         step = LoweredStep(task_graph)
     step = replace(step, dispatches=dispatches)

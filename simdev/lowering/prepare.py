@@ -1,11 +1,18 @@
 """A graph on a cluster with its costs, prepared once and lowered for many placements.
 
-None of it is a noun: it remembers answers. Answers about the graph alone (``CostedGraph``), the
-cluster alone (its fabric) and collectives alone (``Communicators``) are kept apart, so that each
-can be shared where the others differ. Every pass, the oracle and the searches read it.
+``Prepared`` remembers answers that no placement changes: durations, routes, rings. Answers about
+the graph alone (``CostedGraph``), the cluster alone (its fabric) and collectives alone
+(``Communicators``) are kept apart, so that each can be shared where the others differ. The second
+half of the module tells what PyTorch holds beside tensors; its switches are those of
+``MemoryModel`` (``simdev/nouns/memory.py``), and large models count theirs in
+``simdev/lowering/hybrid/buffers.py``.
 
-The second half tells what PyTorch holds beside tensors. Its switches are those of
-``nouns.memory.MemoryModel``; large models count their own (hybrid/buffers.py).
+``prepare`` of ``simdev/execution/scenario.py`` and ``simdev/oracle/__init__.py`` make a
+``Prepared``; every pass of ``simdev/lowering/``, the evaluators of ``simdev/oracle/`` and the
+searches of ``simdev/search/`` read it. ``simdev/costs/ladder.py`` decides how long an op takes,
+``simdev/lowering/collective.py`` how long a collective takes: here are only the tables. An op of
+unknown cost is UNKNOWN until ``require_costs`` refuses it. Tests:
+``tests/lowering/test_prepare.py`` and ``tests/memory/test_memory_framework.py`` (the second half).
 """
 
 from __future__ import annotations
@@ -40,8 +47,10 @@ UNKNOWN = -1  # duration of an op of unknown cost
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The tensors that some op reads, by producer and output; a control input is the output -1, of
-    0 bytes.
+    """The tensors that some op reads, in the order of producer and output.
+
+    ``consumers`` are the ops that read each. A control input counts as the output -1 of its
+    producer, of 0 bytes.
     """
 
     producer: Ints
@@ -56,7 +65,7 @@ class CostedGraph:
     def __init__(
         self, graph: Graph, costs: CostModel, updating: Mapping[int, int] = FrozenDict()
     ) -> None:
-        """``updating``: what updates need themselves, in bytes, by position (with_scratch)."""
+        """``updating`` is by position of an update the bytes of its temporaries (with_scratch)."""
         self.graph, self.costs, self.updating = graph, costs, updating
         self._costs: dict[tuple[int, str], OpCost | None] = {}
         self._distinct: dict[OpCost | None, OpCost | None] = {}
@@ -90,7 +99,7 @@ class CostedGraph:
         """
         key = op, kind
         if key not in self._costs:
-            # A collective has no cost by itself: its links are what it takes time on.
+            # A collective has no cost on a device: it takes time on links (``Prepared.rings``).
             alone = not is_collective(self.graph.ops[op])
             cost = self.costs.cost(self.graph, op, kind) if alone else None
             if cost is not None and cost.rung == MEMORY_PASS and self.graph.ops[op].kind in KINDS:
@@ -143,8 +152,8 @@ class CostedGraph:
 
 
 def costed_graph(graph: Graph, costs: CostModel, memory: MemoryModel) -> CostedGraph:
-    """A graph with the training state that a memory model asks for, and the scratch memory that
-    was measured. Raises InputError.
+    """A graph with its costs, with the training state that a memory model asks for and, where this
+    is PyTorch's, with measured scratch memory. Raises InputError.
     """
     graph = with_training_state(graph, memory)
     if not memory.is_pytorch:
@@ -156,11 +165,11 @@ def costed_graph(graph: Graph, costs: CostModel, memory: MemoryModel) -> CostedG
 class Prepared:
     """A graph on a cluster with its costs, before any op has a place.
 
-    ``graph`` holds the training state that ``memory`` asks for; ``collectives`` says how collective
-    ops run unless they say it themselves. ``costed`` and ``communicators`` are shared
-    with others where they are given. ``parts`` are the numbers by which parts of ops are called,
-    where these represent more parts (none: they count from 0). Raises InputError where the training
-    state cannot be told.
+    ``graph`` holds the training state that ``memory`` asks for. ``collectives`` says how collective
+    ops run, unless an op says it itself. ``costed`` and ``communicators`` are shared with another
+    ``Prepared`` where they are given. ``parts`` numbers the parts of split ops in names where a few
+    replicas are simulated for many (``simdev/lowering/symmetry/``); else parts count from 0. Raises
+    InputError where the training state is not known.
     """
 
     def __init__(
@@ -191,8 +200,9 @@ class Prepared:
         return Prepared(*nouns, costed=self.costed).at(self.speed)
 
     def at(self, speed: Fraction) -> Prepared:
-        """On devices that take 1 / ``speed`` of each op's time, rounded up to a picosecond;
-        collective ops keep theirs, and so do graphs that are made of this one.
+        """A copy on devices that take 1 / ``speed`` of each op's time, rounded up to whole ps.
+
+        Collective ops keep their time. What is made of the result (``on``, ``of``) has its speed.
         """
         if speed == self.speed:
             return self
@@ -205,13 +215,13 @@ class Prepared:
         """Another graph on the same cluster, at the same costs. Raises InputError."""
         nouns = graph, self.cluster, self.costs, self.memory, collectives
         communicators = self.communicators.choosing(collectives)
-        # What ops need to run was looked up for this graph, of which the other one is made.
+        # No scratch memory is looked up: the other graph is made of this one, whose ops have it.
         costed = CostedGraph(with_training_state(graph, self.memory), self.costs)
         there = Prepared(*nouns, costed=costed, communicators=communicators)
         return there.at(self.speed)
 
     def running(self, collectives: Collectives) -> Prepared:
-        """The graph with other collectives; where no op is one, nothing depends on them."""
+        """The graph with other collectives: a copy, or itself where no op is a collective."""
         if collectives == self.collectives or not self.costed.collectives:
             return self
         if self._running is None or self._running.collectives != collectives:
@@ -219,8 +229,8 @@ class Prepared:
         return self._running
 
     def lasting(self, duration: Ints) -> Prepared:
-        """Where ops take other times, all else as it is: ps by op and device, or UNKNOWN."""
-        there = copy(self)  # routes and collectives hang on no times
+        """A copy with other times of ops: ps by op and device, or UNKNOWN."""
+        there = copy(self)  # routes and collectives depend on no times
         there.duration = duration
         return there
 
@@ -236,8 +246,9 @@ class Prepared:
 
     @cached_property
     def reserves(self) -> tuple[tuple[int, ...], ...]:
-        """Bytes that are held whatever runs there, by device: of the context, of the communication
-        buffers, and of each of BLAS's workspaces (WORKSPACES).
+        """By device the bytes that are held whatever runs there.
+
+        In this order: the context, the communication buffers, and each of WORKSPACES.
         """
         context = self.memory.context_bytes(self.cluster)
         outside = zip(context, self.memory.communication_bytes(self.cluster), strict=True)
@@ -246,7 +257,7 @@ class Prepared:
 
     @property
     def holders(self) -> Mapping[tuple[int, int], int]:
-        """The ops that free tensors held by the program, by (producer, output)."""
+        """By (producer, output) the op that frees a tensor which the program holds on to."""
         return self.graph.holders if self.memory.is_pytorch else {}
 
     @cached_property
@@ -255,8 +266,8 @@ class Prepared:
         return rings(self.graph, self.costed.collectives, self.communicators)
 
     def home(self, producer: int, output: int, placement: Sequence[int]) -> int:
-        """The device on which a tensor lies: its producer's, or for a collective op the rank of
-        this output.
+        """The device on which a tensor lies: that of its producer, or where a collective op made it
+        that of the output's rank.
         """
         ring = self.rings.get(producer)
         if ring is None:
@@ -277,13 +288,13 @@ class Prepared:
         """Duration in ps by op and device; UNKNOWN where no cost is known."""
         devices = self.cluster.devices
         table = np.full((len(self.graph.ops), len(devices)), UNKNOWN, np.int64)
-        # Kinds are costed, not devices: each as its first device.
+        # Costs are by kind of device; whether a kind runs ops is read off its first device.
         first = {device.kind: device for device in reversed(devices)}
         for d, device in enumerate(devices):
             if first[device.kind].runs_ops:
                 table[:, d] = self.costed.durations(device.kind)
         if self.speed != 1:
-            known = table > 0  # a duration that is not known is below 0 and stays
+            known = table > 0  # UNKNOWN is below 0 and stays
             exact = table[known].astype(object)
             table[known] = (-(-exact * self.speed.denominator // self.speed.numerator)).astype(
                 np.int64
@@ -294,14 +305,15 @@ class Prepared:
 
     @cached_property
     def host_ps(self) -> Ints:
-        """Time in ps of dispatching each op by device: 0 where it is unknown, and on devices of no
-        host or of one that replays graphs.
+        """By op and device the ps in which the host dispatches the op.
+
+        0 where it is unknown, where the device has no host, and where its host replays CUDA graphs.
         """
         return np.maximum(self._of_hosts(0), 0)
 
     @cached_property
     def launches(self) -> Ints:
-        """Launches of each op by device: 0 on devices of no host or of one that replays graphs."""
+        """By op and device the launches of the op; 0 as for ``host_ps``."""
         return self._of_hosts(1)
 
     @property
@@ -330,7 +342,9 @@ class Prepared:
             raise MissingCostError([*self._undescribed(zip(missing, kinds, strict=True)), *each])
 
     def _undescribed(self, missing: Iterable[tuple[int, str]]) -> Iterator[str]:
-        """Where estimates are refused: the kinds of ops whose estimate is a pass over memory."""
+        """Where estimates are refused, a line with the kinds of ops that simdev does not describe:
+        their estimate would be a pass over memory.
+        """
         kinds = Counter(
             self.graph.ops[op].kind
             for op, kind in missing
@@ -352,17 +366,19 @@ class Prepared:
 
 
 def device_problems(cluster: Cluster, where: str, name: str) -> Iterator[str]:
-    """Why nothing can run on the device of this name, behind the place that names it."""
+    """Why no op can run on the device of this name; each line begins with ``where`` it is named."""
     if why := cluster.why_no_place(name):
         yield f"{where}: {why}"
 
 
-# What PyTorch holds on a GPU beside the tensors of a step. Scratch memory of operators is what the
-# rows of a profile tell (``ws``), or in proportion what they tell of another batch. An update makes
-# temporaries, and all updates run behind the backward while every gradient is there (they go when
-# ``zero_grad`` drops them), so a step needs room for the largest temporaries beside all gradients.
-# cuBLAS gets a workspace from each thread that calls it: the program's in the forward, autograd's
-# in the backward. They are kept from the first product on.
+# What PyTorch holds on a GPU beside the tensors of a step: scratch memory of operators, and
+# workspaces of cuBLAS.
+#
+# The scratch memory of an operator is in the rows of a profile (``ws``), or is taken in proportion
+# from a row of another batch. An update makes temporaries. All updates run after the backward, when
+# every gradient is there (``zero_grad`` frees them later), so a step needs room for the largest
+# temporaries beside all gradients. cuBLAS has a workspace for each thread that calls it, the
+# program's in the forward and autograd's in the backward, from the thread's first product on.
 
 WORKSPACES = ("cuBLAS workspace", "cuBLAS workspace of autograd", "cuBLASLt workspace")
 
@@ -374,8 +390,8 @@ BLAS_WORKSPACE = 2 * 4096 * 2**10 + 8 * 16 * 2**10
 # (aten/src/ATen/native/cuda/Blas.cpp, isInputCompliesAddmmCudaLt).
 LT_WORKSPACE = 2**20
 
-# Temporaries of an update in sizes of its parameter where no row tells them, and how many of them a
-# variable of PyTorch's loop keeps until the next update has made its own:
+# By kind of update how many temporaries of the size of its parameter it makes, where no row tells;
+# and how many of them a variable of PyTorch's loop keeps until the next update has made its own:
 # ``denom = (exp_avg_sq.sqrt() / bias_correction2_sqrt).add_(eps)`` in torch/optim/adam.py,
 # _single_tensor_adam.
 TEMPORARIES = {"adam_update": 2}
@@ -383,7 +399,7 @@ KEPT = {"adam_update": 1}
 
 
 def cuda_kinds(costs: CostModel) -> frozenset[str]:
-    """The kinds of device that PyTorch measured by CUDA, by the headers of profiles."""
+    """The kinds of device whose profiles PyTorch measured on CUDA, as their headers say."""
     kinds = set[str]()
     for profile in costs.profiles:
         device = object_at(fields_of(profile.header), "device")
@@ -393,10 +409,10 @@ def cuda_kinds(costs: CostModel) -> frozenset[str]:
 
 
 def with_scratch(graph: Graph, costs: CostModel) -> tuple[Graph, Mapping[int, int]]:
-    """The graph with the scratch memory of its ops, and what updates need themselves, in bytes by
-    position: their ``workspace_bytes`` are the most that any of those from there on needs.
+    """The graph with the scratch memory of its ops, and the bytes of each update by position.
 
-    Sizes that the graph gives itself stay, but for updates.
+    The ``workspace_bytes`` of an update become the most that it or any later update needs. Those of
+    other ops stay where the graph gives them.
     """
     rows = _Rows(costs)
     needed = [op.workspace_bytes or rows.scratch(graph, i) for i, op in enumerate(graph.ops)]
@@ -416,8 +432,10 @@ def _updates(graph: Graph) -> list[int]:
 
 
 class _Rows:
-    """The scratch memory in rows of profiles, by key and by pattern of keys that differ in the
-    batch alone.
+    """The scratch memory in the rows of profiles.
+
+    ``by_key`` are bytes by the key of a row; ``alike`` are (first extents, bytes) by the pattern of
+    keys that differ in their batch alone.
     """
 
     def __init__(self, costs: CostModel) -> None:
@@ -434,8 +452,9 @@ class _Rows:
                         self.alike.setdefault(pattern, []).append((extents, size))
 
     def scratch(self, graph: Graph, position: int) -> int:
-        """The most of an op in bytes on any of the kinds; where no row is its own, in proportion to
-        the nearest of those that differ in their batch alone.
+        """The bytes that an op needs, the most over all kinds of device.
+
+        Where no row has the key of the op, in proportion to the row of the nearest other batch.
         """
         keys = [op_key(graph, position, kind) for kind in self.kinds]
         measured = [self.by_key[key] for key in keys if key in self.by_key]
@@ -454,7 +473,7 @@ class _Rows:
 
 
 def _pattern(key: str) -> tuple[str, list[int]]:
-    """A key without the first extent of each shape, and these."""
+    """A key without the first extent of each shape, and the first extents."""
     *rest, operands, dtypes, outputs = json.loads(key)
     shapes = [shape for shape in (*operands, *outputs) if shape]
     tails = [[shape and shape[1:] for shape in part] for part in (operands, outputs)]
@@ -471,7 +490,7 @@ def _parameter_bytes(graph: Graph, position: int) -> int:
 
 
 def _with_kept(graph: Graph, updating: Mapping[int, int]) -> Iterator[int]:
-    """By update its own temporaries, and those that the one before has left."""
+    """For each update the bytes of its temporaries and of those that the update before keeps."""
     left = 0
     for i, size in updating.items():
         yield left + size
@@ -481,13 +500,13 @@ def _with_kept(graph: Graph, updating: Mapping[int, int]) -> Iterator[int]:
 def workspaces(
     graph: Graph, cluster: Cluster, costs: CostModel, memory: MemoryModel
 ) -> tuple[tuple[int, ...], ...]:
-    """Bytes of each of WORKSPACES by device: 0 where nothing of the graph asks for it."""
+    """By device the bytes of each of WORKSPACES; 0 where no op of the graph needs it."""
     nothing = (0,) * len(WORKSPACES)
     if not memory.is_pytorch:
         return (nothing,) * len(cluster.devices)
     products = [op for op in graph.ops if op_class(op.kind) == "gemm"]
     phases = {op.phase for op in products}
-    # Of a forward product a bias is the third operand: cuBLASLt adds it on.
+    # The third operand of a forward product is a bias, which PyTorch lets cuBLASLt add.
     with_bias = any(op.phase == "forward" and len(op.inputs) > 2 for op in products)
     called = ("forward" in phases, "backward" in phases, with_bias)
     sizes = {spec.kind: spec.blas_workspace for spec in costs.specs}
@@ -497,7 +516,7 @@ def workspaces(
         made = (each, each, LT_WORKSPACE)
         return tuple(size if calls else 0 for size, calls in zip(made, called, strict=True))
 
-    # CPUs have none of cuBLAS.
+    # cuBLAS is for GPUs: CPUs and switches have no workspace.
     return tuple(
         of(device.kind) if device.runs_ops and not device.is_host else nothing
         for device in cluster.devices

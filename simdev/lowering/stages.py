@@ -1,11 +1,16 @@
-"""Pipelines over graphs of ops, and microbatches: the graph is one microbatch, and a step holds
-several.
+"""Pipelines over graphs of ops, and microbatches: the graph is one microbatch of a step of several.
 
-``staged`` cuts the forward ops into stages and gives the queue of every rank the order of its
-schedule. A tensor crosses between ranks as in any placement. Parameters are there before the first
-microbatch, updates come after the last of their rank. ``accumulated`` repeats the forward and
-backward of a step that has no pipeline. ``lower_step`` calls one of the two. Which ops run once a
-step is told by ``once_a_step`` for both; pipelines of large models are lowered by hybrid.
+The module has three parts. ``stages_of`` puts every op into a stage. ``staged`` lowers a pipeline:
+each rank's queue runs its ops in the order of the schedule, parameters before the first microbatch
+and updates after the last one, and tensors go between ranks as in any placement. ``accumulated``
+repeats the forward and backward of a step without pipeline. Which ops run once a step, however many
+microbatches there are, is told for both by ``once_a_step``.
+
+``simdev/lowering/__init__.py`` calls ``staged`` or ``accumulated``. What an action needs is told by
+``simdev/nouns/schedules/table.py``; a new kind of action gets its ops in ``_Actions``. Pipelines of
+large models, which have no ops, are lowered by ``simdev/lowering/hybrid/``. That the gradients of
+all microbatches are one buffer is a rule of ``simdev/lowering/copies.py``. Tests:
+``tests/lowering/test_stages.py`` and ``tests/report/test_accumulate.py``.
 """
 
 from __future__ import annotations
@@ -43,12 +48,17 @@ UNKNOWN = -1
 def stages_of(graph: Graph, spec: StageSpec, lengths: Ints) -> list[int]:
     """The stage of every op.
 
-    ``lengths`` are the ps that a microbatch spends on each op, by op and by the stage it would be
-    in. ``spec`` are the patterns of the forward ops of each stage, or the first op of each but the
-    first; nothing: forward ops are cut where the longest stage takes least time, those that share a
-    weight or a group staying together. Ops that no pattern names go with their producers. Leaves go
-    with their first reader, backward ops with their forward op, updates with their parameter.
-    Raises InputError.
+    ``lengths`` are the ps that a microbatch spends on each op, by op and by the stage that it would
+    be in. ``spec`` says how forward ops are cut, in one of three forms:
+
+    - patterns of the forward ops of each stage; an op that no pattern names goes with its
+      producers;
+    - the name of the first op of every stage but the first;
+    - nothing: the cut makes the longest stage as short as possible, and ops that share a weight or
+      a group stay together.
+
+    Leaves go with their first reader, backward ops with their forward op, updates with their
+    parameter. Raises InputError.
     """
     count, order = lengths.shape[1], order_of(graph, range(len(graph.ops)))
     leaf = [traits_of(op.kind).leaf is not None for op in graph.ops]
@@ -71,7 +81,7 @@ def stages_of(graph: Graph, spec: StageSpec, lengths: Ints) -> list[int]:
 def _by_pattern(
     graph: Graph, patterns: StageSpec, count: int, forward: Sequence[int]
 ) -> dict[int, int]:
-    """The stages of these ops, which come producers first."""
+    """The stages of forward ops, by the patterns of each stage; ``forward`` has producers first."""
     if len(patterns) != count:
         raise InputError(f"stages: are {len(patterns)}, the schedule has {count}")
     entries: dict[str, int] = {}
@@ -93,7 +103,7 @@ def _by_pattern(
     ]
     refuse(problems)
     stage_of: dict[int, int] = {}
-    wrong: dict[tuple[int, int], str] = {}  # one op is told for each two stages
+    wrong: dict[tuple[int, int], str] = {}  # by pair of stages the first op that is wrong
     for i in forward:
         before = [stage_of[producer] for producer, _ in graph.reads[i] if producer in stage_of]
         late, key = max(before, default=0), keys.keys[i]
@@ -109,7 +119,9 @@ def _by_pattern(
 def _by_order(
     graph: Graph, firsts: StageSpec, forward: Sequence[int], mate: Sequence[int], lengths: Ints
 ) -> dict[int, int]:
-    """The stages of these ops: pieces in a topological order, cut before given ops or evenly."""
+    """The stages of forward ops: their pieces in a topological order, cut before given ops or
+    evenly.
+    """
     piece_of, count = _pieces(graph, forward), lengths.shape[1]
     pieces = max(piece_of.values(), default=-1) + 1
     if firsts:
@@ -120,7 +132,7 @@ def _by_order(
             f"that leaves {pieces} pieces; tell which ops belong to which stage"
         )
     else:
-        # A piece takes what a microbatch spends on its ops, forward and back.
+        # A piece takes the time of its forward ops and of the backward ops that belong to them.
         ops = [i for i, of in enumerate(mate) if of in piece_of and graph.ops[i].phase != "update"]
         times = np.zeros((pieces, count), np.int64)
         np.add.at(times, [piece_of[mate[i]] for i in ops], lengths[ops])
@@ -129,10 +141,10 @@ def _by_order(
 
 
 def _pieces(graph: Graph, forward: Sequence[int]) -> dict[int, int]:
-    """The pieces of forward ops that stay together, numbered in a topological order.
+    """By forward op the number of its piece, in a topological order; a piece stays together.
 
-    Ops of one kind that read one weight (the steps of an unrolled layer), ops of one group, and
-    what goes from some of them to others.
+    Together are ops of one kind that read the same weight (the steps of an unrolled layer), ops of
+    one colocation group, and the ops on a path between two such ops.
     """
     place, groups = {i: k for k, i in enumerate(forward)}, Groups(len(forward))
     first: dict[object, int] = {}
@@ -146,7 +158,7 @@ def _pieces(graph: Graph, forward: Sequence[int]) -> dict[int, int]:
             elif traits_of(graph.ops[producer].kind).leaf == "parameter":
                 sets.append((op.kind, producer, output))
         groups.unite([(first.setdefault(key, k), k) for key in sets])
-    # Edges both ways make a set one component, and so what lies on a way between its members.
+    # Edges both ways make a set one component, together with the ops on paths between its members.
     for k, root in enumerate(groups.roots()):
         edges += [(root, k), (k, root)]
     component = components(len(forward), edges)
@@ -171,14 +183,15 @@ def _cuts(
 
 
 def even_cut(lengths: Sequence[Sequence[int]]) -> list[int]:
-    """How many pieces come before each stage; one more entry, all of them, ends the list.
+    """How many pieces come before each stage, and at the end the number of all pieces, for the cut
+    whose longest stage is shortest.
 
-    ``lengths`` are by stage those of all pieces, in ps: a stage may run on a device of another
-    kind. No stage is empty, which needs as many pieces as stages. The least longest stage is found
-    by bisection: under a limit, taking as many pieces as fit never leaves more to later stages
-    than any other choice.
+    ``lengths`` are by stage and piece in ps, for stages may run on different kinds of device. No
+    stage is empty, so there must be as many pieces as stages. The length of the longest stage is
+    found by bisection; under a given limit each stage takes as many pieces as fit, for no other
+    choice leaves fewer to later stages.
     """
-    # Sums of pieces, so that bisection finds how many fit without adding them up again.
+    # Running sums, so that bisection finds how many pieces fit without adding them up again.
     sums = [list(accumulate(stage, initial=0)) for stage in lengths]
     low, high = 0, max(stage[-1] for stage in sums)
     while low < high:
@@ -207,7 +220,7 @@ def _within(sums: Sequence[Sequence[int]], limit: int) -> list[int] | None:
 def _forward_leaves(
     graph: Graph, leaf: Sequence[bool], order: Sequence[int], stages: list[int]
 ) -> None:
-    """Leaves of the forward pass: each goes with the first of those who read it."""
+    """Leaves of the forward pass: each goes into the earliest stage that reads it."""
     for i in reversed(order):
         for producer, _ in graph.reads[i] if graph.ops[i].phase == "forward" else ():
             if leaf[producer] and graph.ops[producer].phase == "forward":
@@ -219,9 +232,11 @@ def _forward_leaves(
 def _backward(
     graph: Graph, mate: Sequence[int], order: Sequence[int], stages: list[int], count: int
 ) -> None:
-    """Put backward ops into the stage of their forward op, but never behind their producers.
+    """Put backward ops into the stage of their forward op, or of a producer that is in an earlier
+    one.
 
-    The last stage goes back first, so an op may only need what its stage or a later one makes.
+    The backward begins in the last stage, so a backward op may only need tensors of its stage or of
+    later ones.
     """
     for i in order:
         if graph.ops[i].phase == "backward":
@@ -231,13 +246,15 @@ def _backward(
             stages[i] = min([count - 1 if home == UNKNOWN else home, *before])
     for i, reads_of in enumerate(graph.reads):
         for producer, _ in reads_of if graph.ops[i].phase == "backward" else ():
-            # A leaf that only backward ops read.
+            # A leaf that only backward ops read goes with its first reader.
             if stages[producer] == UNKNOWN:
                 stages[producer] = stages[i]
 
 
 def _updates(graph: Graph, order: Sequence[int], stages: list[int]) -> None:
-    """Put updates into the stage of their parameter, else of their producers; the rest into 0."""
+    """Put updates into the stage of their parameter, else of their last producer, and ops that have
+    no stage yet into stage 0.
+    """
     parameters = updated(graph)
     for i in order:
         if graph.ops[i].phase == "update":
@@ -252,7 +269,7 @@ def _updates(graph: Graph, order: Sequence[int], stages: list[int]) -> None:
 
 
 def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
-    """One step of a pipeline over a graph, with what it releases in the next one.
+    """One step of a pipeline over a graph, with the edges to the next step.
 
     Raises InputError, MissingCostError.
     """
@@ -261,7 +278,7 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
         schedule = schedule_of(pipeline)
         ranks = _ranks(prepared.cluster, schedule, pipeline.ranks)
     homes = [ranks[rank] for rank in schedule.rank_of]
-    # Nothing for what is unknown (below 0): building refuses it, and tells of every op.
+    # An unknown duration is below 0 and counts as 0 here: ``build`` refuses it and names every op.
     lengths = np.maximum(prepared.duration[:, homes], 0)
     with prefixed("strategy.pipeline."):
         stage_of = stages_of(graph, pipeline.stages, lengths)
@@ -299,10 +316,10 @@ def _across(
     copies: Copies,
     sequences: Mapping[int, Sequence[int]],
 ) -> Iterator[tuple[int, int]]:
-    """Edges to the next step: parameters after their updates, batches in their order.
+    """Edges to the next step: parameters wait for their updates, and batches for the step before.
 
-    A task without predecessors waits for the last one of its rank's queue, behind which it is
-    anyway.
+    A task without predecessors (a batch) waits for the last task of its rank's queue, which the
+    queue would serve first anyway.
     """
     for before, after in following(graph, task_graph, placement, {}):
         if not copies.again[after]:
@@ -334,8 +351,9 @@ def _ranks(cluster: Cluster, schedule: Schedule, names: Sequence[str]) -> list[i
 
 
 def _together(graph: Graph, devices: Sequence[int]) -> list[int]:
-    """The device of each op, with every group on one: that on which its first forward op runs, for
-    a group of a parameter and its ops runs where it computes first.
+    """The device of each op; a colocation group is on the device of its first forward op.
+
+    A group is a parameter and the ops that use it, so it is where the parameter is needed first.
     """
     together = list(devices)
     for members in graph.groups.values():
@@ -346,7 +364,9 @@ def _together(graph: Graph, devices: Sequence[int]) -> list[int]:
 
 
 class _Actions:
-    """The ops (positions) that each action of a schedule runs, in program order."""
+    """The ops (positions) that each action of a schedule runs, producers first and else in program
+    order.
+    """
 
     def __init__(
         self, graph: Graph, once: frozenset[int], stage_of: Sequence[int], schedule: Schedule
@@ -371,14 +391,14 @@ class _Actions:
             self._part_of[i] = part
 
     def microbatches(self, op: int) -> Sequence[int]:
-        """The microbatches in the order in which an op runs for them."""
+        """The microbatches of an op, in the order in which its rank does them."""
         part = self._part_of.get(op, (0, -1, ""))
         return self.schedule.parts.get(part, range(self.schedule.microbatches))
 
     def sequence(self, rank: int, copies: Copies, held: Rows, queue: int) -> Iterator[int]:
-        """The rows of a rank's queue in order: parameters, the schedule's actions, updates.
+        """The tasks of a rank's queue in order: parameters, the actions of the schedule, updates.
 
-        ``held`` are the queues of each task: a collective holds none.
+        ``held`` are the queues that each task holds; a collective holds none, and is left out.
         """
         yield from (i for i in self._before[rank] if queue in held[i])
         for action in self.schedule.orders[rank]:
@@ -388,7 +408,9 @@ class _Actions:
 
 
 def _weight_gradients(graph: Graph, once: frozenset[int], stage_of: Sequence[int]) -> set[int]:
-    """Backward ops that may be late, for no other stage waits for them, only updates do."""
+    """Backward ops that a schedule may run late: only updates wait for them, and ops of the same
+    stage that may be late too.
+    """
     readers = readers_of(graph)
     late: set[int] = set()
     # Readers first: an op may be late only where all that wait for it may.
@@ -400,9 +422,9 @@ def _weight_gradients(graph: Graph, once: frozenset[int], stage_of: Sequence[int
     return late
 
 
-# The pass that runs the forward and backward of a step several times, before its updates. The step
-# as it stands is that of one microbatch. Its forward and backward ops, and what they send one
-# another, are run again for each further one; parameters and their transfers, the synchronisation
+# The pass that runs the forward and backward of a step several times before its updates. The step
+# that it gets is that of one microbatch. The forward and backward ops and the transfers between
+# them are copied for each further microbatch; parameters and their transfers, the synchronisation
 # of gradients and the updates stay single. Gradients are added up in place: each is one buffer,
 # from the first microbatch that makes it to its last reader, and adding takes no time of its own.
 
@@ -410,10 +432,10 @@ def _weight_gradients(graph: Graph, once: frozenset[int], stage_of: Sequence[int
 def once_a_step(graph: Graph, origins: Mapping[str, Origin]) -> frozenset[int]:
     """The ops (positions) that run once, however many microbatches there are.
 
-    Parameters, updates, and ops that only prepare gradients for these: collectives, what a
-    partition made to add up, copy or move them (PyTorch's ``no_sync``), and sums of gradients,
-    which for a weight with several readers are made in place as over microbatches. ``origins`` are
-    those of ops that a partition made.
+    These are parameters, updates, and the ops that only prepare gradients for updates: collectives,
+    ops that a partition made to add up, copy or move gradients (PyTorch's ``no_sync``), and sums of
+    gradients of a weight with several readers, which are added in place as over microbatches.
+    ``origins`` tells for an op that a partition made what it is for.
     """
     readers = readers_of(graph)
     once = {
@@ -433,18 +455,18 @@ def once_a_step(graph: Graph, origins: Mapping[str, Origin]) -> frozenset[int]:
 
 
 def _adds_up(graph: Graph, i: int) -> bool:
-    """Whether an op is a sum of what several backward ops make."""
+    """Whether an op is a sum of tensors that several backward ops make."""
     producers = {producer for producer, _ in graph.reads[i]}
     backward = all(graph.ops[producer].phase == "backward" for producer in producers)
     return len(producers) > 1 and backward and is_linear(graph.ops[i])
 
 
 def microbatches(task_graph: TaskGraph, ops: int, once: Collection[int], count: int) -> Copies:
-    """The copies of tasks for ``count`` microbatches: the first ``ops`` tasks, which run the ops,
-    are copied but for ``once``.
+    """The copies of tasks for ``count`` microbatches.
 
-    Their transfers are copied too, unless they go to tasks that run once alone. Raises InputError
-    for more than ten million tasks.
+    The first ``ops`` tasks run the ops: all of them are copied but those in ``once``. Transfers are
+    copied with their op, unless they only go to tasks that run once. Raises InputError for more
+    than MAX_TASKS tasks.
     """
     rows, op = len(task_graph.tasks), task_graph.tasks.op
     again = np.ones(rows, np.bool_)
@@ -452,11 +474,11 @@ def microbatches(task_graph: TaskGraph, ops: int, once: Collection[int], count: 
     again[ops:] = (op[ops:] >= 0) & again[op[ops:]]
     is_op = np.arange(rows) < ops
     before = task_graph.predecessors
-    # Through nothing but what is sent: an op in between takes what it gets, and makes its own.
+    # Only through tasks that send: an op in between makes tensors of its own.
     again[ops:] &= (
         _reached(before, again & is_op, ~is_op) | ~_reached(before, ~again & is_op, ~is_op)
     )[ops:]
-    # Single tasks go on in the last microbatch if they wait for any, else they stand in the first.
+    # A single task that waits for a microbatch runs with the last one, any other with the first.
     copies = Copies(again, np.zeros(rows, np.bool_), count, "@")
     if copies.total > MAX_TASKS:
         raise InputError(f"{count} microbatches lower to more than {MAX_TASKS} tasks")
@@ -464,7 +486,7 @@ def microbatches(task_graph: TaskGraph, ops: int, once: Collection[int], count: 
 
 
 def _reached(links: Rows, marked: Bools, through: Bools) -> Bools:
-    """The marked tasks, and those that links lead to from them over tasks of ``through`` alone."""
+    """The marked tasks, and the tasks of ``through`` that links reach from them over such tasks."""
     reached, lists = marked.copy(), links.lists()
     waiting = np.flatnonzero(marked).tolist()
     while waiting:
@@ -478,10 +500,11 @@ def _reached(links: Rows, marked: Bools, through: Bools) -> Bools:
 def accumulated(step: LoweredStep, ops: int, once: Collection[int], count: int) -> LoweredStep:
     """The step with its forward and backward run ``count`` times (``Strategy.accumulate``).
 
-    ``ops`` is the number of ops, which are the first tasks; ``once`` are the single ones. A task
-    without predecessors in its microbatch (the batch) waits for the last ops of the microbatch
-    before on its device, as it does for those of the step before (``lowering.steps.following``). A
-    step that follows waits for all microbatches of what it waits for. Raises InputError.
+    ``ops`` is the number of ops, which are the first tasks; ``once`` are the ops that run once. A
+    task without predecessors in its microbatch (the batch) waits for the last ops of the microbatch
+    before it on its device, as it does for those of the step before (``following`` of
+    ``simdev/lowering/steps.py``). Where the next step waits for a task, it waits for the task of
+    every microbatch. Raises InputError.
     """
     task_graph = step.task_graph
     copies = microbatches(task_graph, ops, once, count)

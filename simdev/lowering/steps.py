@@ -9,13 +9,16 @@ averages (sync/__init__.py), and loaders drop some (``sent_once``).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..ground.errors import InputError
+from ..ground.frozen import FrozenDict
 from ..nouns.graph import Graph
+from ..nouns.strategy.placement import Origin
 from ..nouns.structure import readers_of, updated
 from ..nouns.taskgraph import MAX_TASKS, Ints, TaskGraph
 from .collective import is_collective
@@ -111,27 +114,58 @@ def last_ops(graph: Graph, task_graph: TaskGraph, placement: Sequence[int]) -> d
     return ends
 
 
+def updates_of_leaves(graph: Graph, origins: Mapping[str, Origin]) -> dict[int, list[int]]:
+    """For each parameter that an update writes, the updates that its next use waits for.
+
+    A part of a split parameter (``origins``) that no update reads is a copy: its update is placed
+    elsewhere and reads a copy there. It waits for the updates of all parts that overlap with it.
+    """
+    updates = defaultdict[int, list[int]](list)
+    written = defaultdict[str, list[tuple[Origin, int]]](list)
+    for update, leaves in updated(graph).items():
+        for leaf in leaves:
+            updates[leaf].append(update)
+            if origin := origins.get(graph.ops[leaf].name):
+                written[origin.op].append((origin, update))
+    for i, op in enumerate(graph.ops):
+        part = origins.get(op.name)
+        if part is not None and i not in updates and not graph.reads[i]:
+            parts = (update for origin, update in written[part.op] if _overlap(part, origin))
+            if overlapping := list(dict.fromkeys(parts)):
+                updates[i] = overlapping
+    return dict(updates)
+
+
+def _overlap(a: Origin, b: Origin) -> bool:
+    """Whether two parts of a tensor have a value in common."""
+    sides = zip(a.regions[0][1], b.regions[0][1], strict=True)
+    return all(max(p[0], q[0]) < min(p[1], q[1]) for p, q in sides)
+
+
 def following(
     graph: Graph,
     task_graph: TaskGraph,
     placement: Sequence[int],
     ends: Mapping[int, list[int]],
     gates: Collection[int] = (),
+    origins: Mapping[str, Origin] = FrozenDict(),
 ) -> list[tuple[int, int]]:
     """Pairs (op, op of the next step that waits for it), as positions in the graph.
 
-    A parameter waits for its updates, whatever device these run on; the way back of new weights
-    from another device takes no time. Whatever else waits for nothing in its step (the batch) waits
+    A parameter waits for its updates, whatever device these run on (``updates_of_leaves``; the
+    parts of split ops come from ``origins``). The way back of new weights from another device takes
+    no time. Whatever else waits for nothing in its step (the batch) waits
     for the last forward and backward ops of its device (``ends``), as the ops of an in-order stream
     do, and for updates there that name no parameter; on a device that holds nothing but such ops,
     for the ops that read it: a loader keeps one batch. ``gates`` wait for tasks that are no ops.
     """
-    edges, unnamed = list[tuple[int, int]](), dict[int, list[int]]()
+    unnamed = dict[int, list[int]]()
+    written = updates_of_leaves(graph, origins)
+    edges = [(update, leaf) for leaf, updates in written.items() for update in updates]
     for update, leaves in updated(graph).items():
-        edges += [(update, leaf) for leaf in leaves]
         if not leaves:
             unnamed.setdefault(placement[update], []).append(update)
-    waiting = {*gates, *(leaf for _, leaf in edges)}
+    waiting = {*gates, *written}
     count = task_graph.predecessor_count
     roots = {i for i in range(len(graph.ops)) if not count[i]} - waiting
     readers = readers_of(graph)

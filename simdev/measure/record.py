@@ -1,13 +1,19 @@
 """Records a training step as the operators that PyTorch dispatches, forward and backward, on fake
 tensors.
 
-The recorder works below autograd, so it sees the joint graph in program order: what the eager step
-runs, and nothing else. A tensor is known by its storage. An operator whose outputs share the
-storage of its inputs is a view and costs nothing: its readers read the tensor behind it. An
-operator that writes in place gives the storage a new version.
+``Recorder`` works below autograd, so it sees forward and backward in program order: what the eager
+step runs, and nothing else. A *record* is one operator that was dispatched. A tensor is identified
+by its storage, and its *source* is the record that made it, with the number of the output. An
+operator whose outputs share the storage of its inputs is a view: it gets no record, and its readers
+read the tensor behind it. An operator that writes in place becomes the source of the storage.
 
-``tracing`` runs a whole step under it, ``traces.replay`` single calls of a trace;
-``capture.Writer`` makes ops and rows of what it recorded.
+``simdev/measure/tracing.py`` runs a whole step under the recorder and
+``simdev/measure/traces/replay.py`` single calls of a trace; ``Writer`` of
+``simdev/measure/capture.py`` makes ops and rows of the records. ``Call`` is what
+``operators.py``, ``timers.py`` and ``profiles.py`` beside it run again to time it. Which operators
+allocate, wait or copy to the host, and how each is named, is a table of ``kinds.py``. Nothing here
+raises InputError. Tests: ``tests/measure/test_capture.py``, ``test_lifetimes.py``,
+``test_any_models.py``.
 """
 
 from __future__ import annotations
@@ -36,17 +42,21 @@ from .kinds import (
     named_arguments,
 )
 
-# In which calls of which modules a step is while it runs.
+# Which modules are running when an operator is dispatched.
 
 Instance = tuple[tuple[str, int], ...]
-"""Modules entered, outermost first: qualified name and which call of it this is, within the call
-around it.
+"""The modules around an operator, outermost first: each with its qualified name and the number of
+its call, within the call of the module around it.
 """
 
 
 @dataclass
 class Scopes:
-    """Which modules are running, and which ran when an autograd node was made."""
+    """Which modules are running now, and which ran when an autograd node was made.
+
+    ``names`` are qualified names by the ``id`` of a module; ``recomputing`` is set while a
+    checkpoint runs its forward again; ``autocast`` is the dtype of mixed precision (None: off).
+    """
 
     names: Mapping[int, str]
     stack: list[Instance] = field(default_factory=list)
@@ -100,8 +110,8 @@ class Scopes:
             after.remove()
 
     def new_node(self) -> int | None:
-        """Number of the autograd node of the operator dispatched now; None where an operator before
-        has it.
+        """The number of the autograd node of the operator dispatched now; None where the node was
+        already met with an operator before.
         """
         # Autograd numbers its node just before it dispatches the op, so the first op seen belongs
         # to that number.
@@ -109,7 +119,9 @@ class Scopes:
         return None if number in self.of_node else number
 
     def at_dispatch(self, phase: str) -> Instance:
-        """Where an operator belongs that is dispatched now."""
+        """The modules to which the operator dispatched now belongs: in the backward those that made
+        its autograd node.
+        """
         # A module that runs within the backward is computed anew, and makes nodes of its own.
         if phase == "forward" or self.current:
             number = self.new_node()
@@ -121,28 +133,33 @@ class Scopes:
 
 
 # How long the memory of tensors lives while a step runs on fake tensors.
-# Python refers to tensors for longer than operators read them: a list of all states in a module's
-# forward keeps them until that returns. Fake tensors die as real ones do, so whoever records the
-# step sees when.
+# Python may keep tensors for longer than operators read them: a list of all states in a module's
+# forward keeps them until the forward returns. Fake tensors die when real ones would, so the
+# recorder can see the end of each.
 
 Source = tuple[int, int]
 """(record, output) that made a tensor."""
 
-# How many refer to a storage; private, so that a version of PyTorch may be without it.
+# The number of references to a storage; private, so some version of PyTorch may lack it. Without it
+# no end of a lifetime is known.
 _USERS: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
 
 class Lifetimes:
-    """``until``: by source the last record before its memory was let go, of all that died."""
+    """When the memory of tensors was freed.
+
+    ``until`` is by source the last record before its memory was freed; what was not freed during
+    the step is missing.
+    """
 
     def __init__(self) -> None:
         self.until: dict[Source, int] = {}
         self._live: dict[int, tuple[Source | None, Any]] = {}
 
     def note(self, storage: Any, source: Source | None) -> None:
-        """A storage that somebody holds on to (one reference) now has what ``source`` made.
+        """A storage now holds what ``source`` made; the caller keeps one reference to it.
 
-        What an operator made in it before is the same memory, and does not die.
+        What the storage held before was the same memory, so it has no end of its own.
         """
         self._live[storage._cdata] = source, storage
 
@@ -151,7 +168,7 @@ class Lifetimes:
         self._live.pop(storage._cdata, None)
 
     def settle(self, last: int) -> None:
-        """Tell the dead from the living, when the record ``last`` has just run."""
+        """Finds the storages that nobody refers to any more, after the record ``last``."""
         if _USERS is None:
             return
         dead = [key for key, (_, storage) in self._live.items() if _USERS(storage._cdata) <= 1]
@@ -165,7 +182,7 @@ class Lifetimes:
 
 
 def saved_tensors(value: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """(number of the autograd node, tensor that it keeps) of all nodes behind a value."""
+    """(number of an autograd node, a tensor that it keeps) for all nodes behind a value."""
     stack, seen = [value.grad_fn], set()
     while stack:
         node = stack.pop()
@@ -184,8 +201,9 @@ def saved_tensors(value: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def _packed(node: Any, name: str) -> bool:
-    """Whether hooks keep something else in a tensor's place; to look at it would compute it anew
-    (checkpoints) or fetch it.
+    """Whether hooks keep something else in place of a tensor.
+
+    Reading such a tensor would compute it again (checkpoints) or fetch it from elsewhere.
     """
     raw = getattr(node, f"_raw{name}" if name.startswith("_") else "_raw_saved_tensors", None)
     return any(getattr(saved, "unpack_hook", None) is not None for saved in tree_leaves(raw))
@@ -193,7 +211,7 @@ def _packed(node: Any, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """The look of a tensor: shape and stride in elements, dtype."""
+    """Shape and stride (in elements) and dtype of a tensor, without its values."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -201,26 +219,28 @@ class TensorSpec:
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorSpec:
-        """The look of a tensor."""
+        """The spec of a tensor."""
         return cls(tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())), tensor.dtype)
 
     @property
     def bytes(self) -> int:
-        """Bytes of its elements."""
+        """The bytes of all elements."""
         return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of the tensor with this index in a call's arguments."""
+    """Stands in the arguments of a call for its tensor of this number."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that can be repeated: a function, its arguments with tensors cut out, what tensors it
-    takes and makes.
+    """A call that can be repeated on other tensors.
+
+    ``args`` and ``kwargs`` hold a ``Slot`` in place of each tensor; ``specs`` are the tensors that
+    the call takes, by the numbers of the slots, and ``made`` those that it makes.
     """
 
     func: Any
@@ -230,7 +250,7 @@ class Call:
     made: tuple[TensorSpec, ...]
 
     def bind(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments and keywords of the call on these tensors."""
+        """The arguments of the call with these tensors in the slots: positional, by name."""
 
         def fill(value: Any) -> Any:
             return tensors[value.index] if isinstance(value, Slot) else value
@@ -242,9 +262,9 @@ class Call:
 class Record:
     """One operator as it was dispatched.
 
-    ``operands`` are the tensors of the call that are data inputs, ``sources`` their producers as
-    (record, output); ``instance`` says in which calls of modules it happened (for the backward: its
-    forward op).
+    ``operands`` are the numbers of the call's tensors that are data inputs, ``sources`` their
+    producers as (record, output). ``instance`` are the modules around the operator; in the backward
+    the modules around its forward op.
     """
 
     kind: str
@@ -258,18 +278,19 @@ class Record:
 
 
 class UntoldBufferError(Exception):
-    """An operator makes a buffer whose size only the library tells that really runs it: a recurrent
-    layer's workspace, which fake tensors give no bytes.
+    """An operator makes a buffer whose size is only known to the library that really runs it.
+
+    The workspace of a recurrent layer is one: as a fake tensor it has no bytes.
     """
 
 
 class Recorder(TorchDispatchMode):
-    """Fills ``records`` with every operator dispatched while it is active; who runs the step sets
-    ``phase``. ``blocking`` are the records for which the host waits.
+    """Fills ``records`` with every operator that is dispatched while it is active.
 
-    ``convert`` makes a fake tensor of a real one, for those that the step finds elsewhere than in
-    parameters, buffers and inputs: in attributes, in closures. ``exact``: raises UntoldBufferError
-    for a buffer that fake tensors do not know.
+    The caller sets ``phase`` while it runs the step. ``blocking`` are the records for which the
+    host waits. ``convert`` makes a fake tensor of a real one; it is called for tensors that the
+    step finds in attributes or closures, and not among parameters, buffers and inputs. With
+    ``exact`` an operator raises UntoldBufferError where a fake tensor hides the size of a buffer.
     """
 
     def __init__(
@@ -289,12 +310,14 @@ class Recorder(TorchDispatchMode):
         self._sources: dict[int, tuple[int, int] | None] = {}
         self._of_node: dict[int, int] = {}
         self._met: dict[int, tuple[Tensor, Tensor | None]] = {}
-        # A freed storage would give its number to another.
+        # Kept alive: a new storage could get the number of a freed one.
         self._alive: list[Any] = []
         self.lifetimes = Lifetimes()
 
     def add_leaf(self, kind: str, tensor: Tensor) -> int:
-        """A tensor that the step is given (kind ``parameter`` or ``input``); returns its record."""
+        """Records a tensor that the step is given (kind ``parameter`` or ``input``): its record's
+        number.
+        """
         spec = TensorSpec.of(tensor)
         self.records.append(
             Record(kind, "forward", {}, Call(None, (), {}, (), ()), (), (), (spec,), ())
@@ -304,10 +327,9 @@ class Recorder(TorchDispatchMode):
         return len(self.records) - 1
 
     def note_saved(self, value: Tensor) -> None:
-        """Fills ``saved``: the bytes beside parameters that the backward of each operator keeps, by
-        its record.
+        """Fills ``saved``: by record the bytes that its autograd node keeps for the backward.
 
-        A tensor that several operators keep counts for each of them.
+        Parameters do not count. A tensor that several operators keep counts for each of them.
         """
         kept: dict[int, dict[int, int]] = {}
         for node, tensor in saved_tensors(value):
@@ -334,7 +356,7 @@ class Recorder(TorchDispatchMode):
         self.lifetimes.settle(len(self.records) - 1)
         args, kwargs = self._converted(func, args, kwargs or {})
         result = func(*args, **kwargs)
-        # Questions about a tensor (its device, its layout), which no device runs.
+        # Operators of ``prim`` ask for a tensor's device or layout: no device runs them.
         if func.namespace == "prim":
             return result
         node = self.scopes.new_node() if self.phase == "forward" else None
@@ -365,13 +387,13 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _note_wait(self) -> None:
-        """The host waits here for all that it has dispatched: for the last op."""
+        """Marks the last record: the host waits here for everything dispatched so far."""
         if not traits_of(self.records[-1].kind).leaf:
             self.blocking.add(len(self.records) - 1)
 
     def _converted(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Arguments with fake tensors in the place of real ones, each the same one every time."""
-        # Fresh tensors of literals keep their values, which a step may ask for.
+        """The arguments with a fake tensor in place of each real one, always the same one."""
+        # Tensors made of literals stay real: a step may ask for their values.
         if self.convert is None or aten_name(func).startswith("lift_fresh"):
             return args, kwargs
 
@@ -385,7 +407,7 @@ class Recorder(TorchDispatchMode):
         return tree_map(fake, (args, kwargs))
 
     def forget_gradients(self) -> None:
-        """Gives the real tensors that were met the gradients back that they had."""
+        """Gives the real tensors that were converted the gradients back that they had before."""
         for tensor, gradient in self._met.values():
             if isinstance(tensor.grad, FakeTensor):
                 tensor.grad = gradient
@@ -421,8 +443,10 @@ class Recorder(TorchDispatchMode):
         result: Sequence[Tensor | None],
         instance: Instance,
     ) -> None:
-        """The gradients of input and weight apart: each reads only what it needs, the third tensor
-        gives its shape.
+        """Records one backward of a convolution as two: the gradient of the input and that of the
+        weight.
+
+        Each has only the operands that it computes with; of the third tensor it needs the shape.
         """
         wanted = arguments["output_mask"]
         kind = kind_of(func, arguments)
@@ -454,7 +478,7 @@ def call_of(
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
 ) -> Call:
-    """The call with slots for its tensors, which are met in the order of ``inputs``."""
+    """The call with slots for its tensors, numbered in the order of ``inputs``."""
     count = 0
 
     def cut(value: Any) -> Any:
@@ -475,7 +499,8 @@ def call_of(
 
 
 def _is_view(func: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-    # An op in place shares the storage too, but it computes, unless it only turns the shape.
+    # An operator in place shares the storage too, but it computes; those that only change the shape
+    # (tagged inplace_view) do not.
     written = torch.Tag.inplace_view not in func.tags and any(
         a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments
     )
@@ -489,6 +514,7 @@ def _leaves_device(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
 
 
 def _untold(output: Tensor) -> bool:
+    """Whether a fake tensor is a buffer of unknown size: a workspace is bytes, here none."""
     return output.dtype == torch.uint8 and output.shape == (0,)
 
 

@@ -7,8 +7,9 @@ their ends, so that listing them in another order changes nothing.
 
 A queue mode is a name of ``QUEUES`` and a row of ``fabric.MODES``. A way to send an output to
 several readers is a name of ``TRANSFERS``, a rule of ``simdev/lowering/transfer.py``, and a number
-in ``simdev/oracle/placements/problem.py``. Modes of hosts mean what ``simdev/lowering/hosts.py``
-and ``simdev/execution/check/hosts.py`` make of them, each in its own way.
+in ``simdev/oracle/placements/problem.py``. Modes of hosts have their meaning in
+``simdev/lowering/hosts.py``, ``simdev/lowering/hybrid/dispatch.py`` (large models),
+``simdev/oracle/cluster.py`` and, judged in another way, ``simdev/execution/check/hosts.py``.
 """
 
 from __future__ import annotations

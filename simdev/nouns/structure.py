@@ -1,10 +1,15 @@
 """Everything that follows from the graph of a training step alone: conventions of names, orders,
-weights with their gradients and updates, the forward op of each backward op (its mate), colocation
-groups and layers. Cluster, strategy and costs play no part.
+weights with their gradients and updates, the forward op of each backward op (its *mate*),
+colocation groups and layers. Cluster, strategy and costs play no part.
 
-Lowering, searches, the oracle and captures of PyTorch share it. A rule of names belongs to the
-first part alone: ``PREFIXES`` is written by models (``simdev/nouns/models/builder.py``) and by
-captures (``simdev/measure``), and read back by ``forward_name`` and ``scope_of``.
+The passes of ``simdev/lowering/``, the searches of ``simdev/search/``, ``simdev/oracle/`` and
+``simdev/nouns/strategy/placement.py`` read graphs by this module. A rule of names belongs to the
+first part alone: ``PREFIXES`` is written by models (``simdev/nouns/models/builder.py`` and
+``backward.py``) and by captures (``simdev/measure/capture.py``, ``simdev/measure/traces/step.py``),
+and read back by ``forward_name`` and ``scope_of``. Which kinds are linear, parameters, layers or
+the backward of another kind is told by ``simdev/nouns/semantics/``. Nothing here raises InputError
+but ``op_splits``. Tests: ``tests/structure/test_structure.py``,
+``tests/models/test_models_backward.py`` (mates of built graphs).
 """
 
 from __future__ import annotations
@@ -27,33 +32,35 @@ from .semantics import (
     traits_of,
 )
 
-# Names of ops as graphs of training steps write them: the phase before, the scope, the step of an
-# unrolled op. Nothing but searches, mates and placements of blocks reads them, where an op says
-# nothing better.
+# Names of ops as graphs of training steps write them: a prefix for the phase, a scope, and the step
+# of an unrolled op. Only searches, mates and placements of blocks read them, where an op has no
+# attribute that tells more.
 
 PREFIXES = {"forward": "", "backward": "grad/", "update": "update/"}
 """By phase the prefix of the names that derive from the name of a forward op."""
 
 _ROOTS = (*PREFIXES.values(), "gradients/")  # the last is TensorFlow's
-# A step may be told inside of a name, too: "lstm@3/matmul" is one of the ops of a step.
+# The step of an unrolled op may be inside a name: "lstm@3/matmul" is one of the ops of step 3.
 _STEP = re.compile(r"@[0-9]+")
 
 
 def forward_name(name: str) -> str:
-    """The name without what tells its phase: "a/b" of "grad/a/b"."""
+    """The name without the prefix of its phase: "a/b" of "grad/a/b"."""
     for root in _ROOTS:
         name = name.removeprefix(root)
     return name
 
 
 def scope_of(name: str) -> str:
-    """The path of an op's scope, that of its forward op: "a/b" of "grad/a/b/matmul"."""
+    """The scope of an op, which is that of its forward op: "a/b" of "grad/a/b/matmul"."""
     return forward_name(name).rpartition("/")[0]
 
 
 def module_pattern(module: str) -> re.Pattern[str]:
-    """A pattern of the names of all ops of a module, of every phase and step: those of "blocks.2"
-    (or "blocks/2") are "blocks/2/linear", "grad/blocks/2/matmul" and "update/blocks/2/weight".
+    """A pattern that the names of all ops of a module match, in every phase and step.
+
+    "blocks.2" (or "blocks/2") gives a pattern of "blocks/2/linear", "grad/blocks/2/matmul" and
+    "update/blocks/2/weight".
     """
     roots = "|".join(re.escape(root) for root in _ROOTS if root)
     steps = [re.escape(part) + f"(?:{_STEP.pattern})?" for part in re.split("[./]", module)]
@@ -61,7 +68,7 @@ def module_pattern(module: str) -> re.Pattern[str]:
 
 
 def part_of(name: str) -> str:
-    """Which part of a split op it is: "2" of "conv/conv2d#2", "" of an op that is whole."""
+    """The number of the part in the name of a split op: "2" of "conv/conv2d#2"; else ""."""
     return name.rpartition("#")[2] if "#" in name else ""
 
 
@@ -78,12 +85,13 @@ Rule = Literal["ready", "branch"]
 def topological(
     before: Sequence[Collection[int]], rule: Rule | Sequence[Any] = "ready"
 ) -> list[int]:
-    """The nodes 0, 1, .. in an order in which each comes after those ``before`` it (distinct ones).
+    """The nodes 0, 1, .. in an order in which each comes after all nodes that are ``before`` it.
 
-    Where several nodes may be next, the rule chooses. ``ready``: first come, first served, of one
-    moment by number (Kahn, CACM 1962). ``branch``: last come, first served, so that the order stays
-    on a branch as long as it can. A sequence of keys, one a node: the smallest key, then the
-    smallest number. Nodes on a cycle, and all that comes after them, are left out.
+    ``before`` has no node twice in one collection. Where several nodes may be next, the rule
+    chooses. ``ready``: the node that was ready first, of one moment the smallest number (Kahn, CACM
+    1962). ``branch``: the node that was ready last, so that the order stays on a branch as long as
+    it can. A sequence with a key for each node: the smallest key, then the smallest number. Nodes
+    on a cycle and all nodes after them are left out.
     """
     waiting = [len(nodes) for nodes in before]
     after: list[list[int]] = [[] for _ in before]
@@ -104,7 +112,7 @@ def topological(
 
 
 def before_of(count: int, edges: Iterable[tuple[int, int]]) -> list[set[int]]:
-    """For each of ``count`` nodes those before it, from edges (before, after)."""
+    """For each of ``count`` nodes the nodes before it, from edges (before, after)."""
     before: list[set[int]] = [set() for _ in range(count)]
     for first, second in edges:
         before[second].add(first)
@@ -112,7 +120,7 @@ def before_of(count: int, edges: Iterable[tuple[int, int]]) -> list[set[int]]:
 
 
 def order_of(graph: Graph, rule: Rule | Sequence[Any] = "ready") -> list[int]:
-    """The ops of a graph, producers and ops that are waited for first (``topological``)."""
+    """The ops of a graph in a topological order; ``rule`` as in ``topological``."""
     return topological([{producer for producer, _ in reads} for reads in graph.reads], rule)
 
 
@@ -127,7 +135,7 @@ def longest_behind(graph: Graph, lengths: Iterable[int]) -> list[int]:
 
 
 def readers_of(graph: Graph) -> list[list[int]]:
-    """By op (position) those that read or wait for it, each once, in program order."""
+    """By op (position) the ops that read it or wait for it, each once, in program order."""
     readers: list[list[int]] = [[] for _ in graph.ops]
     for reader, reads in enumerate(graph.reads):
         for producer in {producer for producer, _ in reads}:
@@ -140,7 +148,7 @@ def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
 
     Where the order leaves a choice, components come by their smallest node.
     """
-    # Loaded where it is used, for it takes long: `import simdev` must stay fast.
+    # Imported here, for it takes long: `import simdev` must stay fast.
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph(edges)
@@ -160,10 +168,10 @@ TensorOf = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An op of phase ``update`` that reads tensors: the parameters that it writes, the gradients
-    that it reads.
+    """An op of phase ``update`` that reads tensors.
 
-    ``op`` and ``parameters`` are positions in the graph, the latter of leaves.
+    ``op`` is its position in the graph; ``parameters`` are the positions of the leaves that it
+    writes, ``gradients`` the tensors that it reads beside them.
     """
 
     op: int
@@ -182,12 +190,11 @@ class Weights:
 
 
 def weights_of(graph: Graph) -> Weights:
-    """Which tensors of a graph are weights and gradients of weights, in whatever order its ops are
-    listed.
+    """Which tensors of a graph are weights, and which are gradients of weights.
 
-    A weight is the output of a parameter leaf, or a cast or move of it. A gradient is a tensor that
-    an update reads besides its weight, or an input of a linear op (sum, copy, view, product with a
-    number) that makes a gradient.
+    A weight is the output of a parameter leaf, or a cast, copy or view of a weight. A gradient is a
+    tensor that an update reads beside its weight, or an operand of a linear op (sum, copy, view,
+    product with a number) that makes a gradient. The order of the ops in the graph plays no part.
     """
     # A cast of a weight is a weight: mixed precision computes with such copies.
     moved: dict[TensorOf, list[int]] = {}
@@ -228,8 +235,8 @@ def updates_of(graph: Graph, weights: Weights) -> tuple[Update, ...]:
 
 
 def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
-    """For each update that reads tensors the parameters that it writes: the leaves among its
-    operands.
+    """For each update that reads tensors the parameters that it writes, which are the parameter
+    leaves among its operands.
     """
     return {
         i: tuple(dict.fromkeys(p for p, _ in graph.reads[i] if _is_parameter(graph.ops[p])))
@@ -239,23 +246,21 @@ def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
 
 
 def hands_out_parameters(op: Op) -> bool:
-    """Whether the output of an op is the memory of the parameters that it owns, so that these bytes
-    count once.
+    """Whether the output of an op is the memory of its parameters itself, so that output and
+    parameters count once.
     """
     return _is_parameter(op) and op.param_bytes > 0
 
 
 def addends_of(graph: Graph, weights: Weights, gradient: TensorOf) -> tuple[TensorOf, ...]:
-    """The gradients that a gradient is the sum of (or a copy, a view, ..); none where it is first
-    made.
-    """
+    """The gradients of which a gradient is the sum, copy or view; none where it is first made."""
     if not is_linear(graph.ops[gradient[0]]):
         return ()
     return tuple(tensor for tensor in _read(graph, gradient[0]) if tensor in weights.gradients)
 
 
 def first_made(graph: Graph, weights: Weights, gradient: TensorOf) -> list[TensorOf]:
-    """The gradients that add up to one, where they are first made; itself where it is no sum."""
+    """The first made gradients that add up to a gradient; itself where it is no sum."""
     parts, waiting = list[TensorOf](), [gradient]
     # No recursion: over a thousand steps of an unrolled layer sums are a thousand deep.
     while waiting:
@@ -268,8 +273,9 @@ def first_made(graph: Graph, weights: Weights, gradient: TensorOf) -> list[Tenso
 
 
 def weight_of_gradients(graph: Graph, weights: Weights) -> Mapping[TensorOf, TensorOf]:
-    """By gradient the weight that it belongs to: what an update reads with its parameter, and what
-    adds up to it.
+    """By gradient the weight that it belongs to.
+
+    The gradients of a weight are those that its update reads, and those that add up to them.
     """
     weight_of: dict[TensorOf, TensorOf] = {}
     for update in updates_of(graph, weights):
@@ -278,7 +284,7 @@ def weight_of_gradients(graph: Graph, weights: Weights) -> Mapping[TensorOf, Ten
             waiting = list(update.gradients)
             while waiting:
                 tensor = waiting.pop()
-                # The weight of the last update stays, where several share a gradient.
+                # Where several updates share a gradient, it belongs to the weight of the last one.
                 if weight_of.get(tensor) != weight:
                     weight_of[tensor] = weight
                     waiting += addends_of(graph, weights, tensor)
@@ -307,12 +313,13 @@ NOBODY = -1
 
 
 def mates(graph: Graph) -> list[int]:
-    """For each op its forward op: itself for a forward op, -1 where none can be told.
+    """For each op its forward op: itself for a forward op, NOBODY where nothing tells it.
 
-    In this order: the attribute ``forward`` (a name); the last forward op of its colocation group;
-    the forward op, no leaf, with most evidence (``_Evidence.best``). A linear op that sums
-    gradients of activations gets the last mate of the ops that make these: summed where they are
-    made, they are sent on once. An op without evidence gets the mate of a reader.
+    The mate of another op is the first of these that there is: the op that its attribute
+    ``forward`` names; the last forward op of its colocation group; the forward op with most
+    evidence (``_Evidence``), which is never a leaf; the mate of one of its readers. A linear op
+    that sums gradients of activations gets the last mate of the ops that make them: gradients that
+    are summed where they are made are sent on once.
     """
     evidence = _Evidence(graph)
     mate_of = [i if op.phase == "forward" else NOBODY for i, op in enumerate(graph.ops)]
@@ -328,7 +335,7 @@ def mates(graph: Graph) -> list[int]:
             mate_of[i] = named
         else:
             mate_of[i] = grouped[-1] if grouped else evidence.best(i, mate_of)
-    # Readers first, so that a mate passes backwards through a chain of ops.
+    # Readers first, so that a whole chain of ops without evidence gets the mate of its end.
     for i in reversed(order):
         if mate_of[i] == NOBODY:
             mate_of[i] = max((mate_of[other] for other in readers[i]), default=NOBODY)
@@ -336,17 +343,17 @@ def mates(graph: Graph) -> list[int]:
 
 
 class _Evidence:
-    """Evidence for a forward op as the mate of a backward or update op.
+    """Evidence for forward ops (candidates) as the mate of a backward or update op.
 
-    Candidates are compared by these, in this order:
+    Candidates are compared by these criteria, the first one deciding:
 
-    - it reads the weight of which the op makes the gradient;
-    - the op's kind is the backward of its kind;
-    - both have one scope;
-    - the number of tensors that both touch, one more where the gradient comes from the mate of a
-      neighbour, and one more where a shape matches;
-    - it feeds the mate of a producer, rather than being one;
-    - the later place.
+    - the candidate reads the weight of which the op makes the gradient;
+    - the op's kind is the backward of the candidate's kind;
+    - both have the same scope;
+    - the number of tensors that both touch, plus one where the candidate is a neighbour
+      (``_neighbours``), plus one where the op makes a shape that the candidate reads;
+    - the candidate feeds the mate of one of the op's producers, rather than being such a mate;
+    - the candidate's position in the graph, the last one winning.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -364,9 +371,9 @@ class _Evidence:
             self.weights[gradient[0]].append(weight)
 
     def best(self, i: int, mate_of: Sequence[int]) -> int:
-        """The forward op for which most speaks, -1 where nothing speaks for any.
+        """The forward op with most evidence, NOBODY where there is no candidate.
 
-        A sum of several ops' gradients goes with the last of their mates.
+        A sum of the gradients of several ops gets the last of their mates.
         """
         op, before, weights = self.graph.ops[i], self.before[i], self.weights.get(i, ())
         several = len(before) > 1 and not any(self.forward[p] for p in before)
@@ -386,7 +393,7 @@ class _Evidence:
         return max(shared.keys() | near.keys() | makes, key=speaks, default=NOBODY)
 
     def _shared(self, i: int) -> Counter[int]:
-        """By forward op how many tensors it makes or reads that op ``i`` reads, too."""
+        """By forward op how many of the tensors that op ``i`` reads it makes or reads."""
         return Counter(
             other
             for key in self.graph.reads[i]
@@ -396,15 +403,15 @@ class _Evidence:
         )
 
     def _neighbours(self, i: int, mate_of: Sequence[int]) -> dict[int, int]:
-        """1: the mates of ops whose gradients op ``i`` reads; 2: forward ops that feed these."""
+        """By forward op 1 where it is the mate of a producer of op ``i``, 2 where it feeds one."""
         producers = (p for p in self.before[i] if not self.forward[p])
         mates = [mate_of[p] for p in producers if mate_of[p] != NOBODY]
         near = dict.fromkeys(mates, 1)
         return near | {p: 2 for mate in mates for p in self.before[mate] if not self.leaf[p]}
 
 
-# Colocation: ops that belong on one device, as a graph says it, as TensorFlow declares it, and as
-# sets united.
+# Colocation: which ops belong on one device, because the graph or TensorFlow's attributes say so,
+# or because a caller united their sets.
 
 # attributes in which graphs exported from TensorFlow declare it
 DECLARED = ("_class", "colocation")
@@ -418,7 +425,7 @@ class Groups:
         self._above = list(range(count))
 
     def find(self, number: int) -> int:
-        """The smallest of its set."""
+        """The smallest number in the set of a number."""
         above = self._above
         while above[number] != number:
             # Halving the path keeps the next search short (Tarjan, van Leeuwen, JACM 1984).
@@ -427,7 +434,7 @@ class Groups:
         return number
 
     def unite(self, pairs: Iterable[tuple[int, int]]) -> bool:
-        """Unite the sets of each pair; whether anything changed."""
+        """Unites the sets of each pair; returns whether anything changed."""
         changed = False
         for a, b in pairs:
             low, high = sorted((self.find(a), self.find(b)))
@@ -436,15 +443,14 @@ class Groups:
         return changed
 
     def roots(self) -> list[int]:
-        """The set of each number."""
+        """For each number the smallest of its set."""
         return [self.find(number) for number in range(len(self._above))]
 
 
 def units(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """The units of placement: positions of the ops of each colocation group, and of each op without
-    one.
+    """The units of placement, in the order of their first ops, as positions of ops.
 
-    In the order of their first op.
+    A unit is a colocation group, or one op without a group.
     """
     groups = graph.groups
     sets = ((i,) if op.colocate is None else groups[op.colocate] for i, op in enumerate(graph.ops))
@@ -461,11 +467,11 @@ def unit_of(graph: Graph) -> list[int]:
 
 
 def declared(graph: Graph) -> Groups:
-    """The sets that the graph demands: equal ``colocate``, and TensorFlow's classes in attributes
-    (``_class``).
+    """The sets of ops that the graph wants on one device.
 
-    An op may declare several classes, which are then one set; ``loc:@name`` also means the op of
-    that name.
+    Ops of a set have the same ``colocate``, or the same class in TensorFlow's attributes
+    (DECLARED). Classes that one op declares together are one set; ``loc:@name`` also means the op
+    of that name.
     """
     first: dict[str, int] = {}
     groups = Groups(len(graph.ops))
@@ -502,15 +508,15 @@ def regrouped(graph: Graph, groups: Groups) -> Graph:
     return Graph(graph.name, tuple(ops))
 
 
-# Layers of the forward pass, in the two senses that papers give the word; the backward goes with
-# its mates.
+# Layers of the forward pass, in the two senses that papers give the word. Backward ops belong to
+# the layers of their mates.
 
 
 def layers_by_weight(graph: Graph, weights: Weights, ops: Iterable[int]) -> list[list[int]]:
-    """Runs of ops, in program order, as model parallelism cuts them over devices.
+    """The layers of ops in program order, as model parallelism cuts them over devices.
 
-    A layer begins with an op that reads a weight; what reads none belongs to the layer before it.
-    The steps of an unrolled op are one.
+    A layer begins with an op that reads a weight; an op that reads none belongs to the layer before
+    it. The steps of an unrolled op are in one layer.
     """
     # All steps of an unrolled op read one weight: apart, each would begin a layer.
     steps: dict[str, list[int]] = {}
@@ -532,10 +538,11 @@ def layers_by_kind(
 ) -> list[int]:
     """The number of each op's layer (-1: not among ``ops``), as OptCNN and FlexFlow configure them.
 
-    An op begins a layer where its kind has the trait ``layer``, where it joins several layers, or
-    where it is ``alone``; all of its unrolled steps share the layer. Any other op joins the first
-    layer that it reads. ``ops`` come producers first; ``touched`` are the tensors of which each op
-    needs values and not only shapes.
+    An op begins a layer where its kind has the trait ``layer``, where it only moves data of several
+    layers together (a concatenation), where it reads no layer, or where ``alone`` says so; all of
+    its unrolled steps share the layer. Any other op joins the first layer that it reads. ``ops``
+    come producers first; ``touched`` are by op the tensors of which it needs values and not only
+    shapes.
     """
     layer_of, names = [-1] * len(graph.ops), dict[str, int]()
     for i in ops:
@@ -555,7 +562,7 @@ def layers_read(touched: Iterable[TensorOf], layer_of: Sequence[int]) -> list[in
 
 
 def is_layer(graph: Graph, i: int, before: Sequence[int]) -> bool:
-    """Whether an op that reads these layers is one by itself, or joins them."""
+    """Whether an op that reads these layers is a layer itself, as a concatenation of them is."""
     kind = graph.ops[i].kind
     joins = op_class(kind) == "data_movement" and len(before) > 1
     return bool(traits_of(kind).layer) or joins

@@ -274,11 +274,12 @@ class TaskGraph:
     ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
 
     With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer
-    (engine/slowdown.py). ``steps`` training steps follow one another, the tasks of the first step
-    first; dispatches of hosts come behind all others, as many for each step. Steps are alike,
-    with as many tasks each in one order. Or they come in rounds of steps that differ: ``round`` is
-    then how many tasks each step of a round has, and all of them begin with the same tasks.
-    Raises InputError where columns do not fit together or times could overflow.
+    (``slowed`` of ``simdev/execution/engine``). ``steps`` training steps follow one another, the
+    tasks of the first step first; dispatches of hosts come behind all others, as many for each
+    step. Steps are alike, with as many tasks each in one order. Or they come in rounds of steps
+    that differ: ``round`` is then how many tasks each step of a round has, and all of them begin
+    with the same tasks. Raises InputError where columns do not fit together or times could
+    overflow.
     """
 
     tasks: Tasks

@@ -8,9 +8,10 @@ is a recurrence along the thread, taken further whenever a task is taken up for 
 dispatch waits. A kernel lines its tasks up by ``stand_behind`` and ``put_dispatch``, a second time
 where some dispatch ``may_wait``, and calls ``go_on`` for each task that it takes up.
 
-Rule 9 has three homes: lowering writes dispatches as tasks and edges (``lowering.turns``,
-``lowering.hosts``), the checker judges them (``execution.check.hosts``), and this module tells
-their ends without a task graph. What a route holds is the fabric's business (``nouns.fabric``).
+Rule 9 has four homes: lowering writes dispatches as tasks and edges (``lowering.turns`` and
+``lowering.hosts``, of large models ``lowering.hybrid.dispatch``), the checker judges them
+(``execution.check.hosts``), and this module tells their ends without a task graph. What a route
+holds is the fabric's business (``nouns.fabric``).
 """
 
 from __future__ import annotations

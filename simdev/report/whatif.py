@@ -7,13 +7,15 @@ has more bandwidth, its latency stays, routes are chosen anew, and measured coll
 (``collectives.Crossing``). Collectives, as a class, take their share of the time, whatever costs
 them.
 
-Of a saved run only the tasks and the queues are known, stretched and in the order of their credit
-as they ran; a large model's devices, queues and phases are treated in this way, too. Everything
-sent through a queue takes its share of the time, held latency included: no faster link could bring
-more. Resources of a large model's machines are runs of the changed scenario.
+Of a saved run only the tasks and the queues are known. So its tasks are shortened as they ran,
+and messages that wait for credit keep their order. The devices, queues and phases of a large model
+are treated in this way, too. Here all that is sent through a queue takes its share of the time,
+held latency included, so the answer is a bound: no faster link could bring more. Resources of a
+large model's machines are runs of the changed scenario.
 
-``simdev report`` asks it. Changed machines are made by ``execution/changes.py``, whose RESOURCES
-name the resources; notes for readers are in ``page/step.py``.
+The page of ``simdev report`` asks it (``report/page/__init__.py``, its notes in ``step.py`` there).
+Changed machines are made by ``execution/changes.py``, whose RESOURCES name the resources. Guarded
+by ``tests/report/test_whatif.py`` and ``tests/scenario/test_changes.py``.
 """
 
 from __future__ import annotations

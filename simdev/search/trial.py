@@ -1,10 +1,15 @@
-"""Trial: one search under way, as a method is handed it: its budget, its problem, and the best so
-far.
+"""A ``Trial`` is one search under way: its problem, its budget, and the best answer so far. Methods
+of search are functions of a trial.
 
-run.py makes the trial of a search, chains.py one for each chain of a round, and
-``simdev/learn/pretraining.py`` one for each graph. What counts as an evaluation is decided here;
-``chains._keep`` counts what a chain used and takes over its ``Best``, so a new field of ``Best``
-goes there, too. ``Point`` is written to journals field by field (``comparison/runs.py``).
+``search/run.py`` makes the trial of a search, ``search/chains.py`` one for each chain of a round
+(several walks side by side in processes), and ``simdev/learn/pretraining.py`` one for each graph.
+All methods of ``simdev/search`` and ``simdev/learn`` ask the oracle by way of it, so what counts as
+an evaluation is decided here alone. Answers are compared by ``rank_of`` (``search/space.py``).
+
+A new field of ``Best`` belongs into ``_keep`` of ``search/chains.py``, too, which takes over the
+``Best`` of a chain; a new field of ``Point`` into ``search/comparison/runs.py``, which writes
+points to journals field by field. Guarded by ``tests/search/test_search.py``, and there
+``test_methods.py`` (over all methods), ``test_search_chains.py`` and ``test_search_starts.py``.
 """
 
 from __future__ import annotations
@@ -31,7 +36,9 @@ from .space import IMPOSSIBLE, WORST, Rank, allowed, alone, choices, mean_ps, ra
 
 
 class SpentError(Exception):
-    """The budget is spent: methods let it pass, and ``search`` ends."""
+    """The budget is used up. Methods do not catch it: it ends them, and ``search`` takes the best
+    so far.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +139,19 @@ class Budget:
 
 
 REFUSED = (InputError, DeadlockError)  # what the oracle raises for a placement that cannot be
-TRIES = 64  # random placements to begin with, where no other start can be
+TRIES = 64  # random placements that are tried as a start, where no other one is possible; ours
 NAMED = 3  # ops that a message names
 PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn; ours
 
 
 @dataclass(frozen=True, eq=False)
 class SearchProblem:
-    """The problem of a method: to which devices the groups of ``oracle`` go, on the graph as it was
-    prepared.
+    """The problem of a method: on which device to put each *group*, that is ops which are placed
+    together (``search/prepare.py`` gathers them; without it, those that the graph colocates).
 
-    ``whole`` is the oracle of the graph as it was given, whose groups may be smaller; ``grouped``
-    the graph that list placers read; ``given`` the strategy that came with it: the order, the
-    synchronisation, and perhaps a placement or splits.
+    ``oracle`` answers for these groups. ``whole`` is the oracle of the graph as it was given, whose
+    groups may be smaller. ``grouped`` is the graph that list placers read. ``given`` is the
+    strategy of the question: the order, the synchronisation, perhaps a placement or splits.
     """
 
     oracle: Oracle
@@ -181,10 +188,12 @@ class SearchProblem:
             return None
 
     def by_group(self, column: Ints) -> tuple[Ints, bool]:
-        """A placement by op as one by group, and whether it splits a group.
+        """The device of each group by a placement by op, and whether that puts ops of one group on
+        several devices.
 
-        A split group goes to the device where most of its time is (mean over the devices that know
-        it), of the devices that it may go to; of several to the first.
+        Such a group goes to the device on which most of its time is spent, of those that it may go
+        to; of several equal ones to the first. The time of an op is here its mean over all devices
+        on which it is known.
         """
         times, split = mean_ps(self.oracle.prepared.duration), False
         row = np.empty(len(self.choices), np.int64)
@@ -200,7 +209,9 @@ class SearchProblem:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """When the best so far got better: evaluations and CPU seconds used by then."""
+    """An improvement: the step time and bytes over of a new best answer, and how many evaluations
+    and CPU seconds were used by then.
+    """
 
     evaluation: int
     cpu_seconds: float
@@ -210,13 +221,15 @@ class Point:
 
 @dataclass(slots=True)
 class Best:
-    """The best so far, and what else a method has to say.
+    """The best answer so far, and what else a method has to say.
 
-    ``placement`` (devices by op) or, from methods that split ops, ``strategy``, with its cost;
-    ``base`` is the best placement that was scored or walked to, which walks may begin at (a walk
-    over ``whole`` may split groups of the problem). ``points``: the improvements. ``refusals``: how
-    many placements could not be, and ``refused`` why the last of them. ``objectives`` (name to
-    number) and ``details`` are a method's.
+    - ``placement`` (devices by op), or ``strategy`` from methods that split ops: the best answer
+      with its cost, and ``rank`` how good the better of the two is.
+    - ``base``: the best placement that walks may begin at, with its cost, and ``base_rank``. It is
+      another than ``placement`` where that splits a group of the preparation (``score_start``).
+    - ``points``: the improvements.
+    - ``refusals``: how many placements could not be, and ``refused`` why the last of them.
+    - ``objectives`` (name to number) and ``details``: a method's own figures.
     """
 
     placement: tuple[Ints, Cost] | None = None
@@ -348,10 +361,10 @@ class Trial:
             self.best.base, self.best.base_rank = (column.copy(), cost), rank
 
     def score_start(self) -> None:
-        """Score the given placement, where there is one; also where it splits groups of the
-        preparation.
+        """Score the given placement, where there is one.
 
-        Then it is kept, but walks cannot begin there, and ``details`` says so. Raises SpentError.
+        It may put ops on different devices that are prepared as one group. Then it is scored and
+        kept all the same, but walks cannot begin there, and ``details`` says so. Raises SpentError.
         """
         start, whole = self.problem.start, self.problem.whole
         if start is None:
@@ -395,9 +408,12 @@ class Trial:
             self._keep(rank, cost, self.best.base[0])
 
     def useful(self, limit: float | None, rank: Rank | None = None) -> float | None:
-        """The limit in seconds within which an evaluation may be accepted (up to ``limit``) or be
-        the best so far (``rank`` of it; None: of placements). None: there is none, since what does
-        not fit comes after all that does.
+        """The seconds beyond which an evaluation need not be simulated to its end: it would neither
+        be accepted by a walk (up to ``limit``) nor be the best so far.
+
+        ``rank`` is that of the best so far, None for that of placements. Returns None where every
+        step time matters: where the caller names no limit, or the best so far does not fit, so that
+        a slower answer that fits would be better.
         """
         excess, over, step_ps = rank or self.best.base_rank
         return None if limit is None or excess or over else max(limit, step_ps / 1e12)
@@ -429,7 +445,7 @@ class Trial:
             best.strategy = answer, cost
         else:
             best.placement = answer, cost
-        # The point of the curve comes last: after an interrupt none is without its answer.
+        # The point is added last, so that after an interrupt every point has its answer.
         best.rank = rank
         point = Point(budget.evaluations, budget.cpu_seconds, cost.step_ps, cost.memory_excess)
         best.points.append(point)
@@ -476,9 +492,9 @@ class Walk:
         return cost
 
     def propose_within(self, groups: int | Ints, device: int, limit: float | None) -> Cost | None:
-        """``propose``, for who does not accept a step of more than ``limit`` seconds: None where it
-        takes longer, is not the best so far, and need not be simulated to the end. Raises
-        SpentError.
+        """``propose`` for a caller that does not accept a step of more than ``limit`` seconds.
+        Returns None where the step takes longer and is not the best so far either: then it was not
+        simulated to its end, and counts as an evaluation all the same. Raises SpentError.
         """
         self._trial.budget.require()
         try:

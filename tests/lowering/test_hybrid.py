@@ -53,7 +53,7 @@ def parallelisms(draw: st.DrawFn) -> tuple[Transformer, Parallelism]:
     offload = draw(
         st.sampled_from([(), ("activations",), ("optimizer",), ("activations", "optimizer")])
     )
-    recompute = draw(st.sampled_from(RECOMPUTES))
+    recompute, some = draw(st.sampled_from(RECOMPUTES)), st.sampled_from([None, 0, 1, 3])
     return model, Parallelism(
         dp=dp, tp=tp, pp=pp, ep=ep, schedule=schedule, chunks=chunks, offload=offload,
         recompute=recompute, recompute_modules=draw(modules(recompute)),
@@ -65,6 +65,7 @@ def parallelisms(draw: st.DrawFn) -> tuple[Transformer, Parallelism]:
         host_bandwidth="20 GB/s", gradient_bytes=draw(st.sampled_from([2, 4])),
         in_flight=draw(st.integers(0, 2)), bucket=draw(st.sampled_from([100_000, 500_000_000])),
         message_latency=draw(st.sampled_from([0, "3 us"])),
+        recompute_layers=draw(some) if recompute == "full" else None,
     )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ PARAMETERS = {
     "mistral-nemo-12b": 12_247_782_400, "mistral-small-24b": 23_572_403_200,
     "gemma2-2b": 2_614_341_888, "gemma2-9b": 9_241_705_984, "gemma2-27b": 27_227_128_320,
     "gemma3-1b": 999_885_952, "gemma3-27b": 27_009_346_304,
+    "glm-4.5": 352_797_829_024, "glm-4.5-air": 106_852_251_264, "minimax-m2": 228_689_764_864,
 }  # fmt: skip
 # Bytes in 16 bits, as `model.safetensors.index.json` of the releases tells (`metadata.total_size`).
 INDEXED = {
@@ -56,7 +57,7 @@ INDEXED = {
 ACTIVE = {
     "deepseek-v3": (36.6, 1), "gpt-oss-20b": (3.61, 2), "gpt-oss-120b": (5.13, 2),
     "deepseek-v2": (21, 0), "qwen3-235b-a22b": (22, 0), "qwen3-30b-a3b": (3, 0),
-    "mixtral-8x22b": (39, 0), "mixtral-8x7b": (13, 0), "kimi-k2": (32, 0),
+    "mixtral-8x22b": (39, 0), "mixtral-8x7b": (13, 0), "kimi-k2": (32, 0), "minimax-m2": (10, 0),
 }  # fmt: skip
 # GFLOPs a word in training, 4,096 words: "Insights into DeepSeek-V3" (ISCA 2025), table 2.
 GFLOPS = {"deepseek-v2": 155, "deepseek-v3": 250}
@@ -79,6 +80,16 @@ def test_parameters_are_the_published_ones() -> None:
     assert PARAMETERS.keys() | BILLIONS.keys() == LARGE.keys()
 
 
+def test_glm_is_released_with_a_layer_that_predicts_further_tokens() -> None:
+    """A layer, norms of what it reads and puts out, a product that joins two, and tables of its own
+    (``num_nextn_predict_layers`` of its config.json): with it they are the released weights.
+    """
+    for name, released in {"glm-4.5": 358_337_791_296, "glm-4.5-air": 110_468_824_832}.items():
+        m = LARGE[name]
+        more = sum(m.layer_parameters(m.layers - 1)) + 2 * m.hidden**2 + 3 * m.hidden
+        assert m.parameters() + more + 2 * m.vocabulary * m.hidden == released
+
+
 def test_the_table_of_the_site_has_the_sizes_of_every_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -95,6 +106,10 @@ def test_the_table_of_the_site_has_the_sizes_of_every_model(
 def test_words_meet_the_published_parameters() -> None:
     for name, (billions, digits) in ACTIVE.items():
         assert round(LARGE[name].active_parameters() / 1e9, digits) == billions, name
+    # GLM-4.5's report counts no classifier (table 1).
+    for name, billions in {"glm-4.5": 32, "glm-4.5-air": 12}.items():
+        m = LARGE[name]
+        assert round((m.active_parameters() - m.vocabulary * m.hidden) / 1e9) == billions
     for name in ("llama3-8b", "qwen3-8b"):
         m = LARGE[name]
         assert m.active_parameters() == m.parameters() - m.vocabulary * m.hidden

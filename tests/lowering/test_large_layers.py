@@ -132,6 +132,7 @@ def test_norms_biases_and_sinks_are_counted() -> None:
     h, heads, kv, width, inner = 256, 8, 4, 32, 512
     more = {
         "head_norms": 2 * width,
+        "joint_norms": (heads + kv) * width,
         "post_norms": 2 * h,
         "sinks": heads,
         "qkv_bias": (heads + 2 * kv) * width,
@@ -148,9 +149,33 @@ def test_norms_biases_and_sinks_are_counted() -> None:
     assert s.layer_parameters(1)[1] == 4 * ((3 * h * 256 + 2 * 256) // 2 + h)
     words = SMALL.length
     saved = footprint(shard_of(SMALL, Parallelism()), 0).saved
-    for name, size in (("head_norms", 2 * words * (8 + 4) * 32), ("post_norms", 4 * words * h)):
+    both = 2 * words * (8 + 4) * 32
+    for name, size in (("head_norms", both), ("joint_norms", both), ("post_norms", 4 * words * h)):
         more_saved = footprint(shard_of(replace(SMALL, **{name: True}), Parallelism()), 0).saved
         assert more_saved - saved == size
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_joint_norms_are_a_pass_over_all_queries_and_one_over_all_keys(tp: int) -> None:
+    """They move what norms of heads move; their scales are split by tp."""
+    s, heads = (
+        shard_of(replace(SMALL, **{name: True}), Parallelism(tp=tp))
+        for name in ("joint_norms", "head_norms")
+    )
+    rows = [kernel for kernel in layer(s, 0).forward if kernel.kind == "norm"][1:3]
+    assert [kernel.read for kernel in rows] == [2 * s.tokens * n * 32 // tp for n in (8, 4)]
+    assert [kernel.op.operands[0] for kernel in rows] == [[s.tokens, n * 32 // tp] for n in (8, 4)]
+    for part in ("forward", "backward", "weight"):
+        one, other = (
+            sum(k.read + k.written for k in getattr(layer(each, 0), part)) for each in (s, heads)
+        )
+        assert one == other
+    plain = shard_of(SMALL, Parallelism(tp=tp))
+    assert s.layer_parameters(0)[0] - plain.layer_parameters(0)[0] == (8 + 4) * 32 // tp
+    with pytest.raises(InputError, match="joint_norms: queries and keys are normed by head, or as"):
+        replace(s.model, head_norms=True)
+    with pytest.raises(InputError, match="joint_norms: is not known of attention with kv_latent"):
+        replace(LATENT, joint_norms=True)
 
 
 @pytest.mark.parametrize("model", [replace(SMALL, dropout=False), LATENT], ids=["plain", "latent"])
@@ -233,7 +258,10 @@ def test_a_skewed_step_takes_longer() -> None:
         ({"rotary_width": 24}, "rotary_width: must be below head_width 24"),
         ({"bias": True}, "bias: is not known of attention with kv_latent"),
         ({"global_every": 2}, "global_every: without window all layers attend to all tokens"),
-        ({"precision": "float4"}, 'precision: must be one of bfloat16, float8, got "float4"'),
+        (
+            {"precision": "float4"},
+            'precision: must be one of bfloat16, float8, mxfp8, nvfp4, got "float4"',
+        ),
         ({"skew": 0.5}, "skew: must be a number from 1 to 16,777,216, got 0.5"),
         ({"skew": True}, "skew: must be a number from 1 to 16,777,216, got True"),
         ({"causal": 1}, "causal: must be true or false, got 1"),

@@ -46,6 +46,11 @@ WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     (SPARSE, "dgx-a100-40", {"recompute_modules": ["mlp", ["layernorm", "moe_act"], ["moe"]]}),
     (SPARSE, "dgx-a100-40", {"schedule": ["1F1B", *PAIRED]}),
     (
+        SPARSE,
+        "dgx-a100-40",
+        {"schedule": EVERY, "recompute_layers": [0, 1, 3, None], "bucket": 1_000_000},
+    ),
+    (
         TIED,
         "p3-4x-p4000",
         {
@@ -55,6 +60,7 @@ WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
             "recompute_modules": ["mlp", ["layernorm"]],
         },
     ),
+    ({**SPARSE, "precision": "nvfp4", "wide_last": 1}, "dgx-b200", {"schedule": "1F1B"}),
     ({**DENSE, "layers": 9, "vocabulary": 512}, MIXED, {"schedule": EVERY, "chunks": [1, 2]}),
 ]
 

@@ -178,13 +178,13 @@ def test_what_microbatches_hold_is_worked_out_once_an_order(
     (setup,) = space.setups(Counter())
     plans, orders = space.plans(setup), list[tuple[str, int]]()
     alone = [Bounds(question).plan(plan) for plan in plans]
-    held = bounds._held
+    in_flight = bounds.Path.in_flight
 
-    def counted(pieces: Any, division: Any, plan: Any) -> Any:
-        orders.append(plan[1:3])
-        return held(pieces, division, plan)
+    def counted(path: bounds.Path) -> Any:
+        orders.append(path.plan[1:3])
+        return in_flight(path)
 
-    monkeypatch.setattr(bounds, "_held", counted)
+    monkeypatch.setattr(bounds.Path, "in_flight", counted)
     limits = Bounds(question)
     assert [limits.plan(plan) for plan in plans] == alone
     assert len(orders) == len(set(orders)) == len({plan[1:3] for plan in plans}) < len(plans)

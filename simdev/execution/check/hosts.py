@@ -3,7 +3,8 @@ graph as it runs, its cluster and its costs.
 
 Of lowering's answer only the names of the tasks are believed. The order of threads, how far hosts
 are ahead, and what they wait for are worked out here once more, from the times of the trace
-(``lowering/hosts.py`` and ``lowering/turns.py`` are the other homes of these rules).
+(``lowering/hosts.py``, ``lowering/turns.py``, ``lowering/hybrid/dispatch.py`` and
+``oracle/cluster.py`` are the other homes of these rules).
 """
 
 from __future__ import annotations

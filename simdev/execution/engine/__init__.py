@@ -1,6 +1,7 @@
 """Engines: one contract, one answer. ``simulate`` is the only way in.
 
-``period`` and what-ifs call it. It chooses the engine, names the tasks of a deadlock, and slows
+Whoever has a task graph calls it: ``execution.scenario``, ``period``, what-ifs, plans,
+calibration, ``simdev pipeline``. It chooses the engine, names the tasks of a deadlock, and slows
 tasks that share a place (``slowed``); neither engine knows of slowing. A new engine is a name in
 ENGINES, which ``files/scenario.py`` and the options of ``commands`` repeat.
 """

@@ -2,8 +2,9 @@
 process for each op; and the same engine for senders that have a credit.
 
 ``engine.simulate`` runs it, ``period`` asks it for decisions under credit. It has no rule for
-hosts, pipelines or splits. A rule of timing is written twice more: in ``compiled``, which has to
-give equal integers, and in another way in ``execution/check`` (``queues`` and ``schedule``).
+hosts, pipelines or splits. A rule of timing is written three times more: in ``compiled``, which has
+to give equal integers, in the oracle's kernels, and in another way in ``execution/check``
+(``queues`` and ``schedule``).
 
 SimPy orders events by (time, priority, counter). Everything due at an instant (finishes, releases,
 ends of gaps, flows entering their links) has priority DUE; one settle event for each round has

@@ -21,7 +21,8 @@ from ...costs.collectives import CollectiveModel
 from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops, peak_name
 from ...ground.errors import InputError, refuse
 from ...ground.units import PS_PER_SECOND
-from ...nouns.models.large import Transformer, all_buckets, footprint, shard_of
+from ...nouns.models.large import Transformer, all_buckets, shard_of
+from ...nouns.models.large.precision import FORMATS
 from ...nouns.models.large.roles import LargeStep
 from ...nouns.models.large.shard import classifier_kept, classifier_saved, embedding_saved
 from ...nouns.schedules import (
@@ -84,7 +85,7 @@ def _saved(program: Program, stage: int) -> tuple[int, int]:
     gradient until that of the weights: of the layers all, of the classifier what it made since.
     """
     shard = program.shard
-    size = sum(footprint(shard, layer).saved for layer in program.stage_layers[stage])
+    size = sum(program.footprint(layer).saved for layer in program.stage_layers[stage])
     size += embedding_saved(shard) * (stage == 0)
     if stage < program.schedule.stages - 1:
         return size, size
@@ -134,9 +135,10 @@ def lower_hybrid(
         collapsed,
         why,
         counted,
-        *_peak(durations, model.precision),
+        *_peak(durations, FORMATS[model.precision].dtype),
         "none" if (host := durations.host(0)) is None else host.mode,
         *_sources(durations, columns["duration"]),
+        _borrowed(durations, model),
     )
 
 
@@ -157,7 +159,8 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
     if model.is_narrow:
         # A device without such products would compute them as fast as it does wider ones.
         sheets = [durations.specs[kind] for kind in _kinds(durations)]
-        refuse(no_peak(s, model.precision) for s in sheets if model.precision not in s.flops)
+        dtype = FORMATS[model.precision].dtype
+        refuse(no_peak(s, dtype) for s in sheets if dtype not in s.flops)
     program = Program(shard, parallelism, schedule, layers, durations)
     program.schedule = searched(program)
     for rank in range(schedule.ranks):
@@ -195,14 +198,28 @@ def _require_size(tasks: int, field: str = "microbatches") -> None:
         raise InputError(f"{field}: the step lowers to more than {MAX_TASKS:,} tasks")
 
 
-def _peak(durations: Durations, precision: str) -> tuple[float, str]:
-    """FLOP/s of all devices together in a precision, by their datasheets, and which of their peaks
+def _peak(durations: Durations, dtype: str) -> tuple[float, str]:
+    """FLOP/s of all devices together in a dtype, by their datasheets, and which of their peaks
     these are.
     """
     kinds = [(durations.specs[kind], count) for kind, count in _kinds(durations).items()]
-    total = sum(float(peak_flops(spec, precision)) * count for spec, count in kinds)
-    names = dict.fromkeys(peak_name(spec, precision) or precision for spec, _ in kinds)
+    total = sum(float(peak_flops(spec, dtype)) * count for spec, count in kinds)
+    names = dict.fromkeys(peak_name(spec, dtype) or dtype for spec, _ in kinds)
     return total, " and ".join(names)
+
+
+def _borrowed(durations: Durations, model: Transformer) -> str:
+    """A remark on narrow products whose efficiency is known in other dtypes alone; "" for none."""
+    dtype = FORMATS[model.precision].dtype
+    kinds = (durations.specs[kind] for kind in _kinds(durations) if model.is_narrow)
+    others = {spec.kind: spec.other_dtypes("gemm", dtype) for spec in kinds}
+    known = [
+        f"of {kind} that of {' and '.join(names)} is" for kind, names in others.items() if names
+    ]
+    if not known:
+        return ""
+    reached = f"Products in {model.precision} reach the class default of the {dtype} peak"
+    return f"{reached}: their efficiency is not known, {', '.join(known)}."
 
 
 def _kinds(durations: Durations) -> Counter[str]:

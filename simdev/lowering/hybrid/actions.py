@@ -257,7 +257,7 @@ def _updates(program: Program, tail: Template) -> list[int]:
     p, rank, layers = program.parallelism, tail.rank, program.buckets(tail.rank)
 
     def step(some: list[int]) -> int:
-        loads = update(program.shard, *program.updated(rank, some), p.state_bytes)
+        loads = update(program.shard, *program.updated(rank, some), p.state_bytes, some)
         return tail.compute(roles.UPDATE, loads, some[0] if len(some) == 1 else NO_LAYER)
 
     if "optimizer" not in p.offload:

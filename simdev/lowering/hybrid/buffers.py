@@ -13,13 +13,14 @@ from itertools import product
 
 import numpy as np
 
-from ...nouns.models.large import Shard, footprint
+from ...nouns.models.large import Shard
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.shard import (
     classifier_kept,
     classifier_saved,
     classifier_workspace,
     embedding_saved,
+    narrow_copies,
     stand_in_parameters,
 )
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
@@ -39,14 +40,16 @@ def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str
     """Bytes by kind of buffer that a rank with these layers and its ends holds throughout, as far
     as ZeRO shares them out.
 
-    16-bit parameters, their gradients, the optimizer's state.
+    16-bit parameters (with ZeRO 0 to 2 narrow copies of weights count among them), their
+    gradients, the optimizer's state.
     """
     p = program.parallelism
     parameters, updated = program.updated(rank, layers)
     ends, updated_ends = program.updated(rank, [NO_LAYER])
     whole, shared = ends + parameters, updated_ends + updated
+    copies = 0 if p.zero == 3 else narrow_copies(program.shard, layers)
     sizes = {
-        "parameters": PARAMETER_BYTES * (shared if p.zero == 3 else whole),
+        "parameters": PARAMETER_BYTES * (shared if p.zero == 3 else whole) + copies,
         "gradients": p.gradient_bytes * (shared if p.zero >= 2 else whole),
     }
     if "optimizer" not in p.offload:
@@ -104,7 +107,7 @@ class _Stage:
             self.add_layer(visit, received is not None and visit is visits[0])
         back = self.back.template
         # One workspace for a whole backward: its layers run one after the other.
-        space = max((footprint(self.shard, layer).workspace for layer in back.visits), default=0)
+        space = max((self.program.footprint(layer).workspace for layer in back.visits), default=0)
         first, last = back.computing
         readers = [self.back.base + last] if first < last else []
         self.add(space, "workspace", self.back.base + first, *readers)
@@ -121,7 +124,7 @@ class _Stage:
 
     def add_received(self, visit: Visit, received: Ints) -> None:
         """The input of a stage: there for the backward, too, unless it is offloaded."""
-        kept, readers = footprint(self.shard, visit.layer), self.last_reads(visit.layer)
+        kept, readers = self.program.footprint(visit.layer), self.last_reads(visit.layer)
         if visit.send != NONE and kept.moved == kept.entry:
             readers = [self.forward.base + row for row in (visit.last, visit.send)]
         self.add(self.shard.rows_bytes, "received copies", received, *readers)
@@ -166,7 +169,7 @@ class _Stage:
 
         An offloaded one is freed when it has been sent, and there again once it is fetched.
         """
-        kept, forward, back = footprint(self.shard, visit.layer), self.forward.base, self.back.base
+        kept, forward, back = self.program.footprint(visit.layer), self.forward.base, self.back.base
         filler, readers = forward + visit.last, self.last_reads(visit.layer)
         here = self.back.template.visits[visit.layer]
         if visit.send != NONE:

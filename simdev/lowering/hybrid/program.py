@@ -1,10 +1,27 @@
-"""The step as rows: one for each task of a rank of the pipeline, whatever the number of its copies.
+"""The step of a large model as rows of a table: one for each task of a rank of the pipeline.
 
-A *template* holds the rows of one kind of action of one stage; it is placed once for each
-microbatch. Rows are numbered rank by rank in the order of the schedule; edges and buffers name
-rows. ``expand`` turns rows into the tasks of devices. All modules of the package write into a
-``Program``. A queue is a row of QUEUES and a number above it; a class of groups that it needs is
-one of durations.py.
+A rank may run on many devices alike, its copies (replicas and parts of tp); a row stands for the
+task on all of them. COLUMNS are the columns of the table. Mind two of them: ``duration`` is not a
+time but a number that ``Durations`` gave out, for the copies may take different times; and
+``layer`` of a row with the role PIPELINE is the rank that it sends to.
+
+A *template* holds the rows of one action, say the forward of a stage, and is *placed* once for each
+microbatch: its rows are appended, and row i of the template becomes row base + i of the program. A
+*main* row is one that computes or communicates while its rank waits; main rows of a rank form a
+chain, and the other rows run beside them. A *turn* is the part of an action that works with one
+bucket of parameters. Rows are numbered rank by rank, in the order of the schedule; edges and
+buffers name rows by these numbers.
+
+To add a queue, add its name and number to the tuple above QUEUES and its row to QUEUES, in the same
+place; its class of groups (SINGLE, TENSOR, ..) is one of ``durations.py``, its role one of
+``simdev/nouns/models/large/roles.py``. To add a column, see COLUMNS.
+
+``simdev/lowering/hybrid/__init__.py`` makes the ``Program``; ``templates.py``, ``actions.py``,
+``buffers.py`` and ``dispatch.py`` beside it write its rows, edges and buffers, and the function
+``expand`` of ``expand.py`` makes tasks of devices of them. ``simdev/search/plan/pieces.py`` and
+``bounds.py`` read templates for bounds of plans. Nothing here raises InputError: parallelism and
+schedule were checked before. Tests: ``tests/lowering/test_hybrid*.py``,
+``tests/lowering/test_large_*.py``, ``tests/search/test_plan_bounds.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...nouns.models.large import Block, Shard, roles
+from ...nouns.models.large import Block, Footprint, Shard, footprint, roles
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.work import Loads
 from ...nouns.schedules import NEEDS, Part, Schedule
@@ -25,12 +42,15 @@ from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
 from .durations import CONTEXT, DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR, Durations
 
-NONE = -1
+NONE = -1  # in place of a row, an action or a role
 ENDS = "embedding", "classifier"
 
 
 class Queue(NamedTuple):
-    """A queue for each group of a class on each rank, and the role of its rows."""
+    """A kind of queue: on each rank there is one for each group of the class ``groups``.
+
+    ``prefix`` begins its name, and ``role`` is that of its rows; NONE where each row has its own.
+    """
 
     prefix: str
     groups: int
@@ -63,17 +83,25 @@ QUEUES = (
     Queue("from host", SINGLE, roles.HOST),
     Queue("thread", SINGLE, roles.DISPATCH),
 )
-# Rows up to this queue follow one another on their rank; the others run beside them.
+# Rows of the queues up to this one are main rows: they follow one another on their rank. Rows of
+# the other queues run beside them.
 LAST_MAIN_QUEUE = CONTEXT_QUEUE
-# A template knows the first five; rank and action are added where it is placed.
+# role: of simdev/nouns/models/large/roles.py; queue: of QUEUES; duration: an index into the columns
+# and lags of Durations; layer: NO_LAYER for the embedding, the classifier and whole stages, and of
+# a transfer the rank that receives it, for a transfer belongs to no layer; action: an index into
+# the actions of the schedule, or NONE. A template has the first five columns, in this order
+# (Template.rows); rank and action are added where it is placed. A new column also goes into
+# Template.add or Program.add_table, and into dispatch.py, which writes rows without a template;
+# Template.main, Template.computing, dispatch.py and simdev/search/plan/pieces.py read columns by
+# their number.
 COLUMNS = ("role", "queue", "duration", "bytes", "layer", "rank", "action")
 
 
 class Visit(NamedTuple):
-    """A layer's turn in an action, by the rows of the template.
+    """The rows of a template that belong to one layer.
 
-    ``first`` and ``last`` compute, ``fetch`` and ``send`` move activations from and to the host
-    (NONE: they stay where they are).
+    ``first`` and ``last`` are the first and the last row that computes; ``fetch`` and ``send`` move
+    activations from and to the host, NONE where activations are not offloaded.
     """
 
     layer: int
@@ -84,17 +112,19 @@ class Visit(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A row of a collective over the replicas, and the parameters that it gathers or reduces."""
+    """A row of a collective over the replicas, and how many parameters it gathers or reduces."""
 
     row: int
     parameters: int
 
 
 class Turn(NamedTuple):
-    """A bucket's turn in an action: a layer's, a part of one, the embedding's or the classifier's.
+    """The rows of a template that work with one bucket of parameters.
 
-    ``first`` and ``last`` compute; ``gathers`` collect its parameters before, ``reduced`` sum its
-    gradients after; ``fetch`` gets activations from the host (NONE: none).
+    A bucket is a layer, a part of a layer, the embedding or the classifier. ``first`` and ``last``
+    are the first and the last row that computes; ``gathers`` collect the parameters before them,
+    ``reduced`` sum the gradients after them; ``fetch`` gets activations from the host (NONE:
+    nothing is fetched).
     """
 
     layer: int
@@ -107,12 +137,12 @@ class Turn(NamedTuple):
 
 @dataclass
 class Template:
-    """Rows of a kind of action on a rank, with the edges beside the chain of the main ones.
+    """The rows of one action on a rank, the same for each microbatch.
 
-    ``visits`` are by layer, ``turns`` in the order in which
-    they compute; ``ends`` are the turns of the embedding and the classifier, ``transfer`` is the
-    row that sends to another rank. The layer of a transfer's row is the rank that it goes to.
-    ``launches`` are the kernels of each row.
+    ``rows`` have the first five of COLUMNS, and ``launches`` the number of kernels that each
+    launches. ``edges`` (from row, to row) do not repeat the chain of main rows. ``visits`` are by
+    layer, ``turns`` in the order in which they compute; ``ends`` are the turns of the embedding and
+    the classifier. ``transfer`` is the row that sends to another rank; its layer is that rank.
     """
 
     rank: int
@@ -130,36 +160,36 @@ class Template:
     ) -> int:
         """A row that computes the loads, or one of equal parts of them: its number."""
         duration = self.durations.compute(self.rank, loads, part, parts)
-        # All launches stand with the last part: what follows the loads counts them once.
+        # Loads in parts are still launched once: the row of the last part counts all launches.
         launches = len(loads) if part == parts - 1 else 0
         return self.add(COMPUTE, duration, 0, layer, role, launches)
 
     def collective(self, queue: int, name: str, size: int, layer: int = NO_LAYER) -> int:
-        """A row of a collective of ``size`` bytes, as nccl-tests count them."""
+        """A row of a collective of ``size`` bytes, as nccl-tests count them: its number."""
         duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
         return self.add(queue, duration, size, layer)
 
     def left(
         self, queue: int, name: str, size: int, beside: Loads, share: Fraction = Fraction(1)
     ) -> int:
-        """The number of the duration that is left of a collective which goes on while a share of
-        these loads is computed.
+        """The number of a duration: what is left of a collective beside which a share of the loads
+        is computed.
         """
         whole = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
         return self.durations.beside(self.rank, whole, beside, share)
 
     def copy(self, queue: int, size: int, layer: int) -> int:
-        """A row that copies to or from the host."""
+        """A row that copies to or from the host: its number."""
         return self.add(queue, self.durations.copy(size), size, layer)
 
     def send(self, queue: int, rank: int, size: int) -> int:
-        """The row that sends to another rank."""
+        """The row that sends to another rank: its number. The column ``layer`` holds that rank."""
         duration = self.durations.transfer(self.rank, rank, size)
         self.transfer = self.add(queue, duration, size, rank)
         return self.transfer
 
     def swap(self, queue: int, rank: int, size: int, layer: int) -> int:
-        """A row that swaps data with the rank of the other copy of a stage."""
+        """A row that swaps data with the rank that has the other copy of a stage: its number."""
         duration = self.durations.transfer(self.rank, rank, size)
         return self.add(queue, duration, size, layer, roles.DATA)
 
@@ -172,8 +202,9 @@ class Template:
         role: int | None = None,
         launches: int = 1,
     ) -> int:
-        """A row of the duration of this number, with the role of its queue or another one: its
-        number.
+        """A row, by default with the role of its queue: its number.
+
+        ``duration`` is a number of ``Durations``, ``size`` bytes.
         """
         role = QUEUES[queue].role if role is None else role
         self.rows.append((role, queue, duration, size, layer))
@@ -182,12 +213,12 @@ class Template:
 
     @cached_property
     def table(self) -> Ints:
-        """The first COLUMNS."""
+        """``rows`` as an array; it is kept, so it may be read only once all rows are added."""
         return np.array(self.rows, np.int64).reshape(-1, len(COLUMNS) - 2)
 
     @cached_property
     def main(self) -> Ints:
-        """The rows that follow one another on the rank."""
+        """The numbers of the main rows."""
         return np.flatnonzero(self.table[:, 1] <= LAST_MAIN_QUEUE)
 
     @cached_property
@@ -199,14 +230,17 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A template, and by microbatch the number of its first row; NONE where it is not done."""
+    """A template, and by microbatch the number of its first row in the program.
+
+    NONE where the other copy of the stage does the microbatch.
+    """
 
     template: Template
     base: Ints
 
     @property
     def last(self) -> int:
-        """The first row of the last one."""
+        """The number of the template's first row, for the microbatch that the rank does last."""
         return int(self.base.max())
 
 
@@ -221,7 +255,11 @@ class Ends(NamedTuple):
 
 
 class BufferRows(NamedTuple):
-    """Buffers alike on a rank: by buffer the row that fills it, and a line of rows that read it."""
+    """Buffers of a rank that have the same size and kind, an index into BUFFER_KINDS.
+
+    ``fillers`` are by buffer the row that fills it, ``readers`` by buffer and column the rows that
+    read it.
+    """
 
     rank: int
     size: int
@@ -231,19 +269,20 @@ class BufferRows(NamedTuple):
 
 
 def elsewhere(part: Part, links: Mapping[str, tuple[tuple[int, str], ...]]) -> Iterator[Part]:
-    """The parts of other stages that a part needs (``NEEDS``), or that need it (``READERS``)."""
+    """The parts of other stages that a part needs, or that need it.
+
+    ``links`` is NEEDS or READERS of ``simdev/nouns/schedules``.
+    """
     way, stage, kind = part
     return ((way, stage + step, other) for step, other in links[kind] if step)
 
 
 @dataclass
 class Program:
-    """The rows of a step while they are collected, by rank of the pipeline.
+    """The rows, edges and buffers of a step while they are written, rank by rank.
 
-    ``stage_layers`` are the layers of each stage, ``placed`` the parts of the schedule in rows. By
-    rank ``runs`` are its actions in their order, each as its part and its first row, ``last`` is
-    the last main row of these, ``gradients`` the placed parts that compute gradients of weights,
-    and ``ends`` what follows. ``tables`` are pieces of COLUMNS.
+    ``stage_layers`` are the layers of each stage. The lists ``runs``, ``last``, ``gradients`` and
+    ``ends`` have an entry for each rank of the pipeline.
     """
 
     shard: Shard
@@ -251,36 +290,54 @@ class Program:
     schedule: Schedule
     stage_layers: tuple[tuple[int, ...], ...]
     durations: Durations
-    blocks: dict[tuple[bool, int], Block] = field(default_factory=dict)
+    # The loads of a layer, by the kind of layer (Transformer.kind_of): layers of a kind share them.
+    blocks: dict[tuple[bool, int, bool], Block] = field(default_factory=dict)
+    # By part of the schedule its template, and where each microbatch's rows begin.
     placed: dict[Part, Placed] = field(default_factory=dict)
+    # The actions of a rank in their order, each as its part and its first row.
     runs: list[list[tuple[Part, int]]] = field(default_factory=list)
+    # Pieces of the table, one after the other, and how many rows they have together.
     tables: list[Ints] = field(default_factory=list)
     rows: int = 0
+    # The last main row of a rank's actions, and its placed parts that compute gradients of weights.
     last: list[int] = field(default_factory=list)
     gradients: list[list[Placed]] = field(default_factory=list)
+    # The rows behind a rank's last action.
     ends: list[Ends] = field(default_factory=list)
+    # Edges in pieces: from the row sources[i][k] to the row targets[i][k].
     sources: list[Ints] = field(default_factory=list)
     targets: list[Ints] = field(default_factory=list)
     buffers: list[BufferRows] = field(default_factory=list)
 
     @property
     def ways(self) -> int:
-        """In how many directions microbatches go, each with parameters of its own."""
+        """In how many directions microbatches go, 1 or 2, each with its copy of the parameters."""
         return 1 + self.schedule.bidirectional
 
     def rank(self, stage: int, way: int) -> int:
-        """The rank of a stage, in the copy whose microbatches go this way."""
+        """The rank that runs a stage for the microbatches of a direction (0 or 1)."""
         return self.schedule.home[self.schedule.first_replica[stage] + way]
 
+    @cached_property
+    def again(self) -> frozenset[int]:
+        """The layers that full recomputation makes again."""
+        return self.parallelism.layers_again(self.stage_layers)
+
+    def footprint(self, layer: int) -> Footprint:
+        """The footprint of a layer for a microbatch."""
+        return footprint(self.shard, layer, layer in self.again)
+
     def numbers(self, rank: int) -> Ints:
-        """The places of a rank's actions among those of the schedule."""
+        """The indices of a rank's actions among all actions of the schedule."""
         orders = self.schedule.orders
         first = sum(map(len, orders[:rank]))
         return np.arange(first, first + len(orders[rank]))
 
     def at(self, parts: Iterable[Part], microbatches: Ints, row: Callable[[Template], int]) -> Ints:
-        """By microbatch a row of its action in one of these parts; NONE where none has such a
-        row.
+        """By microbatch a row of its action in one of these parts.
+
+        ``row`` chooses the row of a template; NONE where no part does the microbatch, or its
+        template has no such row.
         """
         rows = np.full(len(microbatches), NONE, np.int64)
         for part in parts:
@@ -291,28 +348,34 @@ class Program:
         return rows
 
     def arrivals(self, part: Part, microbatches: Ints) -> Ints:
-        """By microbatch the row that brings what a part needs of another rank; NONE where nothing
-        does.
+        """By microbatch the transfer that brings what a part needs from another rank; NONE where
+        it needs nothing from one.
         """
         return self.at(elsewhere(part, NEEDS), microbatches, lambda template: template.transfer)
 
     def bucket(self, rank: int, layer: int) -> tuple[int, int]:
-        """Parameters of a layer and of its experts; NO_LAYER: of embedding and classifier."""
+        """How many parameters a layer has outside of its experts, and in them.
+
+        For NO_LAYER those of the embedding and the classifier together, and 0.
+        """
         if layer != NO_LAYER:
             return self.shard.layer_parameters(layer)
         return sum(self.end_bucket(rank, end) for end in ENDS), 0
 
     def end_bucket(self, rank: int, end: str) -> int:
-        """Parameters of an end whose gradient is complete with it; 0 where another rank has it."""
+        """How many parameters of a rank have their last gradient from the embedding or from the
+        classifier; 0 where another rank has this end.
+        """
         stages, shard = self.schedule.stages_of[rank], self.shard
         first, last = 0 in stages, self.schedule.stages - 1 in stages
         if end == "embedding":
             return shard.embedding_parameters * first
-        # On one rank a tied table is there once; its gradient ends with the embedding's.
+        # A rank with both ends has a tied table once. The backward meets the embedding last, so the
+        # table's gradient is complete there and its parameters count for the embedding.
         return (shard.classifier_parameters - self.tied_table(rank)) * last
 
     def tied_table(self, rank: int) -> int:
-        """Parameters of the table that the embedding and the classifier of a rank share, or 0."""
+        """How many parameters the embedding and the classifier of a rank share, or 0."""
         model, ends = self.shard.model, {0, self.schedule.stages - 1}
         shared = model.tied and ends.issubset(self.schedule.stages_of[rank])
         return model.hidden * self.shard.vocabulary * shared
@@ -325,12 +388,16 @@ class Program:
 
     @property
     def sharers(self) -> tuple[int, int]:
-        """How many share parameters, of both copies: those of all layers, and those of experts."""
+        """How many replicas share the parameters outside of experts, and those of experts; both
+        directions together.
+        """
         some, experts = self.parallelism.sharers
         return some * self.ways, experts * self.ways
 
     def updated(self, rank: int, layers: list[int]) -> tuple[int, int]:
-        """Parameters of some buckets here, and those that this replica updates (ZeRO)."""
+        """How many parameters some buckets of a rank have, and how many of them one replica updates
+        (fewer with ZeRO).
+        """
         sizes = np.array([self.bucket(rank, layer) for layer in layers], np.int64).reshape(-1, 2)
         total = sizes.sum(axis=0).tolist()
         # Each replica pads its share, so shares are rounded up one by one.
@@ -341,7 +408,10 @@ class Program:
     def add_buffers(
         self, rank: int, size: int, kind: str, filler: Ints | int, *readers: Ints | int
     ) -> None:
-        """A buffer for each entry of ``filler``, read by the entries beside it; none of 0 bytes."""
+        """A buffer for each row in ``filler``, read by the rows in the same place of ``readers``.
+
+        Where the size is 0 there is none. ``kind`` is one of BUFFER_KINDS.
+        """
         if size:
             rows = np.broadcast_arrays(np.atleast_1d(np.asarray(filler, np.int64)), *readers)
             table = np.stack(rows, axis=1)
@@ -349,29 +419,29 @@ class Program:
             self.buffers.append(BufferRows(rank, size, number, table[:, 0], table[:, 1:]))
 
     def edge(self, source: Ints | int, target: Ints | int) -> None:
-        """Edges from each source to the target beside it."""
+        """Edges from each source to the target in the same place."""
         pair = np.broadcast_arrays(np.asarray(source, np.int64), np.asarray(target, np.int64))
         self.sources.append(pair[0].ravel())
         self.targets.append(pair[1].ravel())
 
     def edges(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Edges, each from a row to a row."""
+        """Edges as pairs (from row, to row)."""
         table = np.array(list(pairs), np.int64).reshape(-1, 2)
         self.edge(table[:, 0], table[:, 1])
 
     def append(self, template: Template) -> int:
-        """Rows at the end of a rank, of no action: the number of the first."""
+        """Appends a template once, behind the actions of its rank: the number of the first row."""
         first = self.rows
         self.add_table(template.table, template.rank, np.full(len(template.rows), NONE, np.int64))
         self.edges((source + first, target + first) for source, target in template.edges)
         return first
 
     def add_table(self, table: Ints, rank: int, actions: Ints) -> None:
-        """Rows of a rank; ``actions`` are their positions among those of the schedule."""
+        """Appends rows of a rank; ``actions`` are indices of actions of the schedule, or NONE."""
         self.tables.append(np.column_stack((table, np.full(len(table), rank, np.int64), actions)))
         self.rows += len(table)
 
     def columns(self) -> dict[str, Ints]:
-        """COLUMNS by name."""
+        """The whole table, by the names of COLUMNS."""
         table = np.concatenate(self.tables)
         return {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(COLUMNS)}

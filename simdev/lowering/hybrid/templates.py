@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from ...nouns.models.large import Block, buckets_of, classifier, embedding, footprint, layer, roles
+from ...nouns.models.large import Block, buckets_of, classifier, embedding, layer, roles
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.work import Loads
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
@@ -138,7 +138,7 @@ class Writer(Template):
         """A layer's visit, with what it exchanges. Returns itself."""
         model, shard = self.shard.model, self.shard
         offloaded = "activations" in self.parallelism.offload
-        moved = footprint(shard, number).moved if offloaded else 0
+        moved = self.program.footprint(number).moved if offloaded else 0
         fetch = send = NONE
         if moved and self.makes_input_gradient:
             fetch = self.copy(FROM_HOST, moved, number)
@@ -168,7 +168,7 @@ class Writer(Template):
     def _add_layer_turns(self, number: int, block: Block, fetch: int) -> None:
         """The computing of a layer, behind the forward that full recomputation repeats."""
         gathers = self.parallelism.zero == 3 and self.kind != WEIGHT
-        again = self.parallelism.recompute == "full" and self.makes_input_gradient
+        again = number in self.program.again and self.makes_input_gradient
         parts = buckets_of(self.shard, self.parallelism, number)
         if again:
             self._add_turns(number, parts, roles.RECOMPUTE, block.forward, gathers, False, fetch)

@@ -2,9 +2,9 @@
 
 ``SHORT_MEANINGS`` (``nouns.strategy``) tells them. ``owt`` is of Krizhevsky (arXiv 1404.5997):
 weights that are split need no synchronisation; ``expert`` of Wu et al. (GNMT, 2016), as FlexFlow
-has it (MLSys 2019, section 8.2). A backward op runs where its forward op does. ``partition``, the
-oracle's sessions and FlexFlow's search call it. A new short form is a row of ``SHORT_MEANINGS``
-and a case of ``short_form``.
+has it (MLSys 2019, section 8.2). A backward op runs where its forward op does. ``partition`` and
+FlexFlow's search take ``expanded``, the oracle's sessions ``without_short`` and ``written_out``. A
+new short form is a row of ``SHORT_MEANINGS`` and a case of ``short_form``.
 """
 
 from __future__ import annotations

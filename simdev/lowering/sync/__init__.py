@@ -17,13 +17,13 @@ from dataclasses import replace
 import numpy as np
 
 from ...ground.errors import refuse
-from ...nouns.graph import Graph
 from ...nouns.strategy import Sync
-from ...nouns.structure import TensorOf, updated
+from ...nouns.strategy.placement import Origin
+from ...nouns.structure import TensorOf
 from ...nouns.taskgraph import SYNC, Rows, TaskGraph
 from ..columns import NONE, Columns
 from ..prepare import Prepared
-from ..steps import LoweredStep, following, last_ops
+from ..steps import LoweredStep, following, last_ops, updates_of_leaves
 from .credit import credited
 from .exchange import FIRST, Exchange
 from .parcels import parcels, priorities, require_few, rounds
@@ -39,16 +39,18 @@ def synchronised(
     placement: Sequence[int],
     sync: Sync,
     weights: Sequence[Weight],
+    origins: Mapping[str, Origin],
 ) -> LoweredStep:
     """The step with its weights synchronised, ready to be followed by others.
 
     ``prepared`` holds the gated graph, ``task_graph`` what it was lowered to, ``buffer_of`` the
-    buffers of its outputs. Raises InputError.
+    buffers of its outputs, ``origins`` what its parts were made from. Raises InputError.
     """
     graph, cluster = prepared.graph, prepared.cluster
     _require_possible(prepared, placement, weights)
     gates = {gate for weight in weights for gate in weight.gates}
-    base = _free_leaves(_by_priority(task_graph), graph, gates)
+    leaves = updates_of_leaves(graph, origins)
+    base = _free_leaves(_by_priority(task_graph), gates.union(leaves), gates)
     ends = last_ops(graph, base, placement)
     columns = Columns(prepared.memory, base.resources, base)
     updates: Mapping[int, Sequence[int]] = {}
@@ -69,7 +71,7 @@ def synchronised(
     added = np.arange(len(whole.tasks)) >= len(base.tasks)
     later = np.where(added & (whole.tasks.priority >= FIRST), len(weights), 0)
     pushes = tuple(exchange.pushed) if sync.credit else ()
-    across = following(graph, base, placement, ends, gates)
+    across = following(graph, base, placement, ends, gates, origins)
     step = LoweredStep(whole, tuple(across), later, pushes, len(weights))
     if sync.every is None:
         return step
@@ -156,11 +158,10 @@ def _by_priority(task_graph: TaskGraph) -> TaskGraph:
     return replace(task_graph, resources=resources)
 
 
-def _free_leaves(task_graph: TaskGraph, graph: Graph, gates: set[int]) -> TaskGraph:
+def _free_leaves(task_graph: TaskGraph, rows: set[int], gates: set[int]) -> TaskGraph:
     """Gates, and parameters that wait for their updates, hold no queue: they are no work."""
     tasks = task_graph.tasks
-    leaves = {leaf for parameters in updated(graph).values() for leaf in parameters}
-    freed = {row for row in gates | leaves if not tasks.duration[row]}
+    freed = {row for row in rows if not tasks.duration[row]}
     kinds = tuple(SYNC if row in gates else kind for row, kind in enumerate(tasks.kind))
     queues = enumerate(tasks.resources.lists())
     held = Rows.of([] if row in freed else queues_held for row, queues_held in queues)

@@ -1,9 +1,25 @@
 """The tasks of a parcel: one all-reduce of its workers, or a push by each worker to a server,
 which adds the pushes up and answers.
 
-``synchronised`` (the package) makes an ``Exchange`` for each step. A message costs by the routes of
-``nouns.fabric``, an all-reduce by ``collective.Communicators``; ``require_few`` (parcels.py) counts
-the messages before they are written, so another message of a parcel has to be counted there.
+A *parcel* (``parcels.py``) is what a policy sends at once: the gradient of one weight, a slice of
+it, or a bucket of several gradients (its *parts*). Where parameters are averaged (``sync.every``,
+local SGD) it is of parameters instead. A *gate* (``weights.py``) is a leaf of the graph that waits
+for a synchronised gradient on one worker, and which the update there reads. So the tasks here lead
+from the ops that make gradients to the gates.
+
+``synchronised`` (``lowering/sync/__init__.py``) makes an ``Exchange`` for each step, which is the
+only caller of ``MessageWriter``. A message costs by the routes of ``nouns/fabric.py``, an
+all-reduce by ``Communicators`` of ``lowering/collective.py``.
+
+What else has to know the messages: ``require_few`` (``parcels.py``) counts them before they are
+written, so another message of a parcel is to be counted there. ``ranks_of`` in
+``report/figures/charts.py`` reads priorities from FIRST on and the names of segments ("w 1/3").
+``credit.py`` replays the order of pushes, which ``engine/simpy_engine.py`` decides by the same
+``Sender``. Engines and checker know ordinary tasks only.
+
+Guarded by ``tests/lowering/test_sync.py`` (closed forms), and there ``test_sync_laws.py``,
+``test_sync_bytes.py``, ``test_sync_limits.py``, ``test_sync_p3.py`` and ``test_local_sgd.py``.
+``docs/reference/sync.md`` tells the policies.
 """
 
 from __future__ import annotations
@@ -28,18 +44,19 @@ from ..transfer import chunks_of, in_pieces
 from .parcels import Parcel
 from .weights import Weight
 
-# Messages between workers and servers: one after another the queues that a transfer would hold at
-# once.
-# A transfer holds the sender's queue and the receiver's together, so that a receiver with a
-# backlog blocks its senders. A message does not: it goes through the queues of its route in turn,
-# a segment apart. A message over several queues is cut into segments for that; a queue takes them
-# up in the order in which they come, and a sender finishes the message it has begun: its next
-# segment goes before all that waits. Through staging devices a message goes piece by piece, in
+# Messages between workers and servers. They differ from the transfers of a graph (transfer.py).
+# A transfer holds all queues of its route at once, the sender's and the receiver's, so that a
+# receiver with a backlog blocks its senders. A message passes the queues of its route one after
+# another. So that it can be in several of them at one time, it is cut into segments, which follow
+# each other through the queues. A queue serves segments in the order in which they come, but a
+# sender finishes the message that it has begun: its next segment goes before all that waits. Where
+# a route leads through staging devices, a message goes piece by piece from one to the next, in
 # their chunks, as a transfer does.
 
-GOING_ON = -1  # priority of a message that has begun
-ARRIVING = 0  # priority of what is on its way, and of all other transfers
-NOTE = 100  # bytes of a message without a tensor
+# Of the tasks in a queue the one of the lowest priority number goes first.
+GOING_ON = -1  # priority of the further segments of a message that a sender has begun
+ARRIVING = 0  # priority of segments that have left their sender, and of transfers of the graph
+NOTE = 100  # bytes (ours) of a message without a tensor: "ready" and "ask" where workers pull
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +78,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The rows of one message: the first task, all tasks that read its source, and the last to
-    arrive.
-
-    ``fills`` is the first that brings anything to the destination.
+    """The tasks of one message, by their ids: ``first`` is sent first, ``reads`` are all that read
+    the tensor at the sender, ``fills`` is the first that brings bytes to the receiver, and with the
+    end of ``last`` the message has arrived.
     """
 
     first: int
@@ -75,11 +91,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class _Crossing:
-    """One message on one piece of its route: the stages, the priorities of its first segment and of
-    the others.
+    """One message on one piece of its route: the stages, and as ``ranks`` the priorities of its
+    first segment and of the others.
 
-    ``cost_ps`` is added when the message enters, ``tasks`` are the tasks with which its segments
-    have entered; ``op`` and ``output`` name the tensor.
+    ``cost_ps`` is added to the first segment, ``tasks`` are the tasks of the first stage that have
+    been written so far, one a segment; ``op`` and ``output`` name the tensor.
     """
 
     stages: tuple[Stage, ...]
@@ -135,8 +151,8 @@ class MessageWriter:
         op: int,
         tensor: bool = True,
     ) -> Message:
-        """One message of ``size`` bytes; ``op`` is the gate of the worker that it comes from or
-        goes to.
+        """One message of ``size`` bytes. ``op`` is the op that its tasks are booked on: the gate of
+        the worker that sends or gets it. Without ``tensor`` it is a note.
         """
         pieces, output = self.stages(source, destination), 0 if tensor else NONE
         chunks = chunks_of(self.prepared, size, self.prepared.segments(source, destination))
@@ -224,17 +240,19 @@ class MessageWriter:
         return (size,) if whole else in_pieces(size, self._segment)
 
 
-ANY = 1  # priority of parcels where there is none: behind other transfers, as they come
-FIRST = 2  # priority of the first parcel where there is one
+ANY = 1  # under a policy without priorities, of all parcels: behind transfers, as they come
+FIRST = 2  # under a policy with priorities, of the parcel that goes first; the others follow
 
 
 class Exchange:
     """Writes the tasks of parcels into columns.
 
-    ``ready`` tells by worker what a parcel waits for beside its gradients; ``buffer_of`` the buffer
-    of the base graph that holds a gradient. ``pushed`` collects the pushes, for the credit of their
-    senders. Where parameters are averaged, ``updates`` tells by gate the updates that a parcel
-    waits for, and ``averaged`` collects pairs of these and of the task that averages.
+    ``ready`` tells by worker what a parcel waits for beside its gradients: the end of the backward,
+    where a policy does not overlap. ``buffer_of`` tells the buffer of the step without its
+    synchronisation that holds a gradient. ``pushed`` collects the pushes, for a *credit*: a limit
+    of the bytes that a worker has on their way (``credit.py``). Where parameters are averaged,
+    ``updates`` tells by gate the updates that a parcel waits for, and ``averaged`` collects pairs
+    of an update and the task that averages.
     """
 
     def __init__(
@@ -257,10 +275,12 @@ class Exchange:
         self._served: Counter[int] = Counter()  # bytes of the sums that a server holds
 
     def add(self, together: Sequence[Parcel]) -> None:
-        """The tasks of parcels of one weight, at most one a server.
+        """The tasks of parcels that have the same parts and servers of their own: the slices of one
+        weight, or a single parcel.
 
-        Rows are numbered by step: worker r first sends to r + 1, server r first answers r + 1.
-        Where all send at once they do not all send to the same one.
+        The order in which tasks are written decides between messages that are ready at one instant.
+        In the first turn worker r sends to server r + 1 and server r answers worker r + 1, in the
+        second to r + 2, and so on. So workers that begin together send to different servers.
         """
         if together[0].server < 0:
             for parcel in together:
@@ -282,7 +302,9 @@ class Exchange:
                 self._answer(parcel, workers[(place + step) % count], total)
 
     def finish(self) -> None:
-        """Add the buffers that servers hold throughout: the sums that they serve."""
+        """Add the buffers that servers hold throughout: the sums that they serve. They keep no
+        state of an optimizer, for updates run on the workers.
+        """
         for device, size in sorted(self._served.items()):
             name = f"sums on {self._names[device]}"
             self.columns.buffer(name, device, size, "gradients", PERSISTENT)
@@ -291,9 +313,10 @@ class Exchange:
         return FIRST + parcel.rank if self.sync.priority != "none" else ANY
 
     def _sent_rank(self, parcel: Parcel) -> int:
-        """In a worker's send queue.
+        """The priority in a worker's send queue.
 
-        Under a credit the priority decides which parcel gets one; behind that they go as they came.
+        Under a credit the priority decides which parcel is let into the queue (``credit.py``); in
+        the queue itself parcels then go in the order in which they came.
         """
         return ANY if self.sync.credit is not None else self._rank(parcel)
 
@@ -351,7 +374,7 @@ class Exchange:
             gates, name = self._gates(parcel, worker), f"{parcel.name} on {self._names[worker]}"
             self._wait(parcel, worker, row)
             if self.sync.every is not None:
-                # A flat copy of the parameters is averaged, and read back at once.
+                # Parameters are averaged in a flat copy, which ends with the all-reduce.
                 columns.buffer(name, worker, parcel.size, "activations", row)
                 continue
             columns.release(row, gates)
@@ -414,7 +437,8 @@ class Exchange:
             self._sent_rank(parcel),
             op,
         )
-        # Only ranks that are an order rise from step to step, each by the whole order.
+        # What an earlier step still has to send goes first, so priorities rise from step to step by
+        # the number of weights. Under a policy without priorities all parcels stay at ANY.
         later = len(self.weights) if rank >= FIRST else 0
         self.pushed.append(Push(message.first, parcel.size, message.last, rank, later))
         self._wait(parcel, worker, message.first)

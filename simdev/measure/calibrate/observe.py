@@ -6,9 +6,10 @@ resource that it holds, the finish + gap of the task before it. So a task that w
 one before it finished waited for the gap alone; and one that found its resources idle when a
 transfer to it finished waited for the transfer's lag alone.
 
-``fit`` asks it for waits, ``calibrate`` for measured steps. It is the third home of the rule of
-starts, beside the engines and ``simdev.execution.check``: a new reason to wait has to be known in
-``_cause``, or it passes for a gap.
+``fit`` asks it for waits, ``calibrate`` for measured steps. The rule of starts has a home
+here too, beside the engines, ``simdev.execution.check``, the oracle's kernels and
+``report/measures/path.py``: a new reason to wait has to be known in ``_cause``, or it passes for a
+gap.
 """
 
 from __future__ import annotations

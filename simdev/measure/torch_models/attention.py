@@ -1,8 +1,18 @@
 """Models of multi-head attention: the Transformer that translates, BERT, GPT-2.
 
-Attention (Vaswani et al., "Attention is all you need", 2017) is written out: products, softmax and
-dropout are operators of their own, as the papers have them. A fused kernel has another name on
-every kind of device, and a graph that is to be placed needs one that all of them know.
+Attention (Vaswani et al., "Attention is all you need", 2017) is written as the papers write it:
+products, softmax and dropout are operators of their own. A fused attention has another operator on
+every kind of device. A captured graph is placed on devices of any kind, so it may only hold
+operators that all kinds of devices have.
+
+The functions ``transformer``, ``bert``, ``gpt2`` and ``gpt2_medium`` are rows of ``MODELS`` in
+``simdev/measure/torch_models/__init__.py``; ``simdev/measure/profiles.py`` calls ``attend`` to time
+attention of random sizes. The same networks are written a second time, without PyTorch and with the
+same names of ops, in ``simdev/nouns/models/transformers.py``: change both. The large models of
+``simdev/nouns/models/large/`` have sizes and no ops, and none of them is of this module. Nothing is
+checked here: sizes that do not go together are errors of PyTorch. Tests:
+``tests/measure/test_torch_models.py`` (published counts of parameters), and
+``tests/models/test_models_backward.py``, which compares captured ops with the second writing.
 """
 
 from __future__ import annotations
@@ -17,8 +27,8 @@ from torch.nn import functional as F
 from .batches import TrainingStep, next_word_step, numbered, translation_step
 
 BERT_EPSILON = 1e-12  # of its layer norms, as its authors' code has it
-BERT_POSITIONS = 512
-GPT2_CONTEXT = 1024
+BERT_POSITIONS = 512  # the longest input of BERT, in tokens
+GPT2_CONTEXT = 1024  # the longest input of GPT-2, in tokens
 
 
 def attend(
@@ -29,26 +39,27 @@ def attend(
     mask: Tensor | None,
     dropout: float,
 ) -> Tensor:
-    """Query (N, T, width) over key and value (N, S, width) to (N, T, width).
+    """Attention of query (N, T, width) over key and value (N, S, width): (N, T, width).
 
-    ``mask`` (T, S) is true where a query must not look.
+    ``mask`` (T, S) is true where a query must not look; ``heads`` divide the width.
     """
     q, k, v = (tensor.unflatten(2, (heads, -1)).transpose(1, 2) for tensor in (query, key, value))
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
     if mask is not None:
         scores = scores.masked_fill(mask, float("-inf"))
+    # On in eval() too: these models only run training steps, and are never evaluated.
     weights = F.dropout(torch.softmax(scores, -1), dropout)
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
 def future(words: Tensor) -> Tensor:
-    """The mask (T, T) that hides what comes after each of the tokens (N, T)."""
+    """For tokens (N, T) the mask (T, T) that hides from each token the tokens after it."""
     length = words.shape[1]
     return torch.ones(length, length, dtype=torch.bool, device=words.device).triu(1)
 
 
 class Attention(nn.Module):
-    """Projections of query, key and value, attention, projection of the result."""
+    """Multi-head attention with its four linear layers: of query, key, value and of the result."""
 
     def __init__(self, width: int, heads: int, dropout: float, bias: bool = True) -> None:
         super().__init__()
@@ -127,6 +138,7 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.dropout = nn.Dropout(dropout)
         sizes = width, inner, heads, dropout
+        # Registered as encoder_0, encoder_1, ..: modules name the ops of the captured graph.
         self.encoder = numbered(self, "encoder", [EncoderLayer(*sizes) for _ in range(layers)])
         self.decoder = numbered(self, "decoder", [DecoderLayer(*sizes) for _ in range(layers)])
         self.width = width
@@ -142,7 +154,7 @@ class Transformer(nn.Module):
         return F.linear(x, self.embedding.weight)
 
     def embed(self, words: Tensor) -> Tensor:
-        """Tokens (N, T) to (N, T, width), with the sinusoids of their places (section 3.5)."""
+        """Tokens (N, T) to (N, T, width), with the sinusoids of their positions (section 3.5)."""
         x = self.embedding(words) * math.sqrt(self.width)
         places = torch.arange(words.shape[1], device=words.device)[:, None]
         evens = torch.arange(0, self.width, 2, device=words.device)
@@ -166,7 +178,7 @@ def transformer(
 
 
 class BertEmbeddings(nn.Module):
-    """Tokens, places and sentences."""
+    """The sum of the embeddings of tokens, positions and sentences, with norm and dropout."""
 
     def __init__(self, vocabulary: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -177,14 +189,17 @@ class BertEmbeddings(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, words: Tensor, sentences: Tensor) -> Tensor:
-        """(N, T) twice to (N, T, width)."""
+        """Tokens (N, T) and the number of each token's sentence (N, T) to (N, T, width)."""
         places = torch.arange(words.shape[1], device=words.device)
         x = self.words(words) + self.sentences(sentences) + self.places(places)
         return self.dropout(self.norm(x))
 
 
 class BertLayer(nn.Module):
-    """Attention, then two linear layers with a GELU between; a residual and a norm after each."""
+    """Attention, then two linear layers with a GELU between them.
+
+    The output of either half is added to its input, and a layer norm follows the sum.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -218,8 +233,11 @@ class Bert(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, words: Tensor, sentences: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens and sentences (N, T), places of the masked tokens in the batch (M), to logits (M,
-        vocabulary) and (N, 2).
+        """Logits of the masked tokens (M, vocabulary), and of whether the second sentence follows
+        the first (N, 2).
+
+        ``words`` and ``sentences`` are (N, T); ``masked`` (M) are the positions of the masked
+        tokens among all N x T of the batch.
         """
         x = self.embeddings(words, sentences)
         for layer in self.layers:
@@ -264,7 +282,10 @@ def bert(
 
 
 class Gpt2Block(nn.Module):
-    """Causal attention and two linear layers with a GELU between, each behind a layer norm."""
+    """Causal attention, then two linear layers with a GELU between them.
+
+    A layer norm comes before either half, and the output is added to its input.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -286,7 +307,9 @@ class Gpt2Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """Embeddings of tokens and places, blocks, layer norm; the classifier is the tokens' matrix."""
+    """Embeddings of tokens and positions, blocks, a layer norm; the classifier shares the matrix of
+    the embedding of tokens.
+    """
 
     def __init__(
         self, vocabulary: int, width: int, heads: int, layers: int, dropout: float

@@ -1,10 +1,18 @@
-"""A schedule as a table of actions, and its one expansion: the order of each rank, what an action
-needs, and what needs it. The second half refuses tables that no pipeline could run.
+"""A pipeline's schedule as a table of actions: the order of each rank, and what each action needs.
 
-Lowering expands tables by this module alone, whether a stage is a time, ops of a graph, or layers
-of a large model. A new kind of action is a row of ``NEEDS`` and of ``StageTimes.ps``; the passes
-that give kinds their tasks are ``simdev/lowering/stages.py`` for ops and
-``simdev/lowering/hybrid/templates.py`` for layers.
+An *action* is what one stage does for one microbatch: forward, whole backward, or one of its two
+halves. A table has a row for each *rank* (a device of the pipeline), and each row is divided into
+*slots*, which hold an action or nothing. A stage may have several *replicas* on different ranks,
+and a *part* is the actions of one replica that differ in their microbatch alone. The second half
+of the module refuses tables that no pipeline could run.
+
+``generate.py`` beside this module makes tables, ``simdev/nouns/schedules/times.py`` times them, and
+``simdev/lowering/pipeline.py``, ``simdev/lowering/stages.py`` and ``simdev/lowering/hybrid/`` lower
+them: whether a stage is a time, ops of a graph, or layers of a large model, what an action needs is
+told here alone. A new kind of action is a row of ``NEEDS``, a time in ``StageTimes.ps``
+(``times.py``), and its tasks in ``simdev/lowering/stages.py`` for ops and
+``simdev/lowering/hybrid/templates.py`` for layers. Tests: ``tests/schedules/``, of which
+``test_schedules_tables.py`` has the tables that are refused.
 """
 
 from __future__ import annotations
@@ -29,15 +37,15 @@ NEEDS = {
     INPUT: ((0, FORWARD), (1, INPUT), (1, BACKWARD)),
     WEIGHT: ((0, INPUT),),
 }
-"""By kind of action the actions that it needs: how many stages on, and of which kind. The stage
-after it may do its backward the other way, whole or in two."""
+"""By kind of action the actions that it needs, as (stages further on, kind). Whole and halved
+backwards are both listed, for the next stage may do its backward in the other way."""
 READERS = {
     made: tuple(
         (-step, kind) for kind, needed in NEEDS.items() for step, of in needed if of == made
     )
     for made in NEEDS
 }
-"""By kind of action the actions that need it: how many stages on, and of which kind."""
+"""By kind of action the actions that need it, as (stages further on, kind)."""
 
 
 class Action(NamedTuple):
@@ -47,7 +55,7 @@ class Action(NamedTuple):
     weights).
     """
 
-    # A tuple, for actions are the keys of large tables, and a dataclass takes several times as
+    # A tuple, for actions are keys of large dictionaries, where a dataclass takes several times as
     # long to look up.
 
     stage: int
@@ -64,14 +72,14 @@ Place = tuple[int, int]  # rank, slot
 Part = tuple[int, int, str]
 """(replica of the stage, stage, kind): actions that differ in their microbatch alone."""
 
-# Files from outside: a larger table would take minutes to check.
+# A table comes from a file, and a larger one would take minutes to check.
 MAX_ACTIONS = 2_000_000
-# A table of the wrong shape lacks thousands.
+# A table of the wrong shape lacks thousands of actions: so many of them are named.
 MISSING_SHOWN = 20
 
 
 def check_sizes(ranks: int, microbatches: int, chunks: int = 1) -> None:
-    """Raises InputError where a schedule has no action, or more than any may have."""
+    """Raises InputError where a schedule has no action, or may have more than MAX_ACTIONS."""
     given = {"stages": ranks, "microbatches": microbatches, "chunks": chunks}
     wrong = [
         f"{name}: must be at least 1, got {value}" for name, value in given.items() if value < 1
@@ -100,14 +108,17 @@ def _beside(
 
 
 def slots(orders: Sequence[Sequence[Action]]) -> dict[Action, int]:
-    """The slot in which each action runs where each takes one; what can never start is left out."""
+    """The slot in which each action runs where all take one slot.
+
+    Actions that can never start, for they wait in a circle, are left out.
+    """
     known = frozenset(chain.from_iterable(orders))
     waits = {action: needs(action, known) for action in chain.from_iterable(orders)}
     for order in orders:
         for before, action in pairwise(order):
             waits[action].append(before)
     sorter, runs = TopologicalSorter(waits), dict[Action, int]()
-    with suppress(CycleError):  # actions in no circle are sorted all the same
+    with suppress(CycleError):  # get_ready still gives the actions that wait for no circle
         sorter.prepare()
     while ready := sorter.get_ready():
         for action in ready:
@@ -118,16 +129,15 @@ def slots(orders: Sequence[Sequence[Action]]) -> dict[Action, int]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A row of actions for each rank, None for an empty slot, which says nothing about time.
+    """A row of actions for each rank; None is an empty slot, which says nothing about time.
 
-    ``asynchronous``: every backward is followed on the spot by an update of its stage's weights,
-    and no flush ends the step (PipeDream). ``replicas`` says by stage how many ranks run it
-    (() for one each): microbatch i of a stage of r runs on its replica i mod r, forward and
-    backward (1F1B-RR, Narayanan et al. 2019, section 3.2). ``bidirectional``: each stage
-    is on two ranks, for the two copies of a model whose microbatches run in opposite directions
-    (DeepSeek-V3, section 3.2.1). ``overlaps`` are actions that run together with the next one of
-    their row, where the times say how long the two take. Raises InputError for a table that no
-    pipeline could run, every problem with rank and slot.
+    ``asynchronous``: every backward is followed at once by an update of its stage's weights, and no
+    flush ends the step (PipeDream). ``replicas`` is by stage the number of ranks that run it (()
+    for one each): where a stage has r, microbatch i runs on replica i mod r, forward and backward
+    (1F1B-RR, Narayanan et al. 2019, section 3.2). ``bidirectional``: each stage is on two ranks,
+    for the model has two copies, whose microbatches run in opposite directions (DeepSeek-V3,
+    section 3.2.1). ``overlaps`` are actions that run together with the next one of their row.
+    Raises InputError for a table that no pipeline could run, every problem with rank and slot.
     """
 
     rows: tuple[Row, ...]
@@ -150,8 +160,10 @@ class Schedule:
     def generated(
         cls, rows: tuple[Row, ...], name: str, asynchronous: bool, stages: int
     ) -> Schedule:
-        """The schedule of rows that a generator made, each stage on a rank: they are not checked,
-        which takes longer than to simulate them (tests check all that are published).
+        """The schedule of rows that a generator made, each stage on one rank.
+
+        The rows are not checked, which would take longer than to simulate them; tests check all
+        published schedules.
         """
         made = object.__new__(cls)
         values = rows, name, asynchronous, (1,) * stages, False, frozenset[Action]()
@@ -171,7 +183,7 @@ class Schedule:
 
     @cached_property
     def number(self) -> dict[Action, int]:
-        """The place of each action among all of them."""
+        """The index of each action in ``actions``."""
         return {action: number for number, action in enumerate(self.actions)}
 
     def part(self, action: Action) -> Part:
@@ -196,7 +208,7 @@ class Schedule:
 
     @cached_property
     def first_replica(self) -> tuple[int, ...]:
-        """By stage the number of its first replica: all are numbered, stage by stage."""
+        """By stage the number of its first replica: they are numbered stage by stage."""
         return tuple(accumulate(self.replicas[:-1], initial=0))
 
     def replica(self, action: Action) -> int:
@@ -217,7 +229,7 @@ class Schedule:
 
     @cached_property
     def rank_of(self) -> tuple[int, ...]:
-        """The rank of each stage; of its first replica, where it has several."""
+        """By stage the rank of its first replica."""
         return tuple(self.home[replica] for replica in self.first_replica)
 
     @cached_property
@@ -241,7 +253,7 @@ class Schedule:
 
     @cached_property
     def round(self) -> int:
-        """After how many microbatches every stage begins anew with its first replica."""
+        """After how many microbatches every stage is at its first replica again."""
         return lcm(*self.replicas)
 
     @cached_property
@@ -252,7 +264,7 @@ class Schedule:
     @cached_property
     def chunks(self) -> tuple[int, ...]:
         """How many stages of a microbatch each rank runs."""
-        # In one direction a rank runs other stages than in the other one.
+        # With two directions a rank has stages of both copies; a microbatch meets half of them.
         count, ways = Counter(self.home), 1 + self.bidirectional
         return tuple(count[rank] // ways for rank in range(self.ranks))
 
@@ -274,9 +286,10 @@ class Schedule:
 
 
 def aligned(schedule: Schedule) -> Schedule:
-    """The table with empty slots, so that every action comes after the ones that it waits for.
+    """The schedule with empty slots put in, so that an action is in a later slot than all actions
+    that it waits for.
 
-    The result is the grid of a pipeline whose actions all take one slot, for people to read.
+    This is the grid of a pipeline whose actions all take one slot, for people to read.
     """
     slot, rows = slots(schedule.orders), list[Row]()
     for order in schedule.orders:
@@ -306,6 +319,7 @@ def weight_versions(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _versions(order: Iterable[Action], stage: int) -> int:
+    """The most versions that a stage holds while a rank runs its actions in this order."""
     current, most = 0, 1
     stashed: dict[int, int] = {}  # microbatch -> the version it went forward through
     for action in (action for action in order if action.stage == stage):
@@ -318,14 +332,14 @@ def _versions(order: Iterable[Action], stage: int) -> int:
     return most
 
 
-# Which tables a pipeline can run: every stage on one rank, every action once, in an order that can
-# finish.
+# The tables that a pipeline can run: each replica of a stage is on one rank, each action is there
+# once, and the orders of the ranks can finish.
 
 
 def problems(rows: Rows, replicas: Sequence[int] = ()) -> Iterator[str]:
-    """The faults of a table, by rank and slot; consequences of a fault are left out.
+    """The faults of a table, by rank and slot; a fault that only follows from another is left out.
 
-    ``replicas`` by stage, where stages have several.
+    ``replicas`` are by stage; () where each has one.
     """
     if not any(action is not None for row in rows for action in row):
         yield "the schedule holds no action"
@@ -333,7 +347,7 @@ def problems(rows: Rows, replicas: Sequence[int] = ()) -> Iterator[str]:
     places: dict[Action, Place] = {}
     faults = [*_idle_ranks(rows), *_twice(rows, places), *_gaps(places)]
     faults = faults or list(_replica_faults(places, replicas)) or list(_two_ranks(places, replicas))
-    # The later checks rest on the earlier ones.
+    # A later check is right only where the earlier ones found nothing.
     yield from (
         faults or list(_incomplete(places)) or list(_disorder(places)) or _waiting(rows, places)
     )
@@ -350,7 +364,7 @@ def _idle_ranks(rows: Rows) -> Iterator[str]:
 
 
 def _twice(rows: Rows, places: dict[Action, Place]) -> Iterator[str]:
-    """Fills ``places``."""
+    """Actions that are in the table twice; fills ``places``."""
     for rank, row in enumerate(rows):
         for slot, action in enumerate(row):
             if action is None:

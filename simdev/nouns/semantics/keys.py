@@ -3,8 +3,8 @@ of a device: FLOPs and bytes. A row of a profile and an op of a graph with equal
 loads.
 
 Profiles are written and looked up by these keys (``simdev/files/profile.py``, ``simdev/costs``),
-and estimates compare loads (``simdev/costs/estimates.py``, ``simdev/costs/surface.py``). A change
-to ``profile_key`` orphans the rows of profiles that were measured before.
+and estimates compare loads (``simdev/costs/ladder.py``, ``simdev/costs/surface.py``). A change to
+``profile_key`` orphans the rows of profiles that were measured before.
 """
 
 from __future__ import annotations

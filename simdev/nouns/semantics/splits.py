@@ -1,13 +1,23 @@
-"""Which axes of an op may be split, and what each split is: SOAP's words, Tofu's cases, the boxes
-of the shards.
+"""Which axes of an op may be split, what kind of split each gives, and the boxes of the shards.
 
 SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019, section
-4): a split of an output axis is ``sample`` on the sample axis, ``parameter`` where it splits a
-weight too, else ``attribute``. A split of an axis that the output is reduced over makes partial
-results (Tofu's partition-n-reduce, EuroSys 2019, section 3.1).
+4) names the splits of an output axis: ``sample`` on the sample axis, ``parameter`` where the split
+cuts a weight too, else ``attribute``. A split of an axis over which the output is reduced makes
+partial results: ``reduction`` (Tofu's partition-n-reduce, Wang et al., EuroSys 2019, section 3.1).
 
-Partitioning, SOAP's and Tofu's searches and the readers of strategies ask for splits; ``boxes``
-fixes the order of parts that the devices of a ``Configuration`` follow.
+Whether one kind of op may be split along an axis is a field of its description (``Axis.split``,
+``sample``, ``parameters``, ``updated`` in ``simdev/nouns/semantics/description.py``), written in
+``simdev/nouns/semantics/kinds/``; this module has the rules for all kinds.
+
+Callers: ``simdev/nouns/structure.py`` (``splits`` of an op of a graph, with the weights of the
+graph), ``simdev/nouns/strategy/placement.py`` (``require_degrees``), ``simdev/files/strategy.py``,
+``simdev/lowering/partition/`` (``geometry.py``, ``cuts.py``, ``sums.py``, ``short.py``),
+``simdev/search/soap/`` (``layers.py``, ``exhaustive.py``, ``optcnn.py``) and
+``simdev/search/tofu/plan.py``. Part i of ``boxes`` goes to device i of a ``Configuration``, so the
+order of boxes is part of saved strategies. A new ``Effect`` needs its transfers in
+``simdev/lowering/partition/`` and its cost in ``optcnn.py`` and ``plan.py``. Tests:
+``tests/semantics/test_semantics_splits.py``, ``test_semantics_grids.py``,
+``test_semantics_torch.py``, and the laws over all kinds in ``test_semantics.py``.
 """
 
 from __future__ import annotations
@@ -32,8 +42,8 @@ Effect = Literal["concatenate", "reduce", "replicate"]
 class Split:
     """An axis that may be split, how many points it has, and what a split of it is.
 
-    ``effects``, one an output: its parts are put side by side, are partial results, or are all the
-    same.
+    ``effects`` has one entry for each output: its parts are put side by side ("concatenate"), are
+    partial results ("reduce"), or are all the same ("replicate").
     """
 
     axis: str
@@ -45,10 +55,11 @@ class Split:
 def splits(
     semantics: Semantics, parameters: Collection[int] = (), gradients: Collection[int] = ()
 ) -> tuple[Split, ...]:
-    """The axes that may be split, those of the outputs first.
+    """The axes that may be split, axes of the outputs first.
 
-    ``parameters`` are operands and ``gradients`` outputs that the graph knows as weights or
-    gradients of weights; the ones of the kind itself count anyway.
+    ``parameters`` are numbers of operands that the graph knows as weights, ``gradients`` numbers of
+    outputs that it knows as gradients of weights. They are added to the operands and outputs that
+    the description of the kind names as such; numbers that the op does not have are ignored.
     """
     return _splits(semantics, frozenset(parameters), frozenset(gradients))
 
@@ -90,10 +101,10 @@ def effects_of(semantics: Semantics, axis: str) -> tuple[Effect, ...]:
 
 @lru_cache(_CACHED)
 def output_axes(semantics: Semantics, output: int = 0) -> tuple[str | None, ...]:
-    """For each dimension of an output the axis by which it is cut (of merged axes the outermost),
-    None where none is.
+    """For each dimension of an output the axis that cuts it; None where no axis does.
 
-    So degrees a dimension (SOAP's and Tofu's way to write a partition) become degrees an axis.
+    Where several axes are merged into one dimension, only the outermost cuts it. SOAP and Tofu
+    write a partition as degrees of dimensions: this makes them degrees of axes.
     """
     cut_by: list[str | None] = []
     for index, names, _ in semantics.makes[output]:
@@ -109,7 +120,8 @@ def output_axes(semantics: Semantics, output: int = 0) -> tuple[str | None, ...]
 def _kind(
     axis: str, effects: tuple[Effect, ...], weights: frozenset[str], sample: str | None
 ) -> SplitKind:
-    # The first output decides: the others are statistics and places of its values.
+    # The first output decides: the others tell more about it, as the means of a norm and the
+    # indices of a maximum do.
     if effects and effects[0] == "reduce":
         return "reduction"
     if axis in weights:
@@ -128,7 +140,9 @@ def _weight_axes(
 
 
 def _sample_axis(semantics: Semantics) -> str | None:
-    """The axis named by the kind, else the first of the first output."""
+    """The sample axis: the one that the description names, else the first axis in the first
+    dimension of the first output.
+    """
     named = semantics.description.sample
     if named != "":
         return named
@@ -138,7 +152,9 @@ def _sample_axis(semantics: Semantics) -> str | None:
 
 
 def _matters(semantics: Semantics, axis: Axis, effects: tuple[Effect, ...]) -> bool:
-    """Whether shards of it differ: it makes parts of an output, or of what is updated in place."""
+    """Whether shards along the axis differ: the axis cuts an output or an operand that is updated
+    in place, or an output is reduced over it.
+    """
     updated = (names for i in semantics.description.updated for _, names, _ in semantics.reads[i])
     return any(effect != "replicate" for effect in effects) or any(
         axis.name in names for names in updated
@@ -146,8 +162,10 @@ def _matters(semantics: Semantics, axis: Axis, effects: tuple[Effect, ...]) -> b
 
 
 def _made_apart(semantics: Semantics, axis: Axis) -> bool:
-    """Whether parts of the axis make boxes of the outputs: in an index of several axes only the
-    outermost does.
+    """Whether each part of the axis makes a box of every output.
+
+    Where a dimension merges several axes into one index, only a part of the outermost axis is one
+    interval of the dimension; a part of an inner axis is many.
     """
     return all(
         _is_outermost(index, axis)
@@ -158,6 +176,7 @@ def _made_apart(semantics: Semantics, axis: Axis) -> bool:
 
 
 def _is_outermost(index: Axis | Index, axis: Axis) -> bool:
+    """Whether the axis has the largest factor in the index, axes of one point left aside."""
     terms = index.terms
     factors = {
         part.name: (abs(factor), part.size) for part, factor in terms if isinstance(part, Axis)
@@ -174,10 +193,10 @@ def _is_outermost(index: Axis | Index, axis: Axis) -> bool:
 
 @lru_cache(_CACHED)
 def parts_of(size: int, degree: int) -> tuple[Interval, ...]:
-    """``degree`` parts of [0, size) whose sizes differ by one at most; of two, the first is the
-    larger.
+    """``degree`` parts of [0, size) whose sizes differ by one at most.
+
+    The ends are rounded up, so of two uneven parts the first is the larger.
     """
-    # Rounded up, not down: of two uneven parts the first is then the larger.
     ends = [-(-i * size // degree) for i in range(degree + 1)]
     return tuple(pairwise(ends))
 
@@ -185,8 +204,10 @@ def parts_of(size: int, degree: int) -> tuple[Interval, ...]:
 def boxes(
     semantics: Semantics, degrees: Mapping[str, int], even: bool = True
 ) -> tuple[dict[str, Interval], ...]:
-    """The boxes of all shards, each axis cut into so many parts; the last axis of the op runs
-    fastest. Raises InputError, as ``require_degrees`` does.
+    """The boxes of all shards, by axis the interval of each; the last axis of the op runs fastest.
+
+    ``degrees`` are the numbers of parts by axis, 1 where an axis is missing. Raises InputError, as
+    ``require_degrees`` does.
     """
     require_degrees(semantics, degrees, even)
     allowed = {split.axis: split.size for split in splits(semantics)}
@@ -232,10 +253,10 @@ def _degree_problems(
 
 
 def steps(workers: int) -> tuple[int, ...]:
-    """Tofu's steps: groups of each, the prime factors of the number of workers, largest first.
+    """How many groups each of Tofu's steps makes: the prime factors of ``workers``, largest first.
 
-    Each step cuts every tensor along one dimension among its groups (EuroSys 2019, section 5).
-    Raises InputError below 1.
+    Each step divides the workers of a group into smaller groups, and cuts every tensor along one
+    dimension among them (EuroSys 2019, section 5). Raises InputError below 1.
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise InputError(f"workers: must be a whole number >= 1, got {workers!r}")

@@ -168,8 +168,8 @@ SHORT_MEANINGS: Mapping[str, str] = {
     "owt": "One weird trick: data parallel, but layers of class gemm with a weight are split along "
     "their output channels, in as many equal parts as there are devices, or the most that are "
     "fewer.",
-    "expert": "Layers of recurrent networks stand on the devices of a node, samples across nodes; "
-    "other networks are split as by ``owt``.",
+    "expert": "Layers of recurrent networks are put on the devices of a node, samples across "
+    "nodes; other networks are split as by ``owt``.",
 }
 """The meaning of each short form of a strategy."""
 SHORT_FORMS = tuple(SHORT_MEANINGS)

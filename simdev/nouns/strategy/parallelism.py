@@ -8,7 +8,7 @@ expert parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
@@ -74,6 +74,9 @@ class Parallelism:
       "mla_up_proj" queries, keys and values from their latents; "mlp", "moe" and "shared_experts"
       all behind their input; "moe_act" the output of the experts' activation; "mlp_act" (ours) that
       of the other activations, as xformers' ``SwiGLUFusedOp`` makes it again.
+    - ``recompute_layers``: "full" makes so many layers of each stage again, the first ones (None:
+      all). Megatron-LM calls it ``--recompute-num-layers`` with ``--recompute-method block``; with
+      ``uniform`` 1 is None here, and more, which keep one input for several layers, are not known.
     - ``flash``: attention is one op that keeps no scores (None: as when the model was published;
       Megatron-LM has it since 2023).
     - ``sequence_parallel``: tensors that tp leaves whole are split along the sequence (Korthikanti
@@ -113,6 +116,7 @@ class Parallelism:
     overlap: bool = True
     recompute: str = "none"
     recompute_modules: tuple[str, ...] = MODULES[:1]
+    recompute_layers: int | None = None
     flash: bool | None = None
     sequence_parallel: bool = True
     tensor_overlap: bool = True
@@ -167,6 +171,8 @@ class Parallelism:
             yield f'recompute_modules: go with recompute "selective", got "{self.recompute}"'
         elif not self.recompute_modules:
             yield 'recompute_modules: are none; recompute "none" says so'
+        if self.recompute_layers is not None and self.recompute != RECOMPUTES[2]:
+            yield f'recompute_layers: go with recompute "full", got "{self.recompute}"'
 
     def _implied_ranks(self) -> int:
         """How many ranks there are by the devices or stages named; 1 where none are."""
@@ -206,12 +212,13 @@ class Parallelism:
         for name, least, most in (
             ("prefetch", 0, MOST), ("in_flight", 0, MOST), ("bucket", 1, 2**62),
             ("gradient_bytes", 0, 8), ("reduce_bytes", 0, 8), ("state_bytes", 0, 64),
+            ("recompute_layers", 0, MOST),
         ):  # fmt: skip
             yield from self._out_of_range(name, least, most)
 
     def _out_of_range(self, name: str, least: int, most: int) -> Iterator[str]:
         value = getattr(self, name)
-        if value is not None or name not in ("global_batch", "reduce_bytes"):
+        if value is not None or name not in ("global_batch", "reduce_bytes", "recompute_layers"):
             yield from range_problems(name, value, least, most)
 
     @property
@@ -254,6 +261,12 @@ class Parallelism:
         if self.reduce_bytes is not None:
             return self.reduce_bytes
         return 2 if self.zero >= 2 else self.gradient_bytes
+
+    def layers_again(self, stages: Iterable[Sequence[int]]) -> frozenset[int]:
+        """The layers that full recomputation makes again, of the layers of each stage."""
+        if self.recompute != RECOMPUTES[2]:
+            return frozenset()
+        return frozenset(layer for layers in stages for layer in layers[: self.recompute_layers])
 
     @property
     def host_rate(self) -> Fraction:

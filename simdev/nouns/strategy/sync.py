@@ -11,8 +11,8 @@ al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., 
 
 ``simdev/lowering/sync`` lowers a policy. A new policy is a row of ``PRESETS`` and of
 ``POLICY_MEANINGS``; a setting that no policy has yet is a field of ``Sync`` with its rule in
-``simdev/lowering/sync``. The credit of senders has a second rule on purpose:
-``simdev/execution/engine/credit.py`` decides it while a graph runs.
+``simdev/lowering/sync``. The rule of a sender's credit is
+``Sender`` (``simdev/lowering/sync/credit.py``), which the reference engine asks while a graph runs.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 sure to fit.
 
 A step lasts at least until an op that starts now, and the longest path behind it (its tail), have
-ended; and, where a device still has work that has not started, until it is free again plus that
-work. An evaluation with a limit stops where either exceeds it.
+ended. Where a device has work that has not started, the step lasts at least until the device is
+free again plus that work. An evaluation with a limit stops where either exceeds it.
 
 A device runs its ops one by one, so it never holds more than persistent bytes, all tensors made or
 received there, and the most that one of its ops needs while it runs. Where these totals

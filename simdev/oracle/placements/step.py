@@ -1,20 +1,36 @@
-"""The recurrence of the execution contract under fifo, straight from a placement: no task graph is
-built.
+"""The step time of a placement by the rules of execution (ARCHITECTURE.md), for queues that are
+first in, first out. No task graph is built: compiled loops walk the op graph.
 
 start = max(ready, when its queues are free), applied in the order of ready numbers. An op comes up
 when it is ready, its transfers when it finishes (they are ready together, numbered by producer,
-then output, then destination); one heap ordered by (instant, op) holds both. Entries ``op`` are
-ready ops, entries ``ops + op`` finished producers: the two never share a queue, so their mutual
-order is free. Under program order an op also waits for the one before it on its device: then
-nothing is left for its queue to decide. So it is on a device with a host, whose thread dispatches
-in program order (cluster.py).
+then output, then destination); one heap ordered by (instant, entry) holds both. Entry ``op`` is an
+op that is ready, entry ``ops + op`` a producer that has finished and now sends. An op takes the
+compute stream of its device, a transfer takes queues of links; so which of two such entries comes
+first at one instant makes no difference.
 
-Everywhere ``p`` is the problem and ``w`` the work of an evaluation; a record ``r``, hosts ``h``,
-bounds and totals ``m`` are None where an evaluation does without.
+Under program order an op also waits for the op before it on its device, so only one op at a time
+can be ready there and its queue has nothing to choose. The same holds on a device with a host,
+whose thread dispatches in program order (``oracle/cluster.py``).
 
-``evaluator.py`` calls ``evaluate`` and its kin, ``moves.py`` runs the steps one by one. The same
-rules are those of ``lowering.transfer`` (transfers and their order), of the engines, and for parts
-of ops in ``splits/run.py``; ``benchmarks/event_loop.cpp`` is a peer in C++.
+The arguments everywhere: ``p`` is the problem (columns that no placement changes), ``w`` the work
+(columns that an evaluation writes). ``r`` is the record of all starts and finishes, from which
+peaks of memory follow; ``h`` are the hosts; ``bounds`` tell early that a step must exceed a limit;
+``m`` are totals of bytes by device, which may prove that the placement fits. Each of these four is
+None where an evaluation does without.
+
+``oracle/placements/evaluator.py`` calls ``evaluate``, ``evaluate_watched`` and ``evaluate_each``;
+``moves.py`` beside it calls ``clear``, ``happen`` and ``is_valid`` to go on from a snapshot.
+``is_covered`` (``oracle/cluster.py``) and ``placement_problem`` refuse a question that these loops
+cannot answer, such as shared links. It is then lowered to a task graph and given to an engine, as
+is a single placement whose answer is TOO_LONG.
+
+The rules have other homes, which change together: tasks and their order in
+``lowering/transfer.py`` and ``lowering/build.py``; both engines (``execution/engine/``); in another
+way the checker (``execution/check/``); ops in parts in ``oracle/splits/run.py`` and ``fan.py``
+there; how a queue serves in ``oracle/heap.py`` for both. ``benchmarks/event_loop.cpp`` is a peer in
+C++. Guarded by ``tests/oracle/test_oracle.py`` (equal to an engine, all modes of transfers),
+``test_oracle_hosts.py``, ``test_moves.py``, ``test_bounded.py`` and ``test_totals.py`` there, and
+by ``tests/benchmarking/test_event_loop.py``.
 """
 
 from __future__ import annotations
@@ -75,18 +91,21 @@ from .problem import (
 )
 
 jitable(destinations)
-BITS = 62  # devices that an integer has a bit for
+BITS = 62  # devices that a positive integer has a bit for
 
 
-# What a finished producer sends, in the order of the execution contract: by tensor, then by
-# destination.
+# What a finished producer sends, in the order of the rules of execution: by tensor, then by
+# destination. ``p.mode`` is how a tensor with several readers is sent (``Cluster.transfer``); the
+# queue mode of a cluster is in the columns ``queue_ptr`` and ``queue``, by route.
 
 
 @jitable
 def few_destinations(
     consumers: Ints, begin: int, end: int, placement: Ints, source: int, targets: Ints
 ) -> int:
-    """``destinations`` where every device has a bit: nothing is sorted, so no branch is a guess."""
+    """``destinations`` where every device has a bit of an integer. Bits come out in the order of
+    devices, so nothing is sorted; the branches of a sort are what a processor mispredicts.
+    """
     devices, count = 0, 0
     for e in range(begin, end):
         devices |= 1 << placement[consumers[e]]
@@ -243,8 +262,10 @@ def compute(
             away = True
     if h is not None:
         go_on(w, h, op, device, finish)
-    # Readers here are released at once, all others when the transfers are booked: in their order,
-    # where they wait for each other.
+    # Readers on this device were released above, the others are released when their transfers are
+    # booked. Queues above the first ``devices`` are those of transfers: where there are any,
+    # transfers wait for each other, so they are booked later, in the order in which their producers
+    # finish. Where there are none, they are sent at once, and the heap has one entry less.
     if away and p.queues > p.devices:
         wait_to_send(w, p.ops, op, device, finish)
         away = False
@@ -265,8 +286,11 @@ def clear(p: PlacementProblem, w: Work) -> None:
 
 @jitable
 def line_up(p: PlacementProblem, w: Work, h: Hosts, placement: Ints, waits: bool) -> None:
-    """Every op has its dispatch, in program order, and waits for the op before it where its device
-    runs them in order (once: ``waits`` is the second time).
+    """Give every op its dispatch, in program order, and where its device runs ops in order let it
+    wait for the op before it.
+
+    ``begin`` calls it a second time, with ``waits``, where dispatches may wait for ops. Then only
+    dispatches are written anew: an op would count the one before it twice.
     """
     clear_hosts(h, waits)
     entry = 0
@@ -337,8 +361,9 @@ def run(
     happened.
 
     An op finishes after every release that it waits for, so the last finish of an op is the step
-    time. TOO_LONG where what is pending at one time lies too far apart for the keys of the heap;
-    WORSE as soon as it must take longer than the limit of ``bounds``.
+    time. WORSE as soon as it must take longer than the limit of ``bounds``. TOO_LONG where two
+    events that wait at one time are so far apart that a key of the heap has not bits enough for
+    both: the cell ``heap.FAULT`` notes that during the run.
     """
     last = 0
     clear(p, w)
@@ -348,7 +373,8 @@ def run(
     while True:
         if roots < p.root_count:  # ready in the first round, taken up in the order of their ids
             key, roots = p.roots[roots], roots + 1
-            # behind another op or released by it, or by a host
+            # It waits for an op before it or for its dispatch, or was released by one: then it has
+            # come to the heap, or will.
             if w.missing[key] != 0 or w.when[key] != 0:
                 continue
         else:
@@ -396,8 +422,8 @@ def run_valid(
     placement: Ints,
     limit: int,
 ) -> int:
-    """``run``, or FAULT for a placement that cannot be; with bounds up to ``limit`` ps, or WORSE;
-    ``m`` tells whether totals prove that it fits.
+    """``run``, or ``cost.FAULT`` for a placement that cannot be; with bounds up to ``limit`` ps, or
+    WORSE; ``m`` tells whether totals prove that it fits.
     """
     if not is_valid(p, placement):
         return FAULT
@@ -413,9 +439,11 @@ def run_valid(
 
 @jit
 def evaluate(problem: Ints, work: Ints, hosts: Ints, totals: Ints, devices: Ints) -> int:
-    """``run_valid`` without a limit or a record, for fewer arguments: each costs a small question
-    some hundredths of its time. 0 in place of a table that is not there, so that nothing is spent
-    on it.
+    """``run_valid`` without a limit or a record. It is a function of its own because each argument
+    costs a small question some hundredths of its time.
+
+    For hosts or totals that an evaluation does without, the caller passes the integer 0 in place of
+    the table. The type tells numba so, which compiles the code for them away.
     """
     p, w, m, h = open_problem(problem), open_work(work), open_totals(totals), open_hosts(hosts)
     return run_valid(p, w, None, h, None, m, bare(devices), NEVER)
@@ -432,7 +460,9 @@ def evaluate_watched(
     devices: Ints,
     limit: int,
 ) -> int:
-    """``run_valid`` up to a limit, or with a record; 0 in place of a table that is not there."""
+    """``run_valid`` up to a limit, or with a record; 0 in place of a table that an evaluation does
+    without.
+    """
     return run_valid(
         open_problem(problem),
         open_work(work),

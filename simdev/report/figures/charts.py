@@ -2,11 +2,25 @@
 
 The chart of a pipeline has a row a rank, a colour a microbatch, a shade a kind of work: forwards
 are light, backwards full, gradients of weights dark; idle time is hatched. In the chart of a large
-model's step computing is drawn above, and communication that nothing hides below it, in colours of
-its own: the paler, the smaller its share of what is too short to be seen.
+model's step a row has two parts: what computes above, and below it communication that no computing
+hides, in colours of its own. Spans that are too short to be seen one by one share a pixel: the less
+of it they cover, the paler it is (``rows.coverage``).
 
-``chart_of`` chooses among these charts, ``gantt`` draws them. The rows of any trace begin in
-``measures/spans.py`` (``timeline_rows``); ``page/timeline.py`` shows the same ones.
+``chart_of`` of the package (``report/figures/__init__.py``) chooses among these charts by the
+sections of a report, and ``gantt.py`` draws them. ``commands/simulate.py`` and
+``commands/pipeline.py`` write the pictures to files (``--gantt``). ``plot_gains`` is no Gantt
+chart; notebooks and users call it.
+
+The rows of any trace are those of ``timeline_rows`` (``report/measures/spans.py``). ``sync_chart``
+and the export for Perfetto (``report/export.py``) take them as they are. ``trace_rows`` here puts
+the critical path above them, for ``trace_chart`` and the page (``report/page/timeline.py``, drawn
+by ``assets/gantt.js``). Charts of pipelines and of large models make rows of their own, a row a
+rank.
+
+Guarded by ``tests/report/test_plot.py``, ``test_figures_rows.py`` and ``test_figures_themes.py``
+there; of pipelines by ``tests/schedules/test_schedules_cli.py``, of large models by
+``tests/lowering/test_hybrid_report.py``, of gains by ``test_sync_p3.py`` there, of the page by
+``tests/report/test_page_timeline.py`` and ``tests/browser/test_ink.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +35,8 @@ from ...execution.period import Steady
 from ...ground.errors import InputError
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...lowering.sync import FIRST
+
+# Roles of tasks have the names of a schedule's actions (below), so they get other names here.
 from ...nouns.models.large.roles import BACKWARD as WHOLE
 from ...nouns.models.large.roles import COMPUTES, RECOMPUTE, ROLES, UPDATE, LargeStep
 from ...nouns.models.large.roles import FORWARD as AHEAD
@@ -47,7 +63,7 @@ WAITS = ("queueing", "launch", "latency")  # blames that the path's row shows by
 
 
 PERIODS = 2  # shown, of the steady state
-MOST_OF_ROUND = 16  # steps of a round that are drawn
+MOST_OF_ROUND = 16  # steps of a round that are drawn: of more no message could be told apart
 POLICY, BANDWIDTH = "strategy.sync.policy", "cluster.bandwidth_bytes_per_s"
 PUBLISHED: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]] = {
     "resnet-50": {"p3": ((4.0, 26.0),)},
@@ -76,7 +92,10 @@ EXPOSED_COLOURS = dict(
 )
 UPDATE_COLOUR = "#B00020"
 SYNCHRONISING = Look("#000000", (-0.7, 0.7))
-ROWS = 64  # ranks of a large model's step: beyond, a row would be thinner than its label
+# Ranks of a large model that are drawn, the first ones: a chart is at most TALLEST (gantt.py) high,
+# so with more ranks each row would be too low to be read. The title tells how many are left out;
+# the JSON of the report has them all.
+ROWS = 64
 Legend = dict[str, Look | Sequence[Colour]]
 
 
@@ -109,8 +128,9 @@ def trace_rows(
     cluster, links last; the colour of each kind, in the order that the looks of the rows index).
     ``path`` is the critical path of the whole trace where it is at hand.
 
-    Row 0 must stay the critical path: the page (page/timeline.py, assets/gantt.js) takes only that
-    row's spans to differ from those of its tasks.
+    Row 0 must stay the critical path. Its spans are the parts of the step that a task is blamed
+    for, in all other rows a span lasts from the start of its task to the finish; the page
+    (``page/timeline.py``, ``assets/gantt.js``) knows this exception by the number of the row.
     """
     rows, path = timeline_rows(trace), critical_path(trace) if path is None else path
     codes, labels = trace.task_graph.kinds.codes, trace.task_graph.kinds.labels
@@ -450,7 +470,8 @@ def _work_labels(trace: Trace, large: LargeStep, rank: int) -> Iterator[Label]:
     rows = rows[(large.microbatch >= 0)[rows] & (trace.finish > trace.start)[rows]]
     role, microbatch = large.role[rows], large.microbatch[rows]
     kind = np.where((role == AHEAD) | (role == WEIGHTS), role, WHOLE)
-    # Recomputing comes before its backward: this light half bears the number.
+    # A backward begins with its recomputing, where there is any, and both have one label. Its look
+    # is that of recomputing, the lighter one.
     shown = np.where((kind == WHOLE) & (role == RECOMPUTE).any(), RECOMPUTE, kind)
     changes = (kind[1:] != kind[:-1]) | (microbatch[1:] != microbatch[:-1])
     borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows)] if len(rows) else []

@@ -1,15 +1,19 @@
-"""How memory was counted, where that is not the execution contract's way, and what PyTorch's
-caching allocators hand out over a step, from a trace.
+"""The section of a report on memory, where a scenario has it counted in another way than rule 7 of
+ARCHITECTURE.md; and what PyTorch's caching allocators hand out over a step, replayed from a trace.
 
-Counted as PyTorch counts (``MemoryModel.framework``) steps are replayed in a row until nothing
-changes any more, in the order in which a training loop allocates: parameters, the batch and BLAS's
-workspaces once; the optimizer's state at the first update; gradients until ``zero_grad`` drops them
-all, before the next step; an update's temporaries, the second half of which a variable of the
-optimizer's loop keeps until the next update has made its own (torch/optim/adam.py,
-``_single_tensor_adam``). Otherwise one step is replayed, from an empty cache.
+Where memory is counted as PyTorch counts it (``MemoryModel.framework``), steps are replayed one
+after another until two in a row are alike. Buffers live as in a training loop. Parameters, the
+batch and workspaces of BLAS are allocated once, the optimizer's state at the first update.
+Gradients live until ``zero_grad`` drops them all, before the next step. Of the temporaries of an
+update one half lives longer: a variable of the optimizer's loop keeps it until the next update has
+made its own (torch/optim/adam.py, ``_single_tensor_adam``). In every other way of counting one step
+is replayed, from an empty cache.
 
-The bytes that buffers count with (``MemoryModel``, ``nouns/memory.py``) are settled in lowering;
-here only PyTorch's own rounding and its cache are added.
+``report/report.py`` makes the section; nothing else calls ``allocator_use`` but tests. How many
+bytes a buffer has, and which buffers there are, is decided before: by ``nouns/memory.py``
+(``MemoryModel``) and ``lowering/build.py``. Only PyTorch's rounding and its cache are added here.
+Guarded by ``tests/memory/test_memory_allocator.py`` (the allocator), and there
+``test_memory_framework.py``, ``test_memory_model.py`` and ``test_memory_files.py``.
 """
 
 from __future__ import annotations
@@ -35,10 +39,11 @@ from .usage import DEVICES_SHOWN
 # The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings (or with
 # expandable segments). Sizes round up to 512 bytes. Up to 1 MiB they come from segments of 2 MiB;
 # larger ones from segments of 20 MiB or, from 10 MiB on, of their own size rounded up to 2 MiB.
-# The smallest free block that is large enough serves (the lowest address where several are), and
-# is split where the rest is worth it: 512 bytes in small segments, more than 1 MiB in large ones.
-# A block that is freed merges with its free neighbours; segments stay reserved. For want of
-# memory, segments that are free as a whole are given back, and the request is tried again.
+# A request is served by the smallest free block that is large enough; of several by the one at the
+# lowest address. The block is split where the rest is large enough to keep: 512 bytes in small
+# segments, more than 1 MiB in large ones. A block that is freed merges with its free neighbours;
+# segments stay reserved. Where memory runs out, segments that are free as a whole are given back,
+# and the request is tried again.
 
 BLOCK = 512  # bytes, of which every size is a multiple
 SMALL = 2**20  # the largest size served from small segments
@@ -146,7 +151,9 @@ class _Expandable(_Pool):
         return size + self.unmapped.get(end, end) - end
 
     def best(self, size: int) -> int | None:
-        """A block that could grow is the last choice: it counts with the size to which it could."""
+        """The smallest block that serves. A block that could grow is the last choice, since it
+        counts with the size to which it could.
+        """
         place = super().best(size)
         while (
             place is not None
@@ -258,8 +265,12 @@ class Allocator:
         (self._small if address < 2 * ADDRESSES else self._large).put(address, used)
 
 
-MOST_STEPS = 8  # of a cache that does not settle
-MOST_TENSORS = 2  # of a state that has the dtype of its parameter
+# Steps that are replayed at most. A cache may never settle: then the peaks are those of the last
+# step, and the report does not tell so.
+MOST_STEPS = 8
+# Tensors that an optimizer keeps for a parameter at most (Adam's two moments). A state of more
+# bytes has another dtype, so it is taken for one tensor.
+MOST_TENSORS = 2
 UPDATE = PHASES[-1]
 KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
 Event = tuple[int, bool, int]
@@ -421,8 +432,8 @@ class _Step:
 
 
 def _given(task_graph: TaskGraph, sent: Bools) -> Bools:
-    """Marks the tasks of the batch, which is there before the step and stays: they take no time and
-    wait for nothing but their dispatch (tasks that are ``sent``).
+    """Marks the tasks of the batch, which is there before the step and stays. Such a task takes no
+    time and waits for nothing but its dispatch; ``sent`` marks the tasks that dispatch.
     """
     tasks = task_graph.tasks
     waits = tasks.successors.ids[~sent[tasks.successors.owners()]]

@@ -91,7 +91,9 @@ def published_error(model: Transformer) -> PublishedError:
     """The error of published steps of models of this size and precision."""
     parameters = model.parameters()
     size = next(name for name, least, most in SIZES if least <= parameters < most)
-    return next(e for e in published_errors() if (e.size, e.precision) == (size, model.precision))
+    none = PublishedError(size, model.precision, 0)
+    known = {(error.size, error.precision): error for error in published_errors()}
+    return known.get((size, model.precision), none)
 
 
 @cache
@@ -175,7 +177,9 @@ class Training(Section):
         """The section of a large model's step."""
         p, model, seconds = large.parallelism, large.model, trace.end_ps / PS_PER_SECOND
         again = modules_again(model, p)
-        once, twice = model.flops(p.samples), model.flops_again(p.samples, p.recompute, again)
+        whole = p.layers_again(large.layers)
+        once = model.flops(p.samples)
+        twice = model.flops_again(p.samples, p.recompute, again, whole)
         stages = tuple(
             _stage(trace, large, rank, device) for rank, device in enumerate(large.first)
         )
@@ -297,6 +301,9 @@ class Training(Section):
         again = modules_again(large.model, large.parallelism)
         if again:
             yield f"Made again before the backward: {', '.join(sorted(again))}."
+        if large.parallelism.recompute_layers is not None:
+            count = len(large.parallelism.layers_again(large.layers))
+            yield f"Made again before the backward: {count} of {large.model.layers} layers."
         yield from self._host_notes()
         layers = (
             "are the datasheet's roofline with its stated efficiencies"
@@ -304,6 +311,8 @@ class Training(Section):
             else "are those of the measured ops that their kernels are like"
         )
         yield f"Times of layers {layers}; collectives are modelled."
+        if self.large.borrowed:
+            yield self.large.borrowed
 
     def _host_notes(self) -> Iterator[str]:
         """Missing facts about hosts, where they may matter."""
@@ -348,10 +357,7 @@ def _stage(trace: Trace, large: LargeStep, rank: int, device: int) -> StageUse:
     label, start, finish = tiles(trace, large, rank)
     totals = np.zeros(len(TERMS), np.int64)
     np.add.at(totals, label, finish - start)
-    borders = np.cumsum([0, *large.stage_layers]).tolist()
-    layers = tuple(
-        tuple(range(borders[stage], borders[stage + 1])) for stage in large.schedule.stages_of[rank]
-    )
+    layers = tuple(tuple(large.layers[stage]) for stage in large.schedule.stages_of[rank])
     terms = dict(zip(TERMS, totals.tolist(), strict=True))
     return StageUse(trace.task_graph.devices[device], layers, terms, trace.memory_of(device))
 

@@ -1,7 +1,8 @@
-"""The dynamic program over pairs of ideals: each device takes what lies between two of them.
+"""The dynamic program over pairs of ideals: each device takes the blocks between two of them.
 
-``search.maxload.contiguous`` fills its columns and reads the answer; what a device's load is, and
-what fits, ``MaxLoadProblem`` says again for whole splits.
+``simdev/search/maxload/contiguous.py`` explains blocks, ideals, nets and states, fills the columns
+and reads the answer. What a device's load is, and what fits, is written again for whole splits in
+``MaxLoadProblem``. Test: ``tests/search/test_placers_partition.py``, against enumeration.
 """
 
 from __future__ import annotations
@@ -36,12 +37,19 @@ class Pairs(NamedTuple):
     open_cost: Floats  # of all open nets together
     cost: Floats  # by net
     limit: Floats  # [0]: no device of an optimal split is loaded more
-    best: Floats  # by (cpus used, accelerators used, ideal): the largest load
+    # by state (CPUs used, accelerators used, ideal), of which ``state`` has the number:
+    best: Floats  # the least largest load
     before: Ints  # the ideal before the last device; -1: the device is not used
     last: Ints  # the kind of the last device: 0 accelerator, 1 CPU
 
 
 open_pairs = opener(Pairs)
+
+
+@part
+def state(p: Pairs, cpus: int, accelerators: int, ideal: int) -> int:
+    """The number of a state; ``contiguous.py`` has the same order as a shape (``_states``)."""
+    return (cpus * (p.accelerators + 1) + accelerators) * p.ideals + ideal
 
 
 @part
@@ -89,8 +97,7 @@ def improve(p: Pairs, small: int, large: int, load: float, kind: int) -> None:
     """Let one more device of a kind take what lies between two ideals."""
     for c in range(kind, p.cpus + 1):
         for a in range(1 - kind, p.accelerators + 1):
-            at = (c * (p.accelerators + 1) + a) * p.ideals + large
-            from_ = ((c - kind) * (p.accelerators + 1) + a - (1 - kind)) * p.ideals + small
+            at, from_ = state(p, c, a, large), state(p, c - kind, a - (1 - kind), small)
             value = max(p.best[from_], load)
             if value < p.best[at]:
                 p.best[at], p.before[at], p.last[at] = value, small, kind
@@ -101,11 +108,11 @@ def unused(p: Pairs, ideal: int) -> None:
     """A device may be left unused."""
     for c in range(p.cpus + 1):
         for a in range(p.accelerators + 1):
-            at = (c * (p.accelerators + 1) + a) * p.ideals + ideal
+            at = state(p, c, a, ideal)
             for kind in range(2):
                 if (kind == 0 and a == 0) or (kind == 1 and c == 0):
                     continue
-                from_ = ((c - kind) * (p.accelerators + 1) + a - (1 - kind)) * p.ideals + ideal
+                from_ = state(p, c - kind, a - (1 - kind), ideal)
                 if p.best[from_] < p.best[at]:
                     p.best[at], p.before[at], p.last[at] = p.best[from_], -1, kind
 

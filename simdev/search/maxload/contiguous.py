@@ -1,9 +1,24 @@
 """The contiguous max-load split, exact, by dynamic programming over ideals of blocks (Tarnawski et
-al., NeurIPS 2020). ``placers.py`` calls it, also for the split with which the integer program
-begins.
+al., NeurIPS 2020).
 
-The loop over pairs of ideals is a kernel (``search.kernels.pairs``): a new rule of what an
-accelerator may take goes there, and into ``MaxLoadProblem`` and both programs of ``placers.py``.
+A *block* is a set of groups of ops that one device takes. An *ideal* is a set of blocks that can
+have run at some moment: it contains all predecessors of its members. A contiguous split is a chain
+of ideals, from the empty one to all blocks; a device takes the blocks between two of them. A *net*
+is the blocks that an op and its readers lie in; it costs each accelerator that has some of them but
+not all. A net is *open* at an ideal that has some of its blocks but not all.
+
+The dynamic program has a state for each number of CPUs used, number of accelerators used, and
+ideal: the least largest load with which these devices take this ideal. ``pairs_of`` lays the states
+out, the compiled kernel (``simdev/search/kernels/pairs.py``) fills them in a loop over pairs of
+ideals, and ``_devices`` reads the split back.
+
+``simdev/search/maxload/placers.py`` calls ``splits`` twice, for the method "dnn-contiguous" and for
+the split with which the integer program of "dnn-ip" begins. What a device's load is, and what fits,
+is written again in ``MaxLoadProblem`` (``problem.py``), in both integer programs of ``placers.py``
+and in the kernel: a new rule of what an accelerator may take goes into all of these, and into
+``_tied``, which joins blocks where that changes no optimum. Accelerators are alike, and the memory
+of CPUs is not limited. Tests: ``tests/search/test_placers_partition.py`` and
+``test_placers_planners.py``, against enumeration (``tests/search/enumerated.py``).
 """
 
 from __future__ import annotations
@@ -26,23 +41,23 @@ from ..kernels.pairs import Pairs, fill
 from .problem import MaxLoadProblem
 
 ROUNDING = 1e-9  # relative: sums in another order
-COARSE = 1000  # ideals of a linear order that are looked at first, where it has more
-SLICE = 1 << 19  # pairs of ideals between two looks at the time
+COARSE = 1000  # ideals of a linear order in the first run, where the order has more
+SLICE = 1 << 19  # pairs of ideals between two calls of ``due``
 BYTES = 8  # of a word of bits
-CHUNK = 1 << 23  # cells of a table of ideals and pins at a time
+CHUNK = 1 << 23  # cells of a table of ideals and of the blocks of nets, at a time
 
 Net = tuple[tuple[int, ...], float]
-"""The blocks that an op and its readers lie in, ascending, and its cost: paid by every device that
-cuts it.
+"""The blocks that an op and its readers lie in, ascending, and the cost in ms for each accelerator
+that has some of these blocks but not all.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Groups that a contiguous split cannot part, in a topological order.
+    """The blocks of a problem, numbered.
 
-    ``block`` by group; ``on_accelerator``, ``on_cpu`` ms and ``size`` bytes by block; ``order``
-    (earlier, later).
+    ``block`` is the number by group; ``on_accelerator`` and ``on_cpu`` are ms and ``size`` bytes by
+    block; ``order`` holds pairs of blocks (earlier, later).
     """
 
     problem: MaxLoadProblem
@@ -54,7 +69,7 @@ class Blocks:
 
     @cached_property
     def nets(self) -> tuple[Net, ...]:
-        """The nets of two blocks or more; those of the same blocks are added up."""
+        """The nets of two blocks or more, one for each set of blocks, with the sum of its costs."""
         return nets_of(self.problem, self.block)
 
     def devices(self, of_block: Sequence[int]) -> list[int]:
@@ -63,7 +78,7 @@ class Blocks:
 
 
 def nets_of(problem: MaxLoadProblem, block: Sequence[int]) -> tuple[Net, ...]:
-    """The nets between blocks (by group) that cost something."""
+    """The nets of two blocks or more that cost something; ``block`` is the block of each group."""
     costs: dict[tuple[int, ...], float] = {}
     for op, readers in enumerate(problem.readers):
         pins = tuple(sorted({block[problem.group[reader]] for reader in (op, *readers)}))
@@ -73,12 +88,12 @@ def nets_of(problem: MaxLoadProblem, block: Sequence[int]) -> tuple[Net, ...]:
 
 
 def blocks_of(problem: MaxLoadProblem) -> Blocks:
-    """Groups on a cycle of the order become one block; blocks that cost nothing join their only
-    neighbour.
+    """The blocks of a problem: groups on a cycle of the order are one block, and a block that costs
+    nothing is joined with its neighbour where it has only one.
 
-    The latter changes no optimum where memory is slack: such a block takes no time, so it may
-    always go where its one neighbour is: fewer nets are cut then. Where memory is limited, only
-    those of no bytes join.
+    Such a join changes no optimum: the block takes no time, so it can move to its neighbour's
+    device, where fewer nets are cut. Where memory may not suffice, only blocks of no bytes are
+    joined.
     """
     count = len(problem.members)
     tied = _tied(problem, np.array(components(count, problem.order)))
@@ -91,8 +106,8 @@ def blocks_of(problem: MaxLoadProblem) -> Blocks:
 
 
 def _tied(problem: MaxLoadProblem, block: Ints) -> list[tuple[int, int]]:
-    """Pairs of groups, both ways: of each block without cost that has one neighbour, and of
-    this.
+    """Pairs of groups to join, in both directions: a group of each block that costs nothing and has
+    one neighbour, and a group of the neighbour.
     """
     cost = np.array(problem.on_accelerator) + (problem.on_cpu if problem.cpus else 0)
     if problem.capacity is not None and sum(problem.size) > problem.capacity:
@@ -111,8 +126,10 @@ def _tied(problem: MaxLoadProblem, block: Ints) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Devices by op, the largest load in ms, over how many ideals, and whether that is the
-    optimum.
+    """A contiguous split: devices by op, and the largest load in ms.
+
+    ``ideals`` is how many ideals were looked at; ``exact`` whether these were all, so that no
+    contiguous split has a lower load.
     """
 
     devices: tuple[int, ...]
@@ -124,10 +141,11 @@ class Split:
 def splits(blocks: Blocks, most: int = MOST, due: Due = unhurried) -> Iterator[Split]:
     """Contiguous splits, each no worse than the one before; the last is the best.
 
-    First some ideals of a linear order, then all of these, then all there are; each answer bounds
-    the loads at which the next program has to look. Where there are more than ``most`` ideals,
-    those of the linear order are all. ``due`` is called all the time, and may raise. Raises
-    InputError where no split fits into the memory of the accelerators.
+    The dynamic program runs up to three times: over some ideals of a linear order of the blocks,
+    over all ideals of this order, and over all ideals. The load of each answer bounds the loads
+    that the next run looks at. Where there are more than ``most`` ideals the last run is left out.
+    ``due`` is called again and again, and may raise. Raises InputError where no split runs on the
+    devices and fits into the memory of the accelerators.
     """
     order = topological(before_of(len(blocks.size), blocks.order), "branch")
     line, limit, any_split, exact = chain(order), inf, False, False
@@ -138,17 +156,20 @@ def splits(blocks: Blocks, most: int = MOST, due: Due = unhurried) -> Iterator[S
             load = max(blocks.problem.loads(devices).values(), default=0.0)
             yield Split(tuple(devices), load, len(sets), exact)
     if not any_split:
-        looked = f" (of one linear order: there are more than {most} ideals, so others may)"
+        tried = (
+            " (only splits along one order of the ops were tried, for there are more than "
+            f"{most} places to cut in other orders: another split may fit)"
+        )
         raise InputError(
             "max-load: no contiguous split runs on these devices and fits into the memory of the "
-            f"accelerators{'' if exact else looked}"
+            f"accelerators{'' if exact else tried}"
         )
 
 
 def _sets(
     blocks: Blocks, line: Sequence[int], most: int, due: Due
 ) -> Iterator[tuple[Sequence[int], bool]]:
-    """Ideals to split along, subsets first, and whether these are all."""
+    """For each run of the program its ideals, subsets first, and whether these are all ideals."""
     if len(line) > COARSE:
         yield [*line[: -1 : -(-len(line) // COARSE)], line[-1]], False
     yield line, False
@@ -160,7 +181,9 @@ def _sets(
 def _solved(
     blocks: Blocks, sets: Sequence[int], limit: float, due: Due
 ) -> tuple[float, list[int]] | None:
-    """The least largest load, and devices by block; None where nothing fits."""
+    """The least largest load in ms, and devices by block; None where no split has a load up to
+    ``limit`` ms and fits.
+    """
     columns = Columns(pairs_of(blocks, sets, limit * (1 + ROUNDING), due))
     done = 0
     while done < len(sets):
@@ -173,27 +196,38 @@ def _solved(
 
 
 def _devices(blocks: Blocks, sets: Sequence[int], columns: Columns) -> list[int]:
-    """Devices by block, told from the last set backwards."""
-    before, last = columns.array("before").tolist(), columns.array("last").tolist()
+    """Devices by block, read from the last ideal back to the empty one."""
     problem, of_block, ideal = blocks.problem, [-1] * len(blocks.size), len(sets) - 1
+    shape = _states(problem, sets)
+    before, last = (columns.array(name).reshape(shape).tolist() for name in ("before", "last"))
     free = {0: list(problem.accelerators), 1: list(problem.cpus)}
     used = [len(problem.accelerators), len(problem.cpus)]
     while ideal:
-        at = (used[1] * (len(problem.accelerators) + 1) + used[0]) * len(sets) + ideal
-        kind = last[at]
+        state = used[1], used[0], ideal
+        kind, small = (column[state[0]][state[1]][state[2]] for column in (last, before))
         used[kind] -= 1
-        if before[at] >= 0:
+        if small >= 0:
             device = free[kind].pop()
-            for block in bits(sets[ideal] & ~sets[before[at]]):
+            for block in bits(sets[ideal] & ~sets[small]):
                 of_block[block] = device
-            ideal = before[at]
+            ideal = small
     return of_block
 
 
-class _Held(NamedTuple):
-    """The contents of ideals: ``sums`` by ideal and column, ``size`` by ideal.
+def _states(problem: MaxLoadProblem, sets: Sequence[int]) -> tuple[int, int, int]:
+    """The shape of the states, row by row: by CPUs used, accelerators used, and ideal.
 
-    By ideal and net open at it: these two, and how many of the net's blocks it is ``holding``.
+    ``state`` of the kernel indexes the same array flat.
+    """
+    return len(problem.cpus) + 1, len(problem.accelerators) + 1, len(sets)
+
+
+class _Held(NamedTuple):
+    """What each ideal contains: ``sums`` of ``_columns`` by ideal and column, ``size`` bytes by
+    ideal.
+
+    ``ideal``, ``net`` and ``holding`` have an entry for each ideal and net open at it, ascending:
+    ``holding`` is how many blocks of the net are in the ideal.
     """
 
     sums: Floats
@@ -204,14 +238,14 @@ class _Held(NamedTuple):
 
 
 def pairs_of(blocks: Blocks, sets: Sequence[int], limit: float, due: Due) -> Pairs:
-    """The columns of the kernel for ideals of which subsets come first."""
+    """The columns of the kernel for ideals, subsets first, and for loads up to ``limit`` ms."""
     problem, in_a_row = blocks.problem, nested(sets)
     words = 0 if in_a_row else -(-len(blocks.size) // (8 * BYTES))
     held = _of_row(blocks, sets) if in_a_row else _of_any(blocks, sets, due)
     cost = np.array([cost for _, cost in blocks.nets], np.float64)
-    states = (len(problem.cpus) + 1) * (len(problem.accelerators) + 1) * len(sets)
-    best = np.full(states, inf)
-    best[:: len(sets)] = 0.0  # nothing is done yet
+    on_accelerator, on_cpu, not_accelerator, not_cpu = held.sums.T  # as _columns has them
+    best = np.full(_states(problem, sets), inf)
+    best[:, :, 0] = 0.0  # the empty ideal: nothing has run yet
     return Pairs(
         ideals=len(sets),
         words=words,
@@ -219,33 +253,35 @@ def pairs_of(blocks: Blocks, sets: Sequence[int], limit: float, due: Due) -> Pai
         cpus=len(problem.cpus),
         capacity=-1 if problem.capacity is None else problem.capacity,
         member=packed(sets, words * BYTES).view("<i8").reshape(-1).astype(np.int64),
-        on_accelerator=held.sums[:, 0].copy(),
-        on_cpu=held.sums[:, 1].copy(),
+        on_accelerator=on_accelerator.copy(),
+        on_cpu=on_cpu.copy(),
         size=held.size,
-        not_accelerator=held.sums[:, 2].astype(np.int64),
-        not_cpu=held.sums[:, 3].astype(np.int64),
+        not_accelerator=not_accelerator.astype(np.int64),
+        not_cpu=not_cpu.astype(np.int64),
         open_ptr=np.searchsorted(held.ideal, np.arange(len(sets) + 1)).astype(np.int64),
         open_net=held.net,
         open_count=held.holding,
         open_cost=np.bincount(held.ideal, cost[held.net], len(sets)).astype(np.float64),
         cost=cost,
         limit=np.array([limit]),
-        best=best,
-        before=np.full(states, -1, np.int64),
-        last=np.zeros(states, np.int64),
+        best=best.ravel(),
+        before=np.full(best.size, -1, np.int64),
+        last=np.zeros(best.size, np.int64),
     )
 
 
 def _columns(blocks: Blocks) -> Floats:
-    """By block: ms on either kind (0 where it cannot run: inf has no differences), and where it
-    cannot run.
+    """By block four columns: ms on an accelerator and on a CPU, and whether the block cannot run on
+    an accelerator or on a CPU (1, else 0).
+
+    The ms are 0 where a block cannot run, for sums with inf could not be subtracted.
     """
     times = np.column_stack([blocks.on_accelerator, blocks.on_cpu])
     return np.hstack([np.where(np.isinf(times), 0.0, times), np.isinf(times)])
 
 
 def _of_row(blocks: Blocks, sets: Sequence[int]) -> _Held:
-    """For nested sets, all is told by the set with which each block comes in."""
+    """For ideals of which each contains the one before: running sums over the blocks."""
     enters = np.zeros(len(blocks.size), np.int64)
     for at, (small, large) in enumerate(pairwise(sets)):
         enters[bits(large & ~small)] = at + 1
@@ -267,7 +303,7 @@ def _of_row(blocks: Blocks, sets: Sequence[int]) -> _Held:
 
 
 def _of_any(blocks: Blocks, sets: Sequence[int], due: Due) -> _Held:
-    """For any sets, some at a time: a table of sets and blocks."""
+    """For any ideals: by a table of ideals and blocks, CHUNK cells at a time."""
     pins = np.array([block for net, _ in blocks.nets for block in net], np.int64)
     lengths = np.array([len(net) for net, _ in blocks.nets], np.int64)
     columns, sizes = _columns(blocks), blocks.size

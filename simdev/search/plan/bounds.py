@@ -1,8 +1,10 @@
 """Bounds: the least time of a plan and the least bytes that it holds, without simulating it.
 
-Start and finish of every row of a step meet all edges between rows, in whatever order queues serve,
-so the longest path over some of the edges is never longer than the step. The bounds follow the
-edges between whole actions, whose durations come from the templates of the lowering:
+A *row* is a task of the lowered step on one rank of the pipeline (``lowering/hybrid/program.py``),
+an *action* the forward or backward of one microbatch in one stage. Whatever the order in which
+queues serve, every row begins after the rows that it waits for. So the longest path over some of
+these edges is never longer than the step. The bounds follow the edges between whole actions, whose
+durations come from the templates of the lowering:
 
 1. The computing of a rank, and the collectives that it waits for, follow one another in the order
    of the schedule; an action lasts their sum.
@@ -18,12 +20,16 @@ edges between whole actions, whose durations come from the templates of the lowe
 5. Memory: parameters, gradients and states throughout; the saved activations of the microbatches in
    flight, by the order of the schedule; and the rest that the backward of a last layer needs.
 
-Coarser bounds come before: ``exchanged_ps`` and ``held`` of many setups, ``waited_ps`` of a plan.
+Coarser bounds, which cost less to work out, are asked first: ``exchanged_ps`` and ``held`` of many
+setups at once, then ``waited_ps`` of a plan.
 
-The search of searching.py alone calls them. The compiled loops are in ``kernels/pipelines.py``. A
-new rule of ``simdev/lowering/hybrid`` that makes a step shorter or smaller (its gates, its tie, the
-order of its queues) has to be met here by hand: tests/search/test_plan_bounds.py and
-test_plan_schedules.py find a bound that is too large.
+``search/plan/searching.py`` alone calls them: a plan whose bound is worse than the best is never
+simulated, so a bound that is too large would silently lose the best plan. The compiled loops are in
+``search/kernels/pipelines.py``. Durations and bytes follow ``simdev/lowering/hybrid`` by themselves
+(``pieces.py``). A new rule there which makes a step shorter or smaller has to be met here by hand:
+how far gathers and sums run ahead (``_turns``), the sum of tied embeddings (``_tie``), the order of
+queues. ``tests/search/test_plan_bounds.py`` and ``test_plan_schedules.py`` find a bound that is too
+large.
 """
 
 from __future__ import annotations
@@ -89,7 +95,7 @@ class Path:
         self.pieces, self.ground, self.plan = pieces, ground, plan
         self.p = pieces.program.parallelism
         self.pp, self.microbatches = self.p.pp, plan.setup.microbatches
-        self.division = ground.division(self.pp * plan.chunks)
+        self.division = ground.division(self.pp * plan.chunks, plan.setup.recompute_layers)
         self.kinds = (FORWARD, INPUT, WEIGHT) if plan.schedule in SPLIT else (FORWARD, BACKWARD)
 
     @property
@@ -115,7 +121,7 @@ class Path:
         for kind in self.kinds:
             each = self.pieces.turns(kind)
             parts = [
-                [each[number] for number in self.ground.kind[list(of)]]
+                [each[number] for number in self.division.kind[list(of)]]
                 for of in self.division.layers
             ]
             parts[0].insert(0, self.pieces.end(EMBEDDING, kind).turns)
@@ -126,7 +132,8 @@ class Path:
         by_kind += [[np.zeros((0, TURN), np.int64)] * len(parts)] * (3 - len(by_kind))
         rows = [rows for of_stage in zip(*by_kind, strict=True) for rows in of_stage]
         at = np.cumsum([0, *map(len, rows)])
-        # The gates of lowering.hybrid.actions; no more than all turns come before one.
+        # How far gathers run ahead and sums may lag (lowering/hybrid/actions.py); of both there
+        # are no more than all turns.
         most = max(int(at[-1]) * self.microbatches, 1)
         reach = min(1 + self.p.prefetch, most) if self.p.zero == 3 else 1
         behind = min(1 + self.p.in_flight * self.p.overlap, most)
@@ -171,7 +178,7 @@ class Path:
     def _ready(self, clock: Ints, begin: Ints) -> tuple[Ints, Ints]:
         """When the gradient of each layer, and of both ends, is complete at the earliest."""
         division, kind = self.division, self.kinds[-1]
-        each = self.pieces.layers(kind)[self.ground.kind]
+        each = self.pieces.layers(kind)[division.kind]
         classifier = self.pieces.end(CLASSIFIER, kind)
         embedding = self.pieces.end(EMBEDDING, kind)
         # A backward meets the layers from the last to the first, behind the classifier.
@@ -219,7 +226,9 @@ class Path:
         return latest
 
     def _tie(self, ready: Ints, ends: Ints) -> None:
-        """A table that the first and the last rank have is summed between them."""
+        """The gradient of a tied embedding, which the first and the last rank have, is summed
+        between the two.
+        """
         program = self.pieces.program
         if not program.shard.model.tied or self.pp == 1:
             return
@@ -285,8 +294,12 @@ class Bounds:
 
     def _pieces(self, setup: Setup, zero: int) -> Pieces:
         ground, pp = self.ground(setup.layout.cluster), setup.layout.pp
-        program = self._program(setup, zero, ground.division(pp).layers)
-        return Pieces(program, ground.kinds, ground.ranks(pp))
+        layers, some = ground.division(pp).layers, setup.recompute_layers is not None
+        counts: tuple[dict[str, Any], ...] = ({"recompute_layers": 0}, {"recompute_layers": None})
+        programs = [
+            self._program(setup, zero, layers, **each) for each in (counts if some else ({},))
+        ]
+        return Pieces(programs, ground.kinds, ground.ranks(pp))
 
     def _program(
         self,
@@ -294,18 +307,18 @@ class Bounds:
         zero: int,
         layers: tuple[tuple[int, ...], ...],
         schedule: str = "1F1B",
-        **degrees: Any,
+        **fields: Any,
     ) -> Program:
         """A program without rows, which knows the stages of a schedule."""
         plan = Plan(setup, "1F1B", 1, zero)
-        p = replace(plan.parallelism, **degrees)
+        p = replace(plan.parallelism, **fields)
         durations = self.ground(setup.layout.cluster).durations(plan)
         shard = shard_of(self.question.model, p)
         return Program(shard, p, _shape(schedule, p.pp), layers, durations)
 
     def alike(self, setup: Setup) -> Hashable:
-        """Equal for setups that compute and exchange the same for a microbatch, whatever they make
-        again; as many microbatches come on each of their ranks.
+        """A key that is equal for setups which compute and exchange the same for a microbatch,
+        whatever they recompute. Their ranks have equally many microbatches, too.
         """
         layout = setup.layout
         degrees = layout.cluster, layout.cp, layout.tp, layout.ep, layout.context
@@ -345,8 +358,13 @@ class Bounds:
         """How long a microbatch takes in all layers and ends, and a forward in one layer."""
         pieces, kinds = self.pieces(setup, 0), (FORWARD, BACKWARD)
         counts = self.ground(setup.layout.cluster).counts
-        forward, backward = (pieces.layers(kind)[:, column] for kind in kinds)
+        forward, backward = (pieces.layers(kind)[: len(counts), column] for kind in kinds)
         each = int(counts @ (forward + backward))
+        if setup.recompute_layers is not None:
+            more = pieces.layers(BACKWARD)[len(counts) :, column] - backward
+            # Of more stages than ranks no fewer layers are made again.
+            least = min(setup.recompute_layers * setup.layout.pp, int(counts.sum()))
+            each += least * int(more.min())
         # Of two ways both ends of the pipeline have both.
         homes = (False, True) if column == ALONE else (False,)
         for end, kind in product(ENDS, kinds):
@@ -366,7 +384,8 @@ class Bounds:
 
     def _waited(self, setup: Setup, chunks: int, is_split: bool) -> int:
         pieces, pp = self.pieces(setup, 0), setup.layout.pp
-        division = self.ground(setup.layout.cluster).division(pp * chunks)
+        ground = self.ground(setup.layout.cluster)
+        division = ground.division(pp * chunks, setup.recompute_layers)
         forward, backward = (pieces.stages(division, kind) for kind in (FORWARD, BACKWARD))
         # Halves of a backward are rounded each by itself, a ps at most.
         busy = forward + backward - 2 * division.counts.sum(axis=1) - 4
@@ -404,7 +423,8 @@ class Bounds:
         saved, workspace, again = pieces.footprints
         embedding, classifier, *_ = pieces.ends_saved
         counts = self.ground(setup.layout.cluster).counts
-        total = int(counts @ saved) + embedding + classifier
+        # Of layers that may be made again, or not, the least.
+        total = int(counts @ saved[-len(counts) :]) + embedding + classifier
         # On the last rank the classifier's comes first.
         return total, int(workspace.min()), int((workspace + again).min())
 

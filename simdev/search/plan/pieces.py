@@ -4,7 +4,7 @@ which the bounds of all plans on it share: its ranks, divisions of layers, messa
 
 Where groups or devices differ, the fastest counts: pieces serve lower bounds. bounds.py alone calls
 it. A change of templates in ``simdev/lowering/hybrid`` reaches it by itself; what a layer saves and
-sends is called by name here (``footprint``, ``sent_bytes``).
+sends is called by name here (``Program.footprint``, ``sent_bytes``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ...lowering.hybrid.program import (
     Template,
 )
 from ...lowering.hybrid.templates import Writer
-from ...nouns.models.large import footprint, roles, update
+from ...nouns.models.large import roles, update
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.shard import (
     classifier_kept,
@@ -123,21 +123,28 @@ def piece_of(template: Template) -> Piece:
 
 class Division(NamedTuple):
     """The layers dealt out to stages: ``layers[stage]``; by stage how many there are of each kind,
-    and the kind of the last one; by layer its stage.
+    and the kind of the last one; by layer its stage and its kind. Where full recomputation makes
+    some layers of each stage again, they are kinds of their own, behind the others.
     """
 
     layers: tuple[tuple[int, ...], ...]
     counts: Ints
     last: Ints
     stage: Ints
+    kind: Ints
 
 
 class Pieces:
     """The pieces of a pipeline's ranks, for one setting of ZeRO; made when they are asked for."""
 
-    def __init__(self, program: Program, kinds: Sequence[int], ranks: Sequence[int]) -> None:
-        """``kinds`` has a layer of each kind, ``ranks`` a rank of each sort."""
-        self.program, self.kinds, self.ranks = program, kinds, ranks
+    def __init__(
+        self, programs: Sequence[Program], kinds: Sequence[int], ranks: Sequence[int]
+    ) -> None:
+        """``kinds`` has a layer of each kind, ``ranks`` a rank of each sort. Where layers of one
+        kind differ in what is made again, ``programs`` are one that makes none again and one that
+        makes all; else there is one.
+        """
+        self.programs, self.program, self.kinds, self.ranks = programs, programs[0], kinds, ranks
         # Each is asked for by many plans, with few different arguments.
         self.layers, self.turns = cache(self._layers), cache(self._turns)
         self.end, self._pieces = cache(self._end), cache(self._made)
@@ -147,7 +154,11 @@ class Pieces:
     def _made(self, kind: str) -> list[list[Piece]]:
         """By sort of rank and kind of layer."""
         return [
-            [piece_of(Writer(self.program, rank, kind).add_layer(layer)) for layer in self.kinds]
+            [
+                piece_of(Writer(program, rank, kind).add_layer(layer))
+                for program in self.programs
+                for layer in self.kinds
+            ]
             for rank in self.ranks
         ]
 
@@ -197,9 +208,9 @@ class Pieces:
     @cached_property
     def footprints(self) -> Ints:
         """Bytes of a microbatch by kind of layer: saved (but for offloaded ones), of the workspace,
-        and made again by selective recomputation.
+        and made again by recomputation.
         """
-        each = [footprint(self.program.shard, number) for number in self.kinds]
+        each = [program.footprint(number) for program in self.programs for number in self.kinds]
         moves = "activations" in self.program.parallelism.offload
         rows = [(f.saved - f.moved * moves, f.workspace, f.again) for f in each]
         return np.array(rows, np.int64).T
@@ -238,7 +249,8 @@ class Pieces:
         throughout.
         """
         ranks = self.program.schedule.ranks
-        counts = division.counts.reshape(-1, ranks, len(self.kinds)).sum(axis=0).tolist()
+        kinds = division.counts.shape[1]
+        counts = division.counts.reshape(-1, ranks, kinds).sum(axis=0).tolist()
         rows = []
         for rank, each in enumerate(counts):
             layers = [layer for stage in division.layers[rank::ranks] for layer in stage]
@@ -251,7 +263,7 @@ class Pieces:
         if key not in self._tails:
             p, shard = self.program.parallelism, self.program.shard
             buckets = layers + [NO_LAYER] * has_ends
-            loads = update(shard, *self.program.updated(rank, buckets), p.state_bytes)
+            loads = update(shard, *self.program.updated(rank, buckets), p.state_bytes, layers)
             held = persistent_bytes(self.program, rank, layers)
             # Ranks of all sorts share the key.
             templates = [Template(each, self.program.durations) for each in self.ranks]
@@ -286,13 +298,20 @@ class Ground:
         key = plan.setup.layout._replace(context=""), plan.setup.others
         return once(self._durations, key, lambda: Durations(plan.parallelism, self.timings))
 
-    def _division(self, stages: int) -> Division:
+    def _division(self, stages: int, again: int | None = None) -> Division:
+        """Layers over stages, of each of which the first ``again`` (None: as many as of any) are
+        made again.
+        """
         bounds = [*accumulate(even_layers(self.model.layers, stages), initial=0)]
         layers = tuple(tuple(range(a, b)) for a, b in pairwise(bounds))
         stage = np.repeat(np.arange(stages), np.diff(bounds))
-        counts = np.zeros((stages, len(self.kinds)), np.int64)
-        np.add.at(counts, (stage, self.kind), 1)
-        return Division(layers, counts, self.kind[np.array(bounds[1:]) - 1], stage)
+        kind, kinds = self.kind, len(self.kinds)
+        if again is not None:
+            place = np.arange(len(stage)) - np.array(bounds)[stage]
+            kind, kinds = kind + kinds * (place < again), 2 * kinds
+        counts = np.zeros((stages, kinds), np.int64)
+        np.add.at(counts, (stage, kind), 1)
+        return Division(layers, counts, kind[np.array(bounds[1:]) - 1], stage, kind)
 
     def sort(self, pp: int) -> int:
         """A number that ranks of pipelines of such lengths share whose groups cost the same: 0

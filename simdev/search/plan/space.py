@@ -101,6 +101,12 @@ class Setup(NamedTuple):
     recompute: str
     others: Settings
 
+    @property
+    def recompute_layers(self) -> int | None:
+        """How many layers of each stage full recomputation makes again (None: all)."""
+        layers: int | None = dict(self.others).get("recompute_layers")
+        return layers
+
 
 class Plan(NamedTuple):
     """A setup with its schedule and what replicas share out."""
@@ -164,11 +170,17 @@ def choices_of(given: Mapping[str, Any] | None) -> Choices:
 
 
 def _parallelism(others: Settings, **degrees: Any) -> Parallelism:
-    """A Parallelism of these settings; modules to recompute go with selective recomputation."""
+    """A Parallelism of these settings, with the recomputation that they go with."""
+    recompute = _recompute_of(others) or RECOMPUTES["recompute_modules" in dict(others)]
+    return Parallelism(**degrees, recompute=recompute, **dict(others))
+
+
+def _recompute_of(others: Settings) -> str | None:
+    """The recomputation that settings need: modules selective, a number of layers full."""
     settings = dict(others)
-    if "recompute_modules" in settings:
-        settings["recompute"] = RECOMPUTES[1]
-    return Parallelism(**degrees, **settings)
+    if settings.get("recompute_modules", MODULES[:1]) != MODULES[:1]:
+        return RECOMPUTES[1]
+    return None if settings.get("recompute_layers") is None else RECOMPUTES[2]
 
 
 def _several(value: Any) -> tuple[Any, ...]:
@@ -229,9 +241,12 @@ class Space:
 
     def nothing(self) -> str:
         """The settings that leave no combination at all, legal or not."""
-        modules = [dict(each).get("recompute_modules", MODULES[:1]) for each in self.choices.others]
-        if MODULES[:1] not in modules and RECOMPUTES[1] not in self.choices.listed["recompute"]:
-            return f"recompute, recompute_modules: no combination of these is {RECOMPUTES[1]}"
+        needed = {_recompute_of(each) for each in self.choices.others}
+        if needed.isdisjoint({None, *self.choices.listed["recompute"]}):
+            goes = {"recompute_modules": RECOMPUTES[1], "recompute_layers": RECOMPUTES[2]}
+            settings = ", ".join(name for name, kind in goes.items() if kind in needed)
+            kinds = " or ".join(kind for kind in goes.values() if kind in needed)
+            return f"recompute, {settings}: no combination of these is {kinds}"
         names = ", ".join(self.choices.counts)
         counts = " or ".join(f"{number:,}" for number in dict.fromkeys(self.devices))
         return f"{names}: no combination of these takes all {counts} devices"
@@ -287,8 +302,8 @@ class Space:
 
     def _recomputes(self, layout: Layout, others: Settings) -> tuple[str, ...]:
         chosen = self.choices.listed["recompute"]
-        if dict(others).get("recompute_modules", MODULES[:1]) != MODULES[:1]:
-            return tuple(name for name in chosen if name == RECOMPUTES[1])
+        if (needed := _recompute_of(others)) is not None:
+            return tuple(name for name in chosen if name == needed)
         if "none" in chosen and uses_flash(self.model, _parallelism(others)):
             return tuple(name for name in chosen if name != "selective")
         return chosen

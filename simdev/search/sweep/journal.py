@@ -7,9 +7,22 @@ and the CRC-32 of the object's bytes. Whoever opens a journal holds a lock on it
 gives back when the process ends, however it ends. A line that a crash cut short is cut off; one
 that is damaged elsewhere is passed over, and its result made again.
 
-Whether a failure is kept is said by ``Answer.lasting``: each caller sets it in its ``answer``. Jobs
-of a worker that died are tried again by ``finished`` of ``simdev/ground/jobs.py``. Each caller has
-a pattern APART of sources that take no part in its keys.
+Three verbs run their jobs by ``journaled``, and their modules build the keys of their rows:
+``simdev sweep`` (``search/sweep/sweeping.py``, its keys in ``point.py``), ``simdev search`` with
+several methods (``search/comparison/__init__.py``) and ``simdev plan``
+(``search/plan/searching.py``). ``search/workers.py`` takes ``Memo`` alone.
+
+A row is reused where its key is asked for again. A key contains the version of simdev's sources
+(``sources_version``), so after an edit the old rows are no longer used. Sources that cannot change
+an answer are left out of that version: READERS here, and what else a caller names in its APART.
+
+A failed job is tried again in two cases. Where a worker process dies, ``finished`` of
+``ground/jobs.py`` tries the jobs under way once more. Where a caller's ``answer`` gives an
+``Answer`` that is not ``lasting``, the row is not kept, so every later run tries the job again.
+
+Guarded by ``tests/sweep/test_sweep_journal.py``, ``test_sweep_ends.py`` and
+``test_sweep_parallel.py`` there; of comparisons by ``tests/search/test_comparison_runs.py``, of
+plans by ``tests/search/test_plan_bounds.py``. ``docs/decisions/070-sweeps.md`` has the reasons.
 """
 
 from __future__ import annotations
@@ -54,8 +67,8 @@ _held: set[int] = set()
 
 
 def _forget() -> None:
-    """A lock lasts while any process has its file open, so a forked worker, which may outlive a
-    kill, closes the file.
+    """Close the journals in a process that was just forked off: a lock lasts while any process has
+    the file open, and a worker may live longer than the run that was killed.
     """
     while _held:
         os.close(_held.pop())
@@ -69,7 +82,7 @@ def _header(kind: str) -> bytes:
     return _line({"simdev": f"{kind} journal", "version": 1})
 
 
-HEADER = _header("sweep")
+HEADER = _header("sweep")  # tests write wrong headers from it
 
 
 class Journal:
@@ -91,7 +104,8 @@ class Journal:
         self._synced = 0.0
         try:
             is_new = not os.path.lexists(self.path)
-            # Not blocking, for a pipe would wait for a reader; Windows would change line ends.
+            # O_NONBLOCK: where the path is a pipe, opening it might wait for another process.
+            # O_BINARY: Windows would change the ends of lines.
             extra = getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | extra, 0o666)
         except (OSError, ValueError) as error:
@@ -143,8 +157,10 @@ class Journal:
         """Keep a finished row.
 
         ``version`` (of simdev and its sources) is written for people; keys differ by it already.
-        The row outlives a kill at once, and a loss of power unless it is younger than SYNC_S.
-        Raises InputError where it cannot be written, say on a full disk; earlier rows stay.
+        Once written the row outlives a kill of the process. It outlives a loss of power once it is
+        synced: here where the last sync is longer ago than SYNC_S, else with a later row or by
+        ``close``. Raises InputError where it cannot be written, say on a full disk; earlier rows
+        stay.
         """
         self.rows[key] = row
         try:
@@ -191,7 +207,7 @@ class Journal:
 
 
 def _record(line: bytes) -> Mapping[str, Any] | None:
-    """The record of a line, None where the line is damaged."""
+    """The record of a line (its key, the version and the row), None where the line is damaged."""
     data, _, check = line[:-1].rpartition(b"\t")
     if check != b"%08x" % zlib.crc32(data):
         return None
@@ -238,9 +254,12 @@ def _sync_folder(path: str) -> None:
         os.close(folder)
 
 
-# The versions of the sources that answer, which are in the keys of a journal. A pattern names the
-# sources that read or draw answers and take no part in them; all others count: better too much.
+# The version of the sources that make an answer, a part of the keys of a journal. All sources count
+# but those that only ask for answers, read or draw them. Where it is not clear whether a source can
+# change an answer, it counts: to answer again costs time, an old answer would be wrong.
 
+# The pattern of sources that count for no caller. Each caller puts it into its own pattern APART,
+# with the packages of search that do not make its answers.
 READERS = r"commands|formats|learn|measure|oracle|execution/check|report/(export|figures|page)"
 
 
@@ -323,9 +342,10 @@ FAILED = "failed"
 
 
 class Answer(NamedTuple):
-    """The row of a job. Only a ``lasting`` row is kept in the journal. A failure of the question
-    itself lasts; a failure of the machine, of a changed file or of simdev (a bug) does not, so the
-    next run tries it again.
+    """The row of a job. Only a ``lasting`` row is kept in the journal.
+
+    A failure lasts where the question itself is at fault. It does not last where the machine, a
+    file that has changed or simdev (a bug) is, so the next run tries the job again.
     """
 
     row: Row
@@ -380,7 +400,10 @@ class Loop(Generic[J]):
 
 
 def _guarded(answer: Callable[[J], Answer], job: J) -> Answer:
-    """An answer in a worker, where any other error would count as the worker's death."""
+    """An answer in a worker, for ``finished`` takes any error but SimdevError for the death of the
+    worker. A bug that ``answer`` does not turn into a row itself thus ends the loop, and no row of
+    it is kept.
+    """
     try:
         return answer(job)
     except SimdevError:

@@ -1,8 +1,12 @@
-"""Tofu (EuroSys 2019, section 5.2): in each step every tensor along one dimension, every op along
-one axis; and the strategy that such a plan makes. The method "tofu" of ``search.methods``, and the
-others of the paper's comparison (``BASELINES``).
+"""Tofu (Wang, Huang, Li, EuroSys 2019, section 5.2): a plan of how to split every op and tensor of
+a graph over all workers, and the strategy that such a plan makes.
 
-Bytes are counted here as in the paper; the simulated step sends what ``lowering.partition`` says.
+Workers are divided step by step, by the prime factors of their number. In each step every tensor is
+cut along one dimension and every op along one axis, so that the fewest bytes are sent. A unit
+(``coarse.py``) are ops that are decided alike; ``search/elimination.py`` finds the best choices.
+``search/methods.py`` names ``tofu`` as a method; ``benchmarks/placers.py`` runs ``recursive`` and
+``BASELINES``, the other methods of the paper. Bytes are counted here as in the paper; the simulated
+step sends what ``lowering/partition`` says. Guarded by ``tests/search/test_search_tofu.py``.
 """
 
 from __future__ import annotations
@@ -39,24 +43,25 @@ from ..space import workers
 from ..trial import Trial
 from .coarse import Coarse, Unit
 
-# Bytes that one step of Tofu's recursion sends: an axis for each op, a dimension for each tensor
-# (EuroSys 2019, 5).
-# A step divides every group of workers into k. An op on one part reads a region of each operand;
-# of this region the group holds a share by itself (held) and has fetched the rest in earlier
-# steps (fetched). What is sent now is what the parts need and do not hold of the former, and what
-# they need more than once of the latter. So the sum over all steps is the volume that each worker
-# reads less what it holds: T/2, T and 2 x halo of a two-way step follow. Outputs are alike the
-# other way round, and partial results are sent to where they are stored.
+# Bytes that one step of Tofu's recursion sends (EuroSys 2019, section 5).
+# A step divides every group of workers into k parts. Before it, a group has all that its op reads
+# of an operand: a share is stored there (held), the rest was sent there in earlier steps (fetched).
+# Behind it each part stores 1/k of what was held. So this step sends, of the held share, what a
+# part needs and does not store; of the fetched one, what several parts need, to each but the first.
+# The sum over all steps is what a worker reads less what it stores: T/2, T and 2 x halo in the
+# paper's two-way steps. Outputs go the other way, from where they are made to where they are
+# stored; partial results are added up there.
 
 Shape = tuple[int, ...]
 _CACHED = 65_536
 
 
 class Side(NamedTuple):
-    """An operand or output of an op on one group.
+    """An operand or output of an op, as one group of workers has it.
 
-    ``at`` is its place in the op on this group, -1: not touched there.
-    ``shape`` is that of the region, as the tensor is stored; ``held`` and ``fetched`` are elements.
+    ``at`` is its place among the operands (outputs) of the op there, -1 where the op does not touch
+    it. ``shape`` is that of the region touched, in the layout in which the tensor is stored.
+    ``held`` and ``fetched`` (above) are counts of elements.
     """
 
     at: int
@@ -68,10 +73,10 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """An op along one axis, in k parts: what each reads and makes, and the op that the first one
-    runs.
-
-    ``places`` are the operands of this op in the next one, -1 where it does not touch them.
+    """A way to cut an op: along one axis into k parts. ``needs`` and ``makes`` are by part the
+    regions of operands and outputs, ``effects`` by output what cutting does to it. ``following`` is
+    the op that the first part runs, which the next step cuts. ``places`` tell by operand of this op
+    its place in that one, -1 where the part does not read it.
     """
 
     axis: str
@@ -84,9 +89,7 @@ class Cut:
 
 @lru_cache(_CACHED)
 def cuts(semantics: Semantics, groups: int, even: bool = True) -> tuple[Cut, ...]:
-    """The ways to cut an op into so many parts along one axis; only where the parts are equal, if
-    ``even``.
-    """
+    """The ways to cut an op into so many parts along one axis; only equal parts if ``even``."""
     ways = []
     for split in splits(semantics):
         if split.size < groups or (even and split.size % groups):
@@ -114,7 +117,7 @@ def cuts(semantics: Semantics, groups: int, even: bool = True) -> tuple[Cut, ...
 
 
 class Sent(NamedTuple):
-    """Elements sent over all parts, and how the side lies on the first of them."""
+    """How many elements are sent to all parts, and the ``Side`` of the first part behind that."""
 
     sent: float
     side: Side
@@ -124,8 +127,8 @@ class Sent(NamedTuple):
 def read_step(
     semantics: Semantics, cut: Cut | None, side: Side, dimension: int, groups: int
 ) -> Sent:
-    """An operand; ``cut`` None: every part runs the whole op; ``dimension`` -1: every part holds
-    the whole tensor.
+    """What one step sends for an operand. Where ``cut`` is None every part runs the whole op; where
+    ``dimension`` is WHOLE every part holds the whole tensor.
     """
     if side.at < 0:
         return Sent(0.0, side)
@@ -175,7 +178,7 @@ def _first(side: Side, region: Region | None, share: float, there: float) -> Sid
 
 @lru_cache(_CACHED)
 def write_step(cut: Cut | None, side: Side, dimension: int, groups: int) -> Sent:
-    """An output; partial results of a region are added up where it is stored."""
+    """What one step sends for an output; partial results are added up where it is stored."""
     keep = 1.0 if dimension < 0 else 1.0 / groups
     if cut is None or cut.effects[side.at] == "replicate":
         return Sent(0.0, side._replace(held=side.held * keep, fetched=side.fetched * keep))
@@ -204,7 +207,6 @@ cut.
 @dataclass(frozen=True, slots=True)
 class TofuPlan:
     """By step: the number of parts, and the bytes sent over all workers.
-
     ``exact``: every step was solved to its optimum. ``dimensions`` by step and tensor (-1: whole),
     ``axes`` by step and unit ("": whole).
     """
@@ -261,11 +263,10 @@ def planned(
 
 
 class Level:
-    """The step under way, opened anew for each: the ops and tensors as they are on one group, the
-    choices, and the bytes that each sends.
-
-    Variables are the tensors, then the choosers: units that choose one axis together (the steps of
-    an unrolled op).
+    """The step of the recursion under way: the ops and tensors as one group of workers has them,
+    the choices for each, and the bytes that these send. ``open`` sets up the next step.
+    ``minimise`` decides a variable for each tensor (its dimension), then for each *chooser* (its
+    axis): a unit, or all time steps of an unrolled op, which are cut alike.
     """
 
     def __init__(self, coarse: Coarse, even: bool = True, reduce: bool = True) -> None:
@@ -333,7 +334,7 @@ class Level:
         return [Term(pair, table) for pair, table in tables.items()]
 
     def _sent(self, number: int, touch: _Touch, way: Cut | None, dimension: int) -> float:
-        # Nobody knows how such an op reads: it reads the whole, which then is everywhere.
+        # An op without semantics is taken to read all of a tensor, which is whole everywhere here.
         if self.semantics[number] is None and dimension == WHOLE and not touch.written:
             return 0.0
         return self._step(number, touch, way, dimension).sent
@@ -404,9 +405,9 @@ def _along_first(level: Level) -> Solved:
     return _best_axes(level, [0] * len(level.dimensions))
 
 
-# What Tofu was compared with (section 7.3), as far as the paper describes it, in its own cost
-# model. A tensor none of whose dimensions divides evenly is cut unevenly where it has the extent,
-# as cost only.
+# The methods that the paper compares Tofu with (section 7.3), as far as it describes them, in its
+# cost model. Where n divides no dimension of a tensor, it is cut unevenly along one that has at
+# least n elements: that will do for counting bytes, but no strategy is made of it.
 
 BASELINES: Mapping[str, Callable[[Coarse, int], TofuPlan]] = {
     "allrow-greedy": lambda coarse, n: planned(coarse, (n,), _along_first, even=False),
@@ -510,10 +511,9 @@ def tofu(trial: Trial) -> None:
 def strategy_of(coarse: Coarse, plan: TofuPlan, like: Strategy = PLAIN) -> Strategy:
     """The strategy of a plan.
 
-    Worker w = w1 w2 .. (one digit a step, the first counts most) is the w-th device.
-
-    Where an op makes a tensor otherwise than it is stored, ``tensors`` says so. Gradients of a
-    weight that are added up stay where they are made until their sum.
+    Worker w = w1 w2 .. (one digit a step, the first counts most) is the w-th device. Where a tensor
+    is stored in other parts than its op makes, ``tensors`` says so. Of the gradients of a weight
+    that is read several times only the sum is stored as planned; they stay where they are made.
     """
     builder = _Strategy(coarse, plan)
     for number, unit in enumerate(coarse.units):

@@ -32,6 +32,10 @@ _today = partial(_llama, causal=True)
 # With latent attention, as wide in all of them.
 _deepseek = partial(_today, kv_latent=512, rotary_width=64, head_width=192, value_width=128)
 _qwen2 = partial(_today, qkv_bias=True)
+_glm = partial(
+    _today, vocabulary=151_552, kv_heads=8, head_width=128, qkv_bias=True, router_bias=True,
+    top_k=8, shared_experts=1,
+)  # fmt: skip
 _qwen3 = partial(_today, vocabulary=151_936, kv_heads=8, head_width=128, head_norms=True)
 _gpt_oss = partial(
     _today, hidden=2880, heads=64, inner=2880, vocabulary=201_088, kv_heads=8, head_width=64,
@@ -74,10 +78,12 @@ _PUBLISHED = (
 
 # Sources: config.json of each release (deepseek-ai/DeepSeek-V2, -V2-Lite, -V3;
 # moonshotai/Kimi-K2-Base, Qwen/Qwen3-*, Qwen/Qwen2.5-*, openai/gpt-oss-*, meta-llama/Llama-3.2-*,
-# mistralai/Mistral-7B-v0.1, -Nemo-Base-2407, -Small-24B-Base-2501, google/gemma-2-*, gemma-3-*).
+# mistralai/Mistral-7B-v0.1, -Nemo-Base-2407, -Small-24B-Base-2501, google/gemma-2-*, gemma-3-*,
+# zai-org/GLM-4.5, -Air, MiniMaxAI/MiniMax-M2).
 # Lengths are those of pretraining, as the reports have them: DeepSeek-V2 and V3 (section 4.1 of
-# both), Kimi K2, Qwen3 (section 3.2), Qwen2.5 (section 3) 4096, Gemma 2 8192; of GPT-OSS, Llama 3.2
-# and Mistral ours. DeepSeek-V3 and Kimi K2 are without what predicts further tokens.
+# both), Kimi K2, Qwen3 (section 3.2), Qwen2.5 (section 3), GLM-4.5 4096, Gemma 2 8192; of GPT-OSS,
+# Llama 3.2, Mistral and MiniMax-M2 ours. DeepSeek-V3, Kimi K2, GLM-4.5 and MiniMax-M2 are without
+# what predicts further tokens.
 _RELEASED = (
     _deepseek(
         "deepseek-v2-lite", 27, 2048, 16, 10_944, 102_400,
@@ -125,6 +131,11 @@ _RELEASED = (
     window=512, global_every=6),
     _gemma("gemma3-27b", 62, 5376, 32, 21_504, kv_heads=16, head_width=128, vocabulary=262_208,
     head_norms=True, window=1024, global_every=6),
+    _glm("glm-4.5", 92, 5120, 96, 12_288, head_norms=True, experts=160, expert_inner=1536,
+    dense_layers=3),
+    _glm("glm-4.5-air", 46, 4096, 96, 10_944, experts=128, expert_inner=1408, dense_layers=1),
+    _today("minimax-m2", 62, 3072, 48, 1536, 200_064, kv_heads=8, head_width=128,
+    joint_norms=True, router_bias=True, experts=256, top_k=8, expert_inner=1536),
 )  # fmt: skip
 
 LARGE: Mapping[str, Transformer] = {model.name: model for model in (*_PUBLISHED, *_RELEASED)}
@@ -175,7 +186,10 @@ class _Fields:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
         self.problems: list[str] = []
-        self.names = {"window": "sliding_window", "global_every": "sliding_window_pattern"}
+        self.names = {
+            "window": "sliding_window", "global_every": "sliding_window_pattern",
+            "expert_groups": "n_group", "top_groups": "topk_group",
+        }  # fmt: skip
 
     def sizes(self, **reads: Read) -> dict[str, Any]:
         """Sizes of the model, each from its field."""
@@ -265,16 +279,39 @@ def _read_deepseek(
     sizes["head_width"] += sizes["rotary_width"]
     if of.config.get("n_routed_experts") is None:
         return sizes
+    return sizes | _routed(of, router_bias, groups)
+
+
+def _routed(
+    of: _Fields, router_bias: bool, groups: tuple[int, int], shared: int = 0, dense: int = 0
+) -> dict[str, Any]:
+    """The experts, as DeepSeek's files and others of their form tell of them; ``shared`` experts
+    and ``dense`` layers are the defaults.
+    """
+    sizes: dict[str, Any] = {"router_bias": router_bias}
     every, chosen = of.count("n_group", groups[0]), of.count("topk_group", groups[1])
     # Groups of version 2 are of devices, and a copy of a token goes to each expert.
     if every > 1 and router_bias:
         sizes |= {"expert_groups": every, "top_groups": chosen}
-    if of.config.get("first_k_dense_replace", 0):
-        sizes |= of.sizes(dense_layers="first_k_dense_replace")
+    if of.config.get("first_k_dense_replace", dense):
+        sizes |= of.sizes(dense_layers=("first_k_dense_replace", dense))
     return sizes | of.sizes(
         experts="n_routed_experts", top_k="num_experts_per_tok",
-        expert_inner="moe_intermediate_size", shared_experts=("n_shared_experts", 0),
-    ) | {"router_bias": router_bias}  # fmt: skip
+        expert_inner="moe_intermediate_size", shared_experts=("n_shared_experts", shared),
+    )  # fmt: skip
+
+
+def _read_glm4_moe(of: _Fields) -> dict[str, Any]:
+    norms = {"qkv_bias": of.flag("attention_bias"), "head_norms": of.flag("use_qk_norm")}
+    return _common(of) | norms | _routed(of, True, (1, 1), shared=1, dense=1)
+
+
+def _read_minimax_m2(of: _Fields) -> dict[str, Any]:
+    """Its files number the kind of each layer's attention: 0 was linear in earlier models."""
+    sizes, kinds = _MINIMAX(of), of.config.get("attn_type_list")
+    if kinds is not None and kinds != [1] * sizes["layers"]:
+        of.problems.append(f"attn_type_list: only {sizes['layers']} of 1 is modelled")
+    return sizes | {"router_bias": of.flag("use_routing_bias", True)}
 
 
 def _read_gpt2(of: _Fields) -> dict[str, Any]:
@@ -294,7 +331,7 @@ class _Reader:
 
     ``requires`` are fields with the only values that are modelled, ``sizes`` follow from the type,
     and ``reads`` are fields beside the common ones. ``tied``: embeddings are tied by default. Where
-    there are ``windows``, every so manieth layer has none (0: all have one; None: none has).
+    ``windows`` is n, each n-th layer has none (0: all layers have one; None: none has).
     """
 
     requires: Mapping[str, Any] = FrozenDict()
@@ -318,7 +355,9 @@ class _Reader:
 
 
 def _read_gemma3(of: _Fields) -> dict[str, Any]:
-    every = of.count("sliding_window_pattern", 6)
+    of.require("use_bidirectional_attention", False)
+    # Newer files tell ``layer_types``, and the pattern by another name if at all.
+    every = of.count("sliding_window_pattern", of.count("_sliding_window_pattern", 6))
     return replace(_GEMMA, windows=every, sizes={**_GEMMA.sizes, "head_norms": True})(of)
 
 
@@ -340,6 +379,11 @@ _QWEN3_MOE = _Reader(
     },
 )
 _GPT_OSS = _Reader({"attention_bias": True}, {"bias": True, "sinks": True}, _EXPERTS, windows=2)
+_MINIMAX = _Reader(
+    {"use_qk_norm": True, "qk_norm_type": "per_layer", "shared_intermediate_size": 0},
+    {"joint_norms": True},
+    {"head_width": ("head_dim", 128), **_EXPERTS},
+)
 _GEMMA = _Reader(
     {"attention_bias": False}, {"post_norms": True}, {"head_width": ("head_dim", 256)}, True, 2
 )
@@ -357,9 +401,30 @@ TYPES: Mapping[str, Callable[[_Fields], dict[str, Any]]] = {
     "gpt_oss": _GPT_OSS,
     "gemma2": _GEMMA,
     "gemma3_text": _read_gemma3,
+    "gemma3": _read_gemma3,
+    "glm4_moe": _read_glm4_moe,
+    "minimax_m2": _read_minimax_m2,
     "gpt2": _read_gpt2,
 }
 """The reader of a file by its ``model_type``."""
+TEXTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma3": {
+        "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216,
+        "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "sliding_window": 4096,
+    },
+}  # fmt: skip
+"""Types whose files tell of a language model in ``text_config``, with the defaults of its sizes;
+what else the model has, like a vision tower, is left out.
+"""
+_GEMMA4 = "layers have heads of two widths, embeddings of their own, and keys that are values"
+UNMODELLED = {
+    "gemma4": _GEMMA4,
+    "gemma4_text": _GEMMA4,
+    "minimax": "seven of eight layers have lightning attention, which is linear",
+    "qwen3_next": "three of four layers have gated DeltaNet, a linear attention",
+}
+"""Why files of some released types are not read."""
 
 
 def from_config(config: Any) -> Transformer:
@@ -372,16 +437,34 @@ def from_config(config: Any) -> Transformer:
         raise InputError("must be an object (the config.json of a model)")
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in TYPES:
-        reason = "missing" if kind is None else f"{kind!r} is not known"
-        raise InputError(f"model_type: {reason}; there are {', '.join(TYPES)}")
-    of = _Fields(config)
+        raise InputError(f"model_type: {_not_known(kind)}; there are {', '.join(TYPES)}")
+    path = "text_config." if kind in TEXTS else ""
+    of = _Fields(_text_of(config, TEXTS[kind]) if path else config)
     sizes = TYPES[kind](of)
     # A type that has another default counts a field again.
-    refuse(dict.fromkeys(of.problems))
+    refuse(path + problem for problem in dict.fromkeys(of.problems))
     try:
         return Transformer(_name(config, kind), **sizes)
     except InputError as error:
-        raise InputError(_by_file(of, problem) for problem in error.problems) from None
+        raise InputError(path + _by_file(of, problem) for problem in error.problems) from None
+
+
+def _text_of(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of ``text_config``, with defaults of what it leaves out. Raises InputError."""
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        reason = "missing" if text is None else "must be an object"
+        raise InputError(f"text_config: {reason}")
+    return {**defaults, **{name: value for name, value in text.items() if value is not None}}
+
+
+def _not_known(kind: Any) -> str:
+    """Why a type has no reader."""
+    if kind is None:
+        return "missing"
+    if isinstance(kind, str) and kind in UNMODELLED:
+        return f"{kind!r} is not modelled, for {UNMODELLED[kind]}"
+    return f"{kind!r} is not known"
 
 
 def _by_file(of: _Fields, problem: str) -> str:

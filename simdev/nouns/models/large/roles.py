@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,8 @@ class LargeStep:
     products. ``peak_dtype`` names that peak ("float8"; where datasheets differ, or have a wider
     dtype in its place, the names of these). ``host`` is the mode of the first rank's host ("none":
     it has none). ``rungs`` share out the computing time by the rung of the ladder that told it,
-    ``rel_err`` is the expected error of a kernel (None: not known).
+    ``rel_err`` is the expected error of a kernel (None: not known). ``borrowed`` is a remark on
+    narrow products whose efficiency is known in other dtypes alone ("": there are none).
     """
 
     model: Transformer
@@ -62,3 +64,10 @@ class LargeStep:
     host: str = "none"
     rungs: Mapping[str, float] = FrozenDict()
     rel_err: float | None = None
+    borrowed: str = ""
+
+    @property
+    def layers(self) -> tuple[range, ...]:
+        """The layers of each stage."""
+        borders = [*accumulate(self.stage_layers, initial=0)]
+        return tuple(range(first, end) for first, end in pairwise(borders))

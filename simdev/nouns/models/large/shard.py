@@ -18,6 +18,7 @@ from math import ceil
 
 from ....ground.errors import refuse
 from ...strategy.parallelism import Parallelism
+from .precision import FORMATS, PRECISIONS, Format
 from .transformer import Transformer
 
 VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM pads them
@@ -29,7 +30,7 @@ class Shard:
     one of ``cp`` parts.
 
     ``rows`` are the tokens that the rank has where a tensor is not split by tp: all of them, or a
-    share of the sequence.
+    share of the sequence. ``wide``: its products are in bfloat16 whatever the model's precision.
     """
 
     model: Transformer
@@ -43,6 +44,12 @@ class Shard:
     cp: int = 1
     context_kept: int = 1
     again: frozenset[str] = frozenset()
+    wide: bool = False
+
+    def of_layer(self, layer: int) -> Shard:
+        """The shard of one layer, which may be wide in a narrow model."""
+        is_wide = self.model.is_narrow and self.model.is_wide(layer)
+        return replace(self, wide=True) if is_wide else self
 
     @property
     def vocabulary(self) -> int:
@@ -52,14 +59,23 @@ class Shard:
         return -(-self.model.vocabulary // unit) * VOCABULARY_MULTIPLE
 
     @property
-    def width(self) -> int:
-        """Bytes of a number that a layer's products read."""
-        return 1 if self.model.is_narrow else 2
+    def format(self) -> Format:
+        """How what the layer's products read is stored."""
+        return FORMATS[PRECISIONS[0] if self.wide else self.model.precision]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the layer's products read numbers of a byte or less."""
+        return self.model.is_narrow and not self.wide
 
     @property
     def saves_narrow(self) -> bool:
         """Whether what attention puts out, and what activations read, is saved in fewer bytes."""
-        return self.model.is_narrow and self.model.narrow_saved
+        return self.is_narrow and self.model.narrow_saved
+
+    def size_of(self, count: int) -> int:
+        """Bytes of so many numbers as the layer's products read them, scales included."""
+        return ceil(count * self.format.bits / 8)
 
     @property
     def queries(self) -> int:
@@ -226,6 +242,8 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
     if p.stage_layers and sum(p.stage_layers) != model.layers:
         yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
+    if (p.recompute_layers or 0) > model.layers:
+        yield f"recompute_layers: {p.recompute_layers} of a stage, {model.name} has {model.layers}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +266,11 @@ class Footprint:
         return self.saved - self.entry or self.entry
 
 
-def footprint(s: Shard, layer: int) -> Footprint:
-    """The footprint of one layer under its ``recompute``."""
+def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
+    """The footprint of one layer under its ``recompute``; ``is_again``: "full" makes it again."""
+    s = s.of_layer(layer)
     saved = whole = _saved(s, layer)
-    if s.recompute == "full":
+    if s.recompute == "full" and is_again:
         saved = s.rows_bytes
     elif s.again:
         whole = _saved(replace(s, again=frozenset()), layer)
@@ -267,26 +286,27 @@ def _mask(s: Shard) -> int:
     return s.rows * s.model.hidden if s.model.dropout else 0
 
 
-def _inputs(s: Shard, width: int) -> int:
-    """Inputs of a part's norms, and of its first products, these of so many bytes a number."""
+def _inputs(s: Shard, size: int) -> int:
+    """Inputs of a part's norms, and of its first products, these of so many bytes."""
     norms = 2 if s.model.post_norms else 1
-    normed = width * s.rows * s.model.hidden * ("layernorm" not in s.again)
-    return norms * s.rows_bytes + normed + _mask(s)
+    return norms * s.rows_bytes + size * ("layernorm" not in s.again) + _mask(s)
 
 
 def _attention(s: Shard) -> int:
     """Inputs; queries, keys, values; what the projection reads; the mask; what more is normed."""
     m, output = s.model, s.tokens * s.context
-    kept = _inputs(s, s.width) + (output + output // 2 if s.saves_narrow else 2 * output)
+    kept = _inputs(s, s.size_of(s.rows * m.hidden))
+    kept += output + output // 2 if s.saves_narrow else 2 * output
     if not (m.kv_latent and "mla_up_proj" in s.again):
         kept += 2 * s.tokens * (s.queries + s.keys + s.values)
     # Attention keeps its output, the projection what it makes of it.
-    if m.is_narrow and not s.saves_narrow:
-        kept += output
-    if m.head_norms:
+    if s.is_narrow and not s.saves_narrow:
+        kept += s.size_of(output)
+    if m.head_norms or m.joint_norms:
         kept += 2 * s.tokens * (s.queries + s.keys)
     # Latents before their norm and after it: what tells the position is in the keys.
-    return kept + (2 + s.width) * s.rows * (m.query_latent + m.kv_latent)
+    latents = s.rows * (m.query_latent + m.kv_latent)
+    return kept + 2 * latents + s.size_of(latents)
 
 
 def _core(s: Shard) -> int:
@@ -302,26 +322,29 @@ def _second(s: Shard, layer: int) -> int:
     """Input of norm and of the products, what the activation reads and produces, the mask."""
     m = s.model
     if not m.is_moe(layer):
-        between = s.tokens * m.inner // s.tp * _between(s, "mlp_act")
-        return _inputs(s, s.width) + between * ("mlp" not in s.again)
-    inner, kept = m.expert_inner // s.tp, _inputs(s, 2)  # the router reads two bytes a number
+        between = _between(s, s.tokens * m.inner // s.tp, "mlp_act")
+        return _inputs(s, s.size_of(s.rows * m.hidden)) + between * ("mlp" not in s.again)
+    # The router reads two bytes a number.
+    inner, kept = m.expert_inner // s.tp, _inputs(s, s.rows_bytes)
     if "moe" in s.again:
         return kept
     kept += 4 * s.rows * m.experts  # the router's probabilities
     # Sorted tokens before the experts, as they are sent: a share of them on each tp rank. Those
     # after need not be kept: an expert's activation is weighed (Megatron-core, ``TEGroupedMLP``).
-    kept += s.width * s.busiest(s.rows * m.top_k) * m.hidden
+    kept += s.size_of(s.busiest(s.rows * m.top_k) * m.hidden)
     if m.shared_experts:
-        kept += (2 - s.width) * s.rows * m.hidden  # made narrow beside the router's
+        # Made narrow beside the router's.
+        kept += s.size_of(s.rows * m.hidden) if s.is_narrow else 0
         if "shared_experts" not in s.again:
-            kept += inner * s.tokens * m.shared_experts * _between(s, "mlp_act")
-    return kept + inner * s.busiest(s.tokens * m.top_k) * _between(s, "moe_act")
+            kept += _between(s, inner * s.tokens * m.shared_experts, "mlp_act")
+    return kept + _between(s, inner * s.busiest(s.tokens * m.top_k), "moe_act")
 
 
-def _between(s: Shard, activation: str) -> int:
-    """Bytes of what an activation reads, and puts out for the second product, by its width."""
-    read = 1 if s.saves_narrow else 2
-    return read * (s.model.matrices - 1) + s.width * (activation not in s.again)
+def _between(s: Shard, count: int, activation: str) -> int:
+    """Bytes of what an activation of so many numbers reads, and puts out for the second product."""
+    read = count * (s.model.matrices - 1)
+    kept = s.size_of(read) if s.saves_narrow else 2 * read
+    return kept + s.size_of(count) * (activation not in s.again)
 
 
 def _workspace(s: Shard, layer: int) -> int:
@@ -377,6 +400,18 @@ def stand_in_parameters(s: Shard, layers: Iterable[int]) -> int:
     return sum(rows * columns for rows, columns in shapes)
 
 
+def narrow_weights(s: Shard, layers: Iterable[int]) -> int:
+    """Weights here of the layers' products that are narrow; NO_LAYER has none."""
+    narrow = (layer for layer in layers if not s.model.is_wide(layer))
+    shapes = (shape for layer in narrow for shape in _weight_shapes(s, layer))
+    return sum(rows * columns for rows, columns in shapes)
+
+
+def narrow_copies(s: Shard, layers: Iterable[int]) -> int:
+    """Bytes of narrow weights that live throughout beside two bytes a weight."""
+    return ceil(narrow_weights(s, layers) * s.format.kept / 8)
+
+
 def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
     """(input, output) of each of a layer's products but the router's."""
     m, h = s.model, s.model.hidden
@@ -391,7 +426,8 @@ def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
         yield h, s.queries + s.keys + s.values
     inners = [m.inner]
     if m.is_moe(layer):
-        inners = [m.expert_inner, *[m.expert_inner * m.shared_experts] * (m.shared_experts > 0)]
+        inners = [m.expert_inner] * (m.experts // s.ep)
+        inners += [m.expert_inner * m.shared_experts] * (m.shared_experts > 0)
     for inner in inners:
         yield h, (m.matrices - 1) * inner // s.tp
         yield inner // s.tp, h

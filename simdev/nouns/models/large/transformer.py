@@ -26,9 +26,9 @@ from ....ground.units import (
     written,
 )
 from ...graph import PHASES
+from .precision import PRECISIONS
 
 NORMS = ("layer", "rms")
-PRECISIONS = ("bfloat16", "float8")
 FLASH_YEAR = 2023
 # Past every published model, and small enough that no product of sizes leaves 63 bits.
 MOST, MOST_LAYERS = 2**24, 2**14
@@ -59,23 +59,27 @@ class Transformer:
       are made of so many numbers a token, queries of ``query_latent`` (0: of the token itself).
       ``rotary_width`` of each head's ``head_width`` tell the position, in the keys once for all
       heads; values are ``value_width`` wide (0: as keys, with and without latents).
-    - ``head_norms``: each head's query and key is normed; ``post_norms``: so is what both parts of
-      a layer put out; ``sinks``: every softmax has one number more a head.
+    - ``head_norms``: each head's query and key is normed; ``joint_norms``: the queries of all heads
+      are as one, and so are the keys (MiniMax-M2); ``post_norms``: what both parts of a layer put
+      out is normed, too; ``sinks``: every softmax has one number more a head.
     - ``bias``: of all products; ``qkv_bias``: of queries, keys and values; ``router_bias``: of the
       choice of experts.
     - ``window`` > 0: a token attends to so many before it; every ``global_every``-th layer (0:
       none) to all. ``causal``: fused attention skips the pairs that are masked; else it computes
       all.
-    - ``precision`` of the layers' products: "float8" computes them from operands of a byte, all but
-      the router's (DeepSeek-V3, section 3.3). ``skew``: the busiest device of those that share the
-      experts gets so many times the tokens of the mean; all wait for it.
+    - ``precision`` of the layers' products, all but the router's (DeepSeek-V3, section 3.3):
+      "float8" computes them from operands of a byte, "mxfp8" and "nvfp4" from operands of 8 and 4
+      bits with a scale for each 32 and each 16 (``precision``). Those of the first ``wide_first``
+      and the last ``wide_last`` layers stay in bfloat16 (arXiv 2509.25149, section 4).
+    - ``skew``: the busiest device of those that share the experts gets so many times the tokens of
+      the mean; all wait for it.
 
     - ``expert_groups`` > 0: the experts of a token are of ``top_groups`` of so many equal groups in
       a row, and on other nodes it goes to each of these once, from where it is passed on
       (DeepSeek-V3, sections 2.1.2 and 3.2.2). ``narrow_dispatch``: to their experts tokens, and the
       gradients of what these put out, are sent as numbers of a byte (section 3.3.3).
-      ``narrow_saved``: with float8 what activations read is saved as numbers of a byte, and what
-      attention puts out once, as numbers of 12 bits (there).
+      ``narrow_saved``: what activations read is saved in the precision too, in float8 as numbers
+      of a byte, and what attention puts out once, as numbers of 12 bits (there).
 
     ``year`` of its publication (0: not told) says whether it was trained with fused attention.
     ``host_time`` is what a host needs to dispatch a layer's "forward" and "backward" (with what is
@@ -122,6 +126,9 @@ class Transformer:
     top_groups: int = 0
     narrow_dispatch: bool = False
     narrow_saved: bool = False
+    wide_first: int = 0
+    wide_last: int = 0
+    joint_norms: bool = False
 
     def __post_init__(self) -> None:
         # Filled in only from sound numbers; the others are reported below.
@@ -156,6 +163,19 @@ class Transformer:
             yield f"heads: {self.heads} do not divide hidden {self.hidden}"
         if self.heads % self.kv_heads:
             yield f"kv_heads: {self.kv_heads} do not divide the {self.heads} heads"
+        yield from self._expert_problems()
+        if self.dense_layers > self.layers:
+            yield f"dense_layers: {self.dense_layers} of {self.layers} layers"
+        if self.wide_first + self.wide_last > self.layers:
+            wide = f"{self.wide_first} and wide_last {self.wide_last}"
+            yield f"wide_first: {wide} are more than the {self.layers} layers"
+        if self.global_every and not self.window:
+            yield "global_every: without window all layers attend to all tokens"
+        if self.joint_norms and self.head_norms:
+            yield "joint_norms: queries and keys are normed by head, or as one"
+        yield from self._latent_problems()
+
+    def _expert_problems(self) -> Iterator[str]:
         if self.experts and not 0 < self.top_k <= self.experts:
             yield f"top_k: must be from 1 to the {self.experts} experts, got {self.top_k}"
         if self.experts and not self.expert_inner:
@@ -165,11 +185,6 @@ class Transformer:
             yield f"top_groups: {wanted}, got {self.top_groups}"
         if self.expert_groups and self.experts % self.expert_groups:
             yield f"expert_groups: {self.expert_groups} do not divide {self.experts} experts"
-        if self.dense_layers > self.layers:
-            yield f"dense_layers: {self.dense_layers} of {self.layers} layers"
-        if self.global_every and not self.window:
-            yield "global_every: without window all layers attend to all tokens"
-        yield from self._latent_problems()
 
     def _latent_problems(self) -> Iterator[str]:
         if not self.kv_latent:
@@ -181,7 +196,7 @@ class Transformer:
             yield f"kv_heads: keys of a latent have all {self.heads} heads, got {self.kv_heads}"
         if self.rotary_width >= self.head_width:
             yield f"rotary_width: must be below head_width {self.head_width}"
-        for name in ("bias", "qkv_bias", "head_norms"):
+        for name in ("bias", "qkv_bias", "head_norms", "joint_norms"):
             if getattr(self, name):
                 yield f"{name}: is not known of attention with kv_latent"
 
@@ -194,9 +209,16 @@ class Transformer:
         is_global = self.global_every > 0 and (layer + 1) % self.global_every == 0
         return min(self.window, self.length) if self.window and not is_global else self.length
 
-    def kind_of(self, layer: int) -> tuple[bool, int]:
-        """The kind of a layer (has it experts, its reach): layers of one kind cost the same."""
-        return self.is_moe(layer), self.reach(layer)
+    def is_wide(self, layer: int) -> bool:
+        """Whether a layer's products are in bfloat16."""
+        is_inner = self.wide_first <= layer < self.layers - self.wide_last
+        return not (self.is_narrow and is_inner)
+
+    def kind_of(self, layer: int) -> tuple[bool, int, bool]:
+        """The kind of a layer (has it experts, its reach, is it wide): layers of one kind cost the
+        same.
+        """
+        return self.is_moe(layer), self.reach(layer), self.is_wide(layer)
 
     def pairs(self, layer: int) -> int:
         """Pairs of tokens of one sample that count, by head: all within reach. Where attention is
@@ -236,8 +258,8 @@ class Transformer:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the layers' products read numbers of a byte."""
-        return self.precision == PRECISIONS[1]
+        """Whether the layers' products read numbers of a byte or less."""
+        return self.precision != PRECISIONS[0]
 
     @property
     def matrices(self) -> int:
@@ -289,6 +311,8 @@ class Transformer:
         split += self.sinks * self.heads
         if self.head_norms:
             whole += 2 * self.norm_parameters(self.head_width)
+        if self.joint_norms:
+            split += self.norm_parameters(self.attention_width + self.kv_width)
         for latent in filter(None, (self.query_latent, self.kv_latent)):
             whole += self.norm_parameters(latent)
         return split, whole
@@ -315,12 +339,18 @@ class Transformer:
         return 3 * (layers + 2 * tokens * self.hidden * self.vocabulary)
 
     def flops_again(
-        self, samples: int, recompute: str, modules: Collection[str] = ("core_attn",)
+        self,
+        samples: int,
+        recompute: str,
+        modules: Collection[str] = ("core_attn",),
+        whole: Collection[int] | None = None,
     ) -> int:
-        """FLOPs that recomputation ("none", "selective" of ``modules``, "full") adds to a step."""
+        """FLOPs that recomputation ("none", "selective" of ``modules``, "full") adds to a step;
+        full recomputation of the ``whole`` layers (None: of all).
+        """
         layers = range(self.layers)
         if recompute == "full":
-            return sum(self._layer_flops(samples, i) for i in layers)
+            return sum(self._layer_flops(samples, i) for i in (layers if whole is None else whole))
         if recompute != "selective":
             return 0
         tokens = samples * self.length

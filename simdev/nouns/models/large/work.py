@@ -23,11 +23,11 @@ from math import prod
 from typing import Any
 
 from ...semantics.keys import Load, profile_key
-from .shard import Shard
-from .transformer import PRECISIONS
+from .precision import PRECISIONS
+from .shard import Shard, narrow_weights
 
 # The training that these models are published with; masters and states count in the update.
-DTYPE, NARROW = PRECISIONS
+DTYPE = PRECISIONS[0]
 FORWARD, BACKWARD = "fwd", "bwd"
 Shape = Sequence[int]
 
@@ -151,27 +151,36 @@ def _product(s: Shard, name: str, m: int, k: int, n: int) -> Block:
 
 
 def _linear(s: Shard, name: str, m: int, k: int, n: int) -> Block:
-    """A product in the model's precision.
+    """A product in the layer's precision.
 
-    In float8 its input and the gradient of its output are made narrow once, along rows and along
-    columns, a byte each (NVIDIA's Transformer Engine, ``cast_transpose``); weights with the
-    update.
+    Where that is narrow its input and the gradient of its output are made so once; weights with
+    the update.
     """
-    if not s.model.is_narrow:
+    if not s.is_narrow:
         return _product(s, name, m, k, n)
-    flops, x, w, y, g = 2 * m * k * n, m * k, k * n, m * n, s.gradient_bytes * k * n
-
-    def narrow(part: str, size: int) -> Loads:
-        return _kernel(f"{name} {part}", "elementwise", 2 * size, 2 * size)
+    flops, g = 2 * m * k * n, s.gradient_bytes * k * n
+    x, w, y = (s.size_of(count) for count in (m * k, k * n, m * n))
 
     def part(suffix: str, read: int, written: int) -> Loads:
-        return _kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=NARROW)
+        return _kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=s.format.dtype)
 
     return Block(
-        narrow("cast", x) + part("", x + w, 2 * y),
-        narrow("dy cast", y) + part(" dx", y + w, 2 * x),
+        _cast(s, f"{name} cast", m * k) + part("", x + w, 2 * m * n),
+        _cast(s, f"{name} dy cast", m * n) + part(" dx", y + w, 2 * m * k),
         part(" dw", x + y + g, g),
     )
+
+
+def _cast(s: Shard, name: str, count: int) -> Loads:
+    """A tensor of so many numbers made narrow along rows and along columns in one pass (NVIDIA's
+    Transformer Engine, ``cast_transpose``; ``quantize_mxfp8``; of 4 bits, with the rotation of the
+    columns for the gradient of the weights, ``row_cast_col_hadamard_transform_cast_fusion``).
+
+    Of 4 bits the tensor has a scale too: one pass before that finds the largest of its elements,
+    and of the rotated ones (``hadamard_transform_amax``).
+    """
+    amax = _kernel(f"{name} amax", "elementwise", 2 * count, 0) if s.format.amax else ()
+    return amax + _kernel(name, "elementwise", 2 * count, 2 * s.size_of(count))
 
 
 def _norm(s: Shard, count: int = 0, width: int = 0) -> Block:
@@ -300,6 +309,8 @@ def _attention(s: Shard, number: int) -> Block:
     before = _norm(s).repeated("layernorm" in s.again) + _into(s)
     if m.head_norms:
         before += _norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
+    if m.joint_norms:  # the sums over the ranks of tp, a number a token, are left out (ours)
+        before += _norm(s, s.tokens, s.queries) + _norm(s, s.tokens, s.keys)
     if not m.positions:
         before += _rotary(s)
     return before + _core(s, number) + _linear(s, "projection", s.tokens, s.context, m.hidden)
@@ -351,7 +362,7 @@ def _experts(s: Shard) -> Block:
 
 def layer(s: Shard, number: int) -> Block:
     """A whole layer: attention and feed-forward part, each behind a norm and with a skip."""
-    m = s.model
+    m, s = s.model, s.of_layer(number)
     if m.is_moe(number):
         second = _experts(s)
     else:
@@ -382,14 +393,19 @@ def classifier(s: Shard) -> Block:
     return _norm(s) + _product(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
 
 
-def update(s: Shard, parameters: int, updated: int, state_bytes: int) -> Loads:
+def update(
+    s: Shard, parameters: int, updated: int, state_bytes: int, layers: Sequence[int] = ()
+) -> Loads:
     """The optimizer's step over ``updated`` of the ``parameters`` whose gradients lie here.
 
     It reads the gradient twice (its norm first) and reads and writes the state and writes the
-    parameter; the sums of all gradients are set to zero.
+    parameter; the sums of all gradients are set to zero. Of ``layers`` all weights here are made
+    narrow once more, where that counts.
     """
     g = s.gradient_bytes
     step = _kernel(
         "update", "optimizer", (2 * g + state_bytes) * updated, (state_bytes + 2) * updated
     )
-    return step + _kernel("zero", "elementwise", 0, g * parameters)
+    zero = _kernel("zero", "elementwise", 0, g * parameters)
+    weights = narrow_weights(s, layers) if s.format.cast_weights else 0
+    return step + zero + (_cast(s, "weights cast", weights) if weights else ())

@@ -12,9 +12,9 @@ from simdev.execution.period import Steady, steady_state
 from simdev.execution.scenario import Scenario, execute
 from simdev.nouns.cluster import Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op, Tensor
-from simdev.nouns.strategy import Order, Strategy, sync_policy
+from simdev.nouns.strategy import Configuration, Order, Strategy, sync_policy
 from simdev.nouns.trace import Trace
-from sync_cases import machines
+from worlds.clusters import machines
 
 PS = 10**12
 
@@ -94,3 +94,63 @@ def test_policies_wait_for_updates_on_another_device(policy: str, seconds: int) 
     assert steady.repeats
     assert steady.period_ps == seconds * PS
     assert {memory.peak for memory in trace.memory} <= {24, 32}
+
+
+def dense(parts: int) -> tuple[Graph, Strategy]:
+    """1 s forward, 1 s backward, over so many GPUs; the one update of 5 s runs on a host."""
+    rows, weight = Tensor(128, (8, 4), "float32"), Tensor(64, (4, 4), "float32")
+    ops = (
+        Op("x", "input", outputs=(rows,), time=0),
+        Op("w", "parameter", outputs=(weight,), param_bytes=64, time=0),
+        Op("f", "linear", inputs=("x", "w"), outputs=(rows,), attrs={"transpose_b": True}, time=1),
+        Op("g", "matmul", inputs=("f", "x"), outputs=(weight,), attrs={"transpose_a": True},
+           phase="backward", time=1),
+        Op("u", "sgd_update", phase="update", inputs=("w", "g"), time=5),
+    )  # fmt: skip
+    devices = tuple(f"gpu:{i}" for i in range(parts))
+    axes = {"x": "d0", "f": "m", "g": "k"}
+    splits = {op: Configuration({axis: parts}, devices, "divided") for op, axis in axes.items()}
+    return Graph("dense", ops), Strategy(placement={"u": "host:0"}, partition=splits)
+
+
+@pytest.mark.parametrize(
+    ("parts", "seconds"),
+    [
+        (1, 1 + 1 + 1 + 5),  # the gradient takes a second to the host
+        (2, 0.5 + 0.5 + 1 + 1 + 5),  # a sum of the gradients comes before its way to the host
+    ],
+)
+def test_parts_of_a_parameter_wait_for_its_update_on_another_device(
+    parts: int, seconds: float
+) -> None:
+    """The update reads a copy of the parameter of its own, on its own device."""
+    graph, strategy = dense(parts)
+    gpus = tuple(Device(f"gpu:{i}") for i in range(2))
+    cluster = Cluster.all_to_all(
+        "c", (*gpus, Device("host:0", "cpu")), bandwidth=64, queues="device"
+    )
+    _, steady = agreed(graph, strategy, cluster)
+    assert steady.repeats
+    assert steady.period_ps == seconds * 10**12
+
+
+def test_a_part_waits_for_the_parts_of_the_update_that_overlap_with_it() -> None:
+    """A weight of two parts: each is updated on a host of its own, in 2 s and in 2 s."""
+    graph, _ = dense(1)
+    devices = ("gpu:0", "gpu:1")
+    hosts = ("host:0", "host:1")
+    splits = {
+        "f": Configuration({"n": 2}, devices, "divided"),
+        "g": Configuration({"m": 2}, devices, "divided"),
+        "u": Configuration({"d0": 2}, hosts, "divided"),
+    }
+    gpus = [Device(name) for name in devices]
+    cpus = [Device(name, "cpu") for name in hosts]
+    cluster = Cluster.all_to_all("c", (*gpus, *cpus), bandwidth=64, queues="device")
+    trace, _ = agreed(graph, Strategy(partition=splits), cluster)
+    names, count = trace.task_graph.tasks.name, len(trace.start) // trace.task_graph.steps
+    start = dict(zip(names, trace.start.tolist(), strict=True))
+    finish = dict(zip(names, trace.finish.tolist(), strict=True))
+    assert count * trace.task_graph.steps == len(names)
+    for part in range(2):
+        assert start[f"f#{part}~2"] >= finish[f"u#{part}"]

@@ -1,0 +1,55 @@
+"""The precisions in which a layer's products read their operands: elements, their scales, and the
+passes over memory that make a tensor narrow.
+
+``transformer`` names the precision of a model, ``shard`` counts the bytes of what is saved and
+``work`` those that kernels move.
+
+- "float8": a scale for a tensor, which costs no bytes worth counting.
+- "mxfp8": elements of 8 bits, and for each 32 of them a scale of 8 bits, E8M0 (OCP Microscaling
+  Formats, version 1.0).
+- "nvfp4": elements of 4 bits, for each 16 of them a scale of 8 bits, E4M3, and for each tensor one
+  in float32, which counts nothing here (NVIDIA, arXiv 2509.25149, section 2).
+
+Blocks lie along the dimension that a product sums over, so each tensor is made narrow along rows
+and along columns (NVIDIA's Transformer Engine, ``features/low_precision_training``). Whether a
+device scales blocks in its tensor cores (NVIDIA's do from Blackwell on) no datasheet tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a precision stores what products read.
+
+    ``dtype`` is the one at whose peak they run, ``bits`` are those of an element with its share of
+    its block's scale. ``amax``: the largest element of a tensor is looked for in a pass of its own
+    before the tensor is made narrow. ``cast_weights``: making weights narrow counts, once a step,
+    as the Transformer Engine keeps them for all microbatches. ``kept`` are the bits of a weight
+    that live throughout beside 16.
+    """
+
+    dtype: str
+    bits: Fraction
+    amax: bool = False
+    cast_weights: bool = False
+    kept: Fraction = Fraction(0)
+
+
+BLOCK_8, BLOCK_4 = Fraction(8, 32), Fraction(8, 16)  # bits of a scale by element
+
+FORMATS: Final[Mapping[str, Format]] = {
+    "bfloat16": Format("bfloat16", Fraction(16)),
+    # Two forms of a byte each take the place of the 16 bits; casts of weights are with the update.
+    "float8": Format("float8", Fraction(8)),
+    # Of the weights, too, there are two forms in place of the 16 bits (Megatron-LM's fp8_param).
+    "mxfp8": Format("float8", 8 + BLOCK_8, cast_weights=True, kept=2 * BLOCK_8),
+    # Two forms beside the 16 bits: Megatron-Bridge has no parameters of 4 bits.
+    "nvfp4": Format("float4", 4 + BLOCK_4, True, True, 2 * (4 + BLOCK_4)),
+}
+PRECISIONS: Final = tuple(FORMATS)
