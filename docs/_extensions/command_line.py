@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from tables import section, table
 
-from simdev.commands import parser
+from simdev.commands import epilog_of, parser
 
 WIDTH = 88
 
@@ -74,8 +74,8 @@ def parts(command: argparse.ArgumentParser) -> Iterator[nodes.Node]:
             if group.title not in ("options", "positional arguments"):
                 yield nodes.paragraph("", "", nodes.strong("", str(group.title)))
             yield table((), rows(actions, command), "options", widths=(40, 60))
-    if command.epilog:
-        yield literal(command.epilog)
+    if epilog := epilog_of(command):
+        yield literal(epilog)
 
 
 class CommandLine(SphinxDirective):

@@ -1,7 +1,7 @@
 """The command line: one verb a module.
 
-A module's HELP, DESCRIPTION, OPTIONS (and GROUPS of options, EPILOG) make the parser of its verb,
-``run`` runs it. Data goes to stdout, talk to stderr.
+A module's HELP, DESCRIPTION, OPTIONS (and GROUPS of options, EPILOG, a text or a function that
+makes it) make the parser of its verb, ``run`` runs it. Data goes to stdout, talk to stderr.
 
 Exit codes: 0 done; 1 ran, but the step does not fit; 2 bad input or usage; 3 a failed check; 130
 interrupted; 141 the reader of stdout went away. Modules import what they need when they run, so
@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from typing import NoReturn, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 from .. import __version__
 from ..ground.errors import OutOfMemoryError, SimdevError, one_line, reason_of
@@ -57,6 +57,16 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         super().error(one_line(message))
+
+    def format_help(self) -> str:
+        self.epilog = epilog_of(self)
+        return super().format_help()
+
+
+def epilog_of(command: argparse.ArgumentParser) -> str | None:
+    """The text below the options in ``--help``, made now where a function makes it."""
+    epilog: Any = command.epilog
+    return cast("str | None", epilog() if callable(epilog) else epilog)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,8 +1,8 @@
 """``simdev import FILE -o scenario.json``: a scenario, a profile, a cluster or tables from a
 foreign format.
 
-Formats are told apart and read in ``formats``, programs and traces of PyTorch in ``measure``. A new
-format is a row of FORMATS there and a line of EPILOG here.
+Formats are told apart and read in ``formats``, programs and traces of PyTorch in ``measure``.
+A new format is a row of FORMATS there, which the help prints.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from __future__ import annotations
 import io
 import os
 from argparse import Namespace
-from collections import UserString
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, printable, refuse, within
@@ -58,27 +56,15 @@ GROUPS = {
 }
 
 
-class _Epilog(UserString):
-    """The formats with what they become, looked up where the help is printed: their readers take
-    time to load.
-    """
+def epilog() -> str:
+    """The formats with what they become."""
+    from ..formats import table_of_formats
 
-    def __init__(self) -> None:
-        pass
-
-    def __bool__(self) -> bool:
-        return True
-
-    @cached_property
-    def data(self) -> str:  # type: ignore[override]
-        """The text."""
-        from ..formats import table_of_formats
-
-        head = "formats, told from what the file holds, and what they become:"
-        return f"{head}\n{table_of_formats()}\n\ndocs/how-to/importers.md tells how each is read."
+    head = "formats, told from what the file holds, and what they become:"
+    return f"{head}\n{table_of_formats()}\n\ndocs/how-to/importers.md tells how each is read."
 
 
-EPILOG = _Epilog()
+EPILOG = epilog  # called where the help is printed: readers of formats take time to load
 
 
 def run(args: Namespace) -> int:

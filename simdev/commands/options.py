@@ -36,7 +36,7 @@ CHECK_OPTION: Option = ("--check", "", "judge the result by the independent chec
 PRICE_OPTION: Option = (
     "--price", "$", "of an hour of each device: adds what samples and tokens cost",
 )  # fmt: skip
-ENGINES = {"action": "store", "choices": ("auto", "simpy", "compiled")}
+ENGINE_CHOICE = {"action": "store", "choices": ("auto", "simpy", "compiled")}
 """For an option that names an engine, what ``add_argument`` is given."""
 LIMIT_OPTION: Option = (
     "--limit", "TIME", "refuse what takes longer by a guess (default 60 s; none: nothing)",

@@ -16,7 +16,7 @@ from ..ground.errors import InputError, prefixed, refuse, within
 from .options import (
     CHECK_OPTION,
     DONE,
-    ENGINES,
+    ENGINE_CHOICE,
     FAILED_CHECK,
     GANTT_OPTION,
     LIMIT_OPTION,
@@ -67,7 +67,7 @@ OPTIONS = (
     ("--activation", "SIZE", "bytes a microbatch leaves on a rank, like 2GB", {"default": "0"}),
     ("--kept", "SIZE", "what of it the gradient of the weights needs (default: all)"),
     ("--parameters", "SIZE", "bytes of the weights of a rank", {"default": "0"}),
-    ("--engine", "", "default: auto", ENGINES | {"default": "auto"}),
+    ("--engine", "", "default: auto", ENGINE_CHOICE | {"default": "auto"}),
     GANTT_OPTION,
     ("--save-csv", "OUT", "write the schedule as a table (.csv)"),
     SAVE_OPTION,

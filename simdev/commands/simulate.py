@@ -17,7 +17,7 @@ from .options import (
     CHECK_OPTION,
     DATASHEET_HELP,
     DONE,
-    ENGINES,
+    ENGINE_CHOICE,
     FAILED_CHECK,
     GANTT_OPTION,
     INFEASIBLE,
@@ -52,7 +52,7 @@ HELP = "simulate a scenario: step time, utilization, memory, critical path"
 DESCRIPTION = "Simulate one training step. Exits 1 where the step does not fit into memory."
 OPTIONS = (
     ("file", "SCENARIO", SCENARIO_HELP, {"nargs": "?"}),
-    ("--engine", "", "default: what the scenario says", ENGINES),
+    ("--engine", "", "default: what the scenario says", ENGINE_CHOICE),
     GANTT_OPTION,
     ("--trace", "OUT", "write a trace for Perfetto (.json or .json.gz)"),
     SAVE_OPTION,
@@ -264,6 +264,7 @@ def _by_options(
     """
     if isinstance(error, InputError):
         if args.limit is not None and error.problems[0].startswith(tuple(OF_LIMIT)):
+            # The limit was written on the command line: the file has no part in it.
             return by_flags(InputError(error.problems), OF_LIMIT)
         if args.model is not None:
             return type(error)([_as_option(problem) for problem in error.problems], error.file)

@@ -164,12 +164,24 @@ _RANGES: Mapping[str, tuple[int, int | str]] = {
 }
 
 
+class Claims(TypedDict):
+    """The figures that a file claims, by the fields of ``Claim`` of the checker, which tells what
+    each is; None, or a field left out, claims nothing.
+    """
+
+    trace_ps: int | None
+    feasible: bool | None
+    peaks: NotRequired[dict[str, int]]
+    levels: NotRequired[dict[str, list[tuple[int, int]]]]
+    overflows: NotRequired[dict[str, tuple[int, str, int] | None]]
+
+
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run as a file has it, and its claims, by the fields of ``Claim`` of the checker."""
+    """A run as a file has it, and its claims."""
 
     trace: Trace
-    claims: Mapping[str, Any]
+    claims: Claims
 
     @property
     def task_graph(self) -> TaskGraph:
@@ -274,9 +286,9 @@ def _trace(run: Fields) -> Trace:
     return Trace(task_graph, start, finish, run["engine"])
 
 
-def _claims(run: Fields) -> Fields:
+def _claims(run: Fields) -> Claims:
     end = run.get("trace_ps", run.get("step_time_ps"))
-    claims: Fields = {"trace_ps": end, "feasible": run.get("feasible")}
+    claims: Claims = {"trace_ps": end, "feasible": run.get("feasible")}
     # A run without its memory makes no claim about it, which the checker must not take for zero.
     if "memory" in run:
         claims |= {"peaks": {}, "levels": {}, "overflows": {}}

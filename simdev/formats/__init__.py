@@ -120,7 +120,7 @@ TORCH_FORMATS: Mapping[str, Format] = {
     ),
     "kineto": Format(
         files="traces of torch.profiler (record_shapes=True)",
-        becomes="profile (.jsonl) or scenario (.json)",
+        becomes="profile or scenario",
         units="times in us",
     ),
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -268,8 +268,7 @@ def _buffers(
 def _in_turn(copies: Copies, task: int, turns: Turns | None) -> list[int]:
     """The rows of a task, in the order in which it runs."""
     runs = range(copies.count) if turns is None else turns(task)
-    rows: list[int] = copies.by_run[list(runs), task].tolist()
-    return rows
+    return cast("list[int]", copies.by_run[list(runs), task].tolist())
 
 
 def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tuple[int, ...]]:
@@ -289,5 +288,4 @@ def in_runs(copies: Copies, tasks: Ints, late: Bools) -> tuple[Ints, Ints]:
     ``tasks`` of each.
     """
     run, places = np.nonzero(_there(copies.again[tasks], late[tasks], copies.ends))
-    rows: Ints = copies.by_run[run, tasks[places]]
-    return rows, places
+    return copies.by_run[run, tasks[places]], places

@@ -367,10 +367,8 @@ class Prepared:
 
 def device_problems(cluster: Cluster, where: str, name: str) -> Iterator[str]:
     """Why no op can run on the device of this name; each line begins with ``where`` it is named."""
-    if name not in cluster.index:
-        yield f'{where}: no device named "{name}"'
-    elif not cluster.devices[cluster.index[name]].runs_ops:
-        yield f'{where}: "{name}" is a switch'
+    if why := cluster.why_no_place(name):
+        yield f"{where}: {why}"
 
 
 # What PyTorch holds on a GPU beside the tensors of a step: scratch memory of operators, and

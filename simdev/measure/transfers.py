@@ -143,7 +143,7 @@ def measure_links(
         spawn(_play, (folder, tuple(sizes), rounds, reps), nprocs=2)
         times = json.loads(Path(folder, "times.json").read_text(encoding="utf-8"))
     quietest = [
-        min((np.quantile(times, QUANTILES).tolist() for times in of_size), key=itemgetter(1))
+        min((np.quantile(of_round, QUANTILES).tolist() for of_round in of_size), key=itemgetter(1))
         for of_size in zip(*times, strict=True)
     ]
     return LinkTimes(tuple(sizes), *zip(*quietest, strict=True))

@@ -319,7 +319,7 @@ class Cluster(Displayed):
         able = tuple(i for i, device in enumerate(self.devices) if device.runs_ops)
         return tuple(i for i in able if not self.devices[i].is_host) or able
 
-    def no_place(self, name: str) -> str:
+    def why_no_place(self, name: str) -> str:
         """Why no op can be placed on the device of a name; "" where one can."""
         if name not in self.index:
             return f'no device named "{name}"'

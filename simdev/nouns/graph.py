@@ -6,9 +6,8 @@ the ops it waits for (``control_inputs``).
 
 ``simdev.files.graph`` and the importers make graphs, ``simdev.nouns.models`` builds them, and
 lowering turns their ops into tasks. Files take their types from the fields of ``Op`` and
-``Tensor``; the meaning of a new field is told in ``simdev/files/graph.py``. Where ops are split or
-symmetric ones are left out, sizes of memory are listed once more in
-``simdev/lowering/partition/emit.py`` and ``simdev/lowering/symmetry/quotient.py``.
+``Tensor``; the meaning of a new field is told in ``simdev/files/graph.py``. The sizes that go with
+an op's weights where it is split are KEPT_SIZES of ``simdev/lowering/partition/emit.py``.
 """
 
 from __future__ import annotations

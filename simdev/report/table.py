@@ -167,14 +167,17 @@ def shorten(name: str, width: int = 32) -> str:
 
 def fields_json(noun: Any, *left_out: str, **renamed: str) -> Json:
     """The fields of a dataclass as an object of JSON, but those ``left_out``, and some
-    ``renamed``; times in ps (``..._ps``) become seconds.
+    ``renamed``; times in ps (``..._ps``) become seconds (``..._s``).
     """
     entry = Json()
     for name, value in asdict(noun).items():
+        if name in left_out:
+            continue
+        in_json = name
         if name.endswith("_ps"):
-            entry[f"{name[:-3]}_s"] = None if value is None else value / PS_PER_SECOND
-        elif name not in left_out:
-            entry[renamed.get(name, name)] = value
+            in_json = f"{name[:-3]}_s"
+            value = None if value is None else value / PS_PER_SECOND
+        entry[renamed.get(name, in_json)] = value
     return entry
 
 

@@ -191,8 +191,8 @@ def _nodes(
     order[np.array(sequence, np.int64)] = np.arange(count)
     return Nodes(
         names=tuple(names),
-        kind=_sums(np.eye(len(KINDS))[[_column(op.kind) for op in ops]], node_of, count),
-        phase=_sums(np.eye(len(PHASES))[[PHASES.index(op.phase) for op in ops]], node_of, count),
+        kind=_counts([_column(op.kind) for op in ops], len(KINDS), node_of, count),
+        phase=_counts([PHASES.index(op.phase) for op in ops], len(PHASES), node_of, count),
         seconds=_sums(np.maximum(duration, 0) / 1e12, node_of, count) * may,
         able=may,
         output_bytes=_sums([sum(tensor.bytes for tensor in op.made) for op in ops], node_of, count),
@@ -217,6 +217,12 @@ def _extents(op: Op) -> tuple[int, ...]:
     front, rest = shape[: EXTENTS - 1], shape[EXTENTS - 1 :]
     padding = (0,) * (EXTENTS - len(front) - bool(rest))
     return (*front, *((prod(rest),) if rest else ()), *padding)
+
+
+def _counts(columns: Sequence[int], width: int, node_of: Ints, count: int) -> Floats:
+    """How many ops of each node are of each of ``width`` columns."""
+    cells = node_of * width + np.array(columns, np.int64)
+    return np.bincount(cells, minlength=count * width).reshape(count, width).astype(np.float64)
 
 
 def _sums(values: ArrayLike, node_of: Ints, count: int) -> Floats:

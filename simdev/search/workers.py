@@ -107,12 +107,23 @@ def _this_process() -> tuple[str, int]:
     return platform.node(), os.getpid()
 
 
+class _NotSentError(LookupError):
+    """A process was not sent the task that it is to open."""
+
+
+def _opened(data: bytes) -> Any:
+    """The task that was sent."""
+    if not data:
+        raise _NotSentError
+    return pickle.loads(data)
+
+
 def _call(name: bytes, data: bytes, method: str, arguments: Sequence[Any]) -> _Answer:
     """A call in a worker; ``missing`` where it does not know the task and was not sent it."""
     began, here = time.thread_time(), _this_process()
     try:
-        task = _tasks.once(name, partial(pickle.loads, data))
-    except EOFError:  # there is no data
+        task = _tasks.once(name, partial(_opened, data))
+    except _NotSentError:
         return _Answer(here, missing=True)
     try:
         value = getattr(task, method)(*arguments)

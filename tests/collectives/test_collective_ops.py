@@ -22,7 +22,7 @@ from collective_ops import (
 )
 from simdev.costs import CostModel
 from simdev.costs.collectives import COLLECTIVES, phases
-from simdev.costs.collectives.model import ALGORITHMS
+from simdev.costs.collectives.model import CLOSED_FORMS
 from simdev.execution.engine import simulate
 from simdev.lowering import lower
 from simdev.nouns.cluster import QUEUES, Cluster, Device, Link
@@ -205,7 +205,7 @@ def test_an_expanded_ring_is_closed_over_any_links(cluster: Cluster, size: int, 
     uneven(),
     st.integers(0, 10**5),
     st.sampled_from(COLLECTIVES[:-1]),
-    st.sampled_from(ALGORITHMS),
+    st.sampled_from(CLOSED_FORMS),
 )
 def test_no_expansion_is_slower_than_its_rounds(
     cluster: Cluster, size: int, kind: str, algorithm: str

@@ -22,7 +22,6 @@ from collective_ops import (
 from peers import measured_all_reduces
 from simdev.costs import CostModel
 from simdev.costs.collectives import CollectiveTable, bus_bandwidth, table_of_rows
-from simdev.costs.collectives.phases import ALGORITHMS
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
 from simdev.execution.scenario import load_scenario
@@ -32,7 +31,7 @@ from simdev.files.run import read_run, write_run
 from simdev.lowering import lower
 from simdev.nouns.cluster import QUEUES, Cluster
 from simdev.nouns.graph import Graph, Op
-from simdev.nouns.strategy import Collectives, Configuration, Order, Strategy
+from simdev.nouns.strategy import ALGORITHMS, Collectives, Configuration, Order, Strategy
 from simdev.nouns.taskgraph import COLLECTIVE
 from simdev.nouns.trace import Trace
 from simdev.oracle import Oracle

@@ -18,6 +18,7 @@ from simdev.commands.server.protocol import respond
 from simdev.execution.scenario import load_scenario
 from simdev.ground.errors import InputError
 from simdev.nouns.models.large import LARGE, Transformer, from_config
+from simdev.nouns.models.large.released import TEXTS, TYPES
 from simdev.report import run
 from simdev.search.sweep import sweep
 from worlds.scenarios import written
@@ -240,6 +241,20 @@ def test_what_is_not_known_is_refused(config: Any, problems: list[str]) -> None:
     assert len(error.value.problems) == len(problems)
     for problem, begins in zip(error.value.problems, problems, strict=True):
         assert problem.startswith(begins)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TYPES if kind not in TEXTS])
+@pytest.mark.parametrize("value", [None, -1])
+def test_a_problem_is_told_once(kind: str, value: int | None) -> None:
+    """Fields that tell two sizes, or that a type counts with a default of its own."""
+    names = ["head_dim", *SMALL] if value else SMALL
+    with pytest.raises(InputError) as error:
+        from_config({**dict.fromkeys(names, value), "model_type": kind})
+    problems = error.value.problems
+    assert len(problems) == len(set(problems))
+    if kind != "gpt2":
+        wrong = "missing" if value is None else "must be a whole number from 1, got -1"
+        assert f"intermediate_size: {wrong}" in problems
 
 
 def test_a_scenario_names_the_file_beside_it(tmp_path: Path) -> None:

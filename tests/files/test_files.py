@@ -7,10 +7,11 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import given
 
 from bad.profiles import ROW, row
 from simdev.costs import CostModel, op_key
+from simdev.execution.check import Claim
 from simdev.files import (
     read_cluster,
     read_graph,
@@ -31,6 +33,7 @@ from simdev.files import (
     write_strategy,
 )
 from simdev.files.reading import parse_json
+from simdev.files.run import Claims
 from simdev.files.shape import plain
 from simdev.ground.errors import InputError
 from simdev.ground.units import picoseconds
@@ -337,6 +340,10 @@ def test_the_spans_of_a_run_may_stand_in_any_order(tmp_path: Path, two_gpus: Wor
     run = json.loads((tmp_path / "r.json").read_text())
     run["spans"] = {name: column[::-1] for name, column in run["spans"].items()}
     assert same(read_run(run).trace, two_gpus.trace)
+
+
+def test_claims_of_a_file_are_those_that_are_checked() -> None:
+    assert set(get_type_hints(Claims)) == {field.name for field in fields(Claim)}
 
 
 def test_a_run_may_claim_nothing(tmp_path: Path, two_gpus: World) -> None:

@@ -30,6 +30,7 @@ from simdev.formats import (
     imported_text,
     open_source,
     recognise,
+    table_of_formats,
 )
 from simdev.ground.errors import InputError
 from simdev.report import run
@@ -350,3 +351,4 @@ def test_the_page_and_the_help_name_every_format(capsys):
         assert f"| `{name}` |" in PAGE.read_text()
         line = re.escape(format.files), re.escape(format.becomes)
         assert re.search(rf"^  {name} +{line[0]}  +{line[1]}$", written, re.MULTILINE)
+    assert max(map(len, table_of_formats().splitlines())) <= 90

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,14 @@ def test_what_cannot_be_loaded_is_refused(loader: Loader, problem: str) -> None:
     graph = Graph("none", (Op("a", time=1),))
     with pytest.raises(InputError, match=problem):
         run(Scenario(graph, machine(), CostModel(), Strategy({"a": "gpu:0"}, loader=loader)))
+
+
+def test_nothing_is_loaded_on_a_switch() -> None:
+    graph, here = Graph("none", (Op("a", time=1),)), machine()
+    cluster = replace(here, devices=(*here.devices, Device("sw", "switch")))
+    strategy = Strategy({"a": "gpu:0"}, loader=Loader("sw"))
+    with pytest.raises(InputError, match=r'^loader\.device: "sw" is a switch and runs no op$'):
+        run(Scenario(graph, cluster, CostModel(), strategy))
 
 
 def test_a_loader_s_time_is_one(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from simdev.report.measures import section
 from simdev.report.measures.section import Places, Section, Step, sections_of
 from simdev.report.measures.usage import Devices
 from simdev.report.page import Subject, page, run_data
-from simdev.report.table import NUMBER, TEXT, Table
+from simdev.report.table import NUMBER, TEXT, Table, fields_json
 
 SCENARIO = {
     "version": 1,
@@ -129,3 +129,19 @@ def test_reports_are_equal_where_their_figures_are() -> None:
     assert one == other != run(replace(scenario, price=1))
     assert one != "a report"
     assert isinstance(one, Report)
+
+
+def test_fields_of_times_are_left_out_and_renamed_as_others_are() -> None:
+    @dataclass(frozen=True)
+    class Times:
+        name: str
+        busy_ps: int
+        start_ps: int | None
+        finish_ps: int
+
+    times = Times("a", 10**12, None, 5 * 10**11)
+    assert fields_json(times) == {"name": "a", "busy_s": 1, "start_s": None, "finish_s": 0.5}
+    assert fields_json(times, "name", "start_ps", busy_ps="time_s") == {
+        "time_s": 1,
+        "finish_s": 0.5,
+    }

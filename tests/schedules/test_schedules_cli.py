@@ -65,6 +65,11 @@ def test_the_question_of_the_issue(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
+def test_a_rank_lists_its_stages() -> None:
+    use, _ = ran("1F1B", 2, 2)
+    assert [rank["stages"] for rank in use.to_json()["ranks"]] == [[0], [1]]
+
+
 def test_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main([*SMALL, "--stages", "4", "--microbatches", "8", "--check", "--activation", "1GiB"])

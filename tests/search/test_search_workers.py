@@ -57,6 +57,16 @@ class Task:
             pass
 
 
+class Truncated:
+    """A task whose opening finds the end of a file."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"file": "empty"}
+
+    def __setstate__(self, state: object) -> None:
+        raise EOFError
+
+
 @pytest.mark.parametrize("n_jobs", [1, 2, -1, None])
 def test_answers_come_in_order(n_jobs):
     assert Workers(Task(), n_jobs).run("add", [(i, 10) for i in range(5)]) == [
@@ -129,6 +139,13 @@ def test_a_process_keeps_few_tasks():
         assert workers._call(bytes([number]), each, "add", (0, 0)).error is None
     assert len(workers._tasks._values) == KEPT
     workers._tasks._values.clear()
+
+
+def test_a_task_that_cannot_be_opened_is_not_one_that_was_not_sent():
+    workers._tasks._values.clear()
+    assert workers._call(b"name", b"", "add", (0, 0)).missing
+    with pytest.raises(EOFError):
+        workers._call(b"name", pickle.dumps(Truncated()), "add", (0, 0))
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])

@@ -2,7 +2,7 @@
 
 Collective ops, gradients of split models, synchronisation policies and large models all ask it
 (``lowering.collective`` and ``lowering.hybrid``). A new algorithm has its messages in ``phases``,
-its name in ``nouns.strategy.ALGORITHMS`` and, where "auto" may take it, in FASTEST or AS_LIBRARIES
+its name in ``nouns.strategy.FORMS`` and, where "auto" may take it, in FASTEST or AS_LIBRARIES
 here; the checker knows the bytes of each algorithm in its own way (``_known_totals`` of
 ``execution/check/schedule.py``).
 """
@@ -38,7 +38,8 @@ from .phases import (
 from .rounds import ClosedForms, best_chunks, flows_wire, legs
 from .table import CollectiveTable, Crossing, shipped_tables
 
-ALGORITHMS = ("auto", "ring", "tree")
+CLOSED_FORMS = ("auto", "ring", "tree")
+"""What a model may be told to count with, where no table tells; see CollectiveModel."""
 RINGS = ("ring", "hierarchical")
 FASTEST = {"auto": (*RINGS, "tree"), "ring": RINGS, "tree": ("tree",)}
 """Candidates of "auto", by the algorithm of the model; of equal times the first counts."""
@@ -107,15 +108,16 @@ class CollectiveModel:
 
     ``tables`` are those measured inside one of its nodes; where links have changed since, their
     times change as these (``Crossing``). Where there is no table, ``algorithm`` says which closed
-    form counts: the fastest ("auto"), or that of rings or of trees.
+    form counts: the fastest ("auto"), or that of rings or of trees. Simulations take the fastest;
+    the others are there to compare the forms (``docs/gallery/allreduce.py``).
     """
 
     def __init__(
         self, cluster: Cluster, tables: Sequence[CollectiveTable] = (), algorithm: str = "auto"
     ) -> None:
-        if algorithm not in ALGORITHMS:
+        if algorithm not in CLOSED_FORMS:
             raise InputError(
-                f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"'
+                f'algorithm: must be one of {", ".join(CLOSED_FORMS)}, got "{algorithm}"'
             )
         self.cluster, self.tables, self.algorithm = cluster, tuple(tables), algorithm
         self.fabric = fabric_of(cluster)

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from ...ground.errors import InputError
 from ...nouns.cluster import Cluster
-from ...nouns.strategy import ALGORITHMS
+from ...nouns.strategy import FORMS
 
 SPREADING = ("all_gather", "reduce_scatter", "all_to_all")
 ROOTED = ("broadcast", "reduce")
@@ -150,8 +150,8 @@ def phases(
     if collective not in COLLECTIVES:
         raise InputError(unknown_collective(collective))
     # Who asks for messages has chosen: "auto" is none.
-    if algorithm not in ALGORITHMS[1:]:
-        choice = ", ".join(ALGORITHMS[1:])
+    if algorithm not in FORMS:
+        choice = ", ".join(FORMS)
         raise InputError(f'algorithm: must be one of {choice}, got "{algorithm}"')
     ranks = tuple(rank for group in groups for rank in group)
     if len(ranks) == 1:

@@ -23,7 +23,7 @@ from .layout import ShardDraft
 from .problem import Placed
 from .sharding import Sharding
 
-SIZES = ("param_bytes", "grad_bytes", "state_bytes")
+KEPT_SIZES = ("param_bytes", "grad_bytes", "state_bytes")
 _LAYOUT = ("in", "dt", "strides")
 
 
@@ -68,7 +68,7 @@ class Shares:
         """The fields of one part's Op. Raises InputError."""
         attrs, time, share = self._attrs(placed), self._time(placed), self._weight_share(placed)
         # Rounded up, so that parts of uneven size never hold less than the whole.
-        sizes = {name: ceil(getattr(self.op, name) * share) for name in SIZES}
+        sizes = {name: ceil(getattr(self.op, name) * share) for name in KEPT_SIZES}
         sizes["workspace_bytes"] = ceil(self.op.workspace_bytes * placed.part.share)
         hosts = {name: getattr(self.op, name) for name in ("host_time", "launches", "blocks_host")}
         return {"phase": self.op.phase, "attrs": attrs, "time": time, **sizes, **hosts}
@@ -126,7 +126,7 @@ class Shares:
         same ones.
         """
         op, share = self.op, placed.part.share
-        owns = any(getattr(op, name) for name in SIZES)
+        owns = any(getattr(op, name) for name in KEPT_SIZES)
         if traits_of(op.kind).leaf or share == 1 or not owns:
             return share
         splits = op_splits(self.sharding.graph, self.i, self.sharding.problem.weights)

@@ -34,14 +34,14 @@ from ...costs.collectives import CollectiveCall
 from ...ground.errors import InputError
 from ...nouns.cluster import Cluster
 from ...nouns.fabric import Fabric, Queue
-from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.graph import SIZES, Graph, Op, Tensor
 from ...nouns.semantics import volume
 from ...nouns.strategy import Collectives, Configuration, Origin, Strategy, Sync
 from ...nouns.strategy.placement import resolve_partition
 from ...nouns.taskgraph import Ints
 from ..collective import Communicators, Ring, is_collective, rings
 from ..partition import expanded
-from ..partition.emit import SIZES, Shares
+from ..partition.emit import Shares
 from ..partition.geometry import Part, part
 from ..partition.layout import inside, part_of
 from ..partition.problem import Placed, SplitProblem
@@ -220,7 +220,7 @@ class Reduction:
             return op
         fields = self.fields(i, 0, self.kept)
         single = self.fields(i, 0)
-        sizes = {name: self.kept * single[name] for name in (*SIZES, "workspace_bytes")}
+        sizes = {name: self.kept * single[name] for name in SIZES}
         return replace(op, outputs=tuple(self.outputs(i, self.kept)), **(fields | sizes))
 
     def reduced(self) -> Graph:

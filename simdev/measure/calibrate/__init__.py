@@ -35,7 +35,7 @@ from ...nouns.trace import Trace
 from ...report.table import NUMBER, TEXT, Table, shorten, table_text
 from .fit import FIT, fit
 from .hosts import HostCalibration, HostTimes, calibrate_host, host_text, read_host_times
-from .observe import MOST_OVERLAP, Measured, Member, Scene, period_ps, read_measured, step_of
+from .observe import MOST_OVERLAP, Measured, Member, Scene, period_ps, read_measured, task_and_step
 from .solve import Parameter, goodness
 from .steps import MeasuredStep, StepFit, calibrate_steps, read_steps, steps_text
 
@@ -316,7 +316,7 @@ def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
         tasks = frozenset(scene.task_graph.tasks.name)
         known = [residual.task for residual in residuals]
         lengths = [period_ps(measured, known)]
-        strangers = tuple(name for name in strangers if step_of(name, tasks)[0] not in tasks)
+        strangers = tuple(name for name in strangers if task_and_step(name, tasks)[0] not in tasks)
     else:
         ends, begins = steps.finish[:, steps.known], steps.start[:, steps.known]
         lengths = (ends.max(axis=1) - begins.min(axis=1)).tolist()

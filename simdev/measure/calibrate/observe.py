@@ -208,7 +208,7 @@ def period_ps(measured: Measured, tasks: Sequence[str]) -> float:
         return measured.period_ps
     known, ends = frozenset(tasks), dict[int, int]()
     for name, spans in measured.spans.items():
-        task, first = step_of(name, known)
+        task, first = task_and_step(name, known)
         if task in known:
             for step, (_, finish) in enumerate(spans, first):
                 ends[step] = max(finish, ends.get(step, finish))
@@ -222,7 +222,7 @@ def period_ps(measured: Measured, tasks: Sequence[str]) -> float:
     return float(periods[len(periods) // 2 :].mean())
 
 
-def step_of(name: str, tasks: Container[str]) -> tuple[str, int]:
+def task_and_step(name: str, tasks: Container[str]) -> tuple[str, int]:
     """The task of a span and its step: ``task~k`` is that of step k, as ``lowering`` names them."""
     task, _, step = name.rpartition("~")
     return (task, int(step)) if step.isdecimal() and name not in tasks else (name, 0)

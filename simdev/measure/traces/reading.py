@@ -304,7 +304,7 @@ class _Reading:
         for row, share in zip(rows, shares(rows) if note else [1.0] * len(rows), strict=True):
             # Each row's ops launch their part: all rows together are the call.
             launches = -(-len(call.kernels) // len(rows))
-            in_step = self._hosts.get(id(call), 0) / len(rows)
+            in_step = self._hosts[id(call)] / len(rows) if self._hosts else 0.0
             self._add(row, time * share, call.host_ns // len(rows), in_step, launches, note)
             self.totals[call.step] += time * share
 

@@ -79,7 +79,8 @@ __all__ = [
     "sync_policy",
 ]
 
-ALGORITHMS = ("auto", "ring", "tree", "hierarchical", "direct")
+FORMS = ("ring", "tree", "hierarchical", "direct")
+ALGORITHMS = ("auto", *FORMS)
 COSTS = ("auto", "closed", "table", "expanded")
 
 

@@ -156,7 +156,7 @@ def placed(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list
 def _resolved(
     graph: Graph, cluster: Cluster, placement: Mapping[str, str], complete: bool
 ) -> list[int]:
-    reasons = ((key, cluster.no_place(name)) for key, name in placement.items())
+    reasons = ((key, cluster.why_no_place(name)) for key, name in placement.items())
     problems = [f'placement["{key}"]: {reason}' for key, reason in reasons if reason]
     entries = named(graph, placement)
     # Ahead of the ops without a device: a misspelt entry is why there are any.
@@ -418,7 +418,7 @@ class Resolver:
 
 def _device_problems(cluster: Cluster, op: str, names: tuple[str, ...]) -> Iterator[str]:
     for i, name in enumerate(names):
-        reason = cluster.no_place(name)
+        reason = cluster.why_no_place(name)
         if reason or name in names[:i]:
             yield f'.devices[{i}]: op "{op}": ' + (reason or f'"{name}" is listed twice')
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -431,7 +431,7 @@ def training_chart(training: Training, trace: Trace, bubble: float, exposed: flo
     )  # fmt: skip
 
 
-def _code(role: Ints | int, hue: Ints | int = -1) -> Any:
+def _code(role: Ints | int, hue: Ints | int = -1) -> Ints:
     """The look of a role, or of many: of what computes a look a hue, the last (-1) for no
     microbatch.
     """
@@ -495,7 +495,7 @@ def _training_legend(rows: Sequence[GanttRow], large: LargeStep, looks: Sequence
     for role, name in enumerate(ROLES):
         if not present.isdisjoint(_code(role, np.arange(len(HUES) + 1)).tolist()):
             title = name if role < COMPUTES else f"{name}, exposed"
-            names.setdefault(looks[_code(role)], []).append(title)
+            names.setdefault(looks[int(_code(role))], []).append(title)
     legend: Legend = {" and ".join(shared): look for look, shared in names.items()}
     legend |= {BUBBLE: IDLE} if len(looks) - 1 in present else {}
     return legend | _microbatches(large.parallelism.microbatches, _shared(large))

@@ -122,7 +122,9 @@ class PipelineUse(Section):
             "peak_bytes": [rank.peak for rank in self.ranks],
             "weight_versions": list(self.versions),
             "ranks": [
-                fields_json(rank, live="live_activations", peak="peak_bytes") for rank in self.ranks
+                fields_json(rank, live="live_activations", peak="peak_bytes")
+                | {"stages": list(rank.stages)}
+                for rank in self.ranks
             ],
         }
         if schedule.asynchronous:

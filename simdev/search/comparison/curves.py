@@ -79,6 +79,8 @@ def quartiles(values: Floats) -> Floats:
     """
     # NumPy makes NaN of an infinite value; a huge one shows in whatever is interpolated from it.
     each: Floats = np.quantile(np.minimum(values, HUGE), QUARTILES, axis=0)
+    # A quartile takes at least a quarter of a neighbour that it is interpolated from, so one next
+    # to HUGE is above HUGE / 8.
     return np.where(each < HUGE / 8, each, inf)
 
 

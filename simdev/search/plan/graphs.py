@@ -118,7 +118,8 @@ def plan_graph(
     batch = require_whole("global_batch", global_batch)
     (only,) = clusters_of(cluster, nodes)
     request = _Request(graph, {"cluster": only, **parts}, batch, seconds, seed)
-    _ = request.plain  # refuses parts that are none
+    # read once here: wrong parts are refused before any method runs
+    _plain = request.plain
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
         raise InputError(f'methods: must be of {", ".join(METHODS)}, got "{unknown[0]}"')

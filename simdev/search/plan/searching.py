@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...execution.engine import choose, simulate
 from ...execution.scenario import fingerprint
@@ -207,8 +207,7 @@ class Search:
         key = fingerprint((self.digest, bound.__name__, self.bounds.overlaps, *about))
         if key not in journal.rows:
             journal.add(key, self.loop.version, {"bound": bound(*about)})
-        kept: T = journal.rows[key]["bound"]
-        return kept
+        return cast("T", journal.rows[key]["bound"])
 
     def _push(self, bound: int, place: int, level: int, node: Any, peak: int = 0) -> None:
         """``node`` is a plan, or setups each with the place of its first plan."""

@@ -89,9 +89,7 @@ class Cut:
 
 @lru_cache(_CACHED)
 def cuts(semantics: Semantics, groups: int, even: bool = True) -> tuple[Cut, ...]:
-    """The ways to cut an op into so many parts along one axis; only where the parts are equal, if
-    ``even``.
-    """
+    """The ways to cut an op into so many parts along one axis; only equal parts if ``even``."""
     ways = []
     for split in splits(semantics):
         if split.size < groups or (even and split.size % groups):
@@ -151,11 +149,9 @@ def _region(semantics: Semantics, side: Side, region: Region | None) -> Region |
     if region is None:
         return None
     executed = semantics.inputs[side.at]
-    return (
-        region
-        if executed == side.shape
-        else stored_region(region, executed, side.shape, side.strides)
-    )
+    if executed == side.shape:
+        return region
+    return stored_region(region, executed, side.shape, side.strides)
 
 
 def _shares(
@@ -231,16 +227,19 @@ Solver = Callable[["Level"], Solved]
 
 
 def recursive(coarse: Coarse, workers: int) -> TofuPlan:
-    """The plan of least communication, one step of the prime factors of ``workers`` after the
-    other.
-    """
+    """The plan of least communication, a step for each prime factor of ``workers`` in turn."""
     return planned(coarse, steps(workers))
+
+
+def least_bytes(level: Level) -> Solved:
+    """The best of all choices of a step."""
+    return minimise(level.sizes, level.terms)
 
 
 def planned(
     coarse: Coarse,
     parts: Sequence[int],
-    solve: Solver = lambda level: minimise(level.sizes, level.terms),
+    solve: Solver = least_bytes,
     even: bool = True,
     reduce: bool = True,
 ) -> TofuPlan:
@@ -401,14 +400,17 @@ def _touches(coarse: Coarse, unit: Unit) -> list[_Touch]:
     return touches
 
 
+def _along_first(level: Level) -> Solved:
+    """Every tensor along the first dimension that it may take, each chooser its best axis then."""
+    return _best_axes(level, [0] * len(level.dimensions))
+
+
 # The methods that the paper compares Tofu with (section 7.3), as far as it describes them, in its
 # cost model. Where n divides no dimension of a tensor, it is cut unevenly along one that has at
 # least n elements: that will do for counting bytes, but no strategy is made of it.
 
 BASELINES: Mapping[str, Callable[[Coarse, int], TofuPlan]] = {
-    "allrow-greedy": lambda coarse, n: planned(
-        coarse, (n,), lambda level: _best_axes(level, [0] * len(level.dimensions)), even=False
-    ),
+    "allrow-greedy": lambda coarse, n: planned(coarse, (n,), _along_first, even=False),
     "spartan": lambda coarse, n: planned(coarse, (n,), _largest_first, even=False),
     "equal-chop": lambda coarse, n: planned(coarse, (n,), even=False),
     "icml18": lambda coarse, n: planned(coarse, steps(n), reduce=False),
@@ -442,9 +444,7 @@ def _by_chooser(level: Level) -> dict[int, list[tuple[int, Floats]]]:
 
 
 def _best_axes(level: Level, dimensions: list[int]) -> Solved:
-    """Each chooser's best axis where the dimensions of tensors are given (as positions among those
-    they may take).
-    """
+    """Each chooser's best axis; ``dimensions`` are places among those that a tensor may take."""
     axes = [0] * (len(level.sizes) - len(dimensions))
     for chooser, around in _by_chooser(level).items():
         sums = np.sum([table[dimensions[tensor]] for tensor, table in around], axis=0)

@@ -347,7 +347,11 @@ class _Reader:
         sizes = _common(of, self.tied)
         if self.windows is not None:
             sizes |= _windows(of, sizes["layers"], self.windows)
-        return {**sizes, **self.sizes, **of.sizes(**self.reads)}
+        sizes |= {**self.sizes, **of.sizes(**self.reads)}
+        if "experts" in sizes and "expert_inner" not in sizes:
+            # One field tells both widths: counted once, what is wrong with it is told once.
+            sizes["expert_inner"], of.names["expert_inner"] = sizes["inner"], of.names["inner"]
+        return sizes
 
 
 def _read_gemma3(of: _Fields) -> dict[str, Any]:
@@ -358,11 +362,7 @@ def _read_gemma3(of: _Fields) -> dict[str, Any]:
 
 
 _MISTRAL = _Reader(windows=0)
-_EXPERTS = {
-    "experts": "num_local_experts",
-    "top_k": "num_experts_per_tok",
-    "expert_inner": "intermediate_size",
-}
+_EXPERTS = {"experts": "num_local_experts", "top_k": "num_experts_per_tok"}
 _QWEN = _Reader({"use_sliding_window": False}, {"qkv_bias": True})
 _QWEN3 = _Reader(
     {**_QWEN.requires, "attention_bias": False},
@@ -441,7 +441,8 @@ def from_config(config: Any) -> Transformer:
     path = "text_config." if kind in TEXTS else ""
     of = _Fields(_text_of(config, TEXTS[kind]) if path else config)
     sizes = TYPES[kind](of)
-    refuse(path + problem for problem in of.problems)
+    # A type that has another default counts a field again.
+    refuse(path + problem for problem in dict.fromkeys(of.problems))
     try:
         return Transformer(_name(config, kind), **sizes)
     except InputError as error:
