@@ -21,11 +21,12 @@ None where an evaluation does without.
 ``oracle/placements/evaluator.py`` calls ``evaluate``, ``evaluate_watched`` and ``evaluate_each``;
 ``moves.py`` beside it calls ``clear``, ``happen`` and ``is_valid`` to go on from a snapshot. What
 these loops cannot answer is lowered to a task graph and given to an engine, as is each placement
-whose answer is TOO_LONG. ``is_covered`` (``oracle/cluster.py``) refuses shared links, staging,
-slowed devices and routes of several pieces; ``placement_problem`` (``problem.py``) refuses
-collectives, hosts that dispatch in another order than the file's, and memory that keeps outputs
-alone; ``Oracle`` (``oracle/__init__.py``) refuses steps that repeat or synchronise, microbatches
-and loaders. Without numba everything goes to an engine.
+whose answer is TOO_LONG. ``is_covered`` (``oracle/cluster.py``) refuses collectives, shared links,
+staging, slowed devices and memory that keeps outputs alone. ``placement_problem`` (``problem.py``)
+refuses routes in several pieces and numbers that do not fit. ``evaluator_of`` (``evaluator.py``)
+refuses other orders, and hosts that dispatch in another order than the file's. ``Oracle``
+(``oracle/__init__.py``, ``_runs_once``) refuses repeated steps, microbatches, pipelines and
+loaders. Without numba everything goes to an engine.
 
 The rules have other homes, which change together: tasks and their order in
 ``lowering/transfer.py`` and ``lowering/build.py``; both engines (``execution/engine/``); in another
