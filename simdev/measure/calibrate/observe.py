@@ -171,6 +171,36 @@ def matched(measured: Measured, task_graph: TaskGraph) -> MeasuredSteps:
     # A message that passes several queues is a task of one name in each.
     alike = Counter(names)
     present = [name for name in alike if name in measured.spans]
+    first = _first_start(measured, present, names)
+    counts = Counter(-(-len(measured.spans[name]) // alike[name]) for name in present)
+    # The number that most names have; of equal ones the larger.
+    steps = max(counts, key=lambda count: (counts[count], count))
+    whole = {
+        name: measured.spans[name]
+        for name in present
+        if len(measured.spans[name]) == steps * alike[name]
+    }
+    missing = [(MISSING, MISSING)] * steps
+    rows = [
+        [(start - first, finish - first) for start, finish in whole[name][number :: alike[name]]]
+        if name in whole
+        else missing
+        for name, number in numbered(names)
+    ]
+    table = np.array(rows, np.int64)
+    return MeasuredSteps(
+        table[:, :, 0].T,
+        table[:, :, 1].T,
+        tuple(name for name in measured.spans if name not in alike),
+        tuple(name for name in alike if name not in measured.spans),
+        tuple(name for name in present if name not in whole),
+    )
+
+
+def _first_start(measured: Measured, present: Sequence[str], names: Sequence[str]) -> int:
+    """The first start of the tasks that are present: Chrome's clock may start anywhere, and only
+    differences are sure to fit.
+    """
     if not present:
         example = next(iter(measured.spans), "")
         raise InputError(
@@ -180,35 +210,12 @@ def matched(measured: Measured, task_graph: TaskGraph) -> MeasuredSteps:
             ),
             measured.source or None,
         )
-    counts = Counter(-(-len(measured.spans[name]) // alike[name]) for name in present)
-    # The number that most names have; of equal ones the larger.
-    steps = max(counts, key=lambda count: (counts[count], count))
-    # Chrome's clock may start anywhere: only differences are sure to fit.
     first = min(measured.spans[name][0][0] for name in present)
     if max(finish for name in present for _, finish in measured.spans[name]) - first > MAX_PS:
         raise InputError(
             "the spans of the tasks lie more than 53 days apart", measured.source or None
         )
-    missing = [(MISSING, MISSING)] * steps
-    whole = {
-        name: measured.spans[name]
-        for name in present
-        if len(measured.spans[name]) == steps * alike[name]
-    }
-    rows = [
-        [(start - first, finish - first) for start, finish in whole[name][number :: alike[name]]]
-        if name in whole
-        else missing
-        for name, number in numbered(names)
-    ]
-    table, tasks = np.array(rows, np.int64), set(names)
-    return MeasuredSteps(
-        table[:, :, 0].T,
-        table[:, :, 1].T,
-        tuple(name for name in measured.spans if name not in tasks),
-        tuple(name for name in alike if name not in measured.spans),
-        tuple(name for name in present if name not in whole),
-    )
+    return first
 
 
 def numbered(names: Iterable[str]) -> Iterator[tuple[str, int]]:
