@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -35,7 +36,16 @@ from ...nouns.trace import Trace
 from ...report.table import NUMBER, TEXT, Table, shorten, table_text
 from .fit import FIT, fit
 from .hosts import HostCalibration, HostTimes, calibrate_host, host_text, read_host_times
-from .observe import MOST_OVERLAP, Measured, Member, Scene, period_ps, read_measured, task_and_step
+from .observe import (
+    MOST_OVERLAP,
+    Measured,
+    Member,
+    Scene,
+    numbered,
+    period_ps,
+    read_measured,
+    task_and_step,
+)
 from .solve import Parameter, goodness
 from .steps import MeasuredStep, StepFit, calibrate_steps, read_steps, steps_text
 
@@ -314,7 +324,9 @@ def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
     steps, strangers = scene.steps, scene.steps.strangers
     if follow_one_another(scenario.strategy, scenario.steps):
         tasks = frozenset(scene.task_graph.tasks.name)
-        known = [residual.task for residual in residuals]
+        # Of a name that comes several times in a step, the count of spans tells no step.
+        alike = Counter(scene.task_graph.tasks.name)
+        known = [residual.task for residual in residuals if alike[residual.task] == 1]
         lengths = [period_ps(measured, known)]
         strangers = tuple(name for name in strangers if task_and_step(name, tasks)[0] not in tasks)
     else:
@@ -342,11 +354,18 @@ def _residuals(scene: Scene, before: Trace, after: Trace) -> Iterator[Residual]:
     measured = (scene.steps.finish - scene.steps.start).mean(axis=0)
     # By name: of several steps the first is compared, and dispatches come behind the last.
     lasting = [
-        dict(zip(trace.task_graph.tasks.name, (trace.finish - trace.start).tolist(), strict=True))
+        dict(
+            zip(
+                numbered(trace.task_graph.tasks.name),
+                (trace.finish - trace.start).tolist(),
+                strict=True,
+            )
+        )
         for trace in (before, after)
     ]
+    names = list(numbered(tasks.name))
     for task in np.flatnonzero(scene.steps.known).tolist():
-        lengths = (measured[task], *(lengths[tasks.name[task]] for lengths in lasting))
+        lengths = (measured[task], *(lengths[names[task]] for lengths in lasting))
         times = (float(length) / PS_PER_SECOND for length in lengths)
         yield Residual(
             tasks.name[task], "transfer" if tasks.kind[task] == TRANSFER else "op", *times

@@ -206,10 +206,7 @@ def _lines(
         values[k] = value
     # Class by class, the latency before the bandwidth.
     order = sorted(wanted, key=lambda k: (k % classes, -k))
-    lines = [
-        _line(scene.links[k % classes], k >= classes, solved.get(k), rows, rows.columns[:, k])
-        for k in order
-    ]
+    lines = [_line(scene, k, solved.get(k), rows) for k in order]
     return lines, values
 
 
@@ -245,20 +242,15 @@ def _solved(rows: System, values: Floats, wanted: Sequence[int]) -> dict[int, tu
             zero[worst] = 0.0, fitted[worst][1]
 
 
-def _line(
-    links: Alike[Link],
-    is_latency: bool,
-    solved: tuple[float, float] | None,
-    rows: System,
-    column: Floats,
-) -> Parameter:
-    """The parameter of one column, in SI units."""
-    quantity = "latency" if is_latency else "bandwidth"
+def _line(scene: Scene, k: int, solved: tuple[float, float] | None, rows: System) -> Parameter:
+    """The parameter of column ``k``, in SI units."""
+    is_latency, links = k >= len(scene.links), scene.links[k % len(scene.links)]
+    column, quantity = rows.columns[:, k], "latency" if is_latency else "bandwidth"
     before = Fraction(getattr(links.member, quantity))
     count = int(np.count_nonzero(column))
     kept = Parameter(quantity, links.name, before, before, None, count, links.rows, True)
     if solved is None:
-        return replace(kept, note=_why_not(quantity, count))
+        return replace(kept, note=_why_not(quantity, count, bool(scene.unrouted)))
     value, error = solved
     if is_latency:
         exact = significant(value, error, ROUNDING_PS) / PS_PER_SECOND
@@ -270,7 +262,7 @@ def _line(
     )
 
 
-def _why_not(quantity: str, count: int) -> str:
+def _why_not(quantity: str, count: int, messages: bool) -> str:
     if not count and quantity == "bandwidth":
         reason = "no transfer in the trace is ruled by it"
     elif not count:
@@ -279,6 +271,8 @@ def _why_not(quantity: str, count: int) -> str:
         reason = "the sizes sent do not tell it from the bandwidth, or from another latency"
     else:
         reason = "the latencies leave no time for sending"
+    if messages and not count:
+        reason += ", and nothing is fitted to the messages of a synchronisation policy"
     return f"left alone: {reason}"
 
 
@@ -337,12 +331,12 @@ def _beliefs(
     numbers: LinkNumbers,
     duration: Floats,
 ) -> Beliefs:
-    tasks, moves = scene.task_graph.tasks, scene.moves
+    tasks = scene.task_graph.tasks
     gap = np.zeros(len(tasks))
     for devices, value in zip(classes, gap_ps.tolist(), strict=True):
-        gap[np.isin(tasks.source, devices.rows) & (tasks.duration > 0)] = value
+        gap[np.isin(tasks.source, devices.rows) & scene.computing] = value
     crossings = crossings_of(scene, numbers)
-    duration = duration.copy()
+    duration, moves = duration.copy(), np.array(list(scene.routes), np.int64)
     duration[moves] = crossings.duration[moves] @ numbers.line
     # Flows share their links: no gap follows them.
     stiffest = crossings.stiffest[moves]
@@ -364,10 +358,9 @@ def _efficiencies(scene: Scene, patterns: Sequence[str], duration: Floats) -> It
     """
     classes: dict[str, list[int]] = {}
     graph, cluster = scene.prepared.graph, scene.prepared.cluster
-    for task, (op, device) in enumerate(
-        zip(graph.ops, scene.task_graph.tasks.source[: len(graph.ops)].tolist(), strict=True)
-    ):
-        name = f"{cluster.devices[device].kind}/{op.kind}"
+    devices = scene.task_graph.tasks.source.tolist()
+    for task, op in scene.ops.items():
+        name = f"{cluster.devices[devices[task]].kind}/{graph.ops[op].kind}"
         if duration[task] > 0 and any(fnmatchcase(name, pattern) for pattern in patterns):
             classes.setdefault(name, []).append(task)
     for name, tasks in classes.items():

@@ -15,7 +15,7 @@ gap.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -32,12 +32,14 @@ from ...files import read_run
 from ...files.reading import PathLike, label, read_json, shown
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS
-from ...lowering import Prepared, lower_prepared, split
+from ...lowering import Prepared, loaded, lower_prepared
+from ...lowering.build import build
+from ...lowering.splitting import split_gated
 from ...lowering.transfer import transfers
 from ...nouns.cluster import Cluster, Device, Link
 from ...nouns.fabric import Route
-from ...nouns.strategy import Strategy, resolve_placement
-from ...nouns.taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
+from ...nouns.strategy import Strategy, Sync, resolve_placement
+from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Ints, TaskGraph
 from .solve import Floats
 
 # Measured traces: when the tasks of a step ran, by their names, from a saved run or from Chrome's
@@ -109,10 +111,14 @@ def _of_run(value: Any) -> Measured:
         raise InputError('is neither a saved run ("spans") nor a Chrome trace ("traceEvents")')
     trace = read_run(value).trace
     times = zip(trace.start.tolist(), trace.finish.tolist(), strict=True)
-    names = trace.task_graph.tasks.name
-    spans = {name: (span,) for name, span in zip(names, times, strict=True)}
+    spans: defaultdict[str, list[Span]] = defaultdict(list)
+    for name, span in zip(trace.task_graph.tasks.name, times, strict=True):
+        spans[name].append(span)
     steady = steady_state(trace)
-    return Measured(spans, period_ps=None if steady is None else steady.step_ps)
+    return Measured(
+        {name: tuple(sorted(times)) for name, times in spans.items()},
+        period_ps=None if steady is None else steady.step_ps,
+    )
 
 
 def _of_events(events: Any) -> dict[str, tuple[Span, ...]]:
@@ -162,7 +168,39 @@ def matched(measured: Measured, task_graph: TaskGraph) -> MeasuredSteps:
     Raises InputError where no name is that of a task.
     """
     names = task_graph.tasks.name
-    present = [name for name in names if name in measured.spans]
+    # A message that passes several queues is a task of one name in each.
+    alike = Counter(names)
+    present = [name for name in alike if name in measured.spans]
+    first = _first_start(measured, present, names)
+    counts = Counter(-(-len(measured.spans[name]) // alike[name]) for name in present)
+    # The number that most names have; of equal ones the larger.
+    steps = max(counts, key=lambda count: (counts[count], count))
+    whole = {
+        name: measured.spans[name]
+        for name in present
+        if len(measured.spans[name]) == steps * alike[name]
+    }
+    missing = [(MISSING, MISSING)] * steps
+    rows = [
+        [(start - first, finish - first) for start, finish in whole[name][number :: alike[name]]]
+        if name in whole
+        else missing
+        for name, number in numbered(names)
+    ]
+    table = np.array(rows, np.int64)
+    return MeasuredSteps(
+        table[:, :, 0].T,
+        table[:, :, 1].T,
+        tuple(name for name in measured.spans if name not in alike),
+        tuple(name for name in alike if name not in measured.spans),
+        tuple(name for name in present if name not in whole),
+    )
+
+
+def _first_start(measured: Measured, present: Sequence[str], names: Sequence[str]) -> int:
+    """The first start of the tasks that are present: Chrome's clock may start anywhere, and only
+    differences are sure to fit.
+    """
     if not present:
         example = next(iter(measured.spans), "")
         raise InputError(
@@ -172,30 +210,20 @@ def matched(measured: Measured, task_graph: TaskGraph) -> MeasuredSteps:
             ),
             measured.source or None,
         )
-    counts = Counter(len(measured.spans[name]) for name in present)
-    # The number that most names have; of equal ones the larger.
-    steps = max(counts, key=lambda count: (counts[count], count))
-    # Chrome's clock may start anywhere: only differences are sure to fit.
     first = min(measured.spans[name][0][0] for name in present)
     if max(finish for name in present for _, finish in measured.spans[name]) - first > MAX_PS:
         raise InputError(
             "the spans of the tasks lie more than 53 days apart", measured.source or None
         )
-    missing = [(MISSING, MISSING)] * steps
-    rows = [
-        [(start - first, finish - first) for start, finish in spans]
-        if len(spans) == steps
-        else missing
-        for spans in (measured.spans.get(name, ()) for name in names)
-    ]
-    table, tasks = np.array(rows, np.int64), set(names)
-    return MeasuredSteps(
-        table[:, :, 0].T,
-        table[:, :, 1].T,
-        tuple(name for name in measured.spans if name not in tasks),
-        tuple(name for name in names if name not in measured.spans),
-        tuple(name for name in present if len(measured.spans[name]) != steps),
-    )
+    return first
+
+
+def numbered(names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Each name with how often it came before."""
+    seen = Counter[str]()
+    for name in names:
+        yield name, seen[name]
+        seen[name] += 1
 
 
 def period_ps(measured: Measured, tasks: Sequence[str]) -> float:
@@ -282,15 +310,20 @@ def device_classes(cluster: Cluster) -> tuple[Alike[Device], ...]:
     )
 
 
+RUN_MARKS = ("~", "@")  # before the number of a step, and of a microbatch in it
+
+
 @dataclass(frozen=True)
 class Scene:
     """A scenario's task graph beside the measured steps; all times are ps.
 
-    ``prepared`` and ``strategy`` are those of the shards, where the scenario splits ops.
+    ``prepared`` holds the shards, where the scenario splits ops, and ``placement`` the device of
+    each; a loader's batch lies on the loader's device. In a step of several microbatches, and in a
+    round of several steps, the task graph holds a task for each run.
     """
 
     prepared: Prepared
-    strategy: Strategy
+    placement: list[int]
     task_graph: TaskGraph
     steps: MeasuredSteps
 
@@ -301,22 +334,54 @@ class Scene:
 
     @cached_property
     def routes(self) -> dict[int, tuple[Route, ...]]:
-        """The routes of each transfer task: one, or those of all destinations of a multicast."""
-        placement = resolve_placement(
-            self.prepared.graph, self.prepared.cluster, self.strategy.placement
-        )
+        """The routes of each task that is a transfer of the graph: one, or the routes to all
+        destinations of a multicast. Messages of a synchronisation policy have none here.
+        """
         crossed: list[tuple[Route, ...]] = []
         reads = self.prepared.reads
-        for transfer in transfers(self.prepared, placement):
+        for transfer in transfers(self.prepared, self.placement):
             row = transfer.tensor
-            source = self.prepared.home(int(reads.producer[row]), int(reads.output[row]), placement)
+            source = self.prepared.home(
+                int(reads.producer[row]), int(reads.output[row]), self.placement
+            )
             pieces: list[tuple[Route, ...]] = [(segment.route,) for segment in transfer.segments]
             if len(transfer.destinations) > 1:
                 ends = transfer.destinations
                 pieces = [tuple(self.prepared.segments(source, end)[0].route for end in ends)]
             # Chunks of a piece follow one another; all of them take its route.
             crossed += [routes for routes in pieces for _ in transfer.chunks]
-        return dict(zip(self.moves.tolist(), crossed, strict=True))
+        once = build(self.prepared, self.placement).task_graph
+        sent = np.flatnonzero(once.of_kind(TRANSFER)).tolist()
+        by_name = {
+            once.tasks.name[task]: routes for task, routes in zip(sent, crossed, strict=True)
+        }
+        names = ((task, self.first_run(task, by_name)) for task in self.moves.tolist())
+        return {task: by_name[name] for task, name in names if name is not None}
+
+    @cached_property
+    def unrouted(self) -> frozenset[int]:
+        """The transfers that are none of the graph, for which no latency and no gap is fitted."""
+        return frozenset(self.moves.tolist()) - self.routes.keys()
+
+    @cached_property
+    def ops(self) -> dict[int, int]:
+        """The op of each task that runs one; collectives that run as their messages have none."""
+        tasks, index = self.task_graph.tasks, self.prepared.graph.index
+        runs = np.flatnonzero(~self.task_graph.of_kind(TRANSFER, SYNC, DISPATCH)).tolist()
+        names = ((task, self.first_run(task, index)) for task in runs)
+        rows = ((task, index[name]) for task, name in names if name is not None)
+        return {task: row for task, row in rows if tasks.op[task] == row}
+
+    def first_run(self, task: int, names: Container[str]) -> str | None:
+        """The name among ``names`` that a task bears in its first run: it comes again as
+        ``name@2~3`` in the third microbatch of the fourth step.
+        """
+        name = self.task_graph.tasks.name[task]
+        for mark in RUN_MARKS:
+            first, _, run = name.rpartition(mark)
+            if name not in names and run.isdecimal():
+                name = first
+        return name if name in names else None
 
     @cached_property
     def links(self) -> tuple[Alike[Link], ...]:
@@ -346,6 +411,19 @@ class Scene:
         return overlaps / pairs if pairs else 0.0
 
     @cached_property
+    def runs(self) -> NDArray[np.bool_]:
+        """Whether each task runs an op, on one device: [tasks]."""
+        sends = self.task_graph.of_kind(TRANSFER, COLLECTIVE, SYNC, DISPATCH)
+        return np.asarray(~sends, np.bool_)
+
+    @cached_property
+    def computing(self) -> NDArray[np.bool_]:
+        """Whether a task computes for some time, so that the gap of its device follows: no dispatch
+        does, and the length of a collective holds the gaps of its steps.
+        """
+        return np.asarray(self.runs & (self.task_graph.tasks.duration > 0), np.bool_)
+
+    @cached_property
     def idle(self) -> NDArray[np.bool_]:
         """Whether nothing is lost where the trace lacks a task: it takes no time and waits for
         nothing.
@@ -359,9 +437,21 @@ def scene_of(prepared: Prepared, strategy: Strategy, measured: Measured) -> Scen
     """Raises InputError where the scenario cannot be lowered, or the trace tells of none of its
     tasks.
     """
-    sharded, placed, _ = split(prepared, strategy)
-    task_graph = lower_prepared(sharded, placed)
-    return Scene(sharded, placed, task_graph, matched(measured, task_graph))
+    if strategy.pipeline is not None:
+        raise InputError(
+            "strategy.pipeline: gaps, latencies, bandwidths and efficiencies are not fitted to a "
+            "pipeline"
+        )
+    (sharded, placed, _), weights = split_gated(prepared, strategy)
+    placement = resolve_placement(sharded.graph, sharded.cluster, placed.placement)
+    if strategy.loader is not None:
+        gates = {gate for weight in weights for gate in weight.gates}
+        sharded, placement = loaded(sharded, placement, strategy.loader, gates)
+    if isinstance(strategy.sync, Sync):
+        # A credit lets messages go later, and nothing is concluded from when they go.
+        strategy = replace(strategy, sync=replace(strategy.sync, credit=None))
+    task_graph = lower_prepared(prepared, strategy)
+    return Scene(sharded, placement, task_graph, matched(measured, task_graph))
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,9 +517,12 @@ def _before(scene: Scene, start: Ints, finish: Floats) -> dict[int, list[int] | 
     holders: list[list[int]] = [[] for _ in scene.task_graph.resources]
     for resource, task in zip(rows.ids.tolist(), rows.owners().tolist(), strict=True):
         holders[resource].append(task)
-    for tasks in holders:
+    instant = scene.task_graph.tasks.duration == 0
+    for queue, tasks in zip(scene.task_graph.resources, holders, strict=True):
         held = np.array(tasks, np.int64)
-        if (known | scene.idle)[held].all():
+        # What takes no time keeps nobody waiting, but where it has a turn its own waits count.
+        harmless = scene.idle if queue.policy == "fixed" else scene.idle | (instant & scene.runs)
+        if (known | harmless)[held].all():
             held = held[known[held]]
             order = held[np.lexsort((held, finish[held], start[held]))].tolist()
             for first, second in pairwise(order):
@@ -450,6 +543,9 @@ def _cause(
     """
     others, predecessors = before[task], _predecessors(scene, task)
     if others is None or predecessors is None:
+        return None
+    if not scene.unrouted.isdisjoint((*others, *predecessors)):
+        # How long such a message keeps its queue or its receiver waiting is not known.
         return None
     free_at = {other: finish[other] + beliefs.gap[other] for other in others}
     released_at = {other: finish[other] + beliefs.lag[other] for other in predecessors}
@@ -474,13 +570,8 @@ def _predecessors(scene: Scene, task: int) -> list[int] | None:
 
 
 def _leaves_gap(scene: Scene, task: int) -> bool:
-    """Whether a gap of a device or link may follow: not after a collective, whose length holds
-    those of its steps.
-    """
-    tasks = scene.task_graph.tasks
-    return tasks.kind[task] == TRANSFER or (
-        tasks.kind[task] != COLLECTIVE and int(tasks.duration[task]) > 0
-    )
+    """Whether a gap of a device or link may follow."""
+    return task in scene.routes or bool(scene.computing[task])
 
 
 def alone(scene: Scene, start: Ints, finish: Ints) -> Iterator[int]:
