@@ -26,7 +26,7 @@ VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM 
 @dataclass(frozen=True, slots=True)
 class Shard:
     """A rank of tp (and of ep) of a model, at work on a microbatch of ``tokens``, of each sample
-    one of ``cp`` parts.
+    one of ``cp`` parts; of each expert here it has one of ``expert_tp`` parts.
 
     ``rows`` are the tokens that the rank has where a tensor is not split by tp: all of them, or a
     share of the sequence.
@@ -36,6 +36,7 @@ class Shard:
     tokens: int
     tp: int
     ep: int
+    expert_tp: int
     rows: int
     flash: bool
     recompute: str
@@ -43,6 +44,13 @@ class Shard:
     cp: int = 1
     context_kept: int = 1
     again: frozenset[str] = frozenset()
+
+    @property
+    def expert_tokens(self) -> int:
+        """Tokens whose copies the experts here get, in the mean: those of the devices that have
+        the other parts of the same experts, too.
+        """
+        return self.tokens * self.expert_tp // self.tp
 
     @property
     def vocabulary(self) -> int:
@@ -135,6 +143,12 @@ class Shard:
         back = self.rows_bytes * copies
         return self.busiest(back // 2 if m.narrow_dispatch else back), self.busiest(back)
 
+    @property
+    def gathered_expert_bytes(self) -> int:
+        """Bytes of the tokens that all parts of the busiest experts get."""
+        m = self.model
+        return self.busiest(2 * self.expert_tokens * m.top_k * m.hidden)
+
     def busiest(self, mean: int) -> int:
         """The share of the busiest of the devices that share the experts, from the mean share.
 
@@ -147,7 +161,7 @@ class Shard:
     def layer_parameters(self, layer: int) -> tuple[int, int]:
         """Parameters of a layer here: the ones that all replicas have, and the experts'."""
         of = self.model.layer_parameters(layer)
-        experts = of.experts // (self.tp * self.ep) + of.beside // self.ep
+        experts = of.experts // (self.expert_tp * self.ep) + of.beside // self.ep
         return of.split // self.tp + of.whole, experts
 
     @property
@@ -173,7 +187,16 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     rows = tokens // p.tp if p.sequence_parallel else tokens
     # Gathered, and their gradients; or of each a part at work and one on its way (ours).
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
-    sizes = tokens, p.tp, p.ep, rows, uses_flash(model, p), p.recompute, p.gradient_bytes
+    sizes = (
+        tokens,
+        p.tp,
+        p.ep,
+        p.expert_tp,
+        rows,
+        uses_flash(model, p),
+        p.recompute,
+        p.gradient_bytes,
+    )
     return Shard(model, *sizes, p.cp, kept, modules_again(model, p))
 
 
@@ -210,7 +233,9 @@ def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
 
 def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     divided = {"heads": True, "kv_heads": model.kv_heads != model.heads, "inner": True}
-    divided |= {"expert_inner": model.experts > 0, "length": p.sequence_parallel}
+    # Of experts with a grid of their own tp divides the shared ones alone.
+    has_experts = (model.shared_experts if p.is_folded else model.experts) > 0
+    divided |= {"expert_inner": has_experts, "length": p.sequence_parallel}
     sizes = {name: getattr(model, name) for name, counts in divided.items() if counts}
     wrong = [f"{name} {size}" for name, size in sizes.items() if size % p.tp]
     if wrong:
@@ -220,6 +245,11 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield "cp: tokens of a sample are spread over devices only with fused attention (flash)"
     if p.cp > 1 and model.length % pieces:
         yield f"cp: {model.length} tokens of {model.name} are not divided into {pieces} pieces"
+    if p.etp is not None and not model.experts:
+        yield f"etp: {model.name} has no experts"
+    elif p.is_folded and model.expert_inner % p.expert_tp:
+        width = f"expert_inner {model.expert_inner} of {model.name}"
+        yield f"etp: {p.expert_tp} does not divide {width}"
     if p.ep > 1 and not model.experts:
         yield f"ep: {model.name} has no experts"
     elif p.ep > 1 and model.experts % p.ep:
@@ -304,7 +334,10 @@ def _second(s: Shard, layer: int) -> int:
     if not m.is_moe(layer):
         between = s.tokens * m.inner // s.tp * _between(s, "mlp_act")
         return _inputs(s, s.width) + between * ("mlp" not in s.again)
-    inner, kept = m.expert_inner // s.tp, _inputs(s, 2)  # the router reads two bytes a number
+    inner, kept = (
+        m.expert_inner // s.expert_tp,
+        _inputs(s, 2),
+    )  # the router reads two bytes a number
     if "moe" in s.again:
         return kept
     kept += 4 * s.rows * m.experts  # the router's probabilities
@@ -314,8 +347,9 @@ def _second(s: Shard, layer: int) -> int:
     if m.shared_experts:
         kept += (2 - s.width) * s.rows * m.hidden  # made narrow beside the router's
         if "shared_experts" not in s.again:
-            kept += inner * s.tokens * m.shared_experts * _between(s, "mlp_act")
-    return kept + inner * s.busiest(s.tokens * m.top_k) * _between(s, "moe_act")
+            shared = m.expert_inner // s.tp * m.shared_experts
+            kept += shared * s.tokens * _between(s, "mlp_act")
+    return kept + inner * s.busiest(s.expert_tokens * m.top_k) * _between(s, "moe_act")
 
 
 def _between(s: Shard, activation: str) -> int:
@@ -332,10 +366,10 @@ def _workspace(s: Shard, layer: int) -> int:
     gradient of the weights.
     """
     m = s.model
-    inner = m.inner * s.tokens
+    inner, parts = m.inner * s.tokens, s.tp
     if m.is_moe(layer):
-        inner = m.expert_inner * s.busiest(s.tokens * m.top_k)
-    second = 2 * inner // s.tp * m.matrices
+        inner, parts = m.expert_inner * s.busiest(s.expert_tokens * m.top_k), s.expert_tp
+    second = 2 * inner // parts * m.matrices
     return (max(second, _attention_workspace(s)) if s.flash else second) + 2 * s.words_bytes
 
 
@@ -389,12 +423,13 @@ def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
         yield m.kv_latent, s.keys - positions + s.values
     else:
         yield h, s.queries + s.keys + s.values
-    inners = [m.inner]
+    inners = [(m.inner, s.tp)]
     if m.is_moe(layer):
-        inners = [m.expert_inner, *[m.expert_inner * m.shared_experts] * (m.shared_experts > 0)]
-    for inner in inners:
-        yield h, (m.matrices - 1) * inner // s.tp
-        yield inner // s.tp, h
+        inners = [(m.expert_inner, s.expert_tp)]
+        inners += [(m.expert_inner * m.shared_experts, s.tp)] * (m.shared_experts > 0)
+    for inner, parts in inners:
+        yield h, (m.matrices - 1) * inner // parts
+        yield inner // parts, h
 
 
 def embedding_saved(s: Shard) -> int:
