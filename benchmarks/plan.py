@@ -28,6 +28,7 @@ QUESTIONS: dict[str, tuple[str, str, int, int]] = {
 # The degrees among which DeepSeek-V3's authors chose (section 3.2).
 _CHOSEN = {
     "tp": [1, 2, 4, 8], "cp": 1, "ep": [8, 16, 32, 64], "microbatch": [1, 2], "chunks": [1, 2],
+    "etp": None,
 }  # fmt: skip
 
 # Korthikanti et al. 2022 (arXiv 2205.05198), table 5, both techniques.
@@ -129,7 +130,8 @@ def answered(name: str, n_jobs: int, top: int, check: bool) -> dict[str, Any]:
         "s": round(plans.seconds, 1),
         "CPU s here": round(time.process_time() - begun, 1),
         "plans/s": round(counts.legal / plans.seconds),
-        "best": f"dp {layout.dp} cp {layout.cp} tp {layout.tp} pp {layout.pp} ep {layout.ep}, "
+        "best": f"dp {layout.dp} cp {layout.cp} tp {layout.tp} pp {layout.pp} ep {layout.ep} "
+        f"etp {layout.etp or layout.tp}, "
         f"{chosen.schedule} x {chosen.chunks}, microbatch {chosen.setup.microbatch}, "
         f"ZeRO {chosen.zero}, {chosen.setup.recompute}",
         "step s": round(best.row["step_ps"] / 1e12, 3),
