@@ -51,9 +51,9 @@ class Parallelism:
       the experts), then pp.
     - ``etp`` parts of every expert's matrices (None: tp; Megatron-core's
       ``expert_tensor_parallel_size``). Where it is not tp, attention and experts have grids of
-      their own (MoE Parallel Folding, arXiv 2504.14960): the dp x cp x tp devices of a
-      rank of the pipeline are numbered etp first, then ep, then the replicas of the experts
-      (``RankGenerator`` there, order tp-cp-ep-dp-pp), and each sends the tokens that it has.
+      their own (MoE Parallel Folding, arXiv 2504.14960): the dp x cp x tp devices of a rank of
+      the pipeline are numbered etp first, then ep, then the replicas of the experts (Megatron-core,
+      ``RankGenerator``, order tp-cp-ep-dp-pp), and each sends the tokens that it has.
     - ``context``: keys and values go to the other parts of a sample all at once before attention
       ("all_gather", Llama 3, section 3.3.2), or around a "ring" beside it (Liu et al. 2023).
     - ``microbatches`` a replica and step (gradient accumulation), of ``microbatch`` samples each;

@@ -259,7 +259,7 @@ class Space:
     def _of_degrees(self, number: int, dp: int, cp: int, tp: int, pp: int) -> Iterator[Layout]:
         contexts = self.choices.listed["context"]
         for etp in self._foldings(tp):
-            # Those that etp does not divide are told as what they are.
+            # What etp does not divide is illegal, with its reason (``_misfit``).
             rest = max(dp * cp * tp // (etp or tp), 1)
             for ep in self._allowed("ep", divisors(rest) if self.model.experts else [1]):
                 for context in contexts if cp > 1 else contexts[:1]:

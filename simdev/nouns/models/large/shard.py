@@ -187,17 +187,9 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     rows = tokens // p.tp if p.sequence_parallel else tokens
     # Gathered, and their gradients; or of each a part at work and one on its way (ours).
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
-    sizes = (
-        tokens,
-        p.tp,
-        p.ep,
-        p.expert_tp,
-        rows,
-        uses_flash(model, p),
-        p.recompute,
-        p.gradient_bytes,
-    )
-    return Shard(model, *sizes, p.cp, kept, modules_again(model, p))
+    degrees = p.tp, p.ep, p.expert_tp
+    settings = uses_flash(model, p), p.recompute, p.gradient_bytes
+    return Shard(model, tokens, *degrees, rows, *settings, p.cp, kept, modules_again(model, p))
 
 
 def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
@@ -334,10 +326,8 @@ def _second(s: Shard, layer: int) -> int:
     if not m.is_moe(layer):
         between = s.tokens * m.inner // s.tp * _between(s, "mlp_act")
         return _inputs(s, s.width) + between * ("mlp" not in s.again)
-    inner, kept = (
-        m.expert_inner // s.expert_tp,
-        _inputs(s, 2),
-    )  # the router reads two bytes a number
+    inner = m.expert_inner // s.expert_tp
+    kept = _inputs(s, 2)  # the router reads two bytes a number
     if "moe" in s.again:
         return kept
     kept += 4 * s.rows * m.experts  # the router's probabilities
