@@ -1,9 +1,9 @@
 """How fast the best plan of a large model is found: ``python -m benchmarks.plan [--json] [-j N]``;
 ``--authors``: the best beside the plan that a model's authors ran.
 
-Three questions over all that is legal; ``plans/s`` are those simulated, proved slower or proved too
-large by second. The published planner that says how many it scores does 500 a second and core by
-closed forms (Calculon, Isaev et al. 2023).
+Three questions over all that is legal where tp cuts experts, too; ``plans/s`` are those simulated,
+proved slower or proved too large by second. The published planner that says how many it scores does
+500 a second and core by closed forms (Calculon, Isaev et al. 2023).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ QUESTIONS: dict[str, tuple[str, str, int, int]] = {
 # The degrees among which DeepSeek-V3's authors chose (section 3.2).
 _CHOSEN = {
     "tp": [1, 2, 4, 8], "cp": 1, "ep": [8, 16, 32, 64], "microbatch": [1, 2], "chunks": [1, 2],
+    "etp": None,
 }  # fmt: skip
 
 # Korthikanti et al. 2022 (arXiv 2205.05198), table 5, both techniques.
@@ -116,7 +117,8 @@ def answered(name: str, n_jobs: int, top: int, check: bool) -> dict[str, Any]:
     """One question: the size of its space, what became of it, how long it took, and the best."""
     model, cluster, nodes, batch = QUESTIONS[name]
     begun, question = time.process_time(), question_of(model, cluster, batch, nodes)
-    plans = plans_of(question, choices_of({}), top, n_jobs=n_jobs, progress=False)
+    # The published figures are of experts without a grid of their own.
+    plans = plans_of(question, choices_of({"etp": None}), top, n_jobs=n_jobs, progress=False)
     best, counts = plans.best[0], plans.counts
     layout, chosen = best.plan.setup.layout, best.plan
     return {

@@ -90,6 +90,8 @@ def scenario_of(run: Published) -> dict[str, Any]:
     replicas = row["gpus"] // (row["tp"] * row["pp"] * row["cp"])
     pipeline = {name: row[name] for name in ("tp", "pp", "cp", "ep", "chunks", "microbatch")}
     pipeline |= {"dp": replicas, "global_batch": row["global_batch"]}
+    # Where ep is over 1, Megatron-Bridge's recipes keep experts whole on a grid of their own.
+    pipeline |= {"etp": 1} if row["ep"] > 1 else {}
     pipeline |= {"zero": 3 if row["fsdp"] > 1 else 1, "flash": True}
     graph = {"model": row["model"], "length": row["length"], "causal": True}
     graph["precision"] = PRECISIONS.get(row["precision"], "float8")

@@ -82,8 +82,9 @@ def _names(folder: str) -> set[str]:
 
 HELP = "the best ways to spread a large model over a cluster, at a fixed global batch"
 DESCRIPTION = (
-    "Tries every legal combination of dp, cp, tp, pp, ep, microbatch, schedule, chunks, ZeRO and "
-    "recomputation: the plans that fit, the fastest first. Exits 1 where none fits."
+    "Tries every legal combination of dp, cp, tp, pp, ep, etp (1 or tp), microbatch, schedule, "
+    "chunks, ZeRO and recomputation: the plans that fit, the fastest first. Exits 1 where none "
+    "fits."
 )
 OPTIONS = (
     ("model", "MODEL", "like llama3-70b, or the config.json of a release; or a graph, like gnmt"),
@@ -267,6 +268,8 @@ def _shown(plans: Plans) -> Iterator[str]:
     if len(plans.question.clusters) > 1:
         yield "devices"
     yield from (name for name in ("cp", "ep") if frame[name].max() > 1)
+    if "etp" in frame:
+        yield "etp"
     yield from ("dp", "tp", "pp", "microbatch", "microbatches", "schedule", "zero", "recompute")
     if frame["cp"].max() > 1:
         yield "context"

@@ -70,6 +70,7 @@ COUNTS = {
     "tp": "parts of every matrix (tensor parallelism)",
     "pp": "ranks of the pipeline",
     "ep": "parts of the experts, within the replicas",
+    "etp": "parts of every expert's matrices (default: tp); else ep is within dp x cp x tp",
     "cp": "parts of every sample's tokens (context parallelism)",
     "microbatches": "microbatches of a replica and step",
     "microbatch": "samples of a microbatch",

@@ -102,6 +102,7 @@ def _strategy_line(strategy: Strategy) -> str:
         factors = [f"{name} {n}" for name, n in degrees.items() if name != "cp" or n > 1]
         parts.append(f"pipeline of {' x '.join(factors)}")
         parts += [f"ep {experts}"] if experts > 1 else []
+        parts += [f"etp {pipeline.etp}"] if pipeline.is_folded else []
     parts += [f"order {strategy.order.policy}", f"sync {sync}"]
     parts += [f"{strategy.accumulate} microbatches"] if strategy.accumulate > 1 else []
     return f"Strategy: {', '.join(parts)}"

@@ -90,7 +90,7 @@ def _gate(program: Program, templates: Sequence[Template], bases: Sequence[int])
     p, ahead = program.parallelism, 1 + program.parallelism.prefetch
     if p.zero < 3 and "activations" not in p.offload:
         return
-    every = p.zero == 3 and p.replicas > 1  # else the ends fetch nothing
+    every = p.zero == 3 and p.reduces_by_bucket  # else the ends fetch nothing
 
     def fetching(turn: Turn) -> bool:
         return every or turn.layer != NO_LAYER

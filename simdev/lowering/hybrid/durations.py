@@ -35,20 +35,21 @@ from ..symmetry import Alike, Flow
 # are grouped: each by itself, or those that share a task, as a collective is shared by all that
 # take part in it.
 
-SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT = range(6)
-CLASSES = 6
+SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT, EXPERT_TENSOR = range(7)
+CLASSES = 7
 
 
 @dataclass(frozen=True)
 class RankGrid:
     """``devices[rank][g]`` are indices into the cluster; ``dp`` counts all that have the same
-    parameters, the ``cp`` parts of a sample too.
+    parameters, the ``cp`` parts of a sample too. Experts are cut into ``ep`` x ``expert_tp`` parts.
     """
 
     devices: tuple[tuple[int, ...], ...]
     dp: int
     tp: int
     ep: int
+    expert_tp: int
     cp: int = 1
 
     @property
@@ -61,10 +62,11 @@ class RankGrid:
         """By class, the number of the group of each g."""
         g = np.arange(self.copies, dtype=np.int64)
         d, t = np.divmod(g, self.tp)
-        # Experts are spread over ep consecutive replicas; the others of equal place share theirs.
-        experts = d // self.ep * self.tp + t, d % self.ep * self.tp + t
+        # Of experts a device is part u of place e on their grid; all of place e, u share theirs.
+        place, u = np.divmod(g, self.expert_tp)
+        experts = place // self.ep * self.expert_tp + u, g % (self.ep * self.expert_tp)
         # The parts of a sample stand in a row, too.
-        return g, d, t, *experts, d // self.cp * self.tp + t
+        return g, d, t, *experts, d // self.cp * self.tp + t, place
 
     def count(self, kind: int) -> int:
         """How many groups a class has."""
@@ -79,13 +81,14 @@ class RankGrid:
 
     def degrees(self, kind: int) -> tuple[int, ...]:
         """The degrees that make the groups of a class, beside the devices of a rank."""
-        parts = {EXPERT: self.ep, EXPERT_DATA: self.ep, CONTEXT: self.cp}
-        return self.tp, parts.get(kind, 1)
+        if kind in (EXPERT, EXPERT_DATA, EXPERT_TENSOR):
+            return self.expert_tp, self.ep
+        return self.tp, self.cp if kind == CONTEXT else 1
 
     @cached_property
     def collapsed(self) -> RankGrid:
         """One device for each rank of the pipeline, in groups by itself."""
-        return RankGrid(tuple(devices[:1] for devices in self.devices), 1, 1, 1)
+        return RankGrid(tuple(devices[:1] for devices in self.devices), 1, 1, 1, 1)
 
 
 def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
@@ -97,7 +100,7 @@ def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
         degrees = f"{' x '.join(names)}: {counts} = {p.devices} devices"
         reason = f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}'
         raise InputError(f"{reason}; `simdev plan` tries all degrees that fit it")
-    return RankGrid(dealt(cluster, p.pp), p.replicas, p.tp, p.ep, p.cp)
+    return RankGrid(dealt(cluster, p.pp), p.replicas, p.tp, p.ep, p.expert_tp, p.cp)
 
 
 def dealt(cluster: Cluster, pp: int) -> tuple[tuple[int, ...], ...]:

@@ -34,7 +34,7 @@ from ...nouns.taskgraph import (
 )
 from ..transfer import capacities
 from .durations import CLASSES, RankGrid
-from .program import QUEUES, Program
+from .program import NONE, QUEUES, Program
 
 KINDS = (*ROLES[:COMPUTES], COLLECTIVE, TRANSFER, DISPATCH)
 _PLACES = {PIPELINE: COMPUTES + 1, HOST: COMPUTES + 1, DISPATCHING: COMPUTES + 2}
@@ -168,38 +168,45 @@ def _resources(x: _Expansion, firsts: Ints) -> tuple[Ints, tuple[Resource, ...]]
 
 
 def _successors(x: _Expansion) -> Rows:
-    """All edges, each row's groups with equally many."""
-    kind, sizes, offset = x.kind, x.sizes, x.offset
+    """All edges: of each task to those tasks of the target row whose groups meet its own."""
+    kind, offset = x.kind, x.offset
     source, target = np.concatenate(x.program.sources), np.concatenate(x.program.targets)
     order = np.argsort(source, kind="stable")
     source, target = source[order], target[order]
-    # All classes divide the same g evenly, so every group meets equally many of another class.
-    meeting = [[_meeting(x.grid, a, b) for b in range(CLASSES)] for a in range(CLASSES)]
-    width = np.array([[table.shape[1] for table in line] for line in meeting], np.int64)
-    # How many tasks each task of the source row releases through this edge.
-    each = width[kind[source], kind[target]]
-    degree = np.bincount(source, each, len(kind)).astype(np.int64)
-    ptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.repeat(degree, sizes))))
-    # Within its row an edge stands after those before it.
-    before = np.cumsum(each) - each
-    first = np.searchsorted(source, np.arange(len(kind)))
-    place = before - np.append(before, 0)[first[source]]
-    ids = np.empty(int(ptr[-1]), np.int64)
-    start = ptr[offset]
+    # A slot for each task and edge of its row: those of a task follow one another.
+    degree = np.bincount(source, minlength=len(kind))
+    first = np.cumsum(degree) - degree
+    slots = np.cumsum(degree * x.sizes)
+    slot = (slots - degree * x.sizes - first)[source] + np.arange(len(source))
     pair = kind[source] * CLASSES + kind[target]
+    lines, tables = list[tuple[Ints, Ints]](), list[Ints]()
+    each = np.empty(int(slots[-1]), np.int64)
     for a, b in (divmod(number, CLASSES) for number in np.flatnonzero(np.bincount(pair)).tolist()):
-        edges = np.flatnonzero(pair == a * CLASSES + b)
-        table, u, v = meeting[a][b], source[edges], target[edges]
-        lines = start[u, None] + np.arange(len(table)) * degree[u, None] + place[edges, None]
+        edges, table = np.flatnonzero(pair == a * CLASSES + b), _meeting(x.grid, a, b)
+        line = slot[edges, None] + np.arange(len(table)) * degree[source[edges], None]
+        each[line] = (table >= 0).sum(axis=1)
+        lines.append((line, target[edges]))
+        tables.append(table)
+    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(each)))
+    ids = np.empty(int(starts[-1]), np.int64)
+    for (line, v), table in zip(lines, tables, strict=True):
         for column in range(table.shape[1]):
-            ids[lines + column] = offset[v, None] + table[:, column]
-    return Rows(ptr, ids)
+            has = table[:, column] >= 0
+            ids[starts[line[:, has]] + column] = offset[v, None] + table[has, column]
+    tasks = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.repeat(degree, x.sizes))))
+    return Rows(starts[tasks], ids)
 
 
 def _meeting(grid: RankGrid, a: int, b: int) -> Ints:
-    """For each group of class a, the groups of class b that have a device in common with it."""
+    """For each group of class a, the groups of class b that have a device in common with it, and
+    NONE behind them where others meet more.
+    """
     pairs = np.unique(np.stack((grid.groups[a], grid.groups[b]), axis=1), axis=0)
-    return np.ascontiguousarray(pairs[:, 1].reshape(grid.count(a), -1))
+    counts = np.bincount(pairs[:, 0])
+    place = np.arange(len(pairs)) - np.repeat(np.cumsum(counts) - counts, counts)
+    table = np.full((grid.count(a), int(counts.max())), NONE, np.int64)
+    table[pairs[:, 0], place] = pairs[:, 1]
+    return table
 
 
 def _buffers(x: _Expansion) -> Buffers:

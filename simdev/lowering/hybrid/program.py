@@ -43,7 +43,16 @@ from ...nouns.models.large.work import Loads
 from ...nouns.schedules import NEEDS, Part, Schedule
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
-from .durations import CONTEXT, DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR, Durations
+from .durations import (
+    CONTEXT,
+    DATA,
+    EXPERT,
+    EXPERT_DATA,
+    EXPERT_TENSOR,
+    SINGLE,
+    TENSOR,
+    Durations,
+)
 
 NONE = -1  # in place of a row, an action or a role
 ENDS = "embedding", "classifier"
@@ -64,6 +73,7 @@ class Queue(NamedTuple):
     COMPUTE,
     TENSOR_QUEUE,
     EXPERT_QUEUE,
+    EXPERT_TENSOR_QUEUE,
     CONTEXT_QUEUE,
     DATA_QUEUE,
     EXPERT_DATA_QUEUE,
@@ -72,11 +82,12 @@ class Queue(NamedTuple):
     TO_HOST,
     FROM_HOST,
     THREAD,
-) = range(11)
+) = range(12)
 QUEUES = (
     Queue("", SINGLE, NONE),
     Queue("tensor", TENSOR, roles.TENSOR),
     Queue("experts", EXPERT, roles.EXPERT),
+    Queue("experts' tensor", EXPERT_TENSOR, roles.TENSOR),
     Queue("context", CONTEXT, roles.TENSOR),
     Queue("data", DATA, roles.DATA),
     Queue("experts' data", EXPERT_DATA, roles.DATA),

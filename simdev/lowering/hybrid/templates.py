@@ -26,6 +26,7 @@ from .program import (
     ENDS,
     EXPERT_DATA_QUEUE,
     EXPERT_QUEUE,
+    EXPERT_TENSOR_QUEUE,
     FROM_HOST,
     NONE,
     TENSOR_QUEUE,
@@ -302,15 +303,29 @@ class Writer(Template):
         shard, model, size = self.shard, self.shard.model, self.shard.words_bytes
         if not self.is_split or not model.is_moe(number):
             return self._calls(size, size)
-        second = shard.busiest(size * model.top_k) + size * (model.shared_experts > 0)
-        return self._calls(second, second)
+        second = size * (model.shared_experts > 0)
+        if not self.parallelism.is_folded:
+            second += shard.busiest(size * model.top_k)
+        return self._calls(second, second) if second else []
 
     def _exchange_tokens(self, number: int) -> None:
-        """Tokens to their experts, and back."""
-        if self.parallelism.ep > 1 and self.shard.model.is_moe(number):
-            nodes = self.durations.nodes(EXPERT, self.rank)
-            for size in self.shard.exchanged_bytes(nodes):
-                self.collective(EXPERT_QUEUE, "all_to_all", size, number)
+        """Tokens to their experts, and back; on a grid of the experts' own to all parts of them,
+        whose outputs are summed.
+        """
+        p, shard = self.parallelism, self.shard
+        if not shard.model.is_moe(number):
+            return
+        calls = list[tuple[int, str, int]]()
+        if p.ep > 1:
+            sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank))
+            calls += [(EXPERT_QUEUE, "all_to_all", size) for size in sizes]
+        if p.is_folded and p.expert_tp > 1:
+            # Between the way there and the way back.
+            size = shard.gathered_expert_bytes
+            parts = "all_gather", "reduce_scatter"
+            calls[1:1] = [(EXPERT_TENSOR_QUEUE, name, size) for name in parts]
+        for queue, name, size in calls:
+            self.collective(queue, name, size, number)
 
     def _exchange_again(self, number: int) -> None:
         """Collectives within what selective recomputation makes again."""

@@ -36,7 +36,8 @@ OFFLOADS = ("activations", "optimizer")
 # Of any degree: what is larger is a mistake, and would be counted up to before it is told.
 MOST = 2**20
 DEGREES = ("dp", "cp", "tp", "pp", "ep")
-COUNTS = (*DEGREES, "microbatches", "microbatch", "global_batch", "chunks")
+MAY_BE_NONE = ("etp", "global_batch", "recompute_layers", "reduce_bytes")
+COUNTS = (*DEGREES, "etp", "microbatches", "microbatch", "global_batch", "chunks")
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
 """The fields that a pipeline of a graph with ops may have."""
 
@@ -49,6 +50,11 @@ class Parallelism:
       ranks of the pipeline; ``ep`` parts of the experts, within the dp x cp that have the same
       parameters. Ranks are numbered tp first, then cp, then dp (``ep`` in a row of dp x cp share
       the experts), then pp.
+    - ``etp`` parts of every expert's matrices (None: tp; Megatron-core's
+      ``expert_tensor_parallel_size``). Where it is not tp, attention and experts have grids of
+      their own (MoE Parallel Folding, arXiv 2504.14960): the dp x cp x tp devices of a rank of
+      the pipeline are numbered etp first, then ep, then the replicas of the experts (Megatron-core,
+      ``RankGenerator``, order tp-cp-ep-dp-pp), and each sends the tokens that it has.
     - ``context``: keys and values go to the other parts of a sample all at once before attention
       ("all_gather", Llama 3, section 3.3.2), or around a "ring" beside it (Liu et al. 2023).
     - ``microbatches`` a replica and step (gradient accumulation), of ``microbatch`` samples each;
@@ -98,6 +104,7 @@ class Parallelism:
     pp: int = 1
     ep: int = 1
     cp: int = 1
+    etp: int | None = None
     context: str = CONTEXTS[0]
     microbatches: int = 1
     microbatch: int = 1
@@ -149,10 +156,8 @@ class Parallelism:
     def _problems(self) -> Iterator[str]:
         problems = list(self._count_problems())
         yield from problems
-        if not problems and self.replicas % self.ep:
-            degrees = f"dp {self.dp}" if self.cp == 1 else f"dp x cp {self.replicas}"
-            reason = "the experts are shared out over replicas"
-            yield f"ep: {self.ep} does not divide {degrees}; {reason}"
+        if not problems:
+            yield from self._expert_problems()
         yield from unlisted(self, context=CONTEXTS, recompute=RECOMPUTES)
         for name in ("overlap", "flash", "sequence_parallel", "tensor_overlap", "scatter_gather"):
             if name != "flash" or self.flash is not None:
@@ -163,6 +168,22 @@ class Parallelism:
             yield f'offload: must be of {", ".join(OFFLOADS)}, got "{unknown}"'
         if self.offload and unknown is None and self.host_bandwidth is None:
             yield 'host_bandwidth: offload needs what PCIe reaches to host memory, like "51 GB/s"'
+
+    def _expert_problems(self) -> Iterator[str]:
+        if not self.is_folded:
+            if self.replicas % self.ep:
+                degrees = f"dp {self.dp}" if self.cp == 1 else f"dp x cp {self.replicas}"
+                reason = "the experts are shared out over replicas"
+                yield f"ep: {self.ep} does not divide {degrees}; {reason}"
+            return
+        parts, devices = self.ep * self.expert_tp, self.replicas * self.tp
+        if devices % parts:
+            reason = f"{parts} parts of the experts do not divide dp x cp x tp {devices}"
+            yield f"etp: ep {self.ep} x etp {self.expert_tp} = {reason}"
+        if self.tp > 1 and not self.sequence_parallel:
+            # Each rank of tp would send the same tokens; Megatron-core refuses it, too.
+            reason = "needs sequence_parallel: ranks of tp send tokens of their own"
+            yield f"etp: {self.expert_tp} beside tp {self.tp} {reason}"
 
     def _module_problems(self) -> Iterator[str]:
         unknown = next((name for name in self.recompute_modules if name not in MODULES), None)
@@ -219,7 +240,7 @@ class Parallelism:
 
     def _out_of_range(self, name: str, least: int, most: int) -> Iterator[str]:
         value = getattr(self, name)
-        if value is not None or name not in ("global_batch", "reduce_bytes", "recompute_layers"):
+        if value is not None or name not in MAY_BE_NONE:
             yield from range_problems(name, value, least, most)
 
     @property
@@ -238,14 +259,24 @@ class Parallelism:
         return self.dp * self.cp
 
     @property
+    def expert_tp(self) -> int:
+        """Parts of every expert's matrices."""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether experts have a grid of ranks of their own."""
+        return self.expert_tp != self.tp
+
+    @property
     def sharers(self) -> tuple[int, int]:
         """The numbers of devices that share the parameters of all layers, and of experts."""
-        return self.replicas, self.replicas // self.ep
+        return self.replicas, self.replicas * self.tp // (self.ep * self.expert_tp)
 
     @property
     def reduces_by_bucket(self) -> bool:
         """Whether gradients are reduced microbatch by microbatch: alone no device shares any."""
-        return self.zero >= 2 and self.replicas > 1
+        return self.zero >= 2 and max(self.sharers) > 1
 
     @property
     def samples(self) -> int:
@@ -275,10 +306,11 @@ class Parallelism:
         return Fraction(self.host_bandwidth or 1)
 
 
-def degrees_over_one(degrees: Mapping[str, int]) -> list[str]:
-    """The degrees over 1, as people write them: "dp 2", "tp 4"."""
+def degrees_over_one(degrees: Mapping[str, int | None]) -> list[str]:
+    """The degrees over 1, and etp where it is told, as people write them: "dp 2", "tp 4"."""
     known = {name: degrees.get(name, 1) for name in DEGREES}
-    return [f"{name} {count}" for name, count in known.items() if count != 1]
+    texts = [f"{name} {count}" for name, count in known.items() if count != 1]
+    return texts + [f"etp {etp}" for etp in [degrees.get("etp")] if etp is not None]
 
 
 def microbatches_of(batch: int, dp: int, microbatch: int) -> int:

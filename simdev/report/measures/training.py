@@ -238,6 +238,7 @@ class Training(Section):
         """The model, its degrees and its use of the peak, above the step time."""
         large, p = self.large, self.large.parallelism
         experts = f" x ep {p.ep}" if p.ep > 1 else ""
+        experts += f" x etp {p.etp}" if p.is_folded else ""
         context = f" x cp {p.cp}" if p.cp > 1 else ""
         yield (
             f"{large.model.name}: dp {p.dp}{context} x tp {p.tp} x pp {p.pp}{experts}, "

@@ -88,7 +88,8 @@ def _spread(scenario: Scenario, report: Report, written: Any) -> str:
 
 
 def _degrees(pipeline: Parallelism, of_graph: bool) -> str:
-    parts = [*degrees_over_one(pipeline.degrees), f"{pipeline.microbatches} microbatches"]
+    etp = {"etp": pipeline.etp if pipeline.is_folded else None}
+    parts = [*degrees_over_one(pipeline.degrees | etp), f"{pipeline.microbatches} microbatches"]
     if pipeline.pp > 1 or of_graph:
         parts.append("own schedule" if pipeline.table else pipeline.schedule)
     return ", ".join(parts)

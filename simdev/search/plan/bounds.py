@@ -115,7 +115,7 @@ class Path:
         """The turns of buckets as ``kernels.pipelines`` takes them; none where replicas send
         nothing during actions.
         """
-        if self.p.zero < 2 or self.p.replicas == 1:
+        if not self.p.reduces_by_bucket:
             return 0, 1, np.zeros(1, np.int64), np.zeros(0, np.int64)
         by_kind = []
         for kind in self.kinds:
@@ -321,7 +321,7 @@ class Bounds:
         whatever they recompute. Their ranks have equally many microbatches, too.
         """
         layout = setup.layout
-        degrees = layout.cluster, layout.cp, layout.tp, layout.ep, layout.context
+        degrees = layout.cluster, layout.cp, layout.tp, layout.ep, layout.etp, layout.context
         sort = self.ground(layout.cluster).sort(layout.pp)
         return sort, *degrees, setup.microbatch, setup.others
 
@@ -399,7 +399,8 @@ class Bounds:
         backward begins (where actions overlap the states alone).
         """
         layout, pp = setup.layout, setup.layout.pp
-        key = layout.cluster, layout.dp * layout.cp, layout.tp, layout.ep, setup.others, zeros
+        parts = layout.tp, layout.ep, layout.etp
+        key = layout.cluster, layout.dp * layout.cp, *parts, setup.others, zeros
         total = once(self._states, key, lambda: self._persistent(setup, zeros))
         if not self.overlaps:
             alike = self.alike(setup), setup.recompute

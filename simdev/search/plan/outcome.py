@@ -1,9 +1,10 @@
 """The answer: the best plans in their order, the front, and what became of all others.
 
 Plans are one answer where their steps are within 1 % of one another, on as many devices. Of each
-answer the simplest plan is shown: the one with the fewest kinds of parallelism (degrees above 1),
-then the smallest degrees (dp apart, which takes the devices that are left), the fewest chunks, the
-least ZeRO, the least recomputation; of equals the fastest (ours).
+answer the simplest plan is shown: the one with the fewest kinds of parallelism (degrees above 1,
+and experts on a grid of their own), then the smallest degrees (dp apart, which takes the devices
+that are left), the fewest chunks, the least ZeRO, the least recomputation; of equals the fastest
+(ours).
 
 searching.py makes it; ``frame`` is what ``plan`` returns, and ``simdev/commands/plan.py`` prints a
 table of its own from it. What a simulated plan tells is ``score`` in searching.py, its columns are
@@ -110,7 +111,7 @@ def simplicity(scored: Scored) -> tuple[Any, ...]:
     """A key that sorts the simplest plan first, by the order that the module tells."""
     plan, fields = scored.plan, scored.plan.fields
     degrees = [fields[name] for name in DEGREES]
-    kinds = sum(degree > 1 for degree in degrees)
+    kinds = sum(degree > 1 for degree in degrees) + (fields["etp"] is not None)
     smallest = prod(fields[name] for name in DEGREES if name != "dp")
     recompute = RECOMPUTES.index(fields["recompute"])
     return kinds, smallest, plan.chunks, plan.zero, recompute, *scored.order
@@ -239,7 +240,9 @@ class Plans:
     def _columns(self, ranked: Sequence[Scored]) -> list[str]:
         others = dict.fromkeys(name for scored in ranked for name, _ in scored.plan.setup.others)
         ends = COST, "front", "folded", "why", "step_time_ps", "scenario"
-        return ["devices", *DEGREES, *OPTIONS, *others, *FIGURES, *ends]
+        # Told where some plan has experts on a grid of their own.
+        etp = ["etp"] * any(scored.plan.setup.layout.etp is not None for scored in ranked)
+        return ["devices", *DEGREES, *etp, *OPTIONS, *others, *FIGURES, *ends]
 
     def _line(self, scored: Scored, first: Scored, on_front: bool) -> dict[str, Any]:
         row, plan = scored.row, scored.plan
@@ -247,6 +250,7 @@ class Plans:
         return (
             {"devices": devices}
             | {name: plan.fields.get(name, DEFAULTS[name]) for name in (*DEGREES, *OPTIONS)}
+            | {"etp": plan.parallelism.expert_tp}
             | dict(plan.setup.others)
             | {"step_time_s": row["step_ps"] / PS_PER_SECOND}
             | {name: row[name] for name in FIGURES[1:]}

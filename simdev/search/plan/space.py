@@ -60,7 +60,12 @@ is left out (ours).
 ZEROS = 0, 1, 2, 3
 COUNTS = (*DEGREES, "microbatch", "chunks")
 LISTS = {"offload", "recompute_modules"}
-LISTED = {"schedule": SCHEDULES, "zero": ZEROS, "recompute": RECOMPUTES, "context": CONTEXTS}
+FOLDINGS = None, 1
+"""What is tried of ``etp``: experts cut as all else is, and whole on a grid of their own."""
+LISTED = {
+    "schedule": SCHEDULES, "zero": ZEROS, "recompute": RECOMPUTES, "context": CONTEXTS,
+    "etp": FOLDINGS,
+}  # fmt: skip
 FOLLOWS = {
     "global_batch": "is told with the question",
     "microbatches": "follows from the global batch",
@@ -85,11 +90,12 @@ class Layout(NamedTuple):
     pp: int
     ep: int
     context: str
+    etp: int | None = None
 
     @property
     def degrees(self) -> dict[str, Any]:
         """The fields of Parallelism that it tells."""
-        return {name: getattr(self, name) for name in (*DEGREES, "context")}
+        return {name: getattr(self, name) for name in (*DEGREES, "etp", "context")}
 
 
 class Setup(NamedTuple):
@@ -204,7 +210,8 @@ def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
         elif name in (*COUNTS, *LISTED):
             for value in each:
                 try:
-                    Parallelism(**({name: value} | ({"dp": value} if name == "ep" else {})))
+                    is_shared = name == "ep" or (name == "etp" and value is not None)
+                    Parallelism(**({name: value} | ({"dp": value} if is_shared else {})))
                 except InputError as error:
                     yield from error.problems
 
@@ -265,11 +272,20 @@ class Space:
                         yield from self._of_degrees(number, dp, cp, tp, pp)
 
     def _of_degrees(self, number: int, dp: int, cp: int, tp: int, pp: int) -> Iterator[Layout]:
-        experts = divisors(dp * cp) if self.model.experts else [1]
         contexts = self.choices.listed["context"]
-        for ep in self._allowed("ep", experts):
-            for context in contexts if cp > 1 else contexts[:1]:
-                yield Layout(number, dp, cp, tp, pp, ep, context)
+        for etp in self._foldings(tp):
+            # What etp does not divide is illegal, with its reason (``_misfit``).
+            rest = max(dp * cp * tp // (etp or tp), 1)
+            for ep in self._allowed("ep", divisors(rest) if self.model.experts else [1]):
+                for context in contexts if cp > 1 else contexts[:1]:
+                    yield Layout(number, dp, cp, tp, pp, ep, context, etp)
+
+    def _foldings(self, tp: int) -> Sequence[int | None]:
+        """The settings of etp that are tried: as many parts as of tp have no name of their own."""
+        if not self.model.experts:
+            return [None]
+        etps = self.choices.listed["etp"]
+        return list(dict.fromkeys(None if etp == tp else etp for etp in etps))
 
     def _reason(self, layout: Layout, others: Settings) -> str | None:
         """Why no plan can have this layout; None where some can."""
@@ -311,7 +327,9 @@ class Space:
     def zeros(self, layout: Layout) -> tuple[int, ...]:
         """The settings of ZeRO that are tried."""
         zeros = self.choices.listed["zero"]
-        return zeros if layout.dp * layout.cp > 1 else zeros[:1]
+        replicas, etp = layout.dp * layout.cp, layout.etp or layout.tp
+        # Experts may have replicas where attention has none.
+        return zeros if max(replicas, replicas * layout.tp // (layout.ep * etp)) > 1 else zeros[:1]
 
     def _ways(self, layout: Layout, microbatches: int) -> tuple[list[Way], Counter[str]]:
         """Schedules with their chunks and ZeRO, and how many are none by their reasons."""

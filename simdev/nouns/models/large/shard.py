@@ -27,7 +27,7 @@ VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM 
 @dataclass(frozen=True, slots=True)
 class Shard:
     """A rank of tp (and of ep) of a model, at work on a microbatch of ``tokens``, of each sample
-    one of ``cp`` parts.
+    one of ``cp`` parts; of each expert here it has one of ``expert_tp`` parts.
 
     ``rows`` are the tokens that the rank has where a tensor is not split by tp: all of them, or a
     share of the sequence. ``wide``: its products are in bfloat16 whatever the model's precision.
@@ -37,6 +37,7 @@ class Shard:
     tokens: int
     tp: int
     ep: int
+    expert_tp: int
     rows: int
     flash: bool
     recompute: str
@@ -50,6 +51,13 @@ class Shard:
         """The shard of one layer, which may be wide in a narrow model."""
         is_wide = self.model.is_narrow and self.model.is_wide(layer)
         return replace(self, wide=True) if is_wide else self
+
+    @property
+    def expert_tokens(self) -> int:
+        """Tokens whose copies the experts here get, in the mean: those of the devices that have
+        the other parts of the same experts, too.
+        """
+        return self.tokens * self.expert_tp // self.tp
 
     @property
     def vocabulary(self) -> int:
@@ -151,6 +159,12 @@ class Shard:
         back = self.rows_bytes * copies
         return self.busiest(back // 2 if m.narrow_dispatch else back), self.busiest(back)
 
+    @property
+    def gathered_expert_bytes(self) -> int:
+        """Bytes of the tokens that all parts of the busiest experts get."""
+        m = self.model
+        return self.busiest(2 * self.expert_tokens * m.top_k * m.hidden)
+
     def busiest(self, mean: int) -> int:
         """The share of the busiest of the devices that share the experts, from the mean share.
 
@@ -163,7 +177,7 @@ class Shard:
     def layer_parameters(self, layer: int) -> tuple[int, int]:
         """Parameters of a layer here: the ones that all replicas have, and the experts'."""
         of = self.model.layer_parameters(layer)
-        experts = of.experts // (self.tp * self.ep) + of.beside // self.ep
+        experts = of.experts // (self.expert_tp * self.ep) + of.beside // self.ep
         return of.split // self.tp + of.whole, experts
 
     @property
@@ -189,8 +203,9 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     rows = tokens // p.tp if p.sequence_parallel else tokens
     # Gathered, and their gradients; or of each a part at work and one on its way (ours).
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
-    sizes = tokens, p.tp, p.ep, rows, uses_flash(model, p), p.recompute, p.gradient_bytes
-    return Shard(model, *sizes, p.cp, kept, modules_again(model, p))
+    degrees = p.tp, p.ep, p.expert_tp
+    settings = uses_flash(model, p), p.recompute, p.gradient_bytes
+    return Shard(model, tokens, *degrees, rows, *settings, p.cp, kept, modules_again(model, p))
 
 
 def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
@@ -226,7 +241,9 @@ def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
 
 def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     divided = {"heads": True, "kv_heads": model.kv_heads != model.heads, "inner": True}
-    divided |= {"expert_inner": model.experts > 0, "length": p.sequence_parallel}
+    # Of experts with a grid of their own tp divides the shared ones alone.
+    has_experts = (model.shared_experts if p.is_folded else model.experts) > 0
+    divided |= {"expert_inner": has_experts, "length": p.sequence_parallel}
     sizes = {name: getattr(model, name) for name, counts in divided.items() if counts}
     wrong = [f"{name} {size}" for name, size in sizes.items() if size % p.tp]
     if wrong:
@@ -236,6 +253,11 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield "cp: tokens of a sample are spread over devices only with fused attention (flash)"
     if p.cp > 1 and model.length % pieces:
         yield f"cp: {model.length} tokens of {model.name} are not divided into {pieces} pieces"
+    if p.etp is not None and not model.experts:
+        yield f"etp: {model.name} has no experts"
+    elif p.is_folded and model.expert_inner % p.expert_tp:
+        width = f"expert_inner {model.expert_inner} of {model.name}"
+        yield f"etp: {p.expert_tp} does not divide {width}"
     if p.ep > 1 and not model.experts:
         yield f"ep: {model.name} has no experts"
     elif p.ep > 1 and model.experts % p.ep:
@@ -325,7 +347,7 @@ def _second(s: Shard, layer: int) -> int:
         between = _between(s, s.tokens * m.inner // s.tp, "mlp_act")
         return _inputs(s, s.size_of(s.rows * m.hidden)) + between * ("mlp" not in s.again)
     # The router reads two bytes a number.
-    inner, kept = m.expert_inner // s.tp, _inputs(s, s.rows_bytes)
+    inner, kept = m.expert_inner // s.expert_tp, _inputs(s, s.rows_bytes)
     if "moe" in s.again:
         return kept
     kept += 4 * s.rows * m.experts  # the router's probabilities
@@ -336,8 +358,9 @@ def _second(s: Shard, layer: int) -> int:
         # Made narrow beside the router's.
         kept += s.size_of(s.rows * m.hidden) if s.is_narrow else 0
         if "shared_experts" not in s.again:
-            kept += _between(s, inner * s.tokens * m.shared_experts, "mlp_act")
-    return kept + _between(s, inner * s.busiest(s.tokens * m.top_k), "moe_act")
+            shared = m.expert_inner // s.tp * m.shared_experts
+            kept += _between(s, shared * s.tokens, "mlp_act")
+    return kept + _between(s, inner * s.busiest(s.expert_tokens * m.top_k), "moe_act")
 
 
 def _between(s: Shard, count: int, activation: str) -> int:
@@ -355,10 +378,10 @@ def _workspace(s: Shard, layer: int) -> int:
     gradient of the weights.
     """
     m = s.model
-    inner = m.inner * s.tokens
+    inner, parts = m.inner * s.tokens, s.tp
     if m.is_moe(layer):
-        inner = m.expert_inner * s.busiest(s.tokens * m.top_k)
-    second = 2 * inner // s.tp * m.matrices
+        inner, parts = m.expert_inner * s.busiest(s.expert_tokens * m.top_k), s.expert_tp
+    second = 2 * inner // parts * m.matrices
     return (max(second, _attention_workspace(s)) if s.flash else second) + 2 * s.words_bytes
 
 
@@ -424,13 +447,13 @@ def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
         yield m.kv_latent, s.keys - positions + s.values
     else:
         yield h, s.queries + s.keys + s.values
-    inners = [m.inner]
+    inners = [(m.inner, s.tp)]
     if m.is_moe(layer):
-        inners = [m.expert_inner] * (m.experts // s.ep)
-        inners += [m.expert_inner * m.shared_experts] * (m.shared_experts > 0)
-    for inner in inners:
-        yield h, (m.matrices - 1) * inner // s.tp
-        yield inner // s.tp, h
+        inners = [(m.expert_inner, s.expert_tp)] * (m.experts // s.ep)
+        inners += [(m.expert_inner * m.shared_experts, s.tp)] * (m.shared_experts > 0)
+    for inner, parts in inners:
+        yield h, (m.matrices - 1) * inner // parts
+        yield inner // parts, h
 
 
 def embedding_saved(s: Shard) -> int:

@@ -345,17 +345,17 @@ def _experts(s: Shard) -> Block:
 
     Tokens are sorted by expert before and after.
     """
-    m, inner = s.model, s.model.expert_inner // s.tp
+    m, inner = s.model, s.model.expert_inner // s.expert_tp
     size = 2 * s.busiest(s.rows * m.top_k) * m.hidden
     sort = _kernel("sort", "data_movement", size, size) * 2
     # Each of the ep ranks sends tokens x top_k rows; those who live here get equally many.
-    tokens = -(-s.busiest(s.tokens * m.top_k) * s.ep // m.experts)
+    tokens = -(-s.busiest(s.expert_tokens * m.top_k) * s.ep // m.experts)
     block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort)
     expert = _mlp(s, tokens, inner, "moe_act")
     # A product each, for grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
     if m.shared_experts:
-        shared = _mlp(s, s.tokens, inner * m.shared_experts)
+        shared = _mlp(s, s.tokens, m.expert_inner // s.tp * m.shared_experts)
         block += shared.repeated("shared_experts" in s.again)
     return block.repeated("moe" in s.again)
 
