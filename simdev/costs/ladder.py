@@ -17,10 +17,15 @@ for what hosts spend. It answers the rungs given, measured and memory pass; ``Es
 all others. A row of a profile that was not measured names the rung that made it.
 
 Every answer names its rung. An estimate also has an expected relative error, None where nothing
-tells it: "interpolated" and "fitted" that of measured rows which were left out of the estimate
-(``surface.py``, ``groups.py``), "scaled" that of the keys that two devices share or CARRIED_ERROR
-more than its source, "roofline" that of the datasheet on measured rows or ROOFLINE_ERROR. An op
-that no rung knows has the cost None, never a guess.
+tells it:
+
+- interpolated, fitted: the error on measured rows, each left out in turn (``surface.py``,
+  ``groups.py``);
+- scaled: the error on the keys that both devices have; without such keys the error of its source
+  and CARRIED_ERROR;
+- roofline: the error of the datasheet on measured rows; without rows ROOFLINE_ERROR.
+
+An op that no rung knows has the cost None, never a guess.
 
 A new rung is a name in ``RUNGS`` (``rows.py``), whose order is that of every list of rungs, and a
 turn in ``Estimates.cost`` or ``Estimates.estimates``. ``lowering/origins.py`` and ``_sources`` of

@@ -165,8 +165,8 @@ _RANGES: Mapping[str, tuple[int, int | str]] = {
 
 
 class Claims(TypedDict):
-    """The figures that a file claims, by the fields of ``Claim`` of the checker, which tells what
-    each is; None, or a field left out, claims nothing.
+    """The figures that a file claims, by the fields of ``Claim`` of the checker (see there). None,
+    or a field left out, claims nothing.
     """
 
     trace_ps: int | None

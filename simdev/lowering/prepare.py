@@ -202,7 +202,7 @@ class Prepared:
     def at(self, speed: Fraction) -> Prepared:
         """A copy on devices that take 1 / ``speed`` of each op's time, rounded up to whole ps.
 
-        Collective ops keep their time. What is made of the result (``on``, ``of``) has its speed.
+        Collective ops keep their time. Copies made of the result (``on``, ``of``) have its speed.
         """
         if speed == self.speed:
             return self
@@ -411,8 +411,8 @@ def cuda_kinds(costs: CostModel) -> frozenset[str]:
 def with_scratch(graph: Graph, costs: CostModel) -> tuple[Graph, Mapping[int, int]]:
     """The graph with the scratch memory of its ops, and the bytes of each update by position.
 
-    The ``workspace_bytes`` of an update become the most that it or any later update needs. Those of
-    other ops stay where the graph gives them.
+    The ``workspace_bytes`` of an update become the most that it or any later update needs. Other
+    ops keep the workspace that the graph gives them.
     """
     rows = _Rows(costs)
     needed = [op.workspace_bytes or rows.scratch(graph, i) for i, op in enumerate(graph.ops)]

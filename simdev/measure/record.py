@@ -239,8 +239,8 @@ class Slot:
 class Call:
     """A call that can be repeated on other tensors.
 
-    ``args`` and ``kwargs`` hold a ``Slot`` in place of each tensor; ``specs`` are the tensors that
-    the call takes, by the numbers of the slots, and ``made`` those that it makes.
+    ``args`` and ``kwargs`` hold a ``Slot`` in place of each tensor; ``specs`` are the input tensors
+    of the call, by the numbers of the slots, and ``made`` its outputs.
     """
 
     func: Any

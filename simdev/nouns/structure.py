@@ -235,8 +235,8 @@ def updates_of(graph: Graph, weights: Weights) -> tuple[Update, ...]:
 
 
 def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
-    """For each update that reads tensors the parameters that it writes, which are the parameter
-    leaves among its operands.
+    """For each update with operands, the parameters that it writes: the parameter leaves among its
+    operands.
     """
     return {
         i: tuple(dict.fromkeys(p for p, _ in graph.reads[i] if _is_parameter(graph.ops[p])))
@@ -275,7 +275,7 @@ def first_made(graph: Graph, weights: Weights, gradient: TensorOf) -> list[Tenso
 def weight_of_gradients(graph: Graph, weights: Weights) -> Mapping[TensorOf, TensorOf]:
     """By gradient the weight that it belongs to.
 
-    The gradients of a weight are those that its update reads, and those that add up to them.
+    The gradients of a weight are the ones read by its update, and their addends.
     """
     weight_of: dict[TensorOf, TensorOf] = {}
     for update in updates_of(graph, weights):

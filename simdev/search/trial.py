@@ -146,8 +146,10 @@ PATIENCE = 20  # rounds of samples that are all known: then there is nothing lef
 
 @dataclass(frozen=True, eq=False)
 class SearchProblem:
-    """The problem of a method: on which device to put each *group*, that is ops which are placed
-    together (``search/prepare.py`` gathers them; without it, those that the graph colocates).
+    """The problem of a method: on which device to put each *group* of ops.
+
+    Ops of a group are placed together: ``search/prepare.py`` gathers groups; without it, they are
+    the graph's colocation groups.
 
     ``oracle`` answers for these groups. ``whole`` is the oracle of the graph as it was given, whose
     groups may be smaller. ``grouped`` is the graph that list placers read. ``given`` is the
@@ -191,8 +193,8 @@ class SearchProblem:
         """The device of each group by a placement by op, and whether that puts ops of one group on
         several devices.
 
-        Such a group goes to the device on which most of its time is spent, of those that it may go
-        to; of several equal ones to the first. The time of an op is here its mean over all devices
+        Such a group goes to the allowed device on which most of its time is spent; of several equal
+        ones to the first. The time of an op is here its mean over all devices
         on which it is known.
         """
         times, split = mean_ps(self.oracle.prepared.duration), False

@@ -1,6 +1,6 @@
 """The step of a large model as rows of a table: one for each task of a rank of the pipeline.
 
-A rank may run on many devices alike, its copies (replicas and parts of tp); a row stands for the
+A rank may run on many devices alike, its copies (replicas and parts of tp); a row is the
 task on all of them. COLUMNS are the columns of the table. Mind two of them: ``duration`` is not a
 time but a number that ``Durations`` gave out, for the copies may take different times; and
 ``layer`` of a row with the role PIPELINE is the rank that it sends to.

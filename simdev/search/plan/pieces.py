@@ -140,9 +140,9 @@ class Pieces:
     def __init__(
         self, programs: Sequence[Program], kinds: Sequence[int], ranks: Sequence[int]
     ) -> None:
-        """``kinds`` has a layer of each kind, ``ranks`` a rank of each sort. Where layers of one
-        kind differ in what is made again, ``programs`` are one that makes none again and one that
-        makes all; else there is one.
+        """``kinds`` has a layer of each kind, ``ranks`` a rank of each sort. Where a plan
+        makes only some layers of a kind again, there are two ``programs``: one makes no layer
+        again, one makes all. Else there is one.
         """
         self.programs, self.program, self.kinds, self.ranks = programs, programs[0], kinds, ranks
         # Each is asked for by many plans, with few different arguments.

@@ -61,7 +61,7 @@ ZEROS = 0, 1, 2, 3
 COUNTS = (*DEGREES, "microbatch", "chunks")
 LISTS = {"offload", "recompute_modules"}
 FOLDINGS = None, 1
-"""What is tried of ``etp``: experts cut as all else is, and whole on a grid of their own."""
+"""Values of ``etp`` to try: experts cut as all else is, and whole on a grid of their own."""
 LISTED = {
     "schedule": SCHEDULES, "zero": ZEROS, "recompute": RECOMPUTES, "context": CONTEXTS,
     "etp": FOLDINGS,

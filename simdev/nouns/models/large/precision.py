@@ -1,8 +1,8 @@
 """The precisions in which a layer's products read their operands: elements, their scales, and the
 passes over memory that make a tensor narrow.
 
-``transformer`` names the precision of a model, ``shard`` counts the bytes of what is saved and
-``work`` those that kernels move.
+``transformer`` names the precision of a model, ``shard`` counts saved bytes by it, and ``work`` the
+bytes moved by kernels. A new precision is a row of FORMATS.
 
 - "float8": a scale for a tensor, which costs no bytes worth counting.
 - "mxfp8": elements of 8 bits, and for each 32 of them a scale of 8 bits, E8M0 (OCP Microscaling

@@ -69,7 +69,7 @@ class Transformer:
       all.
     - ``precision`` of the layers' products, all but the router's (DeepSeek-V3, section 3.3):
       "float8" computes them from operands of a byte, "mxfp8" and "nvfp4" from operands of 8 and 4
-      bits with a scale for each 32 and each 16 (``precision``). Those of the first ``wide_first``
+      bits with a scale for each 32 and each 16 (``precision``). The first ``wide_first``
       and the last ``wide_last`` layers stay in bfloat16 (arXiv 2509.25149, section 4).
     - ``skew``: the busiest device of those that share the experts gets so many times the tokens of
       the mean; all wait for it.
