@@ -33,9 +33,11 @@ _LINE, _LINES = _Escapes(""), _Escapes("\n\t")
 
 
 def printable(text: str, lines: bool = False) -> str:
-    """The text with escapes in place of control characters (escape sequences, bells, marks that turn
-    the direction of writing) and of bytes that are no text. Names in arguments and files may hold
-    both. It is one line, for line breaks are escaped too, except with ``lines``.
+    """The text with escapes in place of control characters and of bytes that are no text.
+
+    Control characters are escape sequences, bells, and marks that turn the direction of writing:
+    names in arguments and files may hold both. The result is one line, for line breaks are escaped
+    too, except with ``lines``.
     """
     # Almost all texts are: a look at each character would cost as much as writing the message.
     return text if text.isprintable() else text.translate(_LINES if lines else _LINE)
