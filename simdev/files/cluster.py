@@ -290,8 +290,9 @@ def _cluster(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Cluster:
         network = Network(**{**fields["network"], "attach": attach})
     gpus = fields.get("gpus")
     nodes = machines_of(node, fields.get("nodes"), gpus)
-    # A node by itself needs no network, but what is written of one must be right.
-    refuse(network_problems(node, network) if network else ())
+    if network and (nodes == 1 or gpus is not None):
+        # A node by itself needs no network, but what is written of one must be right.
+        refuse(network_problems(node, network))
     if gpus is not None:
         node, network = cut_to(node, network, gpus // nodes)
     if nodes > 1:

@@ -84,6 +84,8 @@ def machines_of(node: Cluster, nodes: int | None, gpus: int | None) -> int:
     count = -(-gpus // max(each, 1)) if nodes is None else nodes
     if gpus > count * each:
         raise InputError(f"gpus: {count * each} are there ({count} x {each}), got {gpus}")
+    if count * len(node.devices) > MOST_DEVICES:
+        raise InputError(f"gpus: {gpus} make more than {MOST_DEVICES} devices")
     if gpus % count:
         raise InputError(f"gpus: {gpus} are not equally many on {count} machines")
     return count

@@ -79,6 +79,7 @@ def test_a_step_on_a_part_of_a_rack_is_one_on_a_rack_of_that_size() -> None:
         ({"gpus": 0}, "gpus: must be > 0, got 0"),
         ({"gpus": 73, "nodes": 1}, r"gpus: 72 are there \(1 x 72\), got 73"),
         ({"gpus": 73}, "gpus: 73 are not equally many on 2 machines"),
+        ({"gpus": 10**17}, "gpus: 100000000000000000 make more than 100000 devices"),
         ({"gpus": 8, "nodes": 0}, "nodes: must be > 0, got 0"),
         ({"gpus": "many"}, "gpus: must be a whole number"),
     ],

@@ -292,7 +292,7 @@ def test_the_verb_lists_shows_and_draws(tmp_path: Path, capsys: pytest.CaptureFi
         (["clusters", "missing.json"], "missing.json: no such file"),
         (
             ["clusters", "c.json", "--nodes", "2"],
-            "--nodes, --network: are settings of a preset, not of a file",
+            "--nodes, --gpus, --network: are settings of a preset, not of a file",
         ),
     ],
 )
