@@ -67,7 +67,7 @@ nitpicky = True
 # keeps to itself.
 OTHERS = r"(collections|decimal|fractions|numpy|nx|os|pathlib|pd|torch|types|typing)\..*"
 SHORT = "Any|AnyWidget|Axes|Figure|Fraction|Hashable|Iterable|Mapping|Sequence|UnionType"
-INNER = "Grid|Number|PlacementEvaluator|Setup|Trace|_Methods"
+INNER = "Grid|Json|Number|PlacementEvaluator|Setup|Trace|_Methods"
 nitpick_ignore_regex = [
     ("py:.*", names) for names in (OTHERS, SHORT, INNER, "|".join(dir(builtins)))
 ]
