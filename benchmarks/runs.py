@@ -49,7 +49,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What simdev says of a published run: the time of a step, or why it cannot be asked."""
+    """The answer of simdev to a published run: the time of a step, or why it cannot be asked."""
 
     published: Published
     seconds: float | None = None
@@ -112,7 +112,7 @@ def _torchtitan(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(published: Published) -> Answer:
-    """What simdev says of a run."""
+    """The answer of simdev to a run."""
     try:
         report = run(load_scenario(scenario_of(published)))
     except InputError as error:
@@ -149,9 +149,9 @@ def main() -> None:
     rows = []
     for each in answers:
         figure = "-" if each.seconds is None else f"{each.seconds:.3f} ({each.error:+.1%})"
-        told = each.reason or ("" if each.fits else "does not fit")
+        remark = each.reason or ("" if each.fits else "does not fit")
         seconds = f"{each.published.seconds:.3f}"
-        rows.append((each.published.cell, each.published.layout, seconds, figure, told))
+        rows.append((each.published.cell, each.published.layout, seconds, figure, remark))
     print_table(("cell", "run", "published s", "simulated s", ""), rows)
     print()
     columns = ("cell", "rows", "asked", "fit", "mean error", "median", "worst")

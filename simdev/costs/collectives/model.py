@@ -39,7 +39,7 @@ from .rounds import ClosedForms, best_chunks, flows_wire, legs
 from .table import CollectiveTable, Crossing, shipped_tables
 
 CLOSED_FORMS = ("auto", "ring", "tree")
-"""What a model may be told to count with, where no table tells; see CollectiveModel."""
+"""Values of ``CollectiveModel.algorithm``: the closed form that counts where no table answers."""
 RINGS = ("ring", "hierarchical")
 FASTEST = {"auto": (*RINGS, "tree"), "ring": RINGS, "tree": ("tree",)}
 """Candidates of "auto", by the algorithm of the model; of equal times the first counts."""

@@ -225,7 +225,7 @@ def _states(problem: MaxLoadProblem, sets: Sequence[int]) -> tuple[int, int, int
 
 
 class _Held(NamedTuple):
-    """What each ideal contains: ``sums`` of ``_columns`` by ideal and column, ``size`` bytes by
+    """The contents of each ideal: ``sums`` of ``_columns`` by ideal and column, ``size`` bytes by
     ideal.
 
     ``ideal``, ``net`` and ``holding`` have an entry for each ideal and net open at it, ascending:

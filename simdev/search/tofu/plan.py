@@ -127,8 +127,8 @@ class Sent(NamedTuple):
 def read_step(
     semantics: Semantics, cut: Cut | None, side: Side, dimension: int, groups: int
 ) -> Sent:
-    """What one step sends for an operand. Where ``cut`` is None every part runs the whole op; where
-    ``dimension`` is WHOLE every part holds the whole tensor.
+    """The bytes that one step sends for an operand. Where ``cut`` is None every part runs the whole
+    op; where ``dimension`` is WHOLE every part holds the whole tensor.
     """
     if side.at < 0:
         return Sent(0.0, side)
@@ -178,7 +178,7 @@ def _first(side: Side, region: Region | None, share: float, there: float) -> Sid
 
 @lru_cache(_CACHED)
 def write_step(cut: Cut | None, side: Side, dimension: int, groups: int) -> Sent:
-    """What one step sends for an output; partial results are added up where it is stored."""
+    """The bytes that a step sends for an output; partial results are summed where it is stored."""
     keep = 1.0 if dimension < 0 else 1.0 / groups
     if cut is None or cut.effects[side.at] == "replicate":
         return Sent(0.0, side._replace(held=side.held * keep, fetched=side.fetched * keep))
