@@ -27,6 +27,7 @@ from ....ground.units import (
 )
 from ...graph import PHASES
 from .precision import PRECISIONS
+from .software import DEFAULT_SOFTWARE, SOFTWARE
 
 NORMS = ("layer", "rms")
 FLASH_YEAR = 2023
@@ -81,6 +82,8 @@ class Transformer:
       ``narrow_saved``: what activations read is saved in the precision too, in float8 as numbers
       of a byte, and what attention puts out once, as numbers of 12 bits (there).
 
+    - ``software`` runs the layers' kernels (a name of ``software.SOFTWARE``).
+
     ``year`` of its publication (0: not told) says whether it was trained with fused attention.
     ``host_time`` is what a host needs to dispatch a layer's "forward" and "backward" (with what is
     made again) for a microbatch, and the step's "update", in seconds.
@@ -129,6 +132,7 @@ class Transformer:
     wide_first: int = 0
     wide_last: int = 0
     joint_norms: bool = False
+    software: str = DEFAULT_SOFTWARE
 
     def __post_init__(self) -> None:
         # Filled in only from sound numbers; the others are reported below.
@@ -153,7 +157,7 @@ class Transformer:
                 yield from range_problems(name, value, least, most)
             if field.type == "bool":
                 yield from flag_problems(name, value)
-        yield from unlisted(self, norm=NORMS, precision=PRECISIONS)
+        yield from unlisted(self, norm=NORMS, precision=PRECISIONS, software=tuple(SOFTWARE))
         is_number = isinstance(self.skew, Real) and not isinstance(self.skew, bool)
         if not (is_number and 1 <= self.skew <= MOST):
             yield f"skew: must be a number from 1 to {MOST:,}, got {written(self.skew)}"
