@@ -41,6 +41,9 @@ from .program import (
 )
 
 PARAMETER_BYTES = 2
+# While tokens are sent beside computing 16 of 132 to 148 multiprocessors send them (DeepEP,
+# docs/README_Hybrid-EP.md).
+TAKEN = Fraction(12, 100)
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
 ROLES = {
@@ -289,7 +292,7 @@ class Writer(Template):
         calls = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
         self._tensor([*calls, *self._second_calls(number)], number)
         self._add_context(number, kind)
-        self._exchange_tokens(number)
+        self._exchange_tokens(number, kind)
         return self
 
     def _calls(self, gathered: int, scattered: int) -> Calls:
@@ -308,24 +311,34 @@ class Writer(Template):
             second += shard.busiest(size * model.top_k)
         return self._calls(second, second) if second else []
 
-    def _exchange_tokens(self, number: int) -> None:
+    def _exchange_tokens(self, number: int, kind: str) -> None:
         """Tokens to their experts, and back; on a grid of the experts' own to all parts of them,
         whose outputs are summed.
         """
         p, shard = self.parallelism, self.shard
         if not shard.model.is_moe(number):
             return
-        calls = list[tuple[int, str, int]]()
-        if p.ep > 1:
-            sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank))
-            calls += [(EXPERT_QUEUE, "all_to_all", size) for size in sizes]
+        sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank)) if p.ep > 1 else ()
+        self._send_tokens(number, kind, sizes[:1])
         if p.is_folded and p.expert_tp > 1:
             # Between the way there and the way back.
-            size = shard.gathered_expert_bytes
-            parts = "all_gather", "reduce_scatter"
-            calls[1:1] = [(EXPERT_TENSOR_QUEUE, name, size) for name in parts]
-        for queue, name, size in calls:
-            self.collective(queue, name, size, number)
+            for name in ("all_gather", "reduce_scatter"):
+                self.collective(EXPERT_TENSOR_QUEUE, name, shard.gathered_expert_bytes, number)
+        self._send_tokens(number, kind, sizes[1:])
+
+    def _send_tokens(self, number: int, kind: str, sizes: Sequence[int]) -> None:
+        """Tokens sent one way, beside the computing of another microbatch where that is told."""
+        setting = self.shard.setting
+        for size in sizes:
+            sent = self.durations.dispatched(
+                self.rank, size, setting.dispatcher, setting.graphs != "full"
+            )
+            if self.parallelism.ep_comm_overlap:
+                # The other microbatch goes the other way through the layer; it is computed beside
+                # tokens on their way there and tokens on their way back.
+                other = _loads(self._block(number), BACKWARD if kind == FORWARD else FORWARD)
+                sent = self.durations.beside(self.rank, sent, other, Fraction(1, 2), TAKEN)
+            self.add(EXPERT_QUEUE, sent, size, number)
 
     def _exchange_again(self, number: int) -> None:
         """Collectives within what selective recomputation makes again."""
@@ -336,7 +349,7 @@ class Writer(Template):
         if ("moe" if is_moe else "mlp") in shard.again:
             calls += self._second_calls(number)
             if is_moe:
-                self._exchange_tokens(number)
+                self._exchange_tokens(number, FORWARD)
         elif "shared_experts" in shard.again and is_moe and model.shared_experts:
             calls += self._calls(shard.words_bytes, shard.words_bytes)
         self._tensor(calls, number)

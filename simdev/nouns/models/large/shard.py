@@ -19,6 +19,7 @@ from math import ceil
 from ....ground.errors import refuse
 from ...strategy.parallelism import Parallelism
 from .precision import FORMATS, PRECISIONS, Format
+from .software import Setting, setting_of
 from .transformer import Transformer
 
 VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM pads them
@@ -42,6 +43,7 @@ class Shard:
     flash: bool
     recompute: str
     gradient_bytes: int
+    setting: Setting
     cp: int = 1
     context_kept: int = 1
     again: frozenset[str] = frozenset()
@@ -152,12 +154,24 @@ class Shard:
         A token that goes to each node once is passed on there beside it (DeepSeek-V3, 3.2.2).
         """
         m = self.model
-        copies = m.top_k
+        copies = Fraction(m.top_k)
         if m.expert_groups and nodes > 1:
             # Groups of experts may be smaller than a node, or larger.
-            copies = min(copies, nodes, m.top_groups * -(-nodes // m.expert_groups))
-        back = self.rows_bytes * copies
+            copies = min(copies, Fraction(min(nodes, m.top_groups * -(-nodes // m.expert_groups))))
+        if self.setting.dispatcher.once:
+            copies = min(copies, self._reached(nodes if nodes > 1 else self.ep))
+        back = ceil(self.rows_bytes * copies)
         return self.busiest(back // 2 if m.narrow_dispatch else back), self.busiest(back)
+
+    def _reached(self, places: int) -> Fraction:
+        """To how many of so many places, which have equally many experts, a token goes in the mean
+        where all choices of experts are equally likely.
+        """
+        m = self.model
+        missed = Fraction(1)
+        for chosen in range(m.top_k):
+            missed *= Fraction(max(m.experts - m.experts // places - chosen, 0), m.experts - chosen)
+        return places * (1 - missed)
 
     @property
     def gathered_expert_bytes(self) -> int:
@@ -204,7 +218,7 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     # Gathered, and their gradients; or of each a part at work and one on its way (ours).
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
     degrees = p.tp, p.ep, p.expert_tp
-    settings = uses_flash(model, p), p.recompute, p.gradient_bytes
+    settings = uses_flash(model, p), p.recompute, p.gradient_bytes, setting_of(model.software, p)
     return Shard(model, tokens, *degrees, rows, *settings, p.cp, kept, modules_again(model, p))
 
 
