@@ -360,6 +360,8 @@ def _experts(s: Shard) -> Block:
     expert = _grouped(_mlp(s, tokens, inner, "moe_act"), float(s.setting.software.grouped))
     # A product each, for grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
+    if m.bias:
+        block += _expert_bias(s, s.busiest(s.expert_tokens * m.top_k) * m.hidden)
     if m.shared_experts:
         shared = _mlp(s, s.tokens, m.expert_inner // s.tp * m.shared_experts)
         block += shared.repeated("shared_experts" in s.again)
@@ -374,6 +376,15 @@ def _grouped(expert: Block, reach: float) -> Block:
             for loads in (expert.forward, expert.backward, expert.weight, expert.again)
         )
     )
+
+
+def _expert_bias(s: Shard, count: int) -> Block:
+    """The second bias of experts, weighed by the router's float32 probability of each token: an op
+    each for product, sum, concatenation and rounding, and for their gradients (Megatron-Core,
+    ``TEGroupedMLP._apply_bias``).
+    """
+    forward = _kernel("expert bias", "elementwise", 14 * count, 14 * count)
+    return Block(forward, _kernel("expert bias dx", "elementwise", 22 * count, 14 * count))
 
 
 # Launches of a layer with experts, forward and backward, as counted in Megatron-Core and the
