@@ -46,6 +46,12 @@ WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     (SPARSE, "dgx-a100-40", {"recompute_modules": ["mlp", ["layernorm", "moe_act"], ["moe"]]}),
     (SPARSE, "dgx-a100-40", {"schedule": ["1F1B", *PAIRED]}),
     (
+        {**SPARSE, "dense_layers": 2},
+        "dgx-a100-40",
+        {"schedule": EVERY, "tp_comm_overlap": True, "cp": [1, 2], "message_latency": "20 us"},
+    ),
+    (DENSE, "nc-a100-pairs", {"schedule": EVERY, "tp_comm_overlap": [False, True]}),
+    (
         SPARSE,
         "dgx-a100-40",
         {"schedule": EVERY, "recompute_layers": [0, 1, 3, None], "bucket": 1_000_000},
