@@ -218,8 +218,10 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     # Gathered, and their gradients; or of each a part at work and one on its way (ours).
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
     degrees = p.tp, p.ep, p.expert_tp
-    settings = uses_flash(model, p), p.recompute, p.gradient_bytes, setting_of(model.software, p)
-    return Shard(model, tokens, *degrees, rows, *settings, p.cp, kept, modules_again(model, p))
+    settings = uses_flash(model, p), p.recompute, p.gradient_bytes
+    setting = setting_of(model.software, p)
+    again = modules_again(model, p)
+    return Shard(model, tokens, *degrees, rows, *settings, setting, p.cp, kept, again)
 
 
 def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
