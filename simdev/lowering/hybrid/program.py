@@ -39,6 +39,7 @@ import numpy as np
 
 from ...nouns.models.large import Block, Footprint, Shard, footprint, roles
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.transformer import Kind
 from ...nouns.models.large.work import Loads
 from ...nouns.schedules import NEEDS, Part, Schedule
 from ...nouns.strategy.parallelism import Parallelism
@@ -305,7 +306,7 @@ class Program:
     stage_layers: tuple[tuple[int, ...], ...]
     durations: Durations
     # The loads of a layer, by the kind of layer (Transformer.kind_of): layers of a kind share them.
-    blocks: dict[tuple[bool, int, bool], Block] = field(default_factory=dict)
+    blocks: dict[Kind, Block] = field(default_factory=dict)
     # By part of the schedule its template, and where each microbatch's rows begin.
     placed: dict[Part, Placed] = field(default_factory=dict)
     # The actions of a rank in their order, each as its part and its first row.
