@@ -39,6 +39,7 @@ import numpy as np
 
 from ...nouns.models.large import Block, Footprint, Shard, footprint, roles
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.transformer import Kind
 from ...nouns.models.large.work import Loads
 from ...nouns.schedules import NEEDS, Part, Schedule
 from ...nouns.strategy.parallelism import Parallelism
@@ -306,7 +307,7 @@ class Program:
     stage_layers: tuple[tuple[int, ...], ...]
     durations: Durations
     # The loads of a layer, by the kind of layer (Transformer.kind_of): layers of a kind share them.
-    blocks: dict[tuple[bool, int, bool], Block] = field(default_factory=dict)
+    blocks: dict[Kind, Block] = field(default_factory=dict)
     # By part of the schedule its template, and where each microbatch's rows begin.
     placed: dict[Part, Placed] = field(default_factory=dict)
     # The actions of a rank in their order, each as its part and its first row.
@@ -337,6 +338,11 @@ class Program:
     def again(self) -> frozenset[int]:
         """The layers that full recomputation makes again."""
         return self.parallelism.layers_again(self.stage_layers)
+
+    @cached_property
+    def offloaded(self) -> frozenset[int]:
+        """The layers whose activations go to host memory."""
+        return self.parallelism.layers_offloaded(self.stage_layers)
 
     def footprint(self, layer: int) -> Footprint:
         """The footprint of a layer for a microbatch."""

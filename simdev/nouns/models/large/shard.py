@@ -278,10 +278,15 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"ep: {model.name} has no experts"
     elif p.ep > 1 and model.experts % p.ep:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
+    yield from _layer_problems(model, p)
+
+
+def _layer_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     if p.stage_layers and sum(p.stage_layers) != model.layers:
         yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
-    if (p.recompute_layers or 0) > model.layers:
-        yield f"recompute_layers: {p.recompute_layers} of a stage, {model.name} has {model.layers}"
+    for name in ("recompute_layers", "offload_layers"):
+        if (count := getattr(p, name) or 0) > model.layers:
+            yield f"{name}: {count} of a stage, {model.name} has {model.layers}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +322,7 @@ def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
 
 def _saved(s: Shard, layer: int) -> int:
     """Bytes that a layer saves; tensors that selective recomputation makes again count nothing."""
-    return _attention(s) + _core(s) + _second(s, layer)
+    return _attention(s) + _core(s) + _second(s, layer) + _further(s) * s.model.is_mtp(layer)
 
 
 def _mask(s: Shard) -> int:
@@ -345,6 +350,13 @@ def _attention(s: Shard) -> int:
     # Latents before their norm and after it: what tells the position is in the keys.
     latents = s.rows * (m.query_latent + m.kv_latent)
     return kept + 2 * latents + s.size_of(latents)
+
+
+def _further(s: Shard) -> int:
+    """What predicts a further token: the embedding that is normed, both norms joined, and what the
+    classifier saves.
+    """
+    return s.rows_bytes + s.size_of(2 * s.rows * s.model.hidden) + classifier_saved(s)
 
 
 def _core(s: Shard) -> int:
@@ -398,7 +410,8 @@ def _workspace(s: Shard, layer: int) -> int:
     if m.is_moe(layer):
         inner, parts = m.expert_inner * s.busiest(s.expert_tokens * m.top_k), s.expert_tp
     second = 2 * inner // parts * m.matrices
-    return (max(second, _attention_workspace(s)) if s.flash else second) + 2 * s.words_bytes
+    most = (max(second, _attention_workspace(s)) if s.flash else second) + 2 * s.words_bytes
+    return max(most, classifier_workspace(s)) if m.is_mtp(layer) else most
 
 
 def _attention_workspace(s: Shard) -> int:
@@ -455,6 +468,7 @@ def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
     """(input, output) of each of a layer's products but the router's."""
     m, h = s.model, s.model.hidden
     yield s.context, h
+    yield from [(2 * h, h // s.tp)] * m.is_mtp(layer)
     if m.kv_latent:
         positions = m.heads // s.tp * m.rotary_width
         yield h, m.kv_latent + m.rotary_width

@@ -419,7 +419,16 @@ def layer(s: Shard, number: int) -> Block:
         second = _mlp(s, s.tokens, m.inner // s.tp).repeated("mlp" in s.again)
     after = _norm(s) + _residual(s) if m.post_norms else _residual(s)
     between = _norm(s).repeated("layernorm" in s.again)
-    return _attention(s, number) + after + between + second + after
+    block = _attention(s, number) + after + between + second + after
+    return _joined(s) + block + classifier(s) if m.is_mtp(number) else block
+
+
+def _joined(s: Shard) -> Block:
+    """The embedding of the next token beside what the layer before put out, both normed, by a
+    product; its collectives among the ranks of tp are left out (ours).
+    """
+    h = s.model.hidden
+    return embedding(s) + _norm(s).times(2) + _linear(s, "join", s.rows, 2 * h, h)
 
 
 def embedding(s: Shard) -> Block:
