@@ -128,8 +128,8 @@ def scenario_of(run: Published, settings: Settings | None = None) -> dict[str, A
     graph = {"model": row["model"], "length": row["length"], "causal": True}
     graph["precision"] = PRECISIONS.get(precision_of(row), "float8")
     settings = settings or settings_of(row)
-    pipeline |= settings.pipeline
-    graph |= settings.model
+    pipeline |= settings.pipeline | (settings.experts if row["ep"] > 1 else {})
+    graph |= {"software": "megatron-bridge", **settings.model}
     if row["system"] not in PRESETS:
         raise InputError(f"system {row['system']}: there is no preset of it")
     cluster = {"preset": PRESETS[row["system"]], "gpus": row["gpus"]}
