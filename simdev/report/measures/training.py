@@ -306,6 +306,9 @@ class Training(Section):
         if large.parallelism.recompute_layers is not None:
             count = len(large.parallelism.layers_again(large.layers))
             yield f"Made again before the backward: {count} of {large.model.layers} layers."
+        if large.parallelism.offload_layers is not None:
+            count = len(large.parallelism.layers_offloaded(large.layers))
+            yield f"Activations of {count} of {large.model.layers} layers go to the host."
         yield from self._host_notes()
         layers = (
             "are the datasheet's roofline with its stated efficiencies"
