@@ -21,6 +21,9 @@ from simdev.nouns.strategy import Parallelism
 FILE = Path(__file__).resolve().parent.parent / "profiles" / "runs" / "recipes.jsonl"
 RELEASE = "26.08"
 FULL_SINCE = "26.06"
+# What sends tokens where a recipe leaves it to the base of its models (Megatron-Bridge,
+# scripts/performance/configs/deepseek/deepseek_workload_base_configs.py).
+BASES = {"deepseek-v3": "hybridep"}
 DEGREES = ("tp", "pp", "cp", "chunks", "ep")
 DEFAULTS = {"cp": 1, "chunks": 1, "ep": 1, "fsdp": False}
 """What a recipe sets where its line does not tell it."""
@@ -57,6 +60,7 @@ class Settings:
     delay_wgrad: bool = False
     release: str = ""
     remark: str = ""
+    family: str = ""
 
     @property
     def experts(self) -> dict[str, Any]:
@@ -69,7 +73,7 @@ class Settings:
         captured = "moe_router" in self.cuda_graph_scope or self.cuda_graph == "full_iteration"
         graphs = "partial" if captured else "none"
         return {
-            "token_dispatcher": self.dispatcher or "alltoall",
+            "token_dispatcher": self.dispatcher or BASES.get(self.family, "alltoall"),
             "cuda_graphs": "full" if is_late and self.cuda_graph == "full_iteration" else graphs,
             "ep_comm_overlap": is_late and self.ep_overlap,
         }
@@ -162,6 +166,7 @@ def _settings(recipe: Row, row: Row) -> Settings:
         _model(recipe, row),
         cuda_graph_scope=tuple(recipe.get("cuda_graph_scope", ())),
         release=row["release"],
+        family=row["model"],
         remark=f"{recipe['recipe']} has other {other}" if other else "",
         **{name: recipe[name] for name in names if name in recipe},
     )

@@ -216,7 +216,7 @@ class Timings:
                 return Part(seconds, cost.rung, cost.rel_err)
         if load.launches:
             return Part(load.launches * HELD_UP, ROOFLINE, None)
-        return Part(self._by_datasheet(self.specs[kind], load) / load.reach, ROOFLINE, None)
+        return Part(self._by_datasheet(self.specs[kind], load), ROOFLINE, None)
 
     def _changed(self, kind: str, load: Kernel) -> float:
         """How many times as long a kernel takes as on the device that was measured."""

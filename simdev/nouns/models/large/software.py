@@ -22,30 +22,24 @@ class Software:
 
     ``fused``: the passes over memory between products are fused into one kernel each.
     ``fused_loss``: the loss is one kernel that reads scores of 16 bits and writes their gradient
-    in place. ``grouped`` is the share of a single product's rate that the products of all experts
-    of a device reach together. ``dispatcher`` and ``graphs`` are
+    in place. ``dispatcher`` and ``graphs`` are
     what it uses where a strategy does not tell them (``Parallelism.token_dispatcher``,
     ``cuda_graphs``). ``launches``: what its host launches for experts holds the device up.
     """
 
     fused: bool = True
     fused_loss: bool = False
-    grouped: Fraction = Fraction(1)
     dispatcher: str = "alltoall"
     graphs: str = "none"
     launches: bool = False
 
-
-# MXFP8 products of DeepSeek-V3's experts, one stream each: 2,672 TFLOP/s on a GB200, of the 3,500
-# that single large products reach (Megatron-LM, deepseek-v3-gb200-optimization.md, section 1).
-GROUPED: Final = Fraction(76, 100)
 
 SOFTWARE: Final[Mapping[str, Software]] = {
     # Megatron-LM by its defaults: scale, mask and softmax, bias and activation, bias, dropout and
     # addition are one kernel each (``megatron/core/fusions``).
     "megatron": Software(),
     # Megatron-Core as NVIDIA's recipes for measured runs set it (Megatron-Bridge, perf_recipes).
-    "megatron-bridge": Software(True, True, GROUPED, "hybridep", "partial", True),
+    "megatron-bridge": Software(True, True, "hybridep", "partial", True),
 }
 DEFAULT_SOFTWARE: Final = "megatron"
 

@@ -60,15 +60,13 @@ class Like:
 class Kernel(Load):
     """The work of a kernel, and the measured op that it is like (None: there is none).
 
-    It takes ``share`` of that op's time, or reaches ``reach`` of the rate that the datasheet tells
-    of one so large. One of ``launches`` computes nothing: its host holds the device up with so many
+    It takes ``share`` of that op's time. One of ``launches`` computes nothing: its host holds the device up with so many
     launches.
     """
 
     # What it is like follows from what it is: kernels are compared by their work.
     op: Like | None = field(default=None, compare=False, repr=False)
     share: float = 1.0
-    reach: float = 1.0
     launches: int = 0
 
     @property
@@ -357,7 +355,7 @@ def _experts(s: Shard) -> Block:
     # Each of the ep ranks sends tokens x top_k rows; those who live here get equally many.
     tokens = -(-s.busiest(s.expert_tokens * m.top_k) * s.ep // m.experts)
     block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort) + _launched(s)
-    expert = _grouped(_mlp(s, tokens, inner, "moe_act"), float(s.setting.software.grouped))
+    expert = _mlp(s, tokens, inner, "moe_act")
     # A product each, for grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
     if m.bias:
@@ -366,16 +364,6 @@ def _experts(s: Shard) -> Block:
         shared = _mlp(s, s.tokens, m.expert_inner // s.tp * m.shared_experts)
         block += shared.repeated("shared_experts" in s.again)
     return block.repeated("moe" in s.again)
-
-
-def _grouped(expert: Block, reach: float) -> Block:
-    """The block of an expert, whose products run beside those of the other experts."""
-    return Block(
-        *(
-            tuple(replace(k, reach=reach) if k.op_class == "gemm" else k for k in loads)
-            for loads in (expert.forward, expert.backward, expert.weight, expert.again)
-        )
-    )
 
 
 def _expert_bias(s: Shard, count: int) -> Block:
