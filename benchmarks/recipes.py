@@ -48,6 +48,7 @@ class Settings:
     ``cuda_graph`` is "none", "full_iteration", or what captures the parts of layers in
     ``cuda_graph_scope`` ("transformer_engine", "local"). ``dispatcher`` of tokens: "alltoall",
     "deepep", "hybridep", or "" where the recipe leaves it to its model's defaults.
+    ``fp8_attention``: fused attention computes from numbers of a byte.
     """
 
     pipeline: Mapping[str, Any]
@@ -57,6 +58,7 @@ class Settings:
     dispatcher: str = ""
     ep_overlap: bool = False
     delay_wgrad: bool = False
+    fp8_attention: bool = False
     release: str = ""
     remark: str = ""
 
@@ -143,7 +145,7 @@ def _differences(recipe: Row, row: Row) -> str:
 
 def _settings(recipe: Row, row: Row) -> Settings:
     other = _differences(recipe, row)
-    names = ("cuda_graph", "dispatcher", "ep_overlap", "delay_wgrad")
+    names = ("cuda_graph", "dispatcher", "ep_overlap", "delay_wgrad", "fp8_attention")
     return Settings(
         _pipeline(recipe, row),
         _model(recipe, row),
