@@ -69,7 +69,7 @@ WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
             "recompute_modules": ["mlp", ["layernorm"]],
         },
     ),
-    ({**SPARSE, "precision": "nvfp4", "wide_last": 1}, "dgx-b200", {"schedule": "1F1B"}),
+    ({**SPARSE, "precision": "nvfp4", "wide_last": 1, "mtp": 1}, "dgx-b200", {"schedule": "1F1B"}),
     ({**DENSE, "layers": 9, "vocabulary": 512}, MIXED, {"schedule": EVERY, "chunks": [1, 2]}),
 ]
 
