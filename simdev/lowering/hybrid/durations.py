@@ -124,7 +124,7 @@ class Part(NamedTuple):
 
 
 # Seconds by which a launch of a host that cannot run ahead holds up the device in the mean.
-HELD_UP = 10e-6
+HELD_UP = 12e-6
 
 
 class Timings:
