@@ -134,7 +134,16 @@ class Timings:
         self.specs = {spec.kind: spec for spec in costs.specs}
         # Those of devices that are faster or slower than what the rows that ship were measured on.
         shipped = {spec.kind: spec for spec in costs.shipped or ()}
-        self._measured = {k: spec for k, spec in shipped.items() if spec != self.specs.get(k)}
+        self._source = {
+            kind: spec.measured_as or kind
+            for kind, spec in self.specs.items()
+            if (spec.measured_as or kind) in shipped
+        }
+        self._measured = {
+            kind: shipped[source]
+            for kind, source in self._source.items()
+            if shipped[source] != self.specs[kind]
+        }
         self.alike = Alike(model.cluster)
         self.patterns: dict[Hashable, int] = {}
         self.flows: list[list[list[Flow]]] = []  # the first of each pattern
@@ -192,8 +201,9 @@ class Timings:
     def part(self, kind: str, load: Kernel) -> Part:
         """The cost of a kernel: of the op like it by the ladder, else by the datasheet."""
         if self.costs.profiles and load.key:
-            key = device_prefix(kind) + load.key[len(device_prefix("")) :]
-            cost = self.costs.cost_of_key(key, load.like, kind)
+            source = self._source.get(kind, kind)
+            key = device_prefix(source) + load.key[len(device_prefix("")) :]
+            cost = self.costs.cost_of_key(key, load.like, source)
             # A datasheet says more of the kernel itself than of an op that is like it.
             if cost is not None and cost.rung != ROOFLINE:
                 seconds = float(cost.seconds) * load.share * self._changed(kind, load)
