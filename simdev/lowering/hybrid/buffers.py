@@ -25,8 +25,7 @@ from ...nouns.models.large.shard import (
 )
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from ...nouns.taskgraph import PERSISTENT, Ints
-from .program import NONE, Placed, Program, Visit
-from .templates import PARAMETER_BYTES
+from .program import NONE, PARAMETER_BYTES, Placed, Program, Visit
 
 
 def add_parameters(program: Program, rank: int) -> None:
@@ -195,8 +194,9 @@ class _Stage:
         for placed in (self.forward, *self.backwards):
             for turn in placed.template.turns:
                 last = placed.base + turn.last
+                bytes_each = self.program.gathered_bytes(turn.layer)
                 for row, size in turn.gathers:
-                    self.add(PARAMETER_BYTES * size, "parameters", placed.base + row, last)
+                    self.add(bytes_each * size, "parameters", placed.base + row, last)
                 ends = turn.reduced and turn is placed.template.ends.get("embedding")
                 tied = self.add_tied_gradient() if ends else 0
                 for row, size in turn.reduced:

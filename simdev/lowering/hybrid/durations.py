@@ -9,7 +9,7 @@ Loads of kernels are told by ``nouns.models.large.work``.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -219,6 +219,8 @@ class Timings:
 
     def _by_datasheet(self, spec: DeviceSpec, load: Kernel) -> float:
         scalars = self._scalars(spec, load.op_class, load.dtype)
+        if load.attains:
+            scalars = replace(scalars, compute=load.attains)
         return scalars.seconds(ideal_seconds(load, spec))
 
 

@@ -15,7 +15,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from ...nouns.models.large import Block, buckets_of, classifier, embedding, layer, roles
+from ...nouns.models.large import (
+    Block,
+    buckets_of,
+    classifier,
+    copied,
+    embedding,
+    layer,
+    roles,
+    whole_again,
+)
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.work import Loads
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
@@ -40,7 +49,6 @@ from .program import (
     Visit,
 )
 
-PARAMETER_BYTES = 2
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
 ROLES = {
@@ -129,9 +137,11 @@ class Writer(Template):
         size, used = self.shard.embedding_parameters, self.kind == FORWARD
         if end == "classifier":
             size, used = self.shard.classifier_parameters, self.kind != WEIGHT
-        gathered = self.gather([size] * (self.parallelism.zero == 3 and used))
-        row = self.compute(ROLES[self.kind], loads)
-        reduced = self.reduce([self.program.end_bucket(self.rank, end)] * self.reduces)
+        sizes = [size] * (self.parallelism.zero == 3 and used)
+        sums = [self.program.end_bucket(self.rank, end)] * self.reduces
+        gathered = self.gather(sizes)
+        row = self.compute(ROLES[self.kind], loads + self._copied(sizes, sums))
+        reduced = self.reduce(sums)
         self.ends[end] = Turn(NO_LAYER, row, row, gathered, reduced, NONE)
         self._add_turn(self.ends[end])
 
@@ -172,7 +182,8 @@ class Writer(Template):
         again = number in self.program.again and self.makes_input_gradient
         parts = buckets_of(self.shard, self.parallelism, number)
         if again:
-            self._add_turns(number, parts, roles.RECOMPUTE, block.forward, gathers, False, fetch)
+            loads = whole_again(self.shard, block)
+            self._add_turns(number, parts, roles.RECOMPUTE, loads, gathers, False, fetch)
             self.exchange(number, FORWARD)
             fetch = NONE
         # A layer of one bucket is still there from the recomputation.
@@ -197,10 +208,12 @@ class Writer(Template):
 
         ``gathers``: parameters are collected before; ``reduces``: gradients are summed after.
         """
+        bucket = self.program.bucket(self.rank, number)
+        loads += self._copied(bucket * gathers, bucket * reduces, number)
         for part in range(parts):
             sizes = [
                 size * (part + 1) // parts - size * part // parts
-                for size in self.program.bucket(self.rank, number)
+                for size in bucket
             ]
             gathered = self.gather(sizes * gathers, number)
             row = self.compute(role, loads, number, part, parts)
@@ -220,12 +233,25 @@ class Writer(Template):
 
     def gather(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
         """Parameters from all replicas: so many of a layer, and of its experts."""
-        return self._among_replicas("all_gather", sizes, PARAMETER_BYTES, number)
+        each = self.program.gathered_bytes(number)
+        return self._among_replicas("all_gather", sizes, each, number)
 
     def reduce(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
         """Gradients over all replicas; each keeps its share from ZeRO 1 on."""
         name = "reduce_scatter" if self.parallelism.zero else "all_reduce"
         return self._among_replicas(name, sizes, self.parallelism.reduced_bytes, number)
+
+    def _copied(
+        self, gathered: Sequence[int], reduced: Sequence[int], number: int = NO_LAYER
+    ) -> Loads:
+        """Copies of so many parameters and gradients to and from the buffers of collectives."""
+        sums = (
+            sum(size for size, count in zip(sizes, self.parallelism.sharers, strict=False)
+                if count > 1)
+            for sizes in (gathered, reduced)
+        )
+        parameters, gradients = sums
+        return copied(self.shard, parameters * self.program.gathered_bytes(number), gradients)
 
     def _among_replicas(
         self, name: str, sizes: Sequence[int], each: int, number: int

@@ -27,9 +27,11 @@ from ...ground.units import (
 
 RECOMPUTES = ("none", "selective", "full")
 MODULES = (
-    "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "shared_experts",
+    "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "per_op",
+    "shared_experts",
 )  # fmt: skip
-"""Modules that selective recomputation may make again: the names of Megatron-core, and ``mlp_act``.
+"""Modules that selective recomputation may make again: the names of Megatron-core, ``mlp_act`` and
+``per_op``.
 """
 CONTEXTS = ("all_gather", "ring")
 OFFLOADS = ("activations", "optimizer")
@@ -80,7 +82,8 @@ class Parallelism:
       keys, values and the projection; "layernorm" the outputs of a layer's two norms;
       "mla_up_proj" queries, keys and values from their latents; "mlp", "moe" and "shared_experts"
       all behind their input; "moe_act" the output of the experts' activation; "mlp_act" (ours) that
-      of the other activations, as xformers' ``SwiGLUFusedOp`` makes it again.
+      of the other activations, as xformers' ``SwiGLUFusedOp`` makes it again; "per_op" all but
+      attention and every second product (torchtitan's ``selective_ac_option = "op"``).
     - ``recompute_layers``: "full" makes so many layers of each stage again, the first ones (None:
       all). Megatron-LM calls it ``--recompute-num-layers`` with ``--recompute-method block``; with
       ``uniform`` 1 is None here, and more, which keep one input for several layers, are not known.

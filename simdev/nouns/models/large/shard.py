@@ -19,6 +19,7 @@ from math import ceil
 from ....ground.errors import refuse
 from ...strategy.parallelism import Parallelism
 from .precision import FORMATS, PRECISIONS, Format
+from .software import SOFTWARE, Software
 from .transformer import Transformer
 
 VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM pads them
@@ -70,6 +71,11 @@ class Shard:
     def format(self) -> Format:
         """How what the layer's products read is stored."""
         return FORMATS[PRECISIONS[0] if self.wide else self.model.precision]
+
+    @property
+    def software(self) -> Software:
+        """How the software runs the layer's kernels."""
+        return SOFTWARE[self.model.software]
 
     @property
     def is_narrow(self) -> bool:
@@ -262,6 +268,10 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"ep: {model.name} has no experts"
     elif p.ep > 1 and model.experts % p.ep:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
+    is_dense = uses_flash(model, p) and not (model.experts or model.kv_latent)
+    if "per_op" in modules_again(model, p) and not is_dense:
+        reason = "is known of dense layers with fused attention (flash) and without latents"
+        yield f"recompute_modules: per_op {reason}"
     if p.stage_layers and sum(p.stage_layers) != model.layers:
         yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
     if (p.recompute_layers or 0) > model.layers:
@@ -301,7 +311,25 @@ def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
 
 def _saved(s: Shard, layer: int) -> int:
     """Bytes that a layer saves; tensors that selective recomputation makes again count nothing."""
+    if "per_op" in s.again:
+        return _saved_per_op(s)
     return _attention(s) + _core(s) + _second(s, layer)
+
+
+def _saved_per_op(s: Shard) -> int:
+    """The layer's input, what attention puts out, and every second product, in 16 bits whatever
+    the precision; what tp scatters is kept, too.
+    """
+    m = s.model
+    into, up = (s.queries, s.keys, s.values), [m.inner // s.tp] * (m.matrices - 1)
+    if not s.software.plain:
+        into, up = (sum(into),), [sum(up)]
+    products = [*into, m.hidden, *up, m.hidden]
+    kept = sum(products[::2])
+    # The last product is no input of any gradient.
+    kept -= m.hidden * (len(products) % 2 and not s.software.keeps_outputs)
+    scattered = 2 * s.rows_bytes * (s.rows < s.tokens)
+    return s.rows_bytes + 2 * s.tokens * (s.context + kept) + _core(s) + scattered
 
 
 def _mask(s: Shard) -> int:
@@ -409,7 +437,7 @@ def classifier_kept(s: Shard) -> int:
 
 def classifier_workspace(s: Shard) -> int:
     """The logits, or their gradient, in 16 bits, beside float32 ones."""
-    return 2 * s.tokens * s.vocabulary
+    return s.software.loss_bytes[s.tp > 1] * s.tokens * s.vocabulary
 
 
 def stand_in_parameters(s: Shard, layers: Iterable[int]) -> int:
