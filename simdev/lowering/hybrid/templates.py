@@ -136,7 +136,8 @@ class Writer(Template):
         """An end's turn. The gradient of the embedding's table does not need the table."""
         size, used = self.shard.embedding_parameters, self.kind == FORWARD
         if end == "classifier":
-            size, used = self.shard.classifier_parameters, self.kind != WEIGHT
+            size = self.shard.classifier_parameters
+            used = used or (self.kind != WEIGHT and not self.shard.software.fsdp)
         sizes = [size] * (self.parallelism.zero == 3 and used)
         sums = [self.program.end_bucket(self.rank, end)] * self.reduces
         gathered = self.gather(sizes)
@@ -184,7 +185,7 @@ class Writer(Template):
         if again:
             loads = whole_again(self.shard, block)
             self._add_turns(number, parts, roles.RECOMPUTE, loads, gathers, False, fetch)
-            self.exchange(number, FORWARD)
+            self.exchange(number, FORWARD, is_whole=not self.shard.software.plain)
             fetch = NONE
         # A layer of one bucket is still there from the recomputation.
         whole = again and parts == 1
@@ -211,10 +212,7 @@ class Writer(Template):
         bucket = self.program.bucket(self.rank, number)
         loads += self._copied(bucket * gathers, bucket * reduces, number)
         for part in range(parts):
-            sizes = [
-                size * (part + 1) // parts - size * part // parts
-                for size in bucket
-            ]
+            sizes = [size * (part + 1) // parts - size * part // parts for size in bucket]
             gathered = self.gather(sizes * gathers, number)
             row = self.compute(role, loads, number, part, parts)
             reduced = self.reduce(sizes * reduces, number)
@@ -246,8 +244,11 @@ class Writer(Template):
     ) -> Loads:
         """Copies of so many parameters and gradients to and from the buffers of collectives."""
         sums = (
-            sum(size for size, count in zip(sizes, self.parallelism.sharers, strict=False)
-                if count > 1)
+            sum(
+                size
+                for size, count in zip(sizes, self.parallelism.sharers, strict=False)
+                if count > 1
+            )
             for sizes in (gathered, reduced)
         )
         parameters, gradients = sums
@@ -305,15 +306,17 @@ class Writer(Template):
         left = self.left(CONTEXT_QUEUE, "all_gather", size, core, Fraction(p.cp - 1, p.cp))
         self.add(CONTEXT_QUEUE, left, size, number)
 
-    def exchange(self, number: int, kind: str) -> Writer:
+    def exchange(self, number: int, kind: str, is_whole: bool = True) -> Writer:
         """Collectives of tp in a layer, one way, of the parts of each sample, and of experts, which
         get tokens and send them back. Returns itself.
 
         Of tp there is one for each of the two parts, two where the sequence is split; between the
-        experts each token is there top_k times.
+        experts each token is there top_k times. Made again, a layer that is not ``is_whole`` ends
+        before its last collective.
         """
         calls = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
-        self._tensor([*calls, *self._second_calls(number)], number)
+        calls = [*calls, *self._second_calls(number)]
+        self._tensor(calls if is_whole else calls[:-1], number)
         self._add_context(number, kind)
         self._exchange_tokens(number)
         return self

@@ -17,6 +17,7 @@ from ...ground.frozen import freeze
 from ...ground.units import (
     Bandwidth,
     Seconds,
+    Slowdown,
     flag_problems,
     is_count,
     range_problems,
@@ -96,6 +97,9 @@ class Parallelism:
       begin in order (CUDA_DEVICE_MAX_CONNECTIONS of 1), else before it. ``scatter_gather``: where
       tensors are not split so, a rank of tp sends its share of one to the next rank of the
       pipeline, and the ranks there gather it (Narayanan et al. 2021, section 4.1).
+    - ``slowdown``: how many times longer computing and collectives take while they share a device
+      (1: they do not slow each other; at most 2), as ``Collectives.slowdown`` of a placement. NCCL's
+      kernels hold some of the multiprocessors.
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
       each way).
     - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in
@@ -132,6 +136,7 @@ class Parallelism:
     sequence_parallel: bool = True
     tensor_overlap: bool = True
     scatter_gather: bool = False
+    slowdown: Slowdown = 1
     offload: tuple[str, ...] = ()
     host_bandwidth: Bandwidth | None = None
     gradient_bytes: int = 4

@@ -43,7 +43,9 @@ class Software:
     - ``attention``: the shares of the peak FLOP/s that fused attention reaches, forward and
       backward (None: those of the device).
     - ``fsdp``: FSDP2 copies parameters out of the buffer in which they were gathered, and gradients
-      into the float32 buffer from which they are reduced; float8 weights are gathered as such.
+      into the float32 buffer from which they are reduced; float8 weights are gathered as such; the
+      parameters of embedding and classifier, which are those of the root, stay gathered until
+      their backward is over.
     - ``scales_apart``: float8 with a scale for a tensor as it is now. One pass looks for the largest
       element, one makes the rows narrow and one the columns.
     - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
@@ -85,6 +87,9 @@ _EAGER = {
     # The gradients of one input of several products.
     "sum": Passes((0, 0), (4, 2)),
     "loss": _LOSS,
+    # Norm and clipping of the gradient; AdamW op by op over all parameters (``foreach``): decay,
+    # both moments in two ops each but the first, root, bias, epsilon, quotient.
+    "update": Passes((4 + 4 + 4 + 8 + 4 + 8 + 4 + 4 + 4 + 12, 9 * 4), (0, 0)),
 }
 _COMPILED = _EAGER | {
     # The gradients of input and of weight.

@@ -356,16 +356,18 @@ def _repeated_keys(s: Shard) -> Block:
 
 
 def _in_order(s: Shard) -> Block:
-    """What tp gathers and scatters around a part of a layer, put in order along the sequence."""
+    """What tp gathers or scatters before or after a part of a layer, put in order along the
+    sequence.
+    """
     if not (s.software.plain and s.rows < s.tokens):
         return Block((), ())
-    order = _kernel("order", "data_movement", s.words_bytes, s.words_bytes) * 2
+    order = _kernel("order", "data_movement", s.words_bytes, s.words_bytes)
     return Block(order, order)
 
 
 def _attention(s: Shard, number: int) -> Block:
     m = s.model
-    before = _norm(s).repeated("layernorm" in s.again) + _into(s)
+    before = _norm(s).repeated("layernorm" in s.again) + _in_order(s) + _into(s)
     if m.head_norms:
         before += _norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
     if m.joint_norms:  # the sums over the ranks of tp, a number a token, are left out (ours)
@@ -373,7 +375,7 @@ def _attention(s: Shard, number: int) -> Block:
     if not m.positions:
         before += _rotary(s)
     after = _core(s, number) + _linear(s, "projection", s.tokens, s.context, m.hidden)
-    return before + _in_order(s) + after
+    return before + after + _in_order(s)
 
 
 def _activation(s: Shard, tokens: int, inner: int) -> Block:
@@ -428,7 +430,8 @@ def layer(s: Shard, number: int) -> Block:
     if m.is_moe(number):
         second = _experts(s)
     else:
-        second = _in_order(s) + _mlp(s, s.tokens, m.inner // s.tp).repeated("mlp" in s.again)
+        second = _mlp(s, s.tokens, m.inner // s.tp).repeated("mlp" in s.again)
+        second = _in_order(s) + second + _in_order(s)
     after = _norm(s) + _residual(s) if m.post_norms else _residual(s)
     between = _norm(s).repeated("layernorm" in s.again)
     block = _attention(s, number) + after + between + second + after
@@ -464,7 +467,9 @@ def copied(s: Shard, gathered: int, reduced: int) -> Loads:
     if not s.software.fsdp:
         return ()
     out = _kernel("gathered", "data_movement", gathered, gathered) if gathered else ()
-    return out + (_kernel("to reduce", "data_movement", 2 * reduced, 4 * reduced) if reduced else ())
+    return out + (
+        _kernel("to reduce", "data_movement", 2 * reduced, 4 * reduced) if reduced else ()
+    )
 
 
 def embedding(s: Shard) -> Block:
@@ -501,9 +506,11 @@ def update(
     narrow once more, where that counts.
     """
     g = s.gradient_bytes
-    step = _kernel(
-        "update", "optimizer", (2 * g + state_bytes) * updated, (state_bytes + 2) * updated
-    )
+    if "update" in s.software.passes:
+        step = _passes(s, "update", updated).forward
+    else:
+        read, written = 2 * g + state_bytes, state_bytes + 2
+        step = _kernel("update", "optimizer", read * updated, written * updated)
     zero = _kernel("zero", "elementwise", 0, g * parameters) if not s.software.plain else ()
     weights = narrow_weights(s, layers) if s.format.cast_weights else 0
     return step + zero + (_cast(s, "weights cast", weights) if weights else ())
