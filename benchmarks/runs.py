@@ -113,6 +113,8 @@ def _torchtitan(row: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     if pipeline["recompute"] == "selective":
         pipeline["recompute_modules"] = ["per_op"]
+    if "async TP" in row["techniques"]:
+        pipeline["tp_comm_overlap"] = True
     graph = {"model": row["model"], "length": row["length"], "causal": True}
     graph["software"] = "torchtitan"
     if "compile" in row["techniques"]:

@@ -319,13 +319,14 @@ class Durations:
         durations = [_checked(ps + self._message) for ps in times]
         return self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
 
-    def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction) -> int:
+    def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction, kept: Fraction) -> int:
         """The number of what is left of a collective, by its number, that goes on beside a share of
-        these loads.
+        these loads: a share of itself at the least.
         """
         kinds = dict.fromkeys(self._kinds[rank])
         hidden = min(self.timings.load_ps(kind, loads) for kind in kinds) * share
-        return self._add(np.maximum(self.columns[moved] - int(hidden), 0).tolist())
+        times = self.columns[moved].tolist()
+        return self._add([max(ps - int(hidden), int(ps * kept)) for ps in times])
 
     def nodes(self, kind: int, rank: int) -> int:
         """Over how many nodes a group of a class is spread, at most."""

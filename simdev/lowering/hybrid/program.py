@@ -185,13 +185,14 @@ class Template:
         return self.add(queue, duration, size, layer)
 
     def left(
-        self, queue: int, name: str, size: int, beside: Loads, share: Fraction = Fraction(1)
-    ) -> int:
+        self, queue: int, name: str, size: int, beside: Loads, share: Fraction = Fraction(1),
+        kept: Fraction = Fraction(0),
+    ) -> int:  # fmt: skip
         """The number of a duration: what is left of a collective beside which a share of the loads
-        is computed.
+        is computed, of itself the share ``kept`` at the least.
         """
         whole = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
-        return self.durations.beside(self.rank, whole, beside, share)
+        return self.durations.beside(self.rank, whole, beside, share, kept)
 
     def copy(self, queue: int, size: int, layer: int) -> int:
         """A row that copies to or from the host: its number."""

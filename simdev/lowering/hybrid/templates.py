@@ -51,6 +51,12 @@ from .program import (
 
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
+# The first and the last product of attention and of an MLP. Transformer Engine lets no other one
+# overlap with its collectives; a reduce_scatter follows its product in so many splits and takes 16
+# multiprocessors, of an H100's 132 (``initialize_ub``, its defaults, as recalled).
+_ATTENTION, _MLP = ("qkv", "projection"), ("up", "down")
+_SPLITS = 4
+_TAKEN = Fraction(16, 132)
 ROLES = {
     FORWARD: roles.FORWARD,
     BACKWARD: roles.BACKWARD,
@@ -282,9 +288,41 @@ class Writer(Template):
         p = self.parallelism
         for name, size in products.items() if p.tp > 1 and self.is_split else ():
             hides = tuple(load for load in block.backward if load.kind == name) * p.tensor_overlap
-            left = self.left(TENSOR_QUEUE, "all_gather", size, hides)
-            if self.durations.columns[left].any():
-                self.add(TENSOR_QUEUE, left, size, number)
+            self._add_left(self.left(TENSOR_QUEUE, "all_gather", size, hides), size, number)
+
+    def _add_left(self, left: int, size: int, number: int) -> None:
+        """A row of what is left of a collective of tp, by the number of that duration, if any."""
+        if self.durations.columns[left].any():
+            self.add(TENSOR_QUEUE, left, size, number)
+
+    def _around(self, part: tuple[str, str], calls: Calls, number: int, kind: str) -> None:
+        """Collectives of tp around a part of a layer, one way; beside its products where they
+        overlap.
+
+        Tokens are gathered around a ring by copy engines, and a rank begins with those that it
+        has. Forward a sum follows its product split by split, backward it goes on beside the
+        gradient of the weights, which lacks the multiprocessors that it takes. A product takes as
+        long in pieces as whole (ours).
+        """
+        p, (first, last) = self.parallelism, part
+        of_experts = part == _MLP and self.shard.model.is_moe(number)
+        if not p.tp_comm_overlap or p.tp == 1 or of_experts:
+            self._tensor(calls, number)
+            return
+        loads = _loads(self._block(number), kind)
+        products, split = (f"{last} dx", f"{first} dw"), Fraction(1)
+        if kind == FORWARD:
+            products, split = part, Fraction(_SPLITS - 1, _SPLITS)
+        after: Calls = ()
+        if kind != FORWARD and self.shard.software.plain:
+            # Inductor finds no product before the sum of several gradients, which is scattered.
+            calls, after = calls[:1], calls[1:]
+        ring = Fraction(p.tp - 1, p.tp), Fraction(0)
+        shares = ring, (split, 1 - split * (1 - _TAKEN))
+        for (name, size), product, share in zip(calls, products, shares, strict=False):
+            hides = tuple(load for load in loads if load.kind == product)
+            self._add_left(self.left(TENSOR_QUEUE, name, size, hides, *share), size, number)
+        self._tensor(after, number)
 
     def _add_context(self, number: int, kind: str) -> None:
         """Keys and values of the other parts of each sample, and gradients back to them.
@@ -314,9 +352,15 @@ class Writer(Template):
         experts each token is there top_k times. Made again, a layer that is not ``is_whole`` ends
         before its last collective.
         """
-        calls = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
-        calls = [*calls, *self._second_calls(number)]
-        self._tensor(calls if is_whole else calls[:-1], number)
+        first = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
+        second = self._second_calls(number)
+        if kind == FORWARD and self.shard.of_layer(number).gathers_narrow:
+            first, second = (
+                [(name, size // 2 if name == "all_gather" else size) for name, size in calls]
+                for calls in (first, second)
+            )
+        self._around(_ATTENTION, first, number, kind)
+        self._around(_MLP, second if is_whole else second[:-1], number, kind)
         self._add_context(number, kind)
         self._exchange_tokens(number)
         return self
@@ -359,16 +403,16 @@ class Writer(Template):
     def _exchange_again(self, number: int) -> None:
         """Collectives within what selective recomputation makes again."""
         shard, model = self.shard, self.shard.model
-        is_moe, calls = model.is_moe(number), list[tuple[str, int]]()
+        is_moe = model.is_moe(number)
+        second = ("moe" if is_moe else "mlp") in shard.again
+        if second:
+            self._exchange_tokens(number)
         if "mla_up_proj" in shard.again and model.kv_latent and self.is_split:
-            calls += [("all_gather", shard.gathered_bytes)]
-        if ("moe" if is_moe else "mlp") in shard.again:
-            calls += self._second_calls(number)
-            if is_moe:
-                self._exchange_tokens(number)
+            self._tensor([("all_gather", shard.gathered_bytes)], number)
+        if second:
+            self._around(_MLP, self._second_calls(number), number, FORWARD)
         elif "shared_experts" in shard.again and is_moe and model.shared_experts:
-            calls += self._calls(shard.words_bytes, shard.words_bytes)
-        self._tensor(calls, number)
+            self._tensor(self._calls(shard.words_bytes, shard.words_bytes), number)
 
 
 def _loads(block: Block, kind: str) -> Loads:

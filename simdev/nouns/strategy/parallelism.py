@@ -41,6 +41,9 @@ MOST = 2**20
 DEGREES = ("dp", "cp", "tp", "pp", "ep")
 MAY_BE_NONE = ("etp", "global_batch", "recompute_layers", "reduce_bytes")
 COUNTS = (*DEGREES, "etp", "microbatches", "microbatch", "global_batch", "chunks")
+FLAGS = (
+    "overlap", "flash", "sequence_parallel", "tensor_overlap", "tp_comm_overlap", "scatter_gather",
+)  # fmt: skip
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
 """The fields that a pipeline of a graph with ops may have."""
 
@@ -97,9 +100,12 @@ class Parallelism:
       begin in order (CUDA_DEVICE_MAX_CONNECTIONS of 1), else before it. ``scatter_gather``: where
       tensors are not split so, a rank of tp sends its share of one to the next rank of the
       pipeline, and the ranks there gather it (Narayanan et al. 2021, section 4.1).
+    - ``tp_comm_overlap`` (Megatron-LM's ``--tp-comm-overlap``; PyTorch's async TP is much like it):
+      the other collectives of a split sequence go on beside products, too, those of attention and
+      of an MLP. Latents, experts, embedding and classifier have none that overlap.
     - ``slowdown``: how many times longer computing and collectives take while they share a device
-      (1: they do not slow each other; at most 2), as ``Collectives.slowdown`` of a placement. NCCL's
-      kernels hold some of the multiprocessors.
+      (1: they do not slow each other; at most 2), as ``Collectives.slowdown`` of a placement: the
+      kernels of NCCL hold some of the multiprocessors.
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
       each way).
     - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in
@@ -135,6 +141,7 @@ class Parallelism:
     flash: bool | None = None
     sequence_parallel: bool = True
     tensor_overlap: bool = True
+    tp_comm_overlap: bool = False
     scatter_gather: bool = False
     slowdown: Slowdown = 1
     offload: tuple[str, ...] = ()
@@ -167,9 +174,12 @@ class Parallelism:
         if not problems:
             yield from self._expert_problems()
         yield from unlisted(self, context=CONTEXTS, recompute=RECOMPUTES)
-        for name in ("overlap", "flash", "sequence_parallel", "tensor_overlap", "scatter_gather"):
+        for name in FLAGS:
             if name != "flash" or self.flash is not None:
                 yield from flag_problems(name, getattr(self, name))
+        if self.tp_comm_overlap and not self.sequence_parallel:
+            # Megatron-LM refuses it, too: an all_reduce does not go on beside a product.
+            yield "tp_comm_overlap: needs sequence_parallel"
         yield from self._module_problems()
         unknown = next((target for target in self.offload if target not in OFFLOADS), None)
         if unknown is not None:

@@ -31,7 +31,8 @@ class Shard:
     one of ``cp`` parts; of each expert here it has one of ``expert_tp`` parts.
 
     ``rows`` are the tokens that the rank has where a tensor is not split by tp: all of them, or a
-    share of the sequence. ``wide``: its products are in bfloat16 whatever the model's precision.
+    share of the sequence; ``overlaps``: what is gathered and scattered along it goes on beside
+    products. ``wide``: its products are in bfloat16 whatever the model's precision.
     """
 
     model: Transformer
@@ -46,6 +47,7 @@ class Shard:
     cp: int = 1
     context_kept: int = 1
     again: frozenset[str] = frozenset()
+    overlaps: bool = False
     wide: bool = False
 
     def of_layer(self, layer: int) -> Shard:
@@ -76,6 +78,13 @@ class Shard:
     def software(self) -> Software:
         """How the software runs the layer's kernels."""
         return SOFTWARE[self.model.software]
+
+    @property
+    def gathers_narrow(self) -> bool:
+        """Whether a split sequence is made narrow before it is gathered (torchao's
+        ``PrepareFloat8ModuleInput``); gradients are not.
+        """
+        return self.is_narrow and self.software.scales_apart and self.rows < self.tokens
 
     @property
     def is_narrow(self) -> bool:
@@ -204,14 +213,14 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
 
     Raises InputError where the degrees do not divide the model's sizes, all at once.
     """
-    refuse(_problems(model, parallelism))
+    refuse([*_problems(model, parallelism), *_per_op_problems(model, parallelism)])
     p, tokens = parallelism, parallelism.microbatch * model.length // parallelism.cp
     rows = tokens // p.tp if p.sequence_parallel else tokens
     # Gathered, and their gradients; or of each a part at work and one on its way (ours).
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
     degrees = p.tp, p.ep, p.expert_tp
-    settings = uses_flash(model, p), p.recompute, p.gradient_bytes
-    return Shard(model, tokens, *degrees, rows, *settings, p.cp, kept, modules_again(model, p))
+    settings, again = (uses_flash(model, p), p.recompute, p.gradient_bytes), modules_again(model, p)
+    return Shard(model, tokens, *degrees, rows, *settings, p.cp, kept, again, p.tp_comm_overlap)
 
 
 def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
@@ -268,14 +277,17 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"ep: {model.name} has no experts"
     elif p.ep > 1 and model.experts % p.ep:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
-    is_dense = uses_flash(model, p) and not (model.experts or model.kv_latent)
-    if "per_op" in modules_again(model, p) and not is_dense:
-        reason = "is known of dense layers with fused attention (flash) and without latents"
-        yield f"recompute_modules: per_op {reason}"
     if p.stage_layers and sum(p.stage_layers) != model.layers:
         yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
     if (p.recompute_layers or 0) > model.layers:
         yield f"recompute_layers: {p.recompute_layers} of a stage, {model.name} has {model.layers}"
+
+
+def _per_op_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
+    is_dense = uses_flash(model, p) and not (model.experts or model.kv_latent)
+    if "per_op" in modules_again(model, p) and not is_dense:
+        reason = "is known of dense layers with fused attention (flash) and without latents"
+        yield f"recompute_modules: per_op {reason}"
 
 
 @dataclass(frozen=True, slots=True)

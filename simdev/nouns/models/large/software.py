@@ -46,8 +46,9 @@ class Software:
       into the float32 buffer from which they are reduced; float8 weights are gathered as such; the
       parameters of embedding and classifier, which are those of the root, stay gathered until
       their backward is over.
-    - ``scales_apart``: float8 with a scale for a tensor as it is now. One pass looks for the largest
-      element, one makes the rows narrow and one the columns.
+    - ``scales_apart``: float8 with a scale for a tensor as it is now (torchao). One pass looks for
+      the largest element, one makes the rows narrow and one the columns; a split sequence is made
+      narrow before it is gathered.
     - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
     - ``loss_bytes``: of workspace for each score, beside the float32 number that is saved; by tp 1
       and above.

@@ -169,14 +169,20 @@ def _linears(s: Shard, name: str, m: int, k: int, widths: Sequence[int]) -> Bloc
     """
     if not s.software.plain:
         return _linear(s, name, m, k, sum(widths))
-    block = _linear(s, name, m, k, widths[0])
+    cast = _cast(s, f"{name} cast", m * k) if s.is_narrow else ()
+    if s.gathers_narrow and m == s.tokens:
+        # The columns are made of what was gathered.
+        size = s.size_of(m * k)
+        cast = _cast(s, f"{name} cast", s.rows * k)[:2]
+        cast += _kernel(f"{name} cast", "elementwise", size, size)
+    block = _linear(s, name, m, k, widths[0], cast)
     for width in widths[1:]:
-        block += _linear(s, name, m, k, width, is_cast=True) + _passes(s, "sum", m * k)
+        block += _linear(s, name, m, k, width, ()) + _passes(s, "sum", m * k)
     return block
 
 
-def _linear(s: Shard, name: str, m: int, k: int, n: int, is_cast: bool = False) -> Block:
-    """A product in the layer's precision; ``is_cast``: its input is narrow already.
+def _linear(s: Shard, name: str, m: int, k: int, n: int, cast: Loads | None = None) -> Block:
+    """A product in the layer's precision; ``cast`` makes its input narrow (None: by itself).
 
     Where that is narrow its input and the gradient of its output are made so once; weights with
     the update.
@@ -189,7 +195,7 @@ def _linear(s: Shard, name: str, m: int, k: int, n: int, is_cast: bool = False) 
     def part(suffix: str, read: int, written: int) -> Loads:
         return _kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=s.format.dtype)
 
-    cast = () if is_cast else _cast(s, f"{name} cast", m * k)
+    cast = _cast(s, f"{name} cast", m * k) if cast is None else cast
     return Block(
         cast[:2] + part("", x + w, 2 * m * n),
         _cast(s, f"{name} dy cast", m * n) + part(" dx", y + w, 2 * m * k),
@@ -355,19 +361,26 @@ def _repeated_keys(s: Shard) -> Block:
     )
 
 
-def _in_order(s: Shard) -> Block:
-    """What tp gathers or scatters before or after a part of a layer, put in order along the
-    sequence.
+def _in_order(s: Shard, is_gathered: bool = False) -> Block:
+    """What tp gathers before a part of a layer (``is_gathered``) or scatters after it, put in order
+    along the sequence. Beside products the parts come in order, and each rank adds up what it was
+    sent.
     """
-    if not (s.software.plain and s.rows < s.tokens):
+    if not s.software.plain or s.rows == s.tokens:
         return Block((), ())
-    order = _kernel("order", "data_movement", s.words_bytes, s.words_bytes)
+    size = s.words_bytes
+    order = _kernel("order", "data_movement", size, size)
+    if s.overlaps:
+        added = _kernel("sum of parts", "elementwise", size, s.rows_bytes)
+        return Block((), order) if is_gathered else Block(added, ())
+    if is_gathered and s.gathers_narrow:
+        return Block(_kernel("order", "data_movement", size // 2, size // 2), order)
     return Block(order, order)
 
 
 def _attention(s: Shard, number: int) -> Block:
     m = s.model
-    before = _norm(s).repeated("layernorm" in s.again) + _in_order(s) + _into(s)
+    before = _norm(s).repeated("layernorm" in s.again) + _in_order(s, True) + _into(s)
     if m.head_norms:
         before += _norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
     if m.joint_norms:  # the sums over the ranks of tp, a number a token, are left out (ours)
@@ -431,7 +444,7 @@ def layer(s: Shard, number: int) -> Block:
         second = _experts(s)
     else:
         second = _mlp(s, s.tokens, m.inner // s.tp).repeated("mlp" in s.again)
-        second = _in_order(s) + second + _in_order(s)
+        second = _in_order(s, True) + second + _in_order(s)
     after = _norm(s) + _residual(s) if m.post_norms else _residual(s)
     between = _norm(s).repeated("layernorm" in s.again)
     block = _attention(s, number) + after + between + second + after
@@ -467,9 +480,8 @@ def copied(s: Shard, gathered: int, reduced: int) -> Loads:
     if not s.software.fsdp:
         return ()
     out = _kernel("gathered", "data_movement", gathered, gathered) if gathered else ()
-    return out + (
-        _kernel("to reduce", "data_movement", 2 * reduced, 4 * reduced) if reduced else ()
-    )
+    into = _kernel("to reduce", "data_movement", 2 * reduced, 4 * reduced) if reduced else ()
+    return out + into
 
 
 def embedding(s: Shard) -> Block:
