@@ -25,8 +25,7 @@ from ...nouns.models.large.shard import (
 )
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from ...nouns.taskgraph import PERSISTENT, Ints
-from .program import NONE, Placed, Program, Visit
-from .templates import PARAMETER_BYTES
+from .program import NONE, PARAMETER_BYTES, Placed, Program, Turn, Visit
 
 
 def add_parameters(program: Program, rank: int) -> None:
@@ -195,12 +194,21 @@ class _Stage:
         for placed in (self.forward, *self.backwards):
             for turn in placed.template.turns:
                 last = placed.base + turn.last
+                bytes_each = self.program.gathered_bytes(turn.layer)
+                readers = [last, *self.root_reads(placed, turn)]
                 for row, size in turn.gathers:
-                    self.add(PARAMETER_BYTES * size, "parameters", placed.base + row, last)
+                    self.add(bytes_each * size, "parameters", placed.base + row, *readers)
                 ends = turn.reduced and turn is placed.template.ends.get("embedding")
                 tied = self.add_tied_gradient() if ends else 0
                 for row, size in turn.reduced:
                     self.add(each * (size - tied), "gradients", last, placed.base + row)
+
+    def root_reads(self, placed: Placed, turn: Turn) -> list[Ints]:
+        """The rows up to which FSDP2 keeps what a forward gathered for an end of the model."""
+        if placed is not self.forward or not self.shard.software.fsdp:
+            return []
+        ends = placed.template.ends.items()
+        return [_end(self.weight, name) for name, end in ends if end is turn]
 
     def add_tied_gradient(self) -> int:
         """The gradient of a table that the embedding shares with the classifier, which begins it.

@@ -9,7 +9,7 @@ Loads of kernels are told by ``nouns.models.large.work``.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -139,7 +139,16 @@ class Timings:
         self.specs = {spec.kind: spec for spec in costs.specs}
         # Those of devices that are faster or slower than what the rows that ship were measured on.
         shipped = {spec.kind: spec for spec in costs.shipped or ()}
-        self._measured = {k: spec for k, spec in shipped.items() if spec != self.specs.get(k)}
+        self._source = {
+            kind: spec.measured_as or kind
+            for kind, spec in self.specs.items()
+            if (spec.measured_as or kind) in shipped
+        }
+        self._measured = {
+            kind: shipped[source]
+            for kind, source in self._source.items()
+            if shipped[source] != self.specs[kind]
+        }
         self.alike = Alike(model.cluster)
         self.patterns: dict[Hashable, int] = {}
         self.flows: list[list[list[Flow]]] = []  # the first of each pattern
@@ -208,8 +217,9 @@ class Timings:
     def part(self, kind: str, load: Kernel) -> Part:
         """The cost of a kernel: of the op like it by the ladder, else by the datasheet."""
         if self.costs.profiles and load.key:
-            key = device_prefix(kind) + load.key[len(device_prefix("")) :]
-            cost = self.costs.cost_of_key(key, load.like, kind)
+            source = self._source.get(kind, kind)
+            key = device_prefix(source) + load.key[len(device_prefix("")) :]
+            cost = self.costs.cost_of_key(key, load.like, source)
             # A datasheet says more of the kernel itself than of an op that is like it.
             if cost is not None and cost.rung != ROOFLINE:
                 seconds = float(cost.seconds) * load.share * self._changed(kind, load)
@@ -225,8 +235,20 @@ class Timings:
             return 1.0
         return self._by_datasheet(self.specs[kind], load) / self._by_datasheet(then, load)
 
+    def _clock(self, spec: DeviceSpec) -> float:
+        """The clock of a device as a share of that of the measured one of its chip.
+
+        A power cap holds the mean over many kernels, so all of them share one clock.
+        """
+        then = self._measured.get(spec.kind)
+        if then is None or not spec.sustained_clock or not then.sustained_clock:
+            return 1.0
+        return min(float(spec.sustained_clock / then.sustained_clock), 1.0)
+
     def _by_datasheet(self, spec: DeviceSpec, load: Kernel) -> float:
         scalars = self._scalars(spec, load.op_class, load.dtype)
+        if load.attains:
+            scalars = replace(scalars, compute=load.attains * self._clock(spec))
         return scalars.seconds(ideal_seconds(load, spec))
 
 
