@@ -159,7 +159,7 @@ class Writer(Template):
         """A layer's visit, with what it exchanges. Returns itself."""
         model, shard = self.shard.model, self.shard
         is_offloaded = number in self.program.offloaded
-        moved = self.program.footprint(number).moved if is_offloaded else 0
+        moved = self.program.footprint(number).saved if is_offloaded else 0
         fetch = send = NONE
         if moved and self.makes_input_gradient:
             fetch = self.copy(FROM_HOST, moved, number)
