@@ -37,6 +37,9 @@ from ..symmetry import Alike, Flow
 
 SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT, EXPERT_TENSOR = range(7)
 CLASSES = 7
+# What a host needs to slice two tensors and copy one into the other: an op of eager PyTorch takes 5
+# to 10 us of it (measured by others), slices less.
+COPIED_PS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -212,11 +215,6 @@ class Timings:
         return scalars.seconds(ideal_seconds(load, spec))
 
 
-# What a host needs to slice two tensors and copy one into the other: an op of eager PyTorch takes 5
-# to 10 us of it (measured by others), slices less.
-COPIED_PS = 10_000_000
-
-
 class Durations:
     """Durations (ps) by number: each an array with one for each group of its class.
 
@@ -295,6 +293,13 @@ class Durations:
         seconds = Fraction(size) / self.parallelism.host_rate
         return self._add([_checked(picoseconds(seconds), "host_bandwidth")] * self.grid.copies)
 
+    def _listed(self, rank: int, size: int, parts: int) -> int:
+        """How long (ps) the parts of a list are copied, each by a kernel that its host launches."""
+        part = -(-size // parts)
+        copy = (Kernel("part", "data_movement", DTYPE, 0, part, part, ""),)
+        kinds = dict.fromkeys(self._kinds[rank])
+        return parts * max(COPIED_PS, *(self.timings.load_ps(kind, copy) for kind in kinds))
+
     def _collective(self, kind: int, rank: int, name: str, size: int, parts: int = 0) -> int:
         """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""
         places, numbers = self._places(kind, rank)
@@ -302,13 +307,6 @@ class Durations:
         more = self._message + (self._listed(rank, size, parts) if parts else 0)
         durations = [_checked(ps + more) for ps in times]
         return self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
-
-    def _listed(self, rank: int, size: int, parts: int) -> int:
-        """How long (ps) the parts of a list are copied, each by a kernel that its host launches."""
-        part = -(-size // parts)
-        copy = (Kernel("part", "data_movement", DTYPE, 0, part, part, ""),)
-        kinds = dict.fromkeys(self._kinds[rank])
-        return parts * max(COPIED_PS, *(self.timings.load_ps(kind, copy) for kind in kinds))
 
     def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction) -> int:
         """The number of what is left of a collective, by its number, that goes on beside a share of

@@ -15,16 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from ...nouns.models.large import (
-    Block,
-    buckets_of,
-    classifier,
-    embedding,
-    gathers_by_weight,
-    layer,
-    roles,
-)
+from ...nouns.models.large import Block, buckets_of, classifier, embedding, layer, roles
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.shard import gathers_by_weight
 from ...nouns.models.large.work import Loads
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
