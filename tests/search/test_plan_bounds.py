@@ -45,6 +45,11 @@ MIXED = {
 WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     (DENSE, "nc-a100-pairs", {"overlap": [True, False], "prefetch": [0, 2]}),
     (TIED, "p3-4x-p4000", OFFLOAD),
+    (
+        {**SPARSE, "software": "deepspeed-0.3"},
+        "nc-a100-pairs",
+        {"zero": [2, 3], "overlap": [True, False], "prefetch": [0, 1]},
+    ),
     (SPARSE, "dgx-a100-40", {"schedule": EVERY, "in_flight": [0, 2], "bucket": 1_000_000}),
     (SPARSE, "dgx-a100-40", {"recompute_modules": ["mlp", ["layernorm", "moe_act"], ["moe"]]}),
     (SPARSE, "dgx-a100-40", {"schedule": ["1F1B", *PAIRED]}),

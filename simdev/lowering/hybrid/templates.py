@@ -26,6 +26,7 @@ from ...nouns.models.large import (
     whole_again,
 )
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.shard import gathers_by_weight
 from ...nouns.models.large.work import Loads
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
@@ -267,8 +268,9 @@ class Writer(Template):
         self, name: str, sizes: Sequence[int], each: int, number: int
     ) -> tuple[Sent, ...]:
         queues = DATA_QUEUE, EXPERT_DATA_QUEUE
+        is_listed = gathers_by_weight(self.shard.model, self.parallelism)
         return tuple(
-            Sent(self.collective(queue, name, size * each, number), size)
+            Sent(self.collective(queue, name, size * each, number, count * is_listed), size)
             for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False)
             if size and count > 1
         )

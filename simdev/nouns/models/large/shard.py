@@ -19,7 +19,7 @@ from math import ceil
 from ....ground.errors import refuse
 from ...strategy.parallelism import Parallelism
 from .precision import FORMATS, PRECISIONS, Format
-from .software import Setting, Software, setting_of
+from .software import SOFTWARE, Setting, Software, setting_of
 from .transformer import Transformer
 
 VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM pads them
@@ -259,9 +259,16 @@ def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
     """How many buckets ZeRO 2 and 3 make of a layer that replicas share."""
     if parallelism.zero < 2:
         return 1
+    if gathers_by_weight(shard.model, parallelism):
+        return sum(1 for _ in _weight_shapes(shard, layer))
     sizes = zip(shard.layer_parameters(layer), parallelism.sharers, strict=True)
     shared = sum(size for size, count in sizes if count > 1)
     return max(-(-shared // parallelism.bucket), 1)
+
+
+def gathers_by_weight(model: Transformer, parallelism: Parallelism) -> bool:
+    """Whether replicas send each weight, and its gradient, by itself."""
+    return parallelism.zero == 3 and SOFTWARE[model.software].by_weight
 
 
 def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
