@@ -414,8 +414,9 @@ def _legend(plans: Plans) -> Iterator[str]:
     if plans.folds:
         yield "within 1 %: how many others are as fast, up to 1 %; the row is the simplest of them"
     if sum(plans.frame["tied"]) > 1:
-        yield f"tie {TIE}: slower than #1 by no more than {plans.layouts};"
-        yield "  an error that all layouts share moves none of them before another"
+        error, _, pairs = str(plans.layouts).partition(", ")
+        yield f"tie {TIE}: slower than #1 by no more than {error},"
+        yield f"  {pairs}; an error that all layouts share cancels"
     yield f"memory: the peak of the fullest device{_capacity(plans)}"
     peaks = " or ".join(dict.fromkeys(plans.frame["peak_dtype"]))
     yield f"MFU: the share of the {peaks} peak that the FLOPs of the model need"
