@@ -1,6 +1,7 @@
 """Published training runs of 2024 to 2026 beside simulated ones: ``python -m benchmarks.runs
 [PART ...]`` simulates the rows of ``profiles/runs`` whose cells (model and system) have one of the
-parts in their names, and prints errors row by row and cell by cell.
+parts in their names, and prints errors row by row, cell by cell and by groups of cells, and the
+order of the layouts of a cell.
 
 A row tells its layout alone. What it does not tell is simdev's default, and nothing is fitted to
 it. Rows that cannot be asked are counted with their reason.
@@ -10,15 +11,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from benchmarks import order
 from benchmarks.common import print_table
 from simdev import load_scenario, run
 from simdev.ground.errors import InputError
+from simdev.nouns.models.large import LARGE
 
 FOLDER = Path(__file__).resolve().parent.parent / "profiles" / "runs"
 PRESETS = {
@@ -28,6 +31,10 @@ PRESETS = {
 """The preset of the machines of a system."""
 PRECISIONS = {"BF16": "bfloat16", "FP8-MX": "mxfp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
 """The precision of a row by its name; all others are of float8, scaled by tensor or by block."""
+
+
+CELLS = "cell", "rows", "asked", "fit", "mean error", "median", "worst"
+GROUPS = "group", "rows", "asked", "mean error", "signed mean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +47,26 @@ class Published:
     row: Mapping[str, Any]
 
     @property
-    def seconds(self) -> float:
-        """The published time of a step."""
+    def share(self) -> float:
+        """The tokens of a step that fall to one GPU."""
         row = self.row
         samples = row.get("global_batch") or row["local_batch"] * row["dp_shard"]
-        return float(samples * row["length"] / self.tokens / row["gpus"])
+        return float(samples * row["length"] / row["gpus"])
+
+    @property
+    def seconds(self) -> float:
+        """The published time of a step."""
+        return self.share / self.tokens
+
+    @property
+    def group(self) -> str:
+        """The group of cells that its cell is of."""
+        if "system" not in self.row:
+            return "torchtitan"
+        model = LARGE.get(self.row["model"])
+        if model is not None and model.experts:
+            return "mixtures of experts"
+        return "dense, H100" if self.row["system"] == "H100" else "dense, Blackwell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +133,49 @@ def _torchtitan(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}}
 
 
-def answer(published: Published) -> Answer:
-    """The answer of simdev to a run."""
+def answer(
+    published: Published, change: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> Answer:
+    """The answer of simdev to a run, or to its scenario file as it is changed."""
     try:
-        report = run(load_scenario(scenario_of(published)))
+        report = run(load_scenario(change(scenario_of(published))))
     except InputError as error:
         return Answer(published, reason=str(error).splitlines()[0])
     return Answer(published, report.seconds, report.feasible)
 
 
 def cells(answers: Sequence[Answer]) -> list[tuple[str, ...]]:
-    """A line for each cell: rows, how many were asked and fit, mean absolute and signed error."""
-    names = dict.fromkeys(answer.published.cell for answer in answers)
-    groups = [[a for a in answers if a.published.cell == name] for name in names]
-    return [_line(name, group) for name, group in zip(names, groups, strict=True)]
+    """A line of CELLS for each cell, and one for all."""
+    lines = [_line(name, alike) for name, alike in _apart(answers, lambda of: of.cell)]
+    return [*lines, _line("all", answers)]
+
+
+def groups(answers: Sequence[Answer]) -> list[tuple[str, ...]]:
+    """A line of GROUPS for each group of cells."""
+    lines = []
+    for name, alike in _apart(answers, lambda of: of.group):
+        errors = [answer.error for answer in alike if answer.seconds is not None]
+        means = (f"{fmean(map(abs, errors)):.1%}", f"{fmean(errors):+.1%}") if errors else "--"
+        lines.append((name, str(len(alike)), str(len(errors)), *means))
+    return lines
+
+
+def _apart(
+    answers: Sequence[Answer], name_of: Callable[[Published], str]
+) -> Iterator[tuple[str, list[Answer]]]:
+    for name in dict.fromkeys(name_of(answer.published) for answer in answers):
+        yield name, [answer for answer in answers if name_of(answer.published) == name]
+
+
+def orders(answers: Sequence[Answer]) -> list[order.Order]:
+    """The orders of layouts by cell, of all that could be asked."""
+    rows = []
+    for answer in answers:
+        of, seconds = answer.published, answer.seconds
+        if seconds is not None:
+            question = json.dumps(scenario_of(of), sort_keys=True)
+            rows.append(order.Timed(of.cell, question, 1 / of.tokens, seconds / of.share))
+    return list(order.orders(rows))
 
 
 def _line(name: str, group: Sequence[Answer]) -> tuple[str, ...]:
@@ -153,9 +204,18 @@ def main() -> None:
         seconds = f"{each.published.seconds:.3f}"
         rows.append((each.published.cell, each.published.layout, seconds, figure, remark))
     print_table(("cell", "run", "published s", "simulated s", ""), rows)
-    print()
-    columns = ("cell", "rows", "asked", "fit", "mean error", "median", "worst")
-    print_table(columns, [*cells(answers), _line("all", answers)])
+    print_tables(answers)
+
+
+def print_tables(answers: Sequence[Answer]) -> None:
+    """Errors by cell and by group, and the order of layouts."""
+    of_cells = orders(answers)
+    tables = ((CELLS, cells(answers)), (GROUPS, groups(answers)),
+              (order.ORDERS, [each.line() for each in of_cells]))  # fmt: skip
+    for columns, lines in tables:
+        print()
+        print_table(columns, lines)
+    print(f"\n{order.summary(of_cells)}")
 
 
 if __name__ == "__main__":
