@@ -16,19 +16,17 @@ from functools import cache
 from typing import Any
 
 from benchmarks.common import print_table
-from benchmarks.runs import Answer, answer, chosen, groups, scenario_of
+from benchmarks.runs import Answer, answer, answer_to, chosen, groups
 from simdev.files.device import DEVICE_PRESETS, device_names
-from simdev.ground.errors import InputError
 
-Scenario = dict[str, Any]
+Scenario = Mapping[str, Any]
 
 
 def without(*path: str) -> Callable[[Scenario], Scenario]:
     """The effect whose field has this path in the scenario: taken away by leaving the field out."""
 
     def change(scenario: Scenario) -> Scenario:
-        changed = deepcopy(scenario)
-        fields = changed
+        fields = changed = deepcopy(dict(scenario))
         for key in path[:-1]:
             fields = fields.get(key, {})
         fields.pop(path[-1], None)
@@ -38,11 +36,11 @@ def without(*path: str) -> Callable[[Scenario], Scenario]:
 
 
 def _no_rows(scenario: Scenario) -> Scenario:
-    return scenario | {"profile": []}
+    return {**scenario, "profile": []}
 
 
 def _full_clocks(scenario: Scenario) -> Scenario:
-    return scenario | {"devices": _cool_devices()}
+    return {**scenario, "devices": _cool_devices()}
 
 
 @cache
@@ -80,11 +78,10 @@ def main() -> None:
 
 def _without(whole: Answer, change: Callable[[Scenario], Scenario]) -> Answer:
     """The answer without an effect; the same one where the run has not got it."""
-    try:
-        scenario = scenario_of(whole.published)
-    except InputError:
+    if whole.scenario is None:
         return whole
-    return whole if change(scenario) == scenario else answer(whole.published, change)
+    scenario = change(whole.scenario)
+    return whole if scenario == whole.scenario else answer_to(whole.published, scenario)
 
 
 def _cells(answers: Sequence[Answer]) -> list[str]:

@@ -337,6 +337,11 @@ class Program:
         """The layers that full recomputation makes again."""
         return self.parallelism.layers_again(self.stage_layers)
 
+    @cached_property
+    def offloaded(self) -> frozenset[int]:
+        """The layers whose activations go to host memory."""
+        return self.parallelism.layers_offloaded(self.stage_layers)
+
     def footprint(self, layer: int) -> Footprint:
         """The footprint of a layer for a microbatch."""
         return footprint(self.shard, layer, layer in self.again)

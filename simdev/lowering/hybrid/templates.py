@@ -138,8 +138,8 @@ class Writer(Template):
     def add_layer(self, number: int) -> Writer:
         """A layer's visit, with what it exchanges. Returns itself."""
         model, shard = self.shard.model, self.shard
-        offloaded = "activations" in self.parallelism.offload
-        moved = self.program.footprint(number).moved if offloaded else 0
+        is_offloaded = number in self.program.offloaded
+        moved = self.program.footprint(number).moved if is_offloaded else 0
         fetch = send = NONE
         if moved and self.makes_input_gradient:
             fetch = self.copy(FROM_HOST, moved, number)

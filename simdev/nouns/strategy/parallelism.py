@@ -36,7 +36,7 @@ OFFLOADS = ("activations", "optimizer")
 # Of any degree: what is larger is a mistake, and would be counted up to before it is told.
 MOST = 2**20
 DEGREES = ("dp", "cp", "tp", "pp", "ep")
-MAY_BE_NONE = ("etp", "global_batch", "recompute_layers", "reduce_bytes")
+MAY_BE_NONE = ("etp", "global_batch", "offload_layers", "recompute_layers", "reduce_bytes")
 COUNTS = (*DEGREES, "etp", "microbatches", "microbatch", "global_batch", "chunks")
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
 """The fields that a pipeline of a graph with ops may have."""
@@ -94,7 +94,8 @@ class Parallelism:
       tensors are not split so, a rank of tp sends its share of one to the next rank of the
       pipeline, and the ranks there gather it (Narayanan et al. 2021, section 4.1).
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
-      each way).
+      each way). ``offload_layers``: the activations of so many layers of each stage, the first ones
+      (None: of all), as by Megatron-core's ``cpu_offloading_num_layers``.
     - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in
       float32, and Adam keeps a master copy and two moments (ZeRO, section 3.1).
     """
@@ -130,6 +131,7 @@ class Parallelism:
     tensor_overlap: bool = True
     scatter_gather: bool = False
     offload: tuple[str, ...] = ()
+    offload_layers: int | None = None
     host_bandwidth: Bandwidth | None = None
     gradient_bytes: int = 4
     state_bytes: int = 12
@@ -166,6 +168,8 @@ class Parallelism:
         unknown = next((target for target in self.offload if target not in OFFLOADS), None)
         if unknown is not None:
             yield f'offload: must be of {", ".join(OFFLOADS)}, got "{unknown}"'
+        if self.offload_layers is not None and OFFLOADS[0] not in self.offload:
+            yield "offload_layers: go with offload of activations"
         if self.offload and unknown is None and self.host_bandwidth is None:
             yield 'host_bandwidth: offload needs what PCIe reaches to host memory, like "51 GB/s"'
 
@@ -234,7 +238,7 @@ class Parallelism:
         for name, least, most in (
             ("prefetch", 0, MOST), ("in_flight", 0, MOST), ("bucket", 1, 2**62),
             ("gradient_bytes", 0, 8), ("reduce_bytes", 0, 8), ("state_bytes", 0, 64),
-            ("recompute_layers", 0, MOST),
+            ("recompute_layers", 0, MOST), ("offload_layers", 0, MOST),
         ):  # fmt: skip
             yield from self._out_of_range(name, least, most)
 
@@ -299,6 +303,12 @@ class Parallelism:
         if self.recompute != RECOMPUTES[2]:
             return frozenset()
         return frozenset(layer for layers in stages for layer in layers[: self.recompute_layers])
+
+    def layers_offloaded(self, stages: Iterable[Sequence[int]]) -> frozenset[int]:
+        """The layers whose activations are offloaded, of the layers of each stage."""
+        if OFFLOADS[0] not in self.offload:
+            return frozenset()
+        return frozenset(layer for layers in stages for layer in layers[: self.offload_layers])
 
     @property
     def host_rate(self) -> Fraction:

@@ -264,8 +264,9 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
     if p.stage_layers and sum(p.stage_layers) != model.layers:
         yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
-    if (p.recompute_layers or 0) > model.layers:
-        yield f"recompute_layers: {p.recompute_layers} of a stage, {model.name} has {model.layers}"
+    for name in ("recompute_layers", "offload_layers"):
+        if (count := getattr(p, name) or 0) > model.layers:
+            yield f"{name}: {count} of a stage, {model.name} has {model.layers}"
 
 
 @dataclass(frozen=True, slots=True)
