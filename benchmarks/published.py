@@ -1,60 +1,94 @@
-"""How far simulated steps of large models are from published ones, by size and precision: ``python
--m benchmarks.published [--update]`` prints what simdev tells beside its answers, or simulates all
-steps first and writes the file that it is told from.
+"""How far simulated steps of large models are from published ones, by device, precision, kind and
+software: ``python -m benchmarks.published [--update]`` prints what simdev tells beside its answers,
+or simulates all steps first (some two minutes) and writes the file that it is told from.
 
-The steps are those of ``benchmarks.really_run``, which has the sources of each, and of
+The steps are those of ``benchmarks.really_run``, which has the sources of each, of
 ``benchmarks.hybrid`` (Korthikanti et al. 2022 on A100; SimuMax's release table v1.2 on B200, by the
-preset). Published figures are facts and bear no licence.
+preset) and of ``benchmarks.runs`` (``profiles/runs``). Published figures are facts and bear no
+licence.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from benchmarks import hybrid, really_run
-from simdev.nouns.models.large import Transformer, large_model
-from simdev.report.measures.training import FILE, published_errors
+from benchmarks import hybrid, really_run, runs
+from simdev import load_scenario, run
+from simdev.ground.errors import InputError
+from simdev.report import Report
+from simdev.report.measures.published import COLUMNS, FILE, keys_of, published_errors
 
 DIGITS = 4  # of seconds
+Step = tuple[str, Sequence[float], Callable[[], Report]]
+"""A name, the published seconds, and what simulates the step."""
 
 
-def runs() -> Iterator[tuple[str, Transformer, float, Any]]:
-    """Name, model, published seconds, and what simulates it, of each published step."""
+def steps() -> Iterator[Step]:
+    """All published steps; one setting that several releases ran is one."""
     for ran in really_run.RUNS:
         if ran.seconds is not None:
-            model = large_model(ran.model, **ran.sizes)
-            yield ran.name, model, ran.seconds, lambda ran=ran: really_run.simulated(ran)
+            yield ran.name, [ran.seconds], partial(really_run.simulated, ran)
     for row in (*hybrid.A100, *hybrid.B200):
         if row.seconds is not None:
-            sizes = dict(row.model)
-            model = large_model(sizes.pop("name"), **sizes)
-            yield row.name, model, row.seconds, lambda row=row: hybrid.step(row)
+            yield row.name, [row.seconds], partial(hybrid.step, row)
+    yield from _settings()
 
 
-def document(seconds: dict[str, float] | None = None) -> dict[str, Any]:
-    """The file: what is simulated, or as ``seconds`` by name tell."""
-    steps = [
-        {
-            "step": name,
-            "parameters": model.parameters(),
-            "precision": model.precision,
-            "published_s": round(published, DIGITS),
-            "simulated_s": round(seconds[name] if seconds else simulate().seconds, DIGITS),
-        }
-        for name, model, published, simulate in runs()
-    ]
-    source = "python -m benchmarks.published --update; sources: benchmarks/really_run.py, hybrid.py"
-    return {"version": 1, "source": source, "steps": steps}
+def _settings() -> Iterator[Step]:
+    """The settings of ``profiles/runs`` that simdev has a way to ask and ``really_run`` has not."""
+    settings: dict[str, tuple[str, list[float], Any]] = {}
+    known = {ran.seconds for ran in really_run.RUNS}
+    for each in runs.published():
+        if each.seconds in known:
+            continue
+        try:
+            scenario = runs.scenario_of(each)
+        except InputError:
+            continue
+        layout = each.layout.removesuffix(f", {each.row.get('release')}")
+        setting = (f"{each.cell}, {layout}", [], scenario)
+        # The software may be known by the cell alone, so it is a part of the key.
+        key = json.dumps([each.cell, scenario], default=str)
+        settings.setdefault(key, setting)[1].append(each.seconds)
+    for name, seconds, scenario in settings.values():
+        yield name, seconds, partial(_simulated, scenario)
+
+
+def _simulated(scenario: Any) -> Report:
+    return run(load_scenario(scenario))
+
+
+def line(step: Step) -> list[Any]:
+    """A line of the file: COLUMNS."""
+    name, published, simulate = step
+    report = simulate()
+    assert report.training is not None
+    large = report.training.large
+    keys = keys_of(large.model, large.device)
+    seconds = [round(each, DIGITS) for each in published]
+    of_keys = [keys[key] for key in ("device", "precision", "kind", "software")]
+    return [name, large.model.name, *of_keys, seconds, round(report.seconds, DIGITS)]
+
+
+def document() -> dict[str, Any]:
+    """The file, of what is simulated."""
+    source = (
+        "python -m benchmarks.published --update; sources: benchmarks/really_run.py, hybrid.py, "
+        "profiles/runs/README.md"
+    )
+    columns = list(COLUMNS)
+    return {"version": 2, "source": source, "columns": columns, "steps": [*map(line, steps())]}
 
 
 def text(value: dict[str, Any]) -> str:
     """The file's text, a step a line."""
-    steps = ",\n  ".join(json.dumps(step) for step in value["steps"])
-    head = json.dumps({"version": value["version"], "source": value["source"]})[:-1]
-    return f'{head}, "steps": [\n  {steps}\n]}}\n'
+    lines = ",\n  ".join(json.dumps(each) for each in value["steps"])
+    head = json.dumps({name: part for name, part in value.items() if name != "steps"})[:-1]
+    return f'{head}, "steps": [\n  {lines}\n]}}\n'
 
 
 def main() -> None:

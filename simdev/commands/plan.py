@@ -117,6 +117,7 @@ OPTIONS = (
     ("--json", "", "print the plans as JSON"),
 )
 REASONS_SHOWN = 6
+TIE = "="  # of a plan that the error does not separate from the best
 # What messages call an argument of ``plan``, and the option that it is here.
 FLAGS = {"global_batch": "--global-batch", "top": "--top", "n_jobs": "--jobs"}
 FLAGS |= {"nodes": "--nodes", "cluster.nodes": "--nodes", "graph.length": "--length"}
@@ -301,7 +302,7 @@ def _table(plans: Plans) -> Any:
     columns |= {"step": TIME, "tokens/s": TEXT, "MFU": SHARE, "memory": BYTES}
     columns |= {"bubble": SHARE, "exposed": SHARE}
     columns |= dict.fromkeys(["within 1 %"] * plans.folds + ["$/M tokens"] * has_price, TEXT)
-    columns["slower than #1 by"] = TEXT
+    columns |= {"tie": TEXT, "slower than #1 by": TEXT}
     rows = []
     for number, row in enumerate(plans.frame.to_dict("records"), 1):
         row["schedule"] += f" x {row['chunks']}" * (row["chunks"] > 1)
@@ -310,7 +311,8 @@ def _table(plans: Plans) -> Any:
         shares = row["bubble"], row["exposed_communication"]
         folded = [f"+{row['folded']}"] * plans.folds
         price = [f"{row['cost_per_million_tokens']:.4g}"] if has_price else []
-        rows.append((number, *cells, *figures, *shares, *folded, *price, row["why"]))
+        tie = TIE if row["tied"] and number > 1 else ""
+        rows.append((number, *cells, *figures, *shares, *folded, *price, tie, row["why"]))
     front = " and the front of step time, memory and devices" * bool(plans.front)
     title, legend = f"The best plans{front}, the fastest first", "\n  ".join(_legend(plans))
     return Table(title, columns, tuple(rows), legend, shown=len(rows))
@@ -324,6 +326,9 @@ def _legend(plans: Plans) -> Iterator[str]:
         yield "rows: of all plans with the same degrees the best one"
     if plans.folds:
         yield "within 1 %: how many others are as fast, up to 1 %; the row is the simplest of them"
+    if sum(plans.frame["tied"]) > 1:
+        yield f"tie {TIE}: no slower than #1 by more than the error, for {plans.layouts};"
+        yield "  an error that all layouts share moves none of them before another"
     yield f"memory: the peak of the fullest device{_capacity(plans)}"
     peaks = " or ".join(dict.fromkeys(plans.frame["peak_dtype"]))
     yield f"MFU: the share of the {peaks} peak that the FLOPs of the model need"

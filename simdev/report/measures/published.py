@@ -1,0 +1,235 @@
+"""How far simulated steps of large models were from published ones of their like, and how far two
+layouts of one model were from each other.
+
+The runs are in ``presets/published/large-models.json``, which ``python -m benchmarks.published
+--update`` writes: a line for each setting that was run, with the seconds of every release that ran
+it. ``docs/papers/large-models.md`` has many of them one by one, with their sources.
+
+A run is like a step in its device, its precision, its kind (dense, or a mixture of experts) and its
+software. Where fewer than FEW are alike in all four, those count which are alike in fewer of them,
+as LIKE has it; what was matched is told beside every figure.
+
+Plans of one model on one system are compared with each other. An error that all of them share (of a
+kernel, of a clock) is the same factor of each and moves none before another, so the absolute error
+says little about their order. Their order is as sure as pairs of layouts of one model on one device
+were in the published runs (``LayoutError``). Releases of a software differ, too, and that counts
+here as if it were the simulation's, so the figure is rather too large.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from itertools import combinations
+from math import expm1, log
+from statistics import fmean
+
+from ...files.reading import PRESETS
+from ...nouns.models.large import Transformer
+from ..table import Json
+
+FILE = PRESETS / "published" / "large-models.json"
+COLUMNS = (
+    "step", "model", "device", "precision", "kind", "software", "published_s", "simulated_s",
+)  # fmt: skip
+"""The columns of a line of the file."""
+KEYS = ("device", "precision", "kind", "software")
+GENERATION = "generation"
+GENERATIONS = {
+    "a100-40": "Ampere", "a100-80": "Ampere", "h100-sxm": "Hopper", "h200-sxm": "Hopper",
+    "b200": "Blackwell", "b300": "Blackwell", "gb200": "Blackwell", "gb300": "Blackwell",
+}  # fmt: skip
+"""The architectures of NVIDIA's devices with several kinds that train large models."""
+LIKE = (
+    KEYS,
+    (GENERATION, *KEYS[1:]),
+    KEYS[1:],
+    KEYS[2:],
+    ("kind",),
+    (),
+)
+"""In what runs have to be alike, the nearest first. What is dropped last changed errors most: kind
+and software decide which kernels there are, the precision and the device how fast they are.
+"""
+FEW = 3  # runs or pairs, below which a range is none (ours)
+
+Keys = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A line of the file."""
+
+    step: str
+    model: str
+    device: str
+    precision: str
+    kind: str
+    software: str
+    published_s: Sequence[float]
+    simulated_s: float
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The keys by which runs are alike."""
+        return _keys(self.device, self.precision, self.kind, self.software)
+
+    @property
+    def errors(self) -> list[float]:
+        """The signed errors of the simulated step, by release."""
+        return [self.simulated_s / seconds - 1 for seconds in self.published_s]
+
+    @property
+    def bias(self) -> float:
+        """The logarithm of simulated over published, the mean over releases."""
+        return fmean(log(self.simulated_s / seconds) for seconds in self.published_s)
+
+
+def kind_of(model: Transformer) -> str:
+    """The kind of a model: dense, or a mixture of experts."""
+    return "moe" if model.experts else "dense"
+
+
+def keys_of(model: Transformer, device: str) -> Keys:
+    """The keys of the steps of a model on devices of a kind."""
+    return _keys(device, model.precision, kind_of(model), model.software)
+
+
+def _keys(device: str, *others: str) -> Keys:
+    keys = dict(zip(KEYS, (device, *others), strict=True))
+    return {**keys, GENERATION: GENERATIONS.get(device, device)}
+
+
+@cache
+def published_runs() -> Sequence[PublishedRun]:
+    """All lines of the file."""
+    return [PublishedRun(*line) for line in json.loads(FILE.read_text("utf-8"))["steps"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """The keys in which published runs are like a step (``matched``), and those in which too few
+    are (``unmatched``), with the step's values.
+    """
+
+    matched: Keys
+    unmatched: Keys
+
+    def words(self, runs: str) -> str:
+        """The runs in words: "16 published runs of dense models in bfloat16 on h100-sxm"."""
+        keys = self.matched
+        kinds = {"dense": " of dense models", "moe": " of mixtures of experts"}
+        text = runs + (kinds[keys["kind"]] if "kind" in keys else " of large models")
+        text += f" in {keys['precision']}" if "precision" in keys else ""
+        device = keys.get("device") or keys.get(GENERATION)
+        text += f" on {device}" if device else ""
+        text += f" by {keys['software']}" if "software" in keys else ""
+        missed = " and ".join(f"{name} {value}" for name, value in self.unmatched.items())
+        return text + (f" (fewer than {FEW} also of {missed})" if missed else "")
+
+    def to_json(self) -> Json:
+        """Its fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedError(Likeness):
+    """Errors of ``runs`` published runs: the mean of |simulated / published - 1|, and the least and
+    the largest of the signed errors.
+    """
+
+    runs: int
+    mean: float
+    least: float
+    largest: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.words(f'Beside {self.runs} published runs')} the model was {self.mean:.1%} off "
+            f"in the mean, from {self.least:+.1%} to {self.largest:+.1%}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutError(Likeness):
+    """How far the ratio of two layouts' steps was from the published ratio, in the mean over
+    ``pairs`` of runs of one model, precision, device and software.
+    """
+
+    pairs: int
+    mean: float
+
+    def __str__(self) -> str:
+        return (
+            f"two layouts of one model were {self.mean:.1%} off beside each other in the mean of "
+            f"{self.words(f'{self.pairs} pairs of published runs')}"
+        )
+
+    def ties(self, step: float, least: float) -> bool:
+        """Whether a step is longer than the least by no more than this error."""
+        return step <= least * (1 + self.mean)
+
+
+def published_error(model: Transformer, device: str) -> PublishedError:
+    """The error of published runs that are like the steps of a model on devices of a kind."""
+    return _error_of(tuple(keys_of(model, device).items()))
+
+
+@cache
+def _error_of(keys: tuple[tuple[str, str], ...]) -> PublishedError:
+    return _error(*_nearest(dict(keys), _errors))
+
+
+def _error(matched: Keys, unmatched: Keys, errors: Sequence[float]) -> PublishedError:
+    mean = fmean(map(abs, errors))
+    return PublishedError(matched, unmatched, len(errors), mean, min(errors), max(errors))
+
+
+def layout_error(model: Transformer, device: str) -> LayoutError:
+    """How far layouts of one model were off beside each other, of models like this one."""
+    return _layout_error_of(tuple(keys_of(model, device).items()))
+
+
+@cache
+def _layout_error_of(keys: tuple[tuple[str, str], ...]) -> LayoutError:
+    matched, unmatched, pairs = _nearest(dict(keys), _pairs)
+    return LayoutError(matched, unmatched, len(pairs), expm1(fmean(pairs)))
+
+
+def published_errors() -> Iterator[PublishedError]:
+    """The errors of all runs, by their keys in the order of the file."""
+    for keys in dict.fromkeys(tuple(run.keys.items()) for run in published_runs()):
+        runs = [run for run in published_runs() if run.keys == dict(keys)]
+        yield _error({name: dict(keys)[name] for name in KEYS}, {}, _errors(runs))
+
+
+def _nearest(
+    keys: Keys, figures: Callable[[Sequence[PublishedRun]], list[float]]
+) -> tuple[Keys, Keys, list[float]]:
+    """The keys in which the nearest runs with FEW figures are like a step, those in which they are
+    not, and their figures.
+    """
+    for names in LIKE:
+        matched = {name: keys[name] for name in names}
+        values = figures([run for run in published_runs() if matched.items() <= run.keys.items()])
+        if len(values) >= FEW:
+            break
+    return matched, {name: keys[name] for name in KEYS if name not in matched}, values
+
+
+def _errors(runs: Sequence[PublishedRun]) -> list[float]:
+    return [error for run in runs for error in run.errors]
+
+
+def _pairs(runs: Sequence[PublishedRun]) -> list[float]:
+    """|log| of how far the ratio of two settings of one model and system was from the published.
+
+    A run that was simulated in two ways, because its source leaves it open, is no pair.
+    """
+    return [
+        abs(a.bias - b.bias)
+        for a, b in combinations(runs, 2)
+        if (a.model, a.keys) == (b.model, b.keys) and set(a.published_s).isdisjoint(b.published_s)
+    ]
