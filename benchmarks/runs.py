@@ -274,15 +274,21 @@ def main() -> None:
     print_tables(answers)
 
 
+def tables(answers: Sequence[Answer]) -> dict[str, list[tuple[str, ...]]]:
+    """By name header and lines: errors by cell and by group, and the order of layouts."""
+    return {
+        "cells": [CELLS, *cells(answers)],
+        "groups": [GROUPS, *groups(answers)],
+        "orders": [order.ORDERS, *(each.line() for each in orders(answers))],
+    }
+
+
 def print_tables(answers: Sequence[Answer]) -> None:
-    """Errors by cell and by group, and the order of layouts."""
-    of_cells = orders(answers)
-    tables = ((CELLS, cells(answers)), (GROUPS, groups(answers)),
-              (order.ORDERS, [each.line() for each in of_cells]))  # fmt: skip
-    for columns, lines in tables:
+    """The tables, and what the orders come to."""
+    for head, *lines in tables(answers).values():
         print()
-        print_table(columns, lines)
-    print(f"\n{order.summary(of_cells)}")
+        print_table(head, lines)
+    print(f"\n{order.summary(orders(answers))}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import pytest
@@ -11,9 +13,12 @@ import pytest
 # plain `pytest` puts tests/ alone on the path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from benchmarks import published
 from benchmarks.ablation import EFFECTS
+from benchmarks.ladder import END
 from benchmarks.order import Timed, orders, summary
 from benchmarks.runs import Answer, Published, chosen, groups, scenario_of
+from simdev.report.measures.published import published_runs
 
 PUBLISHED = (1.0, 1.2, 1.5, 2.0, 4.0)
 
@@ -96,3 +101,38 @@ def test_effects_take_a_field_away_and_leave_the_scenario_as_it_was() -> None:
     sheets = EFFECTS["clocks under the power cap"](scenario)["devices"]
     assert "h100-sxm" in [sheet["kind"] for sheet in sheets]
     assert not any("sustained_clock" in sheet for sheet in sheets)
+
+
+def _table(name: str) -> list[list[str]]:
+    """The lines of a table of the page, below its header."""
+    text = published.PAGE.read_text("utf-8").partition(published.begin(name))[2].partition(END)[0]
+    return [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+
+
+def test_the_tables_of_the_page_are_of_the_given_rows() -> None:
+    for name, key in (("cells", "cell"), ("groups", "group")):
+        counts = Counter(getattr(run, key) for run in chosen([]))
+        lines = [line for line in _table(name) if line[0] != "all"]
+        assert {line[0]: int(line[1]) for line in lines} == counts
+    cells, groups_ = _table("cells"), _table("groups")
+    for column in (1, 2):
+        total = sum(int(line[column]) for line in groups_)
+        assert [line[column] for line in cells if line[0] == "all"] == [str(total)]
+    assert {line[0] for line in _table("orders")} <= {line[0] for line in cells}
+
+
+def test_the_errors_of_the_page_are_what_the_file_tells() -> None:
+    """Of the cells whose rows are all in the file: it leaves out what other tables have."""
+    errors: dict[str, list[float]] = {}
+    for each in published_runs():
+        errors.setdefault(each.step.partition(",")[0], []).extend(each.errors)
+    whole = 0
+    for cell, _, asked, _, *figures in _table("cells"):
+        known = errors.get(cell, [])
+        if len(known) == int(asked):
+            told = fmean(map(abs, known)), median(known), max(known, key=abs)
+            assert [float(text.rstrip("%")) / 100 for text in figures] == pytest.approx(
+                told, abs=0.0006
+            )
+            whole += 1
+    assert whole > 10
