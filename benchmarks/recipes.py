@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from simdev.nouns.strategy import Parallelism
 
 FILE = Path(__file__).resolve().parent.parent / "profiles" / "runs" / "recipes.jsonl"
 RELEASE = "26.08"
+FULL_SINCE = "26.06"
 DEGREES = ("tp", "pp", "cp", "chunks", "ep")
 DEFAULTS = {"cp": 1, "chunks": 1, "ep": 1, "fsdp": False}
 """What a recipe sets where its line does not tell it."""
@@ -38,8 +39,9 @@ MORE_LAYERS = 10  # by so many at once more layers are offloaded until a run fit
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a recipe sets for a run: ``pipeline`` are fields of Parallelism, ``release`` is that of
-    the row, ``remark`` tells where row and recipe differ ("" where they do not).
+    """What a recipe sets for a run: ``pipeline`` are fields of Parallelism, ``model`` of
+    Transformer, ``release`` is that of the row, ``remark`` tells where row and recipe differ (""
+    where they do not).
 
     ``cuda_graph`` is "none", "full_iteration", or what captures the parts of layers in
     ``cuda_graph_scope`` ("transformer_engine", "local"). ``dispatcher`` of tokens: "alltoall",
@@ -47,6 +49,7 @@ class Settings:
     """
 
     pipeline: Mapping[str, Any]
+    model: Mapping[str, Any] = field(default_factory=dict)
     cuda_graph: str = "none"
     cuda_graph_scope: tuple[str, ...] = ()
     dispatcher: str = ""
@@ -54,6 +57,22 @@ class Settings:
     delay_wgrad: bool = False
     release: str = ""
     remark: str = ""
+
+    @property
+    def experts(self) -> dict[str, Any]:
+        """The fields of Parallelism that tell how tokens get to their experts.
+
+        Graphs of whole iterations and the overlap of sent tokens are not in releases before
+        FULL_SINCE: the same layouts took up to 1.6 times as long then.
+        """
+        is_late = self.release >= FULL_SINCE
+        captured = "moe_router" in self.cuda_graph_scope or self.cuda_graph == "full_iteration"
+        graphs = "partial" if captured else "none"
+        return {
+            "token_dispatcher": self.dispatcher or "alltoall",
+            "cuda_graphs": "full" if is_late and self.cuda_graph == "full_iteration" else graphs,
+            "ep_comm_overlap": is_late and self.ep_overlap,
+        }
 
 
 def settings_of(row: Row) -> Settings:
@@ -140,11 +159,23 @@ def _settings(recipe: Row, row: Row) -> Settings:
     names = ("cuda_graph", "dispatcher", "ep_overlap", "delay_wgrad")
     return Settings(
         _pipeline(recipe, row),
+        _model(recipe, row),
         cuda_graph_scope=tuple(recipe.get("cuda_graph_scope", ())),
         release=row["release"],
         remark=f"{recipe['recipe']} has other {other}" if other else "",
         **{name: recipe[name] for name in names if name in recipe},
     )
+
+
+def _model(recipe: Row, row: Row) -> dict[str, int]:
+    """The fields of Transformer that a recipe sets: layers that predict further tokens."""
+    if not (mtp := _mtp(recipe, row)):
+        return {}
+    return {"layers": large_model(row["model"]).layers + mtp, "mtp": mtp}
+
+
+def _mtp(recipe: Row, row: Row) -> int:
+    return 0 if row["note"] == "w/o MTP" else recipe.get("mtp", 0)
 
 
 def _pipeline(recipe: Row, row: Row) -> dict[str, Any]:
@@ -153,9 +184,10 @@ def _pipeline(recipe: Row, row: Row) -> dict[str, Any]:
     if "tp_comm_overlap" in {field.name for field in fields(Parallelism)}:
         told["tp_comm_overlap"] = row["tp"] > 1 and recipe.get("tp_comm_overlap", False)
     # Stages are those of the recipe only where there are as many.
-    stages = row["pp"] * row["chunks"]
-    if len(recipe.get("stage_layers", ())) == stages:
-        told["stage_layers"] = recipe["stage_layers"]
+    counts = recipe.get("stage_layers", ())
+    if len(counts) == row["pp"] * row["chunks"]:
+        more = recipe.get("mtp", 0) - _mtp(recipe, row)
+        told["stage_layers"] = [*counts[:-1], counts[-1] - more]
     # What makes a step fit without FSDP says nothing of one with it.
     if recipe["fsdp"] != (row["fsdp"] > 1):
         return told

@@ -38,8 +38,8 @@ PRECISIONS = {"bf16": "bfloat16", "fp8mx": "mxfp8", "nvfp4": "nvfp4"}
 """The precision by its name in recipes; all others are of float8, scaled by tensor or by block."""
 COLUMNS = {"gpus", "length", "model", "tokens_per_s_per_gpu", "tp"}
 OF_BRIDGE = COLUMNS | {
-    "chunks", "cp", "ep", "fsdp", "global_batch", "microbatch", "pp", "precision", "release",
-    "system", "task",
+    "chunks", "cp", "ep", "fsdp", "global_batch", "microbatch", "note", "pp", "precision",
+    "release", "system", "task",
 }  # fmt: skip
 OF_TITAN = COLUMNS | {"dp_shard", "local_batch", "recompute", "techniques"}
 
@@ -152,7 +152,9 @@ def scenario_of(run: Published, settings: Settings | None = None) -> dict[str, A
     pipeline |= {"zero": 3 if row["fsdp"] > 1 else 1, "flash": True}
     graph = {"model": row["model"], "length": row["length"], "causal": True}
     graph["precision"] = PRECISIONS.get(precision_of(row), "float8")
-    pipeline |= (settings or settings_of(row)).pipeline
+    settings = settings or settings_of(row)
+    pipeline |= settings.pipeline | (settings.experts if row["ep"] > 1 else {})
+    graph |= {"software": "megatron-bridge", **settings.model}
     if row["system"] not in PRESETS:
         raise InputError(f"system {row['system']}: there is no preset of it")
     cluster = {"preset": PRESETS[row["system"]], "gpus": row["gpus"]}

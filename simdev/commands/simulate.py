@@ -102,6 +102,7 @@ SWITCHES = {
     "tensor_overlap": "gather inputs again before the gradients of products, not beside them",
 }
 OFF_SWITCHES = {
+    "tp_comm_overlap": "collectives of a split sequence go on beside products of tp",
     "scatter_gather": "parts of tp send their share to the next rank, which gathers it",
 }
 PIPELINE = (*COUNTS, *TEXTS, *SWITCHES, *OFF_SWITCHES)

@@ -116,12 +116,9 @@ def test_each_kind_of_device_has_rows_of_its_own() -> None:
 
 
 def test_rows_that_are_given_stand_alone(tmp_path: Path) -> None:
-    grids = shipped_rows(["h100-sxm"])
-    assert {"linears", "grid-attention-bfloat16"} <= {
-        path.name.partition(".")[0]
-        for path in (examples_folder() / "profiles" / "h100" / "grids").iterdir()
-        if read_profile(path) in grids
-    }
+    names = {Path(path).name.partition(".")[0] for path in others("")}
+    assert {"linears", "grid-attention-bfloat16", "llama-1b", "llama-70b-1l"} <= names
+    assert not {"grid-gemm", "resnet-50"} & names
     empty = tmp_path / "none.jsonl"
     empty.write_text("")
     assert rungs(QUESTION | {"profile": [str(empty)]}) == {"roofline": 1.0}
@@ -140,8 +137,8 @@ def test_graphs_take_no_rows_unasked() -> None:
 
 @pytest.mark.parametrize("name", STACKS)
 def test_the_rows_are_nearer_to_measured_stacks_than_the_datasheet(name: str) -> None:
-    """Stacks of decoder layers on one H100, whose own rows are not among the grids; the rows of
-    datasheets/grids are within 6 %.
+    """Stacks of decoder layers on one H100, their own rows left out; the other rows that ship are
+    within 6.5 %.
     """
     layers, hidden, heads, keys, inner, batch, length, measured = STACKS[name]
     graph = {
@@ -151,11 +148,21 @@ def test_the_rows_are_nearer_to_measured_stacks_than_the_datasheet(name: str) ->
     one = {"devices": [{"name": "gpu:0", "kind": "h100-sxm"}], "links": []}
     question = {"graph": graph, "cluster": one}
     question |= {"strategy": {"pipeline": {"microbatch": batch, "zero": 0}}}
+    # The stack ran by PyTorch's kernels, fewer of them fused, so that it is a little slower.
     errors = []
-    for more in ({}, {"profile": []}):
+    for more in ({"profile": others(name)}, {"profile": []}):
         terms = simdev.run(load_scenario(question | more)).training.terms
         errors.append(abs(1000 * (terms["forward"] + terms["backward"]) / measured - 1))
-    assert errors[0] < 0.06 < errors[1]
+    assert errors[0] < 0.065
+    assert errors[0] < errors[1] - 0.03
+
+
+def others(name: str) -> list[str]:
+    """The profiles that ship for an H100, but that of a stack."""
+    folder, own = examples_folder() / "profiles" / "h100", f"{name}.h100-sxm.jsonl"
+    paths = [*folder.glob("grids/*.jsonl"), *folder.glob("*.jsonl")]
+    shipped = shipped_rows(["h100-sxm"])
+    return [str(p) for p in sorted(paths) if p.name != own and read_profile(p) in shipped]
 
 
 def test_measured_rows_follow_a_datasheet_that_changes() -> None:

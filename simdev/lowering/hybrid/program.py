@@ -39,6 +39,7 @@ import numpy as np
 
 from ...nouns.models.large import Block, Footprint, Shard, footprint, roles
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.transformer import Kind
 from ...nouns.models.large.work import Loads
 from ...nouns.schedules import NEEDS, Part, Schedule
 from ...nouns.strategy.parallelism import Parallelism
@@ -184,13 +185,14 @@ class Template:
         return self.add(queue, duration, size, layer)
 
     def left(
-        self, queue: int, name: str, size: int, beside: Loads, share: Fraction = Fraction(1)
-    ) -> int:
+        self, queue: int, name: str, size: int, beside: Loads, share: Fraction = Fraction(1),
+        kept: Fraction = Fraction(0),
+    ) -> int:  # fmt: skip
         """The number of a duration: what is left of a collective beside which a share of the loads
-        is computed.
+        is computed, of itself the share ``kept`` at the least.
         """
         whole = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
-        return self.durations.beside(self.rank, whole, beside, share)
+        return self.durations.beside(self.rank, whole, beside, share, kept)
 
     def copy(self, queue: int, size: int, layer: int) -> int:
         """A row that copies to or from the host: its number."""
@@ -305,7 +307,7 @@ class Program:
     stage_layers: tuple[tuple[int, ...], ...]
     durations: Durations
     # The loads of a layer, by the kind of layer (Transformer.kind_of): layers of a kind share them.
-    blocks: dict[tuple[bool, int, bool], Block] = field(default_factory=dict)
+    blocks: dict[Kind, Block] = field(default_factory=dict)
     # By part of the schedule its template, and where each microbatch's rows begin.
     placed: dict[Part, Placed] = field(default_factory=dict)
     # The actions of a rank in their order, each as its part and its first row.

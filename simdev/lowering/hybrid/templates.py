@@ -41,8 +41,17 @@ from .program import (
 )
 
 PARAMETER_BYTES = 2
+# While tokens are sent beside computing 16 of 132 to 148 multiprocessors send them (DeepEP,
+# docs/README_Hybrid-EP.md).
+TAKEN = Fraction(12, 100)
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
+# The first and the last product of attention and of an MLP. Transformer Engine lets no other one
+# overlap with its collectives; a reduce_scatter follows its product in so many splits and takes 16
+# multiprocessors, of an H100's 132 (``initialize_ub``, its defaults, as recalled).
+_ATTENTION, _MLP = ("qkv", "projection"), ("up", "down")
+_SPLITS = 4
+_TAKEN = Fraction(16, 132)
 ROLES = {
     FORWARD: roles.FORWARD,
     BACKWARD: roles.BACKWARD,
@@ -255,9 +264,36 @@ class Writer(Template):
         p = self.parallelism
         for name, size in products.items() if p.tp > 1 and self.is_split else ():
             hides = tuple(load for load in block.backward if load.kind == name) * p.tensor_overlap
-            left = self.left(TENSOR_QUEUE, "all_gather", size, hides)
-            if self.durations.columns[left].any():
-                self.add(TENSOR_QUEUE, left, size, number)
+            self._add_left(self.left(TENSOR_QUEUE, "all_gather", size, hides), size, number)
+
+    def _add_left(self, left: int, size: int, number: int) -> None:
+        """A row of what is left of a collective of tp, by the number of that duration, if any."""
+        if self.durations.columns[left].any():
+            self.add(TENSOR_QUEUE, left, size, number)
+
+    def _around(self, part: tuple[str, str], calls: Calls, number: int, kind: str) -> None:
+        """Collectives of tp around a part of a layer, one way; beside its products where they
+        overlap.
+
+        Tokens are gathered around a ring by copy engines, and a rank begins with those that it
+        has. Forward a sum follows its product split by split, backward it goes on beside the
+        gradient of the weights, which lacks the multiprocessors that it takes. A product takes as
+        long in pieces as whole (ours).
+        """
+        p, (first, last) = self.parallelism, part
+        of_experts = part == _MLP and self.shard.model.is_moe(number)
+        if not p.tp_comm_overlap or p.tp == 1 or of_experts:
+            self._tensor(calls, number)
+            return
+        loads = _loads(self._block(number), kind)
+        products, split = (f"{last} dx", f"{first} dw"), Fraction(1)
+        if kind == FORWARD:
+            products, split = part, Fraction(_SPLITS - 1, _SPLITS)
+        ring = Fraction(p.tp - 1, p.tp), Fraction(0)
+        shares = ring, (split, 1 - split * (1 - _TAKEN))
+        for (name, size), product, share in zip(calls, products, shares, strict=True):
+            hides = tuple(load for load in loads if load.kind == product)
+            self._add_left(self.left(TENSOR_QUEUE, name, size, hides, *share), size, number)
 
     def _add_context(self, number: int, kind: str) -> None:
         """Keys and values of the other parts of each sample, and gradients back to them.
@@ -286,10 +322,11 @@ class Writer(Template):
         Of tp there is one for each of the two parts, two where the sequence is split; between the
         experts each token is there top_k times.
         """
-        calls = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
-        self._tensor([*calls, *self._second_calls(number)], number)
+        first = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
+        self._around(_ATTENTION, first, number, kind)
+        self._around(_MLP, self._second_calls(number), number, kind)
         self._add_context(number, kind)
-        self._exchange_tokens(number)
+        self._exchange_tokens(number, kind)
         return self
 
     def _calls(self, gathered: int, scattered: int) -> Calls:
@@ -308,38 +345,48 @@ class Writer(Template):
             second += shard.busiest(size * model.top_k)
         return self._calls(second, second) if second else []
 
-    def _exchange_tokens(self, number: int) -> None:
+    def _exchange_tokens(self, number: int, kind: str) -> None:
         """Tokens to their experts, and back; on a grid of the experts' own to all parts of them,
         whose outputs are summed.
         """
         p, shard = self.parallelism, self.shard
         if not shard.model.is_moe(number):
             return
-        calls = list[tuple[int, str, int]]()
-        if p.ep > 1:
-            sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank))
-            calls += [(EXPERT_QUEUE, "all_to_all", size) for size in sizes]
+        sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank)) if p.ep > 1 else ()
+        self._send_tokens(number, kind, sizes[:1])
         if p.is_folded and p.expert_tp > 1:
             # Between the way there and the way back.
-            size = shard.gathered_expert_bytes
-            parts = "all_gather", "reduce_scatter"
-            calls[1:1] = [(EXPERT_TENSOR_QUEUE, name, size) for name in parts]
-        for queue, name, size in calls:
-            self.collective(queue, name, size, number)
+            for name in ("all_gather", "reduce_scatter"):
+                self.collective(EXPERT_TENSOR_QUEUE, name, shard.gathered_expert_bytes, number)
+        self._send_tokens(number, kind, sizes[1:])
+
+    def _send_tokens(self, number: int, kind: str, sizes: Sequence[int]) -> None:
+        """Tokens sent one way, beside the computing of another microbatch where that is told."""
+        setting = self.shard.setting
+        for size in sizes:
+            sent = self.durations.dispatched(
+                self.rank, size, setting.dispatcher, setting.graphs != "full"
+            )
+            if self.parallelism.ep_comm_overlap:
+                # The other microbatch goes the other way through the layer; it is computed beside
+                # tokens on their way there and tokens on their way back.
+                other = _loads(self._block(number), BACKWARD if kind == FORWARD else FORWARD)
+                sent = self.durations.beside(self.rank, sent, other, Fraction(1, 2), TAKEN)
+            self.add(EXPERT_QUEUE, sent, size, number)
 
     def _exchange_again(self, number: int) -> None:
         """Collectives within what selective recomputation makes again."""
         shard, model = self.shard, self.shard.model
-        is_moe, calls = model.is_moe(number), list[tuple[str, int]]()
+        is_moe = model.is_moe(number)
+        second = ("moe" if is_moe else "mlp") in shard.again
+        if second:
+            self._exchange_tokens(number, FORWARD)
         if "mla_up_proj" in shard.again and model.kv_latent and self.is_split:
-            calls += [("all_gather", shard.gathered_bytes)]
-        if ("moe" if is_moe else "mlp") in shard.again:
-            calls += self._second_calls(number)
-            if is_moe:
-                self._exchange_tokens(number)
+            self._tensor([("all_gather", shard.gathered_bytes)], number)
+        if second:
+            self._around(_MLP, self._second_calls(number), number, FORWARD)
         elif "shared_experts" in shard.again and is_moe and model.shared_experts:
-            calls += self._calls(shard.words_bytes, shard.words_bytes)
-        self._tensor(calls, number)
+            self._tensor(self._calls(shard.words_bytes, shard.words_bytes), number)
 
 
 def _loads(block: Block, kind: str) -> Loads:

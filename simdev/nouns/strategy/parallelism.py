@@ -33,11 +33,18 @@ MODULES = (
 """
 CONTEXTS = ("all_gather", "ring")
 OFFLOADS = ("activations", "optimizer")
+DISPATCHERS = ("alltoall", "deepep", "hybridep")
+GRAPHS = ("none", "partial", "full")
+"""How tokens are sent to experts, and what is replayed as CUDA graphs (models/large/software)."""
 # Of any degree: what is larger is a mistake, and would be counted up to before it is told.
 MOST = 2**20
 DEGREES = ("dp", "cp", "tp", "pp", "ep")
 MAY_BE_NONE = ("etp", "global_batch", "offload_layers", "recompute_layers", "reduce_bytes")
 COUNTS = (*DEGREES, "etp", "microbatches", "microbatch", "global_batch", "chunks")
+FLAGS = (
+    "overlap", "flash", "sequence_parallel", "tensor_overlap", "tp_comm_overlap", "scatter_gather",
+    "ep_comm_overlap",
+)  # fmt: skip
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
 """The fields that a pipeline of a graph with ops may have."""
 
@@ -93,6 +100,14 @@ class Parallelism:
       begin in order (CUDA_DEVICE_MAX_CONNECTIONS of 1), else before it. ``scatter_gather``: where
       tensors are not split so, a rank of tp sends its share of one to the next rank of the
       pipeline, and the ranks there gather it (Narayanan et al. 2021, section 4.1).
+    - ``tp_comm_overlap`` (Megatron-LM's ``--tp-comm-overlap``; PyTorch's async TP is much like it):
+      the other collectives of a split sequence go on beside products, too, those of attention and
+      of an MLP. Latents, experts, embedding and classifier have none that overlap.
+    - ``token_dispatcher`` sends tokens to their experts: "alltoall", "deepep" or "hybridep";
+      ``cuda_graphs`` are replayed of "none" of a step, of "partial" layers (all but experts) or of
+      the "full" step (None: as the model's software does). ``ep_comm_overlap``: tokens of one
+      microbatch are sent beside the computing of another (Megatron-Core's
+      ``--overlap-moe-expert-parallel-comm``).
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
       each way). ``offload_layers``: the activations of so many layers of each stage, the first ones
       (None: of all), as by Megatron-core's ``cpu_offloading_num_layers``.
@@ -129,7 +144,11 @@ class Parallelism:
     flash: bool | None = None
     sequence_parallel: bool = True
     tensor_overlap: bool = True
+    tp_comm_overlap: bool = False
     scatter_gather: bool = False
+    token_dispatcher: str | None = None
+    cuda_graphs: str | None = None
+    ep_comm_overlap: bool = False
     offload: tuple[str, ...] = ()
     offload_layers: int | None = None
     host_bandwidth: Bandwidth | None = None
@@ -161,9 +180,15 @@ class Parallelism:
         if not problems:
             yield from self._expert_problems()
         yield from unlisted(self, context=CONTEXTS, recompute=RECOMPUTES)
-        for name in ("overlap", "flash", "sequence_parallel", "tensor_overlap", "scatter_gather"):
+        for name in FLAGS:
             if name != "flash" or self.flash is not None:
                 yield from flag_problems(name, getattr(self, name))
+        for name, known in (("token_dispatcher", DISPATCHERS), ("cuda_graphs", GRAPHS)):
+            if getattr(self, name) is not None:
+                yield from unlisted(self, **{name: known})
+        if self.tp_comm_overlap and not self.sequence_parallel:
+            # Megatron-LM refuses it, too: an all_reduce does not go on beside a product.
+            yield "tp_comm_overlap: needs sequence_parallel"
         yield from self._module_problems()
         unknown = next((target for target in self.offload if target not in OFFLOADS), None)
         if unknown is not None:

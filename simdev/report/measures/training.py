@@ -227,6 +227,20 @@ class Training(Section):
             if flash
             else f"Attention keeps its scores (no flash){why}."
         )
+        yield from self._memory_notes(flash)
+        yield from self._host_notes()
+        layers = (
+            "are the datasheet's roofline with its stated efficiencies"
+            if set(self.large.rungs) <= {ROOFLINE}
+            else "are those of the measured ops that their kernels are like"
+        )
+        yield f"Times of layers {layers}; collectives are modelled."
+        if self.large.borrowed:
+            yield self.large.borrowed
+
+    def _memory_notes(self, flash: bool) -> Iterator[str]:
+        """What is made again, and what goes to the host, to fit."""
+        large = self.large
         chosen = large.parallelism.recompute_modules
         if large.parallelism.recompute == "selective" and flash and chosen == ("core_attn",):
             yield (
@@ -239,15 +253,9 @@ class Training(Section):
         if large.parallelism.recompute_layers is not None:
             count = len(large.parallelism.layers_again(large.layers))
             yield f"Made again before the backward: {count} of {large.model.layers} layers."
-        yield from self._host_notes()
-        layers = (
-            "are the datasheet's roofline with its stated efficiencies"
-            if set(self.large.rungs) <= {ROOFLINE}
-            else "are those of the measured ops that their kernels are like"
-        )
-        yield f"Times of layers {layers}; collectives are modelled."
-        if self.large.borrowed:
-            yield self.large.borrowed
+        if large.parallelism.offload_layers is not None:
+            count = len(large.parallelism.layers_offloaded(large.layers))
+            yield f"Activations of {count} of {large.model.layers} layers go to the host."
 
     def _host_notes(self) -> Iterator[str]:
         """Missing facts about hosts, where they may matter."""

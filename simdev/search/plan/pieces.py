@@ -192,18 +192,21 @@ class Pieces:
         return each
 
     def exchanged(self) -> tuple[Ints, Ints]:
-        """By kind of layer what a forward exchanges at the least (ps): between the parts of a
-        sample, and else.
+        """By kind of layer what is exchanged at the least (ps): between the parts of a sample in a
+        forward, and else both ways.
         """
-        every = [
+        ways = [
             [
-                _exchanged(Writer(self.program, rank).exchange(layer, FORWARD))
-                for layer in self.kinds
+                [
+                    _exchanged(Writer(self.program, rank, kind).exchange(layer, kind))
+                    for layer in self.kinds
+                ]
+                for rank in self.ranks
             ]
-            for rank in self.ranks
+            for kind in (FORWARD, BACKWARD)
         ]
-        around, other = np.array(every, np.int64).min(axis=0).T
-        return around, other
+        forward, backward = np.array(ways, np.int64).min(axis=1)
+        return forward[:, 0], forward[:, 1] + backward[:, 1]
 
     @cached_property
     def footprints(self) -> Ints:

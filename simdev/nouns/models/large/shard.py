@@ -19,6 +19,7 @@ from math import ceil
 from ....ground.errors import refuse
 from ...strategy.parallelism import Parallelism
 from .precision import FORMATS, PRECISIONS, Format
+from .software import Setting, setting_of
 from .transformer import Transformer
 
 VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM pads them
@@ -42,6 +43,7 @@ class Shard:
     flash: bool
     recompute: str
     gradient_bytes: int
+    setting: Setting
     cp: int = 1
     context_kept: int = 1
     again: frozenset[str] = frozenset()
@@ -152,12 +154,24 @@ class Shard:
         A token that goes to each node once is passed on there beside it (DeepSeek-V3, 3.2.2).
         """
         m = self.model
-        copies = m.top_k
+        copies = Fraction(m.top_k)
         if m.expert_groups and nodes > 1:
             # Groups of experts may be smaller than a node, or larger.
-            copies = min(copies, nodes, m.top_groups * -(-nodes // m.expert_groups))
-        back = self.rows_bytes * copies
+            copies = min(copies, Fraction(min(nodes, m.top_groups * -(-nodes // m.expert_groups))))
+        if self.setting.dispatcher.once:
+            copies = min(copies, self._reached(nodes if nodes > 1 else self.ep))
+        back = ceil(self.rows_bytes * copies)
         return self.busiest(back // 2 if m.narrow_dispatch else back), self.busiest(back)
+
+    def _reached(self, places: int) -> Fraction:
+        """To how many of so many places, which have equally many experts, a token goes in the mean
+        where all choices of experts are equally likely.
+        """
+        m = self.model
+        missed = Fraction(1)
+        for chosen in range(m.top_k):
+            missed *= Fraction(max(m.experts - m.experts // places - chosen, 0), m.experts - chosen)
+        return places * (1 - missed)
 
     @property
     def gathered_expert_bytes(self) -> int:
@@ -205,7 +219,9 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
     degrees = p.tp, p.ep, p.expert_tp
     settings = uses_flash(model, p), p.recompute, p.gradient_bytes
-    return Shard(model, tokens, *degrees, rows, *settings, p.cp, kept, modules_again(model, p))
+    setting = setting_of(model.software, p)
+    again = modules_again(model, p)
+    return Shard(model, tokens, *degrees, rows, *settings, setting, p.cp, kept, again)
 
 
 def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
@@ -262,6 +278,10 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"ep: {model.name} has no experts"
     elif p.ep > 1 and model.experts % p.ep:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
+    yield from _layer_problems(model, p)
+
+
+def _layer_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     if p.stage_layers and sum(p.stage_layers) != model.layers:
         yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
     for name in ("recompute_layers", "offload_layers"):
@@ -302,7 +322,7 @@ def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
 
 def _saved(s: Shard, layer: int) -> int:
     """Bytes that a layer saves; tensors that selective recomputation makes again count nothing."""
-    return _attention(s) + _core(s) + _second(s, layer)
+    return _attention(s) + _core(s) + _second(s, layer) + _further(s) * s.model.is_mtp(layer)
 
 
 def _mask(s: Shard) -> int:
@@ -330,6 +350,13 @@ def _attention(s: Shard) -> int:
     # Latents before their norm and after it: what tells the position is in the keys.
     latents = s.rows * (m.query_latent + m.kv_latent)
     return kept + 2 * latents + s.size_of(latents)
+
+
+def _further(s: Shard) -> int:
+    """What predicts a further token: the embedding that is normed, both norms joined, and what the
+    classifier saves.
+    """
+    return s.rows_bytes + s.size_of(2 * s.rows * s.model.hidden) + classifier_saved(s)
 
 
 def _core(s: Shard) -> int:
@@ -383,7 +410,8 @@ def _workspace(s: Shard, layer: int) -> int:
     if m.is_moe(layer):
         inner, parts = m.expert_inner * s.busiest(s.expert_tokens * m.top_k), s.expert_tp
     second = 2 * inner // parts * m.matrices
-    return (max(second, _attention_workspace(s)) if s.flash else second) + 2 * s.words_bytes
+    most = (max(second, _attention_workspace(s)) if s.flash else second) + 2 * s.words_bytes
+    return max(most, classifier_workspace(s)) if m.is_mtp(layer) else most
 
 
 def _attention_workspace(s: Shard) -> int:
@@ -440,6 +468,7 @@ def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
     """(input, output) of each of a layer's products but the router's."""
     m, h = s.model, s.model.hidden
     yield s.context, h
+    yield from [(2 * h, h // s.tp)] * m.is_mtp(layer)
     if m.kv_latent:
         positions = m.heads // s.tp * m.rotary_width
         yield h, m.kv_latent + m.rotary_width

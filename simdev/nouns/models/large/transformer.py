@@ -46,6 +46,17 @@ class LayerParameters(NamedTuple):
     beside: int
 
 
+class Kind(NamedTuple):
+    """What distinguishes a layer: whether it has experts, its reach, whether it is wide, and
+    whether it predicts further tokens.
+    """
+
+    is_moe: bool
+    reach: int
+    is_wide: bool
+    is_mtp: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Transformer:
     """A decoder of ``layers`` equal layers over texts of ``length`` tokens. Raises InputError.
@@ -81,6 +92,11 @@ class Transformer:
       gradients of what these put out, are sent as numbers of a byte (section 3.3.3).
       ``narrow_saved``: what activations read is saved in the precision too, in float8 as numbers
       of a byte, and what attention puts out once, as numbers of 12 bits (there).
+
+    - ``mtp`` of the layers, the last ones, predict further tokens (DeepSeek-V3, section 2.2;
+      Megatron-core, ``multi_token_prediction.py``): each joins what the layer before it put out
+      with the embedding of the next token, both normed, by a product, and ends in the classifier,
+      whose table and the embedding's it shares.
 
     - ``software`` runs the layers' kernels (a name of ``software.SOFTWARE``).
 
@@ -132,6 +148,7 @@ class Transformer:
     wide_first: int = 0
     wide_last: int = 0
     joint_norms: bool = False
+    mtp: int = 0
     software: str = DEFAULT_SOFTWARE
 
     def __post_init__(self) -> None:
@@ -170,6 +187,8 @@ class Transformer:
         yield from self._expert_problems()
         if self.dense_layers > self.layers:
             yield f"dense_layers: {self.dense_layers} of {self.layers} layers"
+        if self.mtp >= self.layers:
+            yield f"mtp: {self.mtp} of {self.layers} layers predict further tokens"
         if self.wide_first + self.wide_last > self.layers:
             wide = f"{self.wide_first} and wide_last {self.wide_last}"
             yield f"wide_first: {wide} are more than the {self.layers} layers"
@@ -208,6 +227,10 @@ class Transformer:
         """Whether a layer has experts."""
         return self.experts > 0 and layer >= self.dense_layers
 
+    def is_mtp(self, layer: int) -> bool:
+        """Whether a layer predicts further tokens."""
+        return layer >= self.layers - self.mtp
+
     def reach(self, layer: int) -> int:
         """To how many tokens a token of a layer attends at most."""
         is_global = self.global_every > 0 and (layer + 1) % self.global_every == 0
@@ -218,11 +241,9 @@ class Transformer:
         is_inner = self.wide_first <= layer < self.layers - self.wide_last
         return not (self.is_narrow and is_inner)
 
-    def kind_of(self, layer: int) -> tuple[bool, int, bool]:
-        """The kind of a layer (has it experts, its reach, is it wide): layers of one kind cost the
-        same.
-        """
-        return self.is_moe(layer), self.reach(layer), self.is_wide(layer)
+    def kind_of(self, layer: int) -> Kind:
+        """The kind of a layer: layers of one kind cost the same."""
+        return Kind(self.is_moe(layer), self.reach(layer), self.is_wide(layer), self.is_mtp(layer))
 
     def pairs(self, layer: int) -> int:
         """Pairs of tokens of one sample that count, by head: all within reach. Where attention is
@@ -296,6 +317,8 @@ class Transformer:
         """Parameters of one layer."""
         h, inner = self.hidden, self.expert_inner if self.is_moe(layer) else self.inner
         split, whole = self._attention_parameters()
+        if self.is_mtp(layer):
+            split, whole = split + 2 * h * h, whole + 3 * self.norm_parameters()
         into, mlp = inner * (self.matrices - 1), self.matrices * h * inner
         if not self.is_moe(layer):
             return LayerParameters(split + mlp + self.bias * into, whole + self.bias * h, 0, 0)
@@ -386,6 +409,7 @@ class Transformer:
         used = sum(self._attention_weights())
         inner = (self.top_k + self.shared_experts) * self.expert_inner if is_moe else self.inner
         used += self.matrices * h * inner + self.experts * h * is_moe
+        used += h * (2 * h + self.vocabulary) * self.is_mtp(layer)
         return 2 * samples * self.length * used + self._core_flops(samples, layer)
 
 

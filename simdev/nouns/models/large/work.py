@@ -60,12 +60,16 @@ class Like:
 class Kernel(Load):
     """The work of a kernel, and the measured op that it is like (None: there is none).
 
-    It takes ``share`` of that op's time.
+    It takes ``share`` of that op's time, or reaches ``reach`` of the rate that the datasheet tells
+    of one so large. One of ``launches`` computes nothing: its host holds the device up with so many
+    launches.
     """
 
     # What it is like follows from what it is: kernels are compared by their work.
     op: Like | None = field(default=None, compare=False, repr=False)
     share: float = 1.0
+    reach: float = 1.0
+    launches: int = 0
 
     @property
     def like(self) -> str:
@@ -347,17 +351,63 @@ def _experts(s: Shard) -> Block:
     """
     m, inner = s.model, s.model.expert_inner // s.expert_tp
     size = 2 * s.busiest(s.rows * m.top_k) * m.hidden
-    sort = _kernel("sort", "data_movement", size, size) * 2
+    # Before they are sent, too, where each copy of a token is sent by itself.
+    is_sent_sorted = s.ep > 1 and not s.setting.dispatcher.once
+    sort = _kernel("sort", "data_movement", size, size) * (4 if is_sent_sorted else 2)
     # Each of the ep ranks sends tokens x top_k rows; those who live here get equally many.
     tokens = -(-s.busiest(s.expert_tokens * m.top_k) * s.ep // m.experts)
-    block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort)
-    expert = _mlp(s, tokens, inner, "moe_act")
+    block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort) + _launched(s)
+    expert = _grouped(_mlp(s, tokens, inner, "moe_act"), float(s.setting.software.grouped))
     # A product each, for grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
+    if m.bias:
+        block += _expert_bias(s, s.busiest(s.expert_tokens * m.top_k) * m.hidden)
     if m.shared_experts:
         shared = _mlp(s, s.tokens, m.expert_inner // s.tp * m.shared_experts)
         block += shared.repeated("shared_experts" in s.again)
     return block.repeated("moe" in s.again)
+
+
+def _grouped(expert: Block, reach: float) -> Block:
+    """The block of an expert, whose products run beside those of the other experts."""
+    return Block(
+        *(
+            tuple(replace(k, reach=reach) if k.op_class == "gemm" else k for k in loads)
+            for loads in (expert.forward, expert.backward, expert.weight, expert.again)
+        )
+    )
+
+
+def _expert_bias(s: Shard, count: int) -> Block:
+    """The second bias of experts, weighed by the router's float32 probability of each token: an op
+    each for product, sum, concatenation and rounding, and for their gradients (Megatron-Core,
+    ``TEGroupedMLP._apply_bias``).
+    """
+    forward = _kernel("expert bias", "elementwise", 14 * count, 14 * count)
+    return Block(forward, _kernel("expert bias dx", "elementwise", 22 * count, 14 * count))
+
+
+# Launches of a layer with experts, forward and backward, as counted in Megatron-Core and the
+# Transformer Engine (ours; the router and what goes before the sending of tokens launch 31 kernels
+# where they are fused, deepseek-v3-gb200-optimization.md, section 2.1.4).
+OTHER_LAUNCHES = 56, 80
+ROUTED_LAUNCHES = 20, 30
+EXPERT_LAUNCHES = 4, 8
+
+
+def _launched(s: Shard) -> Block:
+    """What the host of a layer with experts launches and the device waits for.
+
+    The host asks the device how many tokens each expert gets before it can launch them, so it does
+    not run ahead (``deepseek-v3-gb200-optimization.md``, section 3.1).
+    """
+    setting = s.setting
+    if not setting.software.launches or setting.graphs == "full":
+        return Block((), ())
+    local, is_partial = s.model.experts // s.ep, setting.graphs == "partial"
+    counts = zip(OTHER_LAUNCHES, ROUTED_LAUNCHES, EXPERT_LAUNCHES, strict=True)
+    totals = [other * (not is_partial) + routed + each * local for other, routed, each in counts]
+    return Block(*((replace(_kernel("host", "other", 0, 0)[0], launches=n),) for n in totals))
 
 
 def layer(s: Shard, number: int) -> Block:
@@ -369,7 +419,16 @@ def layer(s: Shard, number: int) -> Block:
         second = _mlp(s, s.tokens, m.inner // s.tp).repeated("mlp" in s.again)
     after = _norm(s) + _residual(s) if m.post_norms else _residual(s)
     between = _norm(s).repeated("layernorm" in s.again)
-    return _attention(s, number) + after + between + second + after
+    block = _attention(s, number) + after + between + second + after
+    return _joined(s) + block + classifier(s) if m.is_mtp(number) else block
+
+
+def _joined(s: Shard) -> Block:
+    """The embedding of the next token beside what the layer before put out, both normed, by a
+    product; its collectives among the ranks of tp are left out (ours).
+    """
+    h = s.model.hidden
+    return embedding(s) + _norm(s).times(2) + _linear(s, "join", s.rows, 2 * h, h)
 
 
 def embedding(s: Shard) -> Block:
@@ -383,13 +442,15 @@ def classifier(s: Shard) -> Block:
     """The last norm, the scores of all tokens, and the loss in float32.
 
     Its passes: to float32, largest, difference, exponential, sum, quotient; backward difference,
-    product, to bfloat16.
+    product, to bfloat16. A fused one reads the scores twice and leaves their gradient.
     """
     logits = s.tokens * s.vocabulary
     loss = Block(
         _kernel("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),
         _kernel("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),
     )
+    if s.setting.software.fused_loss:  # (Transformer Engine, ``triton/cross_entropy.py``)
+        loss = Block(_kernel("loss", "softmax", 2 * 2 * logits, 2 * logits), ())
     return _norm(s) + _product(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
 
 
