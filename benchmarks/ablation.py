@@ -3,7 +3,7 @@ benchmarks.ablation [PART ...]`` asks the runs of ``benchmarks.runs`` (of cells 
 parts in their names) with one effect at a time taken away, and prints errors by group.
 
 An effect is a row of EFFECTS: a function from the scenario file of a run to one without it. Where
-that is the file as it was, the run is not asked again.
+that is the file as it was, the run is not asked again. ``runs`` are those whose time it changes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from simdev.files.device import DEVICE_PRESETS, device_names
 Scenario = Mapping[str, Any]
 
 
-def without(*path: str) -> Callable[[Scenario], Scenario]:
-    """The effect whose field has this path in the scenario: taken away by leaving the field out."""
+def changed(path: str, *names: str, **values: Any) -> Callable[[Scenario], Scenario]:
+    """An effect of fields at this path of the scenario: without those of the ``names``, and with
+    other ``values``.
+    """
 
     def change(scenario: Scenario) -> Scenario:
-        fields = changed = deepcopy(dict(scenario))
-        for key in path[:-1]:
-            fields = fields.get(key, {})
-        fields.pop(path[-1], None)
-        return changed
+        whole = fields = deepcopy(dict(scenario))
+        for key in path.split("."):
+            fields = fields[key]
+        for name in names:
+            fields.pop(name, None)
+        fields |= values
+        return whole
 
     return change
 
@@ -54,14 +58,19 @@ def _cool_devices() -> list[dict[str, Any]]:
     return sheets
 
 
+PIPELINE = "strategy.pipeline"
 EFFECTS: Mapping[str, Callable[[Scenario], Scenario]] = {
     "measured rows of kernels": _no_rows,
     "clocks under the power cap": _full_clocks,
-    "the experts' own grid": without("strategy", "pipeline", "etp"),
-    "tp's overlap": without("strategy", "pipeline", "tp_comm_overlap"),
-    "recomputation": without("strategy", "pipeline", "recompute"),
-    "software": without("graph", "software"),
-    "host": without("cluster", "host"),
+    "software": changed("graph", "software"),
+    "CUDA graphs": changed(PIPELINE, cuda_graphs="none"),
+    "host": changed("cluster", "host"),
+    "dispatcher of tokens": changed(PIPELINE, token_dispatcher="alltoall"),
+    "overlap of ep": changed(PIPELINE, "ep_comm_overlap"),
+    "overlap of tp": changed(PIPELINE, "tp_comm_overlap"),
+    "the experts' own grid": changed(PIPELINE, "etp"),
+    "recomputation": changed(PIPELINE, "recompute", "recompute_modules", "recompute_layers"),
+    "offload": changed(PIPELINE, "offload", "offload_layers"),
 }
 
 
@@ -70,9 +79,9 @@ def main() -> None:
     answers = [answer(each) for each in chosen(sys.argv[1:])]
     lines = [("nothing", "0", *_cells(answers))]
     for name, change in EFFECTS.items():
-        changed = [_without(each, change) for each in answers]
-        count = sum(a is not b for a, b in zip(answers, changed, strict=True))
-        lines.append((name, str(count), *_cells(changed)))
+        others = [_without(each, change) for each in answers]
+        count = sum(a.seconds != b.seconds for a, b in zip(answers, others, strict=True))
+        lines.append((name, str(count), *_cells(others)))
     print_table(("without", "runs", *(line[0] for line in groups(answers))), lines)
 
 

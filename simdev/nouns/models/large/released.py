@@ -81,9 +81,10 @@ _PUBLISHED = (
 # mistralai/Mistral-7B-v0.1, -Nemo-Base-2407, -Small-24B-Base-2501, google/gemma-2-*, gemma-3-*,
 # zai-org/GLM-4.5, -Air, MiniMaxAI/MiniMax-M2).
 # Lengths are those of pretraining, as the reports have them: DeepSeek-V2 and V3 (section 4.1 of
-# both), Kimi K2, Qwen3 (section 3.2), Qwen2.5 (section 3), GLM-4.5 4096, Gemma 2 8192; of GPT-OSS,
-# Llama 3.2, Mistral and MiniMax-M2 ours. DeepSeek-V3, Kimi K2, GLM-4.5 and MiniMax-M2 are without
-# what predicts further tokens.
+# both), Kimi K2, Qwen3 (section 3.2), Qwen2.5 (section 3), GLM-4.5 4096 before it goes on with
+# longer ones (arXiv 2508.06471; recalled, not re-read), Gemma 2 8192; of GPT-OSS, Llama 3.2,
+# Mistral and MiniMax-M2 ours. DeepSeek-V3, Kimi K2, GLM-4.5 and MiniMax-M2 are without what
+# predicts further tokens.
 _RELEASED = (
     _deepseek(
         "deepseek-v2-lite", 27, 2048, 16, 10_944, 102_400,
