@@ -1,6 +1,7 @@
 """How far simulated steps of large models are from published ones, by device, precision, kind and
-software: ``python -m benchmarks.published [--update]`` prints what simdev tells beside its answers,
-or simulates all steps first (some two minutes) and writes the file that it is told from.
+software: ``python -m benchmarks.published [--update]`` prints what simdev tells beside its answers
+and the tables of ``benchmarks.runs``; or simulates all steps first (some three minutes), and writes
+the file that the one is told from and the page that has the others.
 
 The steps are those of ``benchmarks.really_run``, which has the sources of each, of
 ``benchmarks.hybrid`` (Korthikanti et al. 2022 on A100; SimuMax's release table v1.2 on B200, by the
@@ -14,17 +15,21 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmarks import hybrid, really_run, runs
+from benchmarks.ladder import update
 from simdev import load_scenario, run
 from simdev.ground.errors import InputError
 from simdev.report import Report
 from simdev.report.measures.published import COLUMNS, FILE, keys_of, published_errors
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "papers" / "large-models.md"
 DIGITS = 4  # of seconds
 Step = tuple[str, Sequence[float], Callable[[], Report]]
 """A name, the published seconds, and what simulates the step."""
+Asked = tuple[runs.Published, dict[str, Any]]
 
 
 def steps() -> Iterator[Step]:
@@ -40,7 +45,7 @@ def steps() -> Iterator[Step]:
 
 def _settings() -> Iterator[Step]:
     """The settings of ``profiles/runs`` that simdev has a way to ask and ``really_run`` has not."""
-    settings: dict[str, tuple[str, list[float], Any]] = {}
+    settings: dict[str, tuple[str, list[float], Asked]] = {}
     known = {ran.seconds for ran in really_run.RUNS}
     for each in runs.published():
         if each.seconds in known:
@@ -50,16 +55,21 @@ def _settings() -> Iterator[Step]:
         except InputError:
             continue
         layout = each.layout.removesuffix(f", {each.row.get('release')}")
-        setting = (f"{each.cell}, {layout}", [], scenario)
+        setting = (f"{each.cell}, {layout}", list[float](), (each, scenario))
         # The software may be known by the cell alone, so it is a part of the key.
         key = json.dumps([each.cell, scenario], default=str)
         settings.setdefault(key, setting)[1].append(each.seconds)
-    for name, seconds, scenario in settings.values():
-        yield name, seconds, partial(_simulated, scenario)
+    for name, seconds, asked in settings.values():
+        yield name, seconds, partial(_simulated, *asked)
 
 
-def _simulated(scenario: Any) -> Report:
-    return run(load_scenario(scenario))
+def _simulated(published: runs.Published, scenario: Any) -> Report:
+    report = run(load_scenario(scenario))
+    if report.feasible:
+        return report
+    # What fits in its place, as in the tables of the page.
+    other = runs.answer(published).scenario
+    return report if other in (None, scenario) else run(load_scenario(other))
 
 
 def line(step: Step) -> list[Any]:
@@ -91,13 +101,24 @@ def text(value: dict[str, Any]) -> str:
     return f'{head}, "steps": [\n  {lines}\n]}}\n'
 
 
+def begin(name: str) -> str:
+    """The mark in the page before a table."""
+    return f"<!-- python -m benchmarks.published --update: {name} -->\n\n"
+
+
 def main() -> None:
-    """Print the table, or write the file."""
+    """Print the tables, or write them and the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--update", action="store_true", help="write the file")
-    if parser.parse_args().update:
+    parser.add_argument("--update", action="store_true", help="write the file and the page")
+    writes = parser.parse_args().update
+    if writes:
         FILE.write_text(text(document()), encoding="utf-8")
     print(*published_errors(), sep="\n")
+    answers = [runs.answer(each) for each in runs.published()]
+    runs.print_tables(answers)
+    if writes:
+        for name, lines in runs.tables(answers).items():
+            update(PAGE, lines, begin(name))
 
 
 if __name__ == "__main__":

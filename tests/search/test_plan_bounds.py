@@ -42,6 +42,10 @@ MIXED = {
         for (n, k), (m, j) in combinations(enumerate(KINDS), 2)
     ],
 }  # fmt: skip
+LINEAR = {
+    "linear_heads": 8, "linear_key_heads": 4, "linear_width": 64, "full_every": 3, "conv_kernel": 4,
+    "attention_gate": True, "shared_gate": True,
+}  # fmt: skip
 WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     (DENSE, "nc-a100-pairs", {"overlap": [True, False], "prefetch": [0, 2]}),
     (TIED, "p3-4x-p4000", OFFLOAD),
@@ -75,6 +79,7 @@ WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
         },
     ),
     ({**SPARSE, "precision": "nvfp4", "wide_last": 1, "mtp": 1}, "dgx-b200", {"schedule": "1F1B"}),
+    ({**SPARSE, **LINEAR}, "dgx-a100-40", {"schedule": EVERY}),
     ({**DENSE, "layers": 9, "vocabulary": 512}, MIXED, {"schedule": EVERY, "chunks": [1, 2]}),
 ]
 

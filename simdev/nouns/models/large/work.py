@@ -25,6 +25,7 @@ from typing import Any
 from ...semantics.keys import Load, profile_key
 from .precision import PRECISIONS
 from .shard import Shard, narrow_weights
+from .transformer import CHUNK
 
 # The training that these models are published with; masters and states count in the update.
 DTYPE = PRECISIONS[0]
@@ -331,7 +332,8 @@ def _into(s: Shard) -> Block:
     """
     m, h = s.model, s.model.hidden
     if not m.kv_latent:
-        return _linears(s, "qkv", s.tokens, h, (s.queries, s.keys, s.values))
+        gate = (s.context,) if m.attention_gate else ()
+        return _linears(s, "qkv", s.tokens, h, (s.queries, s.keys, s.values, *gate))
     block = _linear(s, "latents", s.rows, h, m.latents)
     for latent in filter(None, (m.query_latent, m.kv_latent)):
         block += _norm(s, s.rows, latent)
@@ -386,6 +388,8 @@ def _in_order(s: Shard, is_gathered: bool = False) -> Block:
 
 def _attention(s: Shard, number: int) -> Block:
     m = s.model
+    if m.is_linear(number):
+        return _norm(s).repeated("layernorm" in s.again) + _delta_net(s)
     before = _norm(s).repeated("layernorm" in s.again) + _in_order(s, True) + _into(s)
     if m.head_norms:
         before += _norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
@@ -393,8 +397,73 @@ def _attention(s: Shard, number: int) -> Block:
         before += _norm(s, s.tokens, s.queries) + _norm(s, s.tokens, s.keys)
     if not m.positions:
         before += _rotary(s)
-    after = _core(s, number) + _linear(s, "projection", s.tokens, s.context, m.hidden)
-    return before + after + _in_order(s)
+    gate = _gate(s.tokens * s.context) if m.attention_gate else Block((), ())
+    after = gate + _linear(s, "projection", s.tokens, s.context, m.hidden)
+    return before + _core(s, number) + after + _in_order(s)
+
+
+def _gate(count: int) -> Block:
+    """So many numbers weighed by the sigmoid of as many."""
+    return Block(
+        _kernel("gate", "elementwise", 4 * count, 2 * count),
+        _kernel("gate dx", "elementwise", 6 * count, 4 * count),
+    )
+
+
+def _delta_net(s: Shard) -> Block:
+    """Gated DeltaNet: a product, a convolution with SiLU, queries and keys repeated for the heads
+    of values and normed, the rule, a gated norm of each head, and the projection (Yang et al. 2024,
+    section 3.4; Megatron-Core, ``ssm/gated_delta_net.py``; recalled).
+    """
+    m, h, tokens = s.model, s.model.hidden, s.tokens
+    mixed, x = 2 * tokens * m.mixed_width // s.tp, 2 * tokens * s.linear_values
+    keys = 2 * 2 * tokens * s.linear_keys
+    between = Block(
+        _kernel("convolution", "elementwise", mixed, mixed)
+        + _kernel("keys repeated", "data_movement", keys, 2 * x)
+        + _kernel("keys normed", "norm", 2 * x, 2 * x),
+        _kernel("keys normed dx", "norm", 4 * x, 2 * x)
+        + _kernel("keys repeated dx", "data_movement", 2 * x, keys)
+        + _kernel("convolution dx", "elementwise", 2 * mixed, mixed),
+    )
+    normed = Block(
+        _kernel("gated norm", "norm", 2 * x, x), _kernel("gated norm dx", "norm", 3 * x, 2 * x)
+    )
+    into = _linear(s, "qkv", tokens, h, m.linear_into // s.tp)
+    return (
+        into
+        + between
+        + _delta_rule(s)
+        + normed
+        + _linear(s, "projection", tokens, s.linear_values, h)
+    )
+
+
+def _delta_rule(s: Shard) -> Block:
+    """The gated delta rule over chunks (Yang et al. 2024, section 3.3): the kernels of
+    flash-linear-attention's ``chunk_gated_delta_rule``, each with the tensors that it reads and
+    writes and its products, ``within`` a chunk or ``across`` it with the state (recalled).
+    """
+    x, values = 2 * s.tokens * s.linear_values, s.tokens * s.linear_values
+    scores, states = s.tokens * s.model.linear_heads // s.tp * CHUNK, 2 * s.linear_states
+    within, across = 2 * values * CHUNK, 2 * values * s.model.linear_width
+
+    def part(name: str, read: int, written: int, flops: int) -> Loads:
+        return _kernel(f"delta rule {name}", "attention", read, written, flops)
+
+    again = part("values", 2 * x + 2 * scores, 2 * x, 2 * within)
+    again += part("states", 3 * x, x + states, 2 * across)
+    return Block(
+        part("scores", x, 4 * scores, within)
+        + part("inverse", 4 * scores, 2 * scores, 0)
+        + again
+        + part("output", 3 * x + states, x, 2 * within + across),
+        again
+        + part("dv", 3 * x, x, 2 * within)
+        + part("states dx", 5 * x, x + states, 3 * across)
+        + part("dqk", 6 * x + 2 * states, 3 * x, 3 * (within + across))
+        + part("values dx", 4 * x + 2 * scores, 2 * x, 6 * within),
+    )
 
 
 def _activation(s: Shard, tokens: int, inner: int) -> Block:
@@ -435,7 +504,9 @@ def _experts(s: Shard) -> Block:
     sort = _kernel("sort", "data_movement", size, size) * (4 if is_sent_sorted else 2)
     # Each of the ep ranks sends tokens x top_k rows; those who live here get equally many.
     tokens = -(-s.busiest(s.expert_tokens * m.top_k) * s.ep // m.experts)
-    block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort) + _launched(s)
+    # With a number for the shared ones, where they have a gate.
+    block = _product(s, "router", s.rows, m.hidden, m.experts + m.shared_gate)
+    block += Block(sort, sort) + _launched(s)
     expert = _mlp(s, tokens, inner, "moe_act")
     # A product each, for grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
@@ -443,6 +514,7 @@ def _experts(s: Shard) -> Block:
         block += _expert_bias(s, s.busiest(s.expert_tokens * m.top_k) * m.hidden)
     if m.shared_experts:
         shared = _mlp(s, s.tokens, m.expert_inner // s.tp * m.shared_experts)
+        shared += _gate(s.rows * m.hidden) if m.shared_gate else Block((), ())
         block += shared.repeated("shared_experts" in s.again)
     return block.repeated("moe" in s.again)
 
