@@ -22,7 +22,7 @@ from simdev.files.examples import examples_folder
 from simdev.files.profile import shipped_rows
 from simdev.lowering.hybrid import Timings
 from simdev.nouns.models.large import large_model
-from simdev.nouns.models.large.work import Kernel, Like
+from simdev.nouns.models.large.kernels import Kernel, Like
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report.whatif import what_ifs

@@ -25,9 +25,9 @@ from ...nouns.models.large import (
     roles,
     whole_again,
 )
+from ...nouns.models.large.kernels import Loads
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.shard import gathers_by_weight
-from ...nouns.models.large.work import Loads
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
 from .program import (
