@@ -333,9 +333,9 @@ def _saved_per_op(s: Shard) -> int:
     the precision; what tp scatters is kept, too.
     """
     m = s.model
-    into, up = (s.queries, s.keys, s.values), [m.inner // s.tp] * (m.matrices - 1)
+    into, up = [s.queries, s.keys, s.values], [m.inner // s.tp] * (m.matrices - 1)
     if not s.software.plain:
-        into, up = (sum(into),), [sum(up)]
+        into, up = [sum(into)], [sum(up)]
     products = [*into, m.hidden, *up, m.hidden]
     kept = sum(products[::2])
     # The last product is no input of any gradient.

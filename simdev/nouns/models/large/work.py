@@ -131,11 +131,12 @@ _PARTS = [field.name for field in fields(Block)]
 
 def _passes(s: Shard, name: str, count: int) -> Block:
     """The kernels of an operation over so many numbers, as the software's own table counts them."""
-    ways = s.software.passes[name]
-    once, back = (tuple(count * each for each in way) for way in ways)
+    (read, written), (read_back, written_back) = s.software.passes[name]
+    size, once = (count * read, count * written), read + written > 0
+    back = count * read_back, count * written_back
     return Block(
-        _kernel(name, "elementwise", *once) if any(once) else (),
-        _kernel(f"{name} dx", "elementwise", *back),
+        _kernel(name, "elementwise", size[0], size[1]) if once else (),
+        _kernel(f"{name} dx", "elementwise", back[0], back[1]),
     )
 
 
