@@ -150,14 +150,14 @@ def test_a_split_sequence_is_gathered_narrow_and_put_in_order(narrow: bool) -> N
     for overlaps in (False, True):
         _, made = block(model, tp=2, tp_comm_overlap=overlaps)
         forward, backward = (
-            [load.read for load in part if load.kind in ("order", "sum of parts")]
+            [load.read for load in part if load.kind in ("order", "shared part", "sum of parts")]
             for part in (made.forward, made.backward)
         )
         into = words // 2 if narrow else words
-        # Beside products parts come in order; what was sent is added up, and of a sum of gradients
-        # no product is found.
-        assert forward == ([words] * 2 if overlaps else [into, words] * 2)
-        assert backward == [words] * (2 if overlaps else 4)
+        # Beside products a half is handed out, and what was sent is added up; no product is found
+        # for a sum of gradients, which is put in order as ever.
+        assert forward == ([words // 2, words] if overlaps else [into, words]) * 2
+        assert backward == ([words, words // 2] if overlaps else [words, words]) * 2
     if narrow:
         casts = [load.read for load in made.forward if load.kind.startswith("qkv cast")]
         assert casts == [words // 2] * 2  # of a half of the sequence: largest, and rows

@@ -48,7 +48,8 @@ class Software:
       their backward is over.
     - ``scales_apart``: float8 with a scale for a tensor as it is now (torchao). One pass looks for
       the largest element, one makes the rows narrow and one the columns; a split sequence is made
-      narrow before it is gathered.
+      narrow before it is gathered. Weights are turned for the gradient of the input
+      (``torch._scaled_mm`` sums along rows alone).
     - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
     - ``loss_bytes``: of workspace for each score, beside the float32 number that is saved; by tp 1
       and above.

@@ -197,9 +197,10 @@ def _linear(s: Shard, name: str, m: int, k: int, n: int, cast: Loads | None = No
         return _kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=s.format.dtype)
 
     cast = _cast(s, f"{name} cast", m * k) if cast is None else cast
+    turned = _kernel(f"{name} weights", "data_movement", w, w) * s.software.scales_apart
     return Block(
         cast[:2] + part("", x + w, 2 * m * n),
-        _cast(s, f"{name} dy cast", m * n) + part(" dx", y + w, 2 * m * k),
+        _cast(s, f"{name} dy cast", m * n) + turned + part(" dx", y + w, 2 * m * k),
         # Columns apart from rows are made for the gradient of the weights.
         cast[2:] + part(" dw", x + y + g, g),
     )
@@ -364,16 +365,17 @@ def _repeated_keys(s: Shard) -> Block:
 
 def _in_order(s: Shard, is_gathered: bool = False) -> Block:
     """What tp gathers before a part of a layer (``is_gathered``) or scatters after it, put in order
-    along the sequence. Beside products the parts come in order, and each rank adds up what it was
-    sent.
+    along the sequence. Beside products the parts come in order from memory that ranks share, and
+    each adds up what it was sent (PyTorch, ``_symmetric_memory``; recalled).
     """
     if not s.software.plain or s.rows == s.tokens:
         return Block((), ())
     size = s.words_bytes
     order = _kernel("order", "data_movement", size, size)
     if s.overlaps:
+        sent = _kernel("shared part", "data_movement", s.rows_bytes, s.rows_bytes)
         added = _kernel("sum of parts", "elementwise", size, s.rows_bytes)
-        return Block((), order) if is_gathered else Block(added, ())
+        return Block(sent, order) if is_gathered else Block(added, sent)
     if is_gathered and s.gathers_narrow:
         return Block(_kernel("order", "data_movement", size // 2, size // 2), order)
     return Block(order, order)
