@@ -187,9 +187,10 @@ def linear(s: Shard, name: str, m: int, k: int, n: int, cast: Loads | None = Non
         return kernel_of(f"{name}{suffix}", "gemm", read, written, flops, dtype=s.format.dtype)
 
     cast = narrowed(s, f"{name} cast", m * k) if cast is None else cast
+    turned = kernel_of(f"{name} weights", "data_movement", w, w) * s.software.scales_apart
     return Block(
         cast[:2] + part("", x + w, 2 * m * n),
-        narrowed(s, f"{name} dy cast", m * n) + part(" dx", y + w, 2 * m * k),
+        narrowed(s, f"{name} dy cast", m * n) + turned + part(" dx", y + w, 2 * m * k),
         # Columns apart from rows are made for the gradient of the weights.
         cast[2:] + part(" dw", x + y + g, g),
     )

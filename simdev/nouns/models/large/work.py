@@ -153,16 +153,17 @@ def _repeated_keys(s: Shard) -> Block:
 
 def _in_order(s: Shard, is_gathered: bool = False) -> Block:
     """What tp gathers before a part of a layer (``is_gathered``) or scatters after it, put in order
-    along the sequence. Beside products the parts come in order, and each rank adds up what it was
-    sent.
+    along the sequence. Beside products the parts come in order from memory that ranks share, and
+    each adds up what it was sent (PyTorch, ``_symmetric_memory``; recalled).
     """
     if not s.software.plain or s.rows == s.tokens:
         return Block((), ())
     size = s.words_bytes
     order = kernel_of("order", "data_movement", size, size)
     if s.overlaps:
+        sent = kernel_of("shared part", "data_movement", s.rows_bytes, s.rows_bytes)
         added = kernel_of("sum of parts", "elementwise", size, s.rows_bytes)
-        return Block((), order) if is_gathered else Block(added, ())
+        return Block(sent, order) if is_gathered else Block(added, sent)
     if is_gathered and s.gathers_narrow:
         return Block(kernel_of("order", "data_movement", size // 2, size // 2), order)
     return Block(order, order)
