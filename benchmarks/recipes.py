@@ -21,6 +21,9 @@ from simdev.nouns.strategy import Parallelism
 FILE = Path(__file__).resolve().parent.parent / "profiles" / "runs" / "recipes.jsonl"
 RELEASE = "26.08"
 FULL_SINCE = "26.06"
+# What sends tokens where a recipe leaves it to the base of its models (Megatron-Bridge,
+# scripts/performance/configs/deepseek/deepseek_workload_base_configs.py).
+BASES = {"deepseek-v3": "hybridep"}
 DEGREES = ("tp", "pp", "cp", "chunks", "ep")
 DEFAULTS = {"cp": 1, "chunks": 1, "ep": 1, "fsdp": False}
 """What a recipe sets where its line does not tell it."""
@@ -34,6 +37,9 @@ HOSTS = {"GB200": "225 GB/s", "GB300": "225 GB/s"}
 # Gradients are kept and reduced in bfloat16: ``grad_reduce_in_fp32`` is False in all recipes for
 # speed (Megatron-Bridge, scripts/performance/configs, recalled).
 GRADIENT_BYTES = 2
+# Parts of a sample exchange keys and values around a ring unless a recipe sets ``cp_comm_type``
+# (Megatron-core, TEDotProductAttention: "p2p", recalled), which none does.
+CONTEXT = "ring"
 MORE_LAYERS = 10  # by so many at once more layers are offloaded until a run fits
 
 
@@ -46,6 +52,7 @@ class Settings:
     ``cuda_graph`` is "none", "full_iteration", or what captures the parts of layers in
     ``cuda_graph_scope`` ("transformer_engine", "local"). ``dispatcher`` of tokens: "alltoall",
     "deepep", "hybridep", or "" where the recipe leaves it to its model's defaults.
+    ``fp8_attention``: fused attention computes from numbers of a byte.
     """
 
     pipeline: Mapping[str, Any]
@@ -55,8 +62,10 @@ class Settings:
     dispatcher: str = ""
     ep_overlap: bool = False
     delay_wgrad: bool = False
+    fp8_attention: bool = False
     release: str = ""
     remark: str = ""
+    family: str = ""
 
     @property
     def experts(self) -> dict[str, Any]:
@@ -69,7 +78,7 @@ class Settings:
         captured = "moe_router" in self.cuda_graph_scope or self.cuda_graph == "full_iteration"
         graphs = "partial" if captured else "none"
         return {
-            "token_dispatcher": self.dispatcher or "alltoall",
+            "token_dispatcher": self.dispatcher or BASES.get(self.family, "alltoall"),
             "cuda_graphs": "full" if is_late and self.cuda_graph == "full_iteration" else graphs,
             "ep_comm_overlap": is_late and self.ep_overlap,
         }
@@ -79,8 +88,9 @@ def settings_of(row: Row) -> Settings:
     """The settings of the recipe nearest to a row."""
     recipe = _nearest(row)
     if recipe is None:
-        pipeline = {"gradient_bytes": GRADIENT_BYTES}
-        return Settings(pipeline, release=row["release"], remark=f"no recipe of {row['model']}")
+        return Settings(
+            _megatron(row), release=row["release"], remark=f"no recipe of {row['model']}"
+        )
     return _settings(recipe, row)
 
 
@@ -156,12 +166,13 @@ def _differences(recipe: Row, row: Row) -> str:
 
 def _settings(recipe: Row, row: Row) -> Settings:
     other = _differences(recipe, row)
-    names = ("cuda_graph", "dispatcher", "ep_overlap", "delay_wgrad")
+    names = ("cuda_graph", "dispatcher", "ep_overlap", "delay_wgrad", "fp8_attention")
     return Settings(
         _pipeline(recipe, row),
         _model(recipe, row),
         cuda_graph_scope=tuple(recipe.get("cuda_graph_scope", ())),
         release=row["release"],
+        family=row["model"],
         remark=f"{recipe['recipe']} has other {other}" if other else "",
         **{name: recipe[name] for name in names if name in recipe},
     )
@@ -178,9 +189,15 @@ def _mtp(recipe: Row, row: Row) -> int:
     return 0 if row["note"] == "w/o MTP" else recipe.get("mtp", 0)
 
 
+def _megatron(row: Row) -> dict[str, Any]:
+    """The fields of Parallelism that all recipes set."""
+    told: dict[str, Any] = {"gradient_bytes": GRADIENT_BYTES}
+    return told | ({"context": CONTEXT} if row["cp"] > 1 else {})
+
+
 def _pipeline(recipe: Row, row: Row) -> dict[str, Any]:
     """The fields of Parallelism that a recipe sets for a row."""
-    told: dict[str, Any] = {"gradient_bytes": GRADIENT_BYTES}
+    told = _megatron(row) | {"overlap": recipe.get("overlap_grad_reduce", True)}
     if "tp_comm_overlap" in {field.name for field in fields(Parallelism)}:
         told["tp_comm_overlap"] = row["tp"] > 1 and recipe.get("tp_comm_overlap", False)
     # Stages are those of the recipe only where there are as many.

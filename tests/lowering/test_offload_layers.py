@@ -43,9 +43,9 @@ def test_of_no_layers_it_is_none_and_of_all_it_is_all(model: Transformer, plan: 
 
 
 def test_memory_falls_by_what_each_layer_saves() -> None:
-    """One microbatch on one rank has all layers' activations at its peak, but its input stays."""
+    """One microbatch on one rank has all layers' activations at its peak."""
     p = replace(OFFLOAD, tp=1, pp=1, microbatches=1)
-    moved = footprint(shard_of(DENSE, p), 0).moved
+    moved = footprint(shard_of(DENSE, p), 0).saved
     peaks = [figures(DENSE, replace(p, offload_layers=n))[1][0] for n in range(6)]
     assert {before - after for before, after in pairwise(peaks)} == {moved}
 

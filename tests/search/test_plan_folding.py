@@ -19,7 +19,7 @@ import simdev
 from folded import first_answers
 from simdev.commands import main
 from simdev.nouns.models.large import LARGE
-from simdev.report.measures.published import published_error
+from simdev.report.measures.published import layout_error, published_error
 from simdev.report.page import answers_data
 from simdev.search.plan import choices_of, plans_of, question_of
 from simdev.search.plan.outcome import Scored, answers_of, is_tied, simplicity
@@ -200,3 +200,40 @@ def test_a_full_disk_costs_the_folder_and_not_the_answer(
     assert json.loads(printed.out)["plans"] == answer["plans"]
     assert printed.err.endswith("plans: no space left on device\n")
     assert files(tmp_path) == before
+
+
+def test_plans_that_the_error_between_layouts_does_not_separate_are_ties(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = ["plan", "llama3.2-1b", "--cluster", "nc-a100-pairs", "--global-batch", "8"]
+    question += ["--length", "512", "--set", "schedule=1F1B", "--set", "zero=0", "--alike"]
+    question += ["--set", "recompute=none", "--set", "cp=1", "--top", "40"]
+    assert main([*question, "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    error = layout_error(LARGE["llama3.2-1b"], "a100-80")
+    assert value["counts"]["layouts"] == error.to_json()
+    steps = [row["step_time_ps"] for row in value["plans"]]
+    tied = [row["tied"] for row in value["plans"]]
+    assert tied == [step <= steps[0] * (1 + error.mean) for step in steps]
+    assert tied[0]
+    assert tied.count(True) in range(2, len(tied))
+    assert main(question) == 0
+    printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if line.split()[0].isdigit() and " 1F1B " in line]
+    assert [" =  " in line for line in rows] == [False, *tied[1:]]
+    assert f"tie =: slower than #1 by no more than the {error.mean:.1%} by which two" in printed
+    page = answers_data(value, "plans.json")
+    assert page is not None
+    (note,) = (note for note in page["notes"] if "tie with the first" in note)
+    assert note.startswith(f"{tied.count(True) - 1} more tie")
+    assert str(error) in note
+
+
+def test_a_page_opens_the_plans_of_an_earlier_version() -> None:
+    counts = dict.fromkeys(("plans", "does_not_fit", "slower", "simulated"), 1)
+    counts |= {"simulated_does_not_fit": 0, "seconds": 1.0, "illegal": {}, "refused": {}}
+    counts |= {"published": {"size": "small", "precision": "bfloat16", "steps": 0, "mean": None}}
+    row = {"dp": 2, "step_time_s": 1.0, "peak_bytes": 1, "schedule": "1F1B", "why": ""}
+    page = answers_data({"counts": counts, "plans": [row]}, "plans.json")
+    assert page is not None
+    assert not any("published" in note for note in page["notes"])

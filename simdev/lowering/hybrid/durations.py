@@ -9,7 +9,7 @@ Loads of kernels are told by ``nouns.models.large.work``.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from ...ground.errors import InputError
 from ...ground.units import MAX_PS, picoseconds
 from ...nouns.cluster import Cluster, Host
 from ...nouns.models.large.software import Dispatcher
-from ...nouns.models.large.work import Kernel, Loads
+from ...nouns.models.large.work import DTYPE, Kernel, Loads
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.structure import Groups
 from ...nouns.taskgraph import Ints
@@ -38,6 +38,9 @@ from ..symmetry import Alike, Flow
 
 SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT, EXPERT_TENSOR = range(7)
 CLASSES = 7
+# What a host needs to slice two tensors and copy one into the other: an op of eager PyTorch takes 5
+# to 10 us of it (measured by others), slices less.
+COPIED_PS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ class Part(NamedTuple):
 
 
 # Seconds by which a launch of a host that cannot run ahead holds up the device in the mean.
-HELD_UP = 10e-6
+HELD_UP = 12e-6
 
 
 class Timings:
@@ -139,7 +142,16 @@ class Timings:
         self.specs = {spec.kind: spec for spec in costs.specs}
         # Those of devices that are faster or slower than what the rows that ship were measured on.
         shipped = {spec.kind: spec for spec in costs.shipped or ()}
-        self._measured = {k: spec for k, spec in shipped.items() if spec != self.specs.get(k)}
+        self._source = {
+            kind: spec.measured_as or kind
+            for kind, spec in self.specs.items()
+            if (spec.measured_as or kind) in shipped
+        }
+        self._measured = {
+            kind: shipped[source]
+            for kind, source in self._source.items()
+            if shipped[source] != self.specs[kind]
+        }
         self.alike = Alike(model.cluster)
         self.patterns: dict[Hashable, int] = {}
         self.flows: list[list[list[Flow]]] = []  # the first of each pattern
@@ -208,15 +220,16 @@ class Timings:
     def part(self, kind: str, load: Kernel) -> Part:
         """The cost of a kernel: of the op like it by the ladder, else by the datasheet."""
         if self.costs.profiles and load.key:
-            key = device_prefix(kind) + load.key[len(device_prefix("")) :]
-            cost = self.costs.cost_of_key(key, load.like, kind)
+            source = self._source.get(kind, kind)
+            key = device_prefix(source) + load.key[len(device_prefix("")) :]
+            cost = self.costs.cost_of_key(key, load.like, source)
             # A datasheet says more of the kernel itself than of an op that is like it.
             if cost is not None and cost.rung != ROOFLINE:
                 seconds = float(cost.seconds) * load.share * self._changed(kind, load)
                 return Part(seconds, cost.rung, cost.rel_err)
         if load.launches:
             return Part(load.launches * HELD_UP, ROOFLINE, None)
-        return Part(self._by_datasheet(self.specs[kind], load) / load.reach, ROOFLINE, None)
+        return Part(self._by_datasheet(self.specs[kind], load), ROOFLINE, None)
 
     def _changed(self, kind: str, load: Kernel) -> float:
         """How many times as long a kernel takes as on the device that was measured."""
@@ -225,8 +238,20 @@ class Timings:
             return 1.0
         return self._by_datasheet(self.specs[kind], load) / self._by_datasheet(then, load)
 
+    def _clock(self, spec: DeviceSpec) -> float:
+        """The clock of a device as a share of that of the measured one of its chip.
+
+        A power cap holds the mean over many kernels, so all of them share one clock.
+        """
+        then = self._measured.get(spec.kind)
+        if then is None or not spec.sustained_clock or not then.sustained_clock:
+            return 1.0
+        return min(float(spec.sustained_clock / then.sustained_clock), 1.0)
+
     def _by_datasheet(self, spec: DeviceSpec, load: Kernel) -> float:
         scalars = self._scalars(spec, load.op_class, load.dtype)
+        if load.attains:
+            scalars = replace(scalars, compute=load.attains * self._clock(spec))
         return scalars.seconds(ideal_seconds(load, spec))
 
 
@@ -308,11 +333,19 @@ class Durations:
         seconds = Fraction(size) / self.parallelism.host_rate
         return self._add([_checked(picoseconds(seconds), "host_bandwidth")] * self.grid.copies)
 
-    def _collective(self, kind: int, rank: int, name: str, size: int) -> int:
+    def _listed(self, rank: int, size: int, parts: int) -> int:
+        """How long (ps) the parts of a list are copied, each by a kernel that its host launches."""
+        part = -(-size // parts)
+        copy = (Kernel("part", "data_movement", DTYPE, 0, part, part, ""),)
+        kinds = dict.fromkeys(self._kinds[rank])
+        return parts * max(COPIED_PS, *(self.timings.load_ps(kind, copy) for kind in kinds))
+
+    def _collective(self, kind: int, rank: int, name: str, size: int, parts: int = 0) -> int:
         """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""
         places, numbers = self._places(kind, rank)
         times = (self.timings.collective_ps(name, size, pattern) for pattern in places)
-        durations = [_checked(ps + self._message) for ps in times]
+        more = self._message + (self._listed(rank, size, parts) if parts else 0)
+        durations = [_checked(ps + more) for ps in times]
         return self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
 
     def _dispatched(self, rank: int, size: int, dispatcher: Dispatcher, is_launched: bool) -> int:

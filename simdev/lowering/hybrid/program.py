@@ -57,6 +57,7 @@ from .durations import (
 
 NONE = -1  # in place of a row, an action or a role
 ENDS = "embedding", "classifier"
+PARAMETER_BYTES = 2
 
 
 class Queue(NamedTuple):
@@ -179,9 +180,14 @@ class Template:
         launches = len(loads) if part == parts - 1 else 0
         return self.add(COMPUTE, duration, 0, layer, role, launches)
 
-    def collective(self, queue: int, name: str, size: int, layer: int = NO_LAYER) -> int:
-        """A row of a collective of ``size`` bytes, as nccl-tests count them: its number."""
-        duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
+    def collective(
+        self, queue: int, name: str, size: int, layer: int = NO_LAYER, parts: int = 0
+    ) -> int:
+        """A row of a collective of ``size`` bytes, as nccl-tests count them: its number.
+
+        Of a list of ``parts`` each is copied by itself.
+        """
+        duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size, parts)
         return self.add(queue, duration, size, layer)
 
     def left(
@@ -382,6 +388,13 @@ class Program:
         if layer != NO_LAYER:
             return self.shard.layer_parameters(layer)
         return sum(self.end_bucket(rank, end) for end in ENDS), 0
+
+    def gathered_bytes(self, layer: int) -> int:
+        """Bytes of a parameter on its way to the other replicas: of float8 where the software makes
+        the weights of a layer narrow before.
+        """
+        is_narrow = layer != NO_LAYER and self.shard.of_layer(layer).is_narrow
+        return 1 if is_narrow and self.shard.software.fsdp else PARAMETER_BYTES
 
     def end_bucket(self, rank: int, end: str) -> int:
         """How many parameters of a rank have their last gradient from the embedding or from the

@@ -15,8 +15,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from ...nouns.models.large import Block, buckets_of, classifier, embedding, layer, roles
+from ...nouns.models.large import (
+    Block,
+    buckets_of,
+    classifier,
+    copied,
+    embedding,
+    layer,
+    roles,
+    whole_again,
+)
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.shard import gathers_by_weight
 from ...nouns.models.large.work import Loads
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
@@ -40,7 +50,6 @@ from .program import (
     Visit,
 )
 
-PARAMETER_BYTES = 2
 # While tokens are sent beside computing 16 of 132 to 148 multiprocessors send them (DeepEP,
 # docs/README_Hybrid-EP.md).
 TAKEN = Fraction(12, 100)
@@ -137,10 +146,13 @@ class Writer(Template):
         """An end's turn. The gradient of the embedding's table does not need the table."""
         size, used = self.shard.embedding_parameters, self.kind == FORWARD
         if end == "classifier":
-            size, used = self.shard.classifier_parameters, self.kind != WEIGHT
-        gathered = self.gather([size] * (self.parallelism.zero == 3 and used))
-        row = self.compute(ROLES[self.kind], loads)
-        reduced = self.reduce([self.program.end_bucket(self.rank, end)] * self.reduces)
+            size = self.shard.classifier_parameters
+            used = used or (self.kind != WEIGHT and not self.shard.software.fsdp)
+        sizes = [size] * (self.parallelism.zero == 3 and used)
+        sums = [self.program.end_bucket(self.rank, end)] * self.reduces
+        gathered = self.gather(sizes)
+        row = self.compute(ROLES[self.kind], loads + self._copied(sizes, sums))
+        reduced = self.reduce(sums)
         self.ends[end] = Turn(NO_LAYER, row, row, gathered, reduced, NONE)
         self._add_turn(self.ends[end])
 
@@ -148,7 +160,7 @@ class Writer(Template):
         """A layer's visit, with what it exchanges. Returns itself."""
         model, shard = self.shard.model, self.shard
         is_offloaded = number in self.program.offloaded
-        moved = self.program.footprint(number).moved if is_offloaded else 0
+        moved = self.program.footprint(number).saved if is_offloaded else 0
         fetch = send = NONE
         if moved and self.makes_input_gradient:
             fetch = self.copy(FROM_HOST, moved, number)
@@ -181,8 +193,9 @@ class Writer(Template):
         again = number in self.program.again and self.makes_input_gradient
         parts = buckets_of(self.shard, self.parallelism, number)
         if again:
-            self._add_turns(number, parts, roles.RECOMPUTE, block.forward, gathers, False, fetch)
-            self.exchange(number, FORWARD)
+            loads = whole_again(self.shard, block)
+            self._add_turns(number, parts, roles.RECOMPUTE, loads, gathers, False, fetch)
+            self.exchange(number, FORWARD, is_whole=not self.shard.software.plain)
             fetch = NONE
         # A layer of one bucket is still there from the recomputation.
         whole = again and parts == 1
@@ -206,11 +219,10 @@ class Writer(Template):
 
         ``gathers``: parameters are collected before; ``reduces``: gradients are summed after.
         """
+        bucket = self.program.bucket(self.rank, number)
+        loads += self._copied(bucket * gathers, bucket * reduces, number)
         for part in range(parts):
-            sizes = [
-                size * (part + 1) // parts - size * part // parts
-                for size in self.program.bucket(self.rank, number)
-            ]
+            sizes = [size * (part + 1) // parts - size * part // parts for size in bucket]
             gathered = self.gather(sizes * gathers, number)
             row = self.compute(role, loads, number, part, parts)
             reduced = self.reduce(sizes * reduces, number)
@@ -229,19 +241,36 @@ class Writer(Template):
 
     def gather(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
         """Parameters from all replicas: so many of a layer, and of its experts."""
-        return self._among_replicas("all_gather", sizes, PARAMETER_BYTES, number)
+        each = self.program.gathered_bytes(number)
+        return self._among_replicas("all_gather", sizes, each, number)
 
     def reduce(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
         """Gradients over all replicas; each keeps its share from ZeRO 1 on."""
         name = "reduce_scatter" if self.parallelism.zero else "all_reduce"
         return self._among_replicas(name, sizes, self.parallelism.reduced_bytes, number)
 
+    def _copied(
+        self, gathered: Sequence[int], reduced: Sequence[int], number: int = NO_LAYER
+    ) -> Loads:
+        """Copies of so many parameters and gradients to and from the buffers of collectives."""
+        sums = (
+            sum(
+                size
+                for size, count in zip(sizes, self.parallelism.sharers, strict=False)
+                if count > 1
+            )
+            for sizes in (gathered, reduced)
+        )
+        parameters, gradients = sums
+        return copied(self.shard, parameters * self.program.gathered_bytes(number), gradients)
+
     def _among_replicas(
         self, name: str, sizes: Sequence[int], each: int, number: int
     ) -> tuple[Sent, ...]:
         queues = DATA_QUEUE, EXPERT_DATA_QUEUE
+        is_listed = gathers_by_weight(self.shard.model, self.parallelism)
         return tuple(
-            Sent(self.collective(queue, name, size * each, number), size)
+            Sent(self.collective(queue, name, size * each, number, count * is_listed), size)
             for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False)
             if size and count > 1
         )
@@ -289,11 +318,16 @@ class Writer(Template):
         products, split = (f"{last} dx", f"{first} dw"), Fraction(1)
         if kind == FORWARD:
             products, split = part, Fraction(_SPLITS - 1, _SPLITS)
+        after: Calls = ()
+        if kind != FORWARD and self.shard.software.plain:
+            # Inductor finds no product before the sum of several gradients, which is scattered.
+            calls, after = calls[:1], calls[1:]
         ring = Fraction(p.tp - 1, p.tp), Fraction(0)
         shares = ring, (split, 1 - split * (1 - _TAKEN))
-        for (name, size), product, share in zip(calls, products, shares, strict=True):
+        for (name, size), product, share in zip(calls, products, shares, strict=False):
             hides = tuple(load for load in loads if load.kind == product)
             self._add_left(self.left(TENSOR_QUEUE, name, size, hides, *share), size, number)
+        self._tensor(after, number)
 
     def _add_context(self, number: int, kind: str) -> None:
         """Keys and values of the other parts of each sample, and gradients back to them.
@@ -315,16 +349,23 @@ class Writer(Template):
         left = self.left(CONTEXT_QUEUE, "all_gather", size, core, Fraction(p.cp - 1, p.cp))
         self.add(CONTEXT_QUEUE, left, size, number)
 
-    def exchange(self, number: int, kind: str) -> Writer:
+    def exchange(self, number: int, kind: str, is_whole: bool = True) -> Writer:
         """Collectives of tp in a layer, one way, of the parts of each sample, and of experts, which
         get tokens and send them back. Returns itself.
 
         Of tp there is one for each of the two parts, two where the sequence is split; between the
-        experts each token is there top_k times.
+        experts each token is there top_k times. Made again, a layer that is not ``is_whole`` ends
+        before its last collective.
         """
         first = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
+        second = self._second_calls(number)
+        if kind == FORWARD and self.shard.of_layer(number).gathers_narrow:
+            first, second = (
+                [(name, size // 2 if name == "all_gather" else size) for name, size in calls]
+                for calls in (first, second)
+            )
         self._around(_ATTENTION, first, number, kind)
-        self._around(_MLP, self._second_calls(number), number, kind)
+        self._around(_MLP, second if is_whole else second[:-1], number, kind)
         self._add_context(number, kind)
         self._exchange_tokens(number, kind)
         return self

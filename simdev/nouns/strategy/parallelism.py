@@ -17,6 +17,7 @@ from ...ground.frozen import freeze
 from ...ground.units import (
     Bandwidth,
     Seconds,
+    Slowdown,
     flag_problems,
     is_count,
     range_problems,
@@ -27,9 +28,11 @@ from ...ground.units import (
 
 RECOMPUTES = ("none", "selective", "full")
 MODULES = (
-    "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "shared_experts",
+    "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "per_op",
+    "shared_experts",
 )  # fmt: skip
-"""Modules that selective recomputation may make again: the names of Megatron-core, and ``mlp_act``.
+"""Modules that selective recomputation may make again: the names of Megatron-core, ``mlp_act`` and
+``per_op``.
 """
 CONTEXTS = ("all_gather", "ring")
 OFFLOADS = ("activations", "optimizer")
@@ -87,7 +90,8 @@ class Parallelism:
       keys, values and the projection; "layernorm" the outputs of a layer's two norms;
       "mla_up_proj" queries, keys and values from their latents; "mlp", "moe" and "shared_experts"
       all behind their input; "moe_act" the output of the experts' activation; "mlp_act" (ours) that
-      of the other activations, as xformers' ``SwiGLUFusedOp`` makes it again.
+      of the other activations, as xformers' ``SwiGLUFusedOp`` makes it again; "per_op" all but
+      attention and every second product (torchtitan's ``selective_ac_option = "op"``).
     - ``recompute_layers``: "full" makes so many layers of each stage again, the first ones (None:
       all). Megatron-LM calls it ``--recompute-num-layers`` with ``--recompute-method block``; with
       ``uniform`` 1 is None here, and more, which keep one input for several layers, are not known.
@@ -108,6 +112,9 @@ class Parallelism:
       the "full" step (None: as the model's software does). ``ep_comm_overlap``: tokens of one
       microbatch are sent beside the computing of another (Megatron-Core's
       ``--overlap-moe-expert-parallel-comm``).
+    - ``slowdown``: how many times longer computing and collectives take while they share a device
+      (1: they do not slow each other; at most 2), as ``Collectives.slowdown`` of a placement: the
+      kernels of NCCL hold some of the multiprocessors.
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
       each way). ``offload_layers``: the activations of so many layers of each stage, the first ones
       (None: of all), as by Megatron-core's ``cpu_offloading_num_layers``.
@@ -149,6 +156,7 @@ class Parallelism:
     token_dispatcher: str | None = None
     cuda_graphs: str | None = None
     ep_comm_overlap: bool = False
+    slowdown: Slowdown = 1
     offload: tuple[str, ...] = ()
     offload_layers: int | None = None
     host_bandwidth: Bandwidth | None = None

@@ -163,8 +163,8 @@ class LayoutError(Likeness):
 
     def __str__(self) -> str:
         return (
-            f"two layouts of one model were {self.mean:.1%} off beside each other in the mean of "
-            f"{self.words(f'{self.pairs} pairs of published runs')}"
+            f"the {self.mean:.1%} by which two layouts of one model were off beside each other, in "
+            f"the mean of {self.words(f'{self.pairs} pairs of published runs')}"
         )
 
     def ties(self, step: float, least: float) -> bool:

@@ -219,7 +219,8 @@ def _model_error(counts: Entry | None) -> Iterator[str]:
 def _tied(rows: Sequence[Entry], counts: Entry | None) -> Iterator[str]:
     tied = sum(row.get("tied") is True for row in rows) - 1
     if tied > 0 and counts and "layouts" in counts:
-        yield f"{tied:,} more tie with the first: {LayoutError(**counts['layouts'])}."
+        error = LayoutError(**counts["layouts"])
+        yield f"{tied:,} more tie with the first: they are slower by no more than {error}."
 
 
 def _folded(rows: Sequence[Entry]) -> Iterator[str]:

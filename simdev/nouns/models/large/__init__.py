@@ -21,7 +21,7 @@ from .shard import (
     uses_flash,
 )
 from .transformer import Transformer
-from .work import Block, classifier, embedding, layer, update
+from .work import Block, classifier, copied, embedding, layer, update, whole_again
 
 __all__ = [
     "LARGE",
@@ -32,6 +32,7 @@ __all__ = [
     "all_buckets",
     "buckets_of",
     "classifier",
+    "copied",
     "embedding",
     "footprint",
     "from_config",
@@ -42,4 +43,5 @@ __all__ = [
     "shard_of",
     "update",
     "uses_flash",
+    "whole_again",
 ]

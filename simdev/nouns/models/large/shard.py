@@ -19,7 +19,7 @@ from math import ceil
 from ....ground.errors import refuse
 from ...strategy.parallelism import Parallelism
 from .precision import FORMATS, PRECISIONS, Format
-from .software import Setting, setting_of
+from .software import SOFTWARE, Setting, Software, setting_of
 from .transformer import CHUNK, Transformer
 
 VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM pads them
@@ -31,7 +31,8 @@ class Shard:
     one of ``cp`` parts; of each expert here it has one of ``expert_tp`` parts.
 
     ``rows`` are the tokens that the rank has where a tensor is not split by tp: all of them, or a
-    share of the sequence. ``wide``: its products are in bfloat16 whatever the model's precision.
+    share of the sequence; ``overlaps``: what is gathered and scattered along it goes on beside
+    products. ``wide``: its products are in bfloat16 whatever the model's precision.
     """
 
     model: Transformer
@@ -47,6 +48,7 @@ class Shard:
     cp: int = 1
     context_kept: int = 1
     again: frozenset[str] = frozenset()
+    overlaps: bool = False
     wide: bool = False
 
     def of_layer(self, layer: int) -> Shard:
@@ -72,6 +74,18 @@ class Shard:
     def format(self) -> Format:
         """How what the layer's products read is stored."""
         return FORMATS[PRECISIONS[0] if self.wide else self.model.precision]
+
+    @property
+    def software(self) -> Software:
+        """How the software runs the layer's kernels."""
+        return self.setting.software
+
+    @property
+    def gathers_narrow(self) -> bool:
+        """Whether a split sequence is made narrow before it is gathered (torchao's
+        ``PrepareFloat8ModuleInput``); gradients are not.
+        """
+        return self.is_narrow and self.software.scales_apart and self.rows < self.tokens
 
     @property
     def is_narrow(self) -> bool:
@@ -227,7 +241,7 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
 
     Raises InputError where the degrees do not divide the model's sizes, all at once.
     """
-    refuse(_problems(model, parallelism))
+    refuse([*_problems(model, parallelism), *_per_op_problems(model, parallelism)])
     p, tokens = parallelism, parallelism.microbatch * model.length // parallelism.cp
     rows = tokens // p.tp if p.sequence_parallel else tokens
     # Gathered, and their gradients; or of each a part at work and one on its way (ours).
@@ -236,7 +250,9 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     settings = uses_flash(model, p), p.recompute, p.gradient_bytes
     setting = setting_of(model.software, p)
     again = modules_again(model, p)
-    return Shard(model, tokens, *degrees, rows, *settings, setting, p.cp, kept, again)
+    return Shard(
+        model, tokens, *degrees, rows, *settings, setting, p.cp, kept, again, p.tp_comm_overlap
+    )
 
 
 def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
@@ -258,9 +274,16 @@ def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
     """How many buckets ZeRO 2 and 3 make of a layer that replicas share."""
     if parallelism.zero < 2:
         return 1
+    if gathers_by_weight(shard.model, parallelism):
+        return sum(1 for _ in _weight_shapes(shard, layer))
     sizes = zip(shard.layer_parameters(layer), parallelism.sharers, strict=True)
     shared = sum(size for size, count in sizes if count > 1)
     return max(-(-shared // parallelism.bucket), 1)
+
+
+def gathers_by_weight(model: Transformer, parallelism: Parallelism) -> bool:
+    """Whether replicas send each weight, and its gradient, by itself."""
+    return parallelism.zero == 3 and SOFTWARE[model.software].by_weight
 
 
 def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
@@ -307,24 +330,27 @@ def _layer_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
             yield f"{name}: {count} of a stage, {model.name} has {model.layers}"
 
 
+def _per_op_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
+    is_dense = uses_flash(model, p) and not (model.experts or model.kv_latent)
+    if "per_op" in modules_again(model, p) and not is_dense:
+        reason = "is known of dense layers with fused attention (flash) and without latents"
+        yield f"recompute_modules: per_op {reason}"
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """Bytes of one layer and microbatch.
 
     ``saved`` lives from the forward to the end of the backward, ``entry`` is the part of it that is
     the layer's input; ``again`` from recomputation to the end of the backward; ``workspace`` while
-    the backward runs.
+    the backward runs. All that is saved is offloaded, the input with it (Transformer Engine,
+    ``mark_activation_offload``).
     """
 
     saved: int
     entry: int
     again: int
     workspace: int
-
-    @property
-    def moved(self) -> int:
-        """Bytes that are offloaded: all but the input, or the input where nothing else is saved."""
-        return self.saved - self.entry or self.entry
 
 
 def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
@@ -340,11 +366,29 @@ def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
 
 def _saved(s: Shard, layer: int) -> int:
     """Bytes that a layer saves; tensors that selective recomputation makes again count nothing."""
+    if "per_op" in s.again:
+        return _saved_per_op(s)
     if s.model.is_linear(layer):
         first = _linear_attention(s)
     else:
         first = _attention(s) + _core(s)
     return first + _second(s, layer) + _further(s) * s.model.is_mtp(layer)
+
+
+def _saved_per_op(s: Shard) -> int:
+    """The layer's input, what attention puts out, and every second product, in 16 bits whatever
+    the precision; what tp scatters is kept, too.
+    """
+    m = s.model
+    into, up = [s.queries, s.keys, s.values], [m.inner // s.tp] * (m.matrices - 1)
+    if not s.software.plain:
+        into, up = [sum(into)], [sum(up)]
+    products = [*into, m.hidden, *up, m.hidden]
+    kept = sum(products[::2])
+    # The last product is no input of any gradient.
+    kept -= m.hidden * (len(products) % 2 and not s.software.keeps_outputs)
+    scattered = 2 * s.rows_bytes * (s.rows < s.tokens)
+    return s.rows_bytes + 2 * s.tokens * (s.context + kept) + _core(s) + scattered
 
 
 def _mask(s: Shard) -> int:
@@ -478,7 +522,7 @@ def classifier_kept(s: Shard) -> int:
 
 def classifier_workspace(s: Shard) -> int:
     """The logits, or their gradient, in 16 bits, beside float32 ones."""
-    return 2 * s.tokens * s.vocabulary
+    return s.software.loss_bytes[s.tp > 1] * s.tokens * s.vocabulary
 
 
 def stand_in_parameters(s: Shard, layers: Iterable[int]) -> int:

@@ -452,6 +452,10 @@ class Transformer:
     def _weights_again(self, layer: int, modules: Collection[str]) -> int:
         """Weights of a layer's products that a token meets once more, by ``modules`` made again."""
         used, matrices = 0, self.matrices * self.hidden
+        if "per_op" in modules:
+            # The projection; of products of their own keys, and the second into the activation.
+            apart = (self.kv_width + self.inner * self.gated) * SOFTWARE[self.software].plain
+            used += self.hidden * (self.attention_width + apart)
         if "mla_up_proj" in modules and self.kv_latent:
             split, _ = self._attention_weights(layer)
             used += split - self.heads * self.value_head * self.hidden

@@ -61,15 +61,15 @@ class Like:
 class Kernel(Load):
     """The work of a kernel, and the measured op that it is like (None: there is none).
 
-    It takes ``share`` of that op's time, or reaches ``reach`` of the rate that the datasheet tells
-    of one so large. One of ``launches`` computes nothing: its host holds the device up with so many
-    launches.
+    It takes ``share`` of that op's time. ``attains`` is the share of the peak FLOP/s that it
+    reaches (0: that of its class). One of ``launches`` computes nothing: its host holds the device
+    up with so many launches.
     """
 
     # What it is like follows from what it is: kernels are compared by their work.
     op: Like | None = field(default=None, compare=False, repr=False)
     share: float = 1.0
-    reach: float = 1.0
+    attains: float = 0.0
     launches: int = 0
 
     @property
@@ -88,14 +88,15 @@ Loads = tuple[Kernel, ...]
 
 def _kernel(
     name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None,
-    dtype: str = DTYPE, part: float = 1.0,
+    dtype: str = DTYPE, part: float = 1.0, attains: float = 0.0,
 ) -> Loads:  # fmt: skip
     """One kernel of so many bytes and FLOPs; without FLOPs it is bound by memory. It takes ``part``
     of the time of the op that it is like, or a share by its bytes where that op tells them.
     """
     if like is not None and like.moved:
         part = (read + written) / like.moved
-    return (Kernel(name, op_class, dtype, flops, read, written, "", op=like, share=part),)
+    sizes = flops, read, written
+    return (Kernel(name, op_class, dtype, *sizes, "", op=like, share=part, attains=attains),)
 
 
 def _plain(kind: str, shape: Shape, operands: int, phase: str = FORWARD) -> Like:
@@ -131,6 +132,17 @@ class Block:
 _PARTS = [field.name for field in fields(Block)]
 
 
+def _passes(s: Shard, name: str, count: int) -> Block:
+    """The kernels of an operation over so many numbers, as the software's own table counts them."""
+
+    def once(kind: str, way: tuple[int, int]) -> Loads:
+        read, written = way
+        return _kernel(kind, "elementwise", read * count, written * count) if any(way) else ()
+
+    ways = s.software.passes[name]
+    return Block(once(name, ways.forward), once(f"{name} dx", ways.backward))
+
+
 def _gemm(
     name: str, read: int, written: int, flops: int, operands: Sequence[Shape], made: Shape,
     turned: str = "", phase: str = BACKWARD,
@@ -155,8 +167,26 @@ def _product(s: Shard, name: str, m: int, k: int, n: int) -> Block:
     )
 
 
-def _linear(s: Shard, name: str, m: int, k: int, n: int) -> Block:
-    """A product in the layer's precision.
+def _linears(s: Shard, name: str, m: int, k: int, widths: Sequence[int]) -> Block:
+    """The products of one input with weights of these widths: one for all of them, or each by
+    itself, with a sum of the gradients of the input.
+    """
+    if not s.software.plain:
+        return _linear(s, name, m, k, sum(widths))
+    cast = _cast(s, f"{name} cast", m * k) if s.is_narrow else ()
+    if s.gathers_narrow and m == s.tokens:
+        # The columns are made of what was gathered.
+        size = s.size_of(m * k)
+        cast = _cast(s, f"{name} cast", s.rows * k)[:2]
+        cast += _kernel(f"{name} cast", "elementwise", size, size)
+    block = _linear(s, name, m, k, widths[0], cast)
+    for width in widths[1:]:
+        block += _linear(s, name, m, k, width, ()) + _passes(s, "sum", m * k)
+    return block
+
+
+def _linear(s: Shard, name: str, m: int, k: int, n: int, cast: Loads | None = None) -> Block:
+    """A product in the layer's precision; ``cast`` makes its input narrow (None: by itself).
 
     Where that is narrow its input and the gradient of its output are made so once; weights with
     the update.
@@ -169,10 +199,12 @@ def _linear(s: Shard, name: str, m: int, k: int, n: int) -> Block:
     def part(suffix: str, read: int, written: int) -> Loads:
         return _kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=s.format.dtype)
 
+    cast = _cast(s, f"{name} cast", m * k) if cast is None else cast
     return Block(
-        _cast(s, f"{name} cast", m * k) + part("", x + w, 2 * m * n),
+        cast[:2] + part("", x + w, 2 * m * n),
         _cast(s, f"{name} dy cast", m * n) + part(" dx", y + w, 2 * m * k),
-        part(" dw", x + y + g, g),
+        # Columns apart from rows are made for the gradient of the weights.
+        cast[2:] + part(" dw", x + y + g, g),
     )
 
 
@@ -184,7 +216,10 @@ def _cast(s: Shard, name: str, count: int) -> Loads:
     Of 4 bits the tensor has a scale too: one pass before that finds the largest of its elements,
     and of the rotated ones (``hadamard_transform_amax``).
     """
-    amax = _kernel(f"{name} amax", "elementwise", 2 * count, 0) if s.format.amax else ()
+    apart = s.software.scales_apart
+    amax = _kernel(f"{name} amax", "elementwise", 2 * count, 0) if s.format.amax or apart else ()
+    if apart:
+        return amax + _kernel(name, "elementwise", 2 * count, s.size_of(count)) * 2
     return amax + _kernel(name, "elementwise", 2 * count, 2 * s.size_of(count))
 
 
@@ -192,9 +227,13 @@ def _norm(s: Shard, count: int = 0, width: int = 0) -> Block:
     """A norm of the tokens, or of ``count`` rows of another width.
 
     The measured backward is one op with the gradients of scale and shift, which are one more pass
-    over the input and its gradient.
+    over the input and its gradient. Rows of a head have no measured op that is like them: a block
+    of PyTorch's norm takes a row, however narrow (rows of 120 reach 0.13 of an H100's bandwidth,
+    rows of 2,048 0.72), one of Transformer Engine's several (recalled).
     """
     count, width = count or s.rows, width or s.model.hidden
+    if "norm" in s.software.passes:
+        return _passes(s, "norm", count * width)
     x, rows, scale, row = 2 * count * width, [count, width], [width], [count, 1]
     kind, parts = ("layer_norm", 2) if s.model.norm == "layer" else ("fused_rms_norm", 1)
     attrs, weights = {"normalized_shape": scale}, [scale] * parts
@@ -202,16 +241,19 @@ def _norm(s: Shard, count: int = 0, width: int = 0) -> Block:
     others = [(row, "float32")] * parts + [(scale, DTYPE)] * parts
     made = [rows, *weights]
     back = Like(f"{kind}_backward", [rows, rows], made, BACKWARD, attrs, 5 * x, others)
+    ahead, behind = (once, back) if width > s.model.head_width else (None, None)
     return Block(
-        _kernel("norm", "norm", x, x, like=once),
-        _kernel("norm dx", "norm", 2 * x, x, like=back),
-        _kernel("norm dw", "norm", 2 * x, 0, like=back),
+        _kernel("norm", "norm", x, x, like=ahead),
+        _kernel("norm dx", "norm", 2 * x, x, like=behind),
+        _kernel("norm dw", "norm", 2 * x, 0, like=behind),
     )
 
 
 def _residual(s: Shard) -> Block:
     """Bias, dropout and addition; its gradient is dropped out and added to that of the skip."""
     x, masked = s.rows_bytes, s.model.dropout
+    if "residual" in s.software.passes and not masked:
+        return _passes(s, "residual", s.rows * s.model.hidden)
     mask, shape = x // 2 if masked else 0, [s.rows, s.model.hidden]
     add, back = _plain("add", shape, 2), _plain("add", shape, 2, BACKWARD)
     drop = _plain("mul", shape, 2, BACKWARD)
@@ -249,9 +291,12 @@ def _fused(s: Shard, number: int, read: int, written: int) -> Block:
     pair, part = 2 * s.pairs(number) * heads, 1 / s.cp  # an equal part of the pairs
     ahead = pair * (m.head_width + m.value_head)
     back = pair * (3 * m.head_width + 2 * m.value_head)
-    forward = _kernel("attention", "attention", read, written, ahead, likes[0], part=part)
-    sizes = read + 2 * written, read
-    backward = _kernel("attention dx", "attention", *sizes, back, likes[1], part=part)
+    attains = s.software.attention or (0.0, 0.0)
+    if any(attains):
+        likes = None, None  # measured rows are of another kernel
+    sizes = (read, written, ahead), (read + 2 * written, read, back)
+    forward = _kernel("attention", "attention", *sizes[0], likes[0], DTYPE, part, attains[0])
+    backward = _kernel("attention dx", "attention", *sizes[1], likes[1], DTYPE, part, attains[1])
     return Block(forward, backward)
 
 
@@ -287,8 +332,8 @@ def _into(s: Shard) -> Block:
     """
     m, h = s.model, s.model.hidden
     if not m.kv_latent:
-        gate = s.context * m.attention_gate
-        return _linear(s, "qkv", s.tokens, h, s.queries + s.keys + s.values + gate)
+        gate = (s.context,) if m.attention_gate else ()
+        return _linears(s, "qkv", s.tokens, h, (s.queries, s.keys, s.values, *gate))
     block = _linear(s, "latents", s.rows, h, m.latents)
     for latent in filter(None, (m.query_latent, m.kv_latent)):
         block += _norm(s, s.rows, latent)
@@ -304,26 +349,57 @@ def _rotary(s: Shard) -> Block:
     """
     m = s.model
     queries = m.heads // s.tp * m.rotary_width if m.kv_latent else s.queries
+    if "rotary" in s.software.passes:
+        return _passes(s, "rotary", s.tokens * (queries + s.keys)) + _repeated_keys(s)
     size = 2 * s.tokens * (queries + s.keys)
     like = _plain("mul", [s.tokens, queries + s.keys], 2)
     rotary = _kernel("rotary", "elementwise", size, size, like=like)
     return Block(rotary, rotary).repeated(m.kv_latent > 0 and "mla_up_proj" in s.again)
 
 
+def _repeated_keys(s: Shard) -> Block:
+    """Keys and values written once for each head that shares them, and the sums of gradients."""
+    m, few = s.model, 2 * s.tokens * (s.keys + s.values)
+    if m.kv_heads == m.heads:
+        return Block((), ())
+    many = few * (m.heads // m.kv_heads)
+    return Block(
+        _kernel("repeat keys", "data_movement", few, many),
+        _kernel("repeat keys dx", "data_movement", many, few),
+    )
+
+
+def _in_order(s: Shard, is_gathered: bool = False) -> Block:
+    """What tp gathers before a part of a layer (``is_gathered``) or scatters after it, put in order
+    along the sequence. Beside products the parts come in order, and each rank adds up what it was
+    sent.
+    """
+    if not s.software.plain or s.rows == s.tokens:
+        return Block((), ())
+    size = s.words_bytes
+    order = _kernel("order", "data_movement", size, size)
+    if s.overlaps:
+        added = _kernel("sum of parts", "elementwise", size, s.rows_bytes)
+        return Block((), order) if is_gathered else Block(added, ())
+    if is_gathered and s.gathers_narrow:
+        return Block(_kernel("order", "data_movement", size // 2, size // 2), order)
+    return Block(order, order)
+
+
 def _attention(s: Shard, number: int) -> Block:
     m = s.model
     if m.is_linear(number):
         return _norm(s).repeated("layernorm" in s.again) + _delta_net(s)
-    before = _norm(s).repeated("layernorm" in s.again) + _into(s)
+    before = _norm(s).repeated("layernorm" in s.again) + _in_order(s, True) + _into(s)
     if m.head_norms:
         before += _norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
     if m.joint_norms:  # the sums over the ranks of tp, a number a token, are left out (ours)
         before += _norm(s, s.tokens, s.queries) + _norm(s, s.tokens, s.keys)
     if not m.positions:
         before += _rotary(s)
-    after = _gate(s.tokens * s.context) if m.attention_gate else Block((), ())
-    projection = _linear(s, "projection", s.tokens, s.context, m.hidden)
-    return before + _core(s, number) + after + projection
+    gate = _gate(s.tokens * s.context) if m.attention_gate else Block((), ())
+    after = gate + _linear(s, "projection", s.tokens, s.context, m.hidden)
+    return before + _core(s, number) + after + _in_order(s)
 
 
 def _gate(count: int) -> Block:
@@ -391,6 +467,8 @@ def _delta_rule(s: Shard) -> Block:
 
 
 def _activation(s: Shard, tokens: int, inner: int) -> Block:
+    if "activation" in s.software.passes and s.model.gated:
+        return _passes(s, "activation", tokens * inner)
     x = 2 * tokens * inner
     into = 2 * x if s.model.gated else x
     kind = "silu" if s.model.gated else "gelu"
@@ -408,7 +486,7 @@ def _mlp(s: Shard, tokens: int, inner: int, activation: str = "mlp_act") -> Bloc
     ``activation`` names it among what is made again.
     """
     h = s.model.hidden
-    first = _linear(s, "up", tokens, h, inner * (2 if s.model.gated else 1))
+    first = _linears(s, "up", tokens, h, [inner] * (s.model.matrices - 1))
     between = _activation(s, tokens, inner).repeated(activation in s.again)
     return first + between + _linear(s, "down", tokens, inner, h)
 
@@ -429,7 +507,7 @@ def _experts(s: Shard) -> Block:
     # With a number for the shared ones, where they have a gate.
     block = _product(s, "router", s.rows, m.hidden, m.experts + m.shared_gate)
     block += Block(sort, sort) + _launched(s)
-    expert = _grouped(_mlp(s, tokens, inner, "moe_act"), float(s.setting.software.grouped))
+    expert = _mlp(s, tokens, inner, "moe_act")
     # A product each, for grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
     if m.bias:
@@ -439,16 +517,6 @@ def _experts(s: Shard) -> Block:
         shared += _gate(s.rows * m.hidden) if m.shared_gate else Block((), ())
         block += shared.repeated("shared_experts" in s.again)
     return block.repeated("moe" in s.again)
-
-
-def _grouped(expert: Block, reach: float) -> Block:
-    """The block of an expert, whose products run beside those of the other experts."""
-    return Block(
-        *(
-            tuple(replace(k, reach=reach) if k.op_class == "gemm" else k for k in loads)
-            for loads in (expert.forward, expert.backward, expert.weight, expert.again)
-        )
-    )
 
 
 def _expert_bias(s: Shard, count: int) -> Block:
@@ -475,7 +543,7 @@ def _launched(s: Shard) -> Block:
     not run ahead (``deepseek-v3-gb200-optimization.md``, section 3.1).
     """
     setting = s.setting
-    if not setting.software.launches or setting.graphs == "full":
+    if not setting.software.is_counted or setting.graphs == "full":
         return Block((), ())
     local, is_partial = s.model.experts // s.ep, setting.graphs == "partial"
     counts = zip(OTHER_LAUNCHES, ROUTED_LAUNCHES, EXPERT_LAUNCHES, strict=True)
@@ -490,9 +558,12 @@ def layer(s: Shard, number: int) -> Block:
         second = _experts(s)
     else:
         second = _mlp(s, s.tokens, m.inner // s.tp).repeated("mlp" in s.again)
+        second = _in_order(s, True) + second + _in_order(s)
     after = _norm(s) + _residual(s) if m.post_norms else _residual(s)
     between = _norm(s).repeated("layernorm" in s.again)
     block = _attention(s, number) + after + between + second + after
+    if "per_op" in s.again:
+        block = replace(block, again=_per_op(block.forward))
     return _joined(s) + block + classifier(s) if m.is_mtp(number) else block
 
 
@@ -502,6 +573,39 @@ def _joined(s: Shard) -> Block:
     """
     h = s.model.hidden
     return embedding(s) + _norm(s).times(2) + _linear(s, "join", s.rows, 2 * h, h)
+
+
+def _per_op(forward: Loads) -> Loads:
+    """What is made again where attention and every second product are kept, the first of them."""
+    some, products = list[Kernel](), 0
+    for load in _all_but_the_last(forward):
+        products += load.op_class == "gemm"
+        is_kept = load.op_class == "attention" or (load.op_class == "gemm" and products % 2)
+        some += [] if is_kept else [load]
+    return tuple(some)
+
+
+def _all_but_the_last(forward: Loads) -> Loads:
+    """The forward of a layer up to its last product, which alone reads nothing for a backward."""
+    products = (place for place, load in enumerate(forward) if load.op_class == "gemm")
+    return forward[: max(products)]
+
+
+def whole_again(s: Shard, block: Block) -> Loads:
+    """What full recomputation makes again of a layer's forward."""
+    return _all_but_the_last(block.forward) if s.software.plain else block.forward
+
+
+def copied(s: Shard, gathered: int, reduced: int) -> Loads:
+    """FSDP2's copies of parameters out of the buffer that they were gathered in, so many bytes, and
+    of so many gradients into the float32 one from which they are reduced (``foreach_all_gather``,
+    ``foreach_reduce``).
+    """
+    if not s.software.fsdp:
+        return ()
+    out = _kernel("gathered", "data_movement", gathered, gathered) if gathered else ()
+    into = _kernel("to reduce", "data_movement", 2 * reduced, 4 * reduced) if reduced else ()
+    return out + into
 
 
 def embedding(s: Shard) -> Block:
@@ -515,15 +619,16 @@ def classifier(s: Shard) -> Block:
     """The last norm, the scores of all tokens, and the loss in float32.
 
     Its passes: to float32, largest, difference, exponential, sum, quotient; backward difference,
-    product, to bfloat16. A fused one reads the scores twice and leaves their gradient.
+    product, to bfloat16.
     """
     logits = s.tokens * s.vocabulary
+    if "loss" in s.software.passes:
+        loss = _passes(s, "loss", logits)
+        return _norm(s) + _product(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
     loss = Block(
         _kernel("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),
         _kernel("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),
     )
-    if s.setting.software.fused_loss:  # (Transformer Engine, ``triton/cross_entropy.py``)
-        loss = Block(_kernel("loss", "softmax", 2 * 2 * logits, 2 * logits), ())
     return _norm(s) + _product(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
 
 
@@ -537,9 +642,11 @@ def update(
     narrow once more, where that counts.
     """
     g = s.gradient_bytes
-    step = _kernel(
-        "update", "optimizer", (2 * g + state_bytes) * updated, (state_bytes + 2) * updated
-    )
-    zero = _kernel("zero", "elementwise", 0, g * parameters)
+    if "update" in s.software.passes:
+        step = _passes(s, "update", updated).forward
+    else:
+        read, written = 2 * g + state_bytes, state_bytes + 2
+        step = _kernel("update", "optimizer", read * updated, written * updated)
+    zero = _kernel("zero", "elementwise", 0, g * parameters) if not s.software.plain else ()
     weights = narrow_weights(s, layers) if s.format.cast_weights else 0
     return step + zero + (_cast(s, "weights cast", weights) if weights else ())
