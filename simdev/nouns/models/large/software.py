@@ -56,8 +56,8 @@ class Software:
       the largest element, one makes the rows narrow and one the columns; a split sequence is made
       narrow before it is gathered.
     - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
-    - ``loss_bytes``: of workspace for each score, beside the float32 number that is saved; by tp 1
-      and above.
+    - ``loss_bytes``: of workspace for each score, by tp 1 and above, beside the ``score_bytes`` of
+      the number that is saved.
     - ``dispatcher`` and ``graphs`` are what it uses where a strategy does not tell them
       (``Parallelism.token_dispatcher``, ``cuda_graphs``). ``is_counted``: what its host launches
       for layers with experts holds the device up.
@@ -70,6 +70,7 @@ class Software:
     scales_apart: bool = False
     keeps_outputs: bool = False
     loss_bytes: tuple[int, int] = (2, 2)
+    score_bytes: int = 4
     dispatcher: str = "alltoall"
     graphs: str = "none"
     is_counted: bool = False
@@ -126,7 +127,12 @@ _FUSED_LOSS = Passes((2 + 2, 2), (0, 0))
 SOFTWARE: Final[Mapping[str, Software]] = {
     "megatron": Software(),
     "megatron-bridge": Software(
-        {"loss": _FUSED_LOSS}, dispatcher="hybridep", graphs="partial", is_counted=True
+        {"loss": _FUSED_LOSS},
+        loss_bytes=(0, 0),
+        score_bytes=2,
+        dispatcher="hybridep",
+        graphs="partial",
+        is_counted=True,
     ),
     "torchtitan": Software(_EAGER, True, _FLASH_2, True, True, True, _LOSS_BYTES),
     "torchtitan-compiled": Software(_COMPILED, True, _FLASH_2, True, True, False, _LOSS_BYTES),
