@@ -1,7 +1,8 @@
 """Published training runs of 2024 to 2026 beside simulated ones: ``python -m benchmarks.runs
 [PART ...]`` simulates the rows of ``profiles/runs`` whose cells (model and system) have one of the
-parts in their names, and prints errors row by row and cell by cell; with ``--rows FILE.jsonl`` the
-rows of another file with the columns of one of these.
+parts in their names, and prints errors row by row, cell by cell and by groups of cells, and the
+order of the layouts of a cell; with ``--rows FILE.jsonl`` the rows of another file with the columns
+of one of these.
 
 A row tells its layout alone. What it does not tell is what the recipe nearest to it sets
 (``benchmarks.recipes``), else simdev's default, and nothing is fitted to it. A run that is said not
@@ -13,16 +14,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from benchmarks import order
 from benchmarks.common import print_table
 from benchmarks.recipes import RELEASE, Settings, looser, precision_of, settings_of
 from simdev import load_scenario, run
 from simdev.ground.errors import InputError
+from simdev.nouns.models.large import LARGE
 
 FOLDER = Path(__file__).resolve().parent.parent / "profiles" / "runs"
 FILES = (FOLDER / "megatron_bridge.jsonl", FOLDER / "torchtitan.jsonl")
@@ -44,6 +47,10 @@ NCCL_SLOWDOWN = 1.22
 """NCCL's kernels hold 24 of an H100's 132 SMs beside computing: 132 / (132 - 24)."""
 
 
+CELLS = "cell", "rows", "asked", "fit", "mean error", "median", "worst"
+GROUPS = "group", "rows", "asked", "mean error", "signed mean"
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """A published run: its cell (model and system), layout, and tokens a second and GPU."""
@@ -54,22 +61,40 @@ class Published:
     row: Mapping[str, Any]
 
     @property
-    def seconds(self) -> float:
-        """The published time of a step."""
+    def share(self) -> float:
+        """The tokens of a step that fall to one GPU."""
         row = self.row
         samples = row.get("global_batch") or row["local_batch"] * row["dp_shard"]
-        return float(samples * row["length"] / self.tokens / row["gpus"])
+        return float(samples * row["length"] / row["gpus"])
+
+    @property
+    def seconds(self) -> float:
+        """The published time of a step."""
+        return self.share / self.tokens
+
+    @property
+    def group(self) -> str:
+        """The group of cells that its cell is of."""
+        if "system" not in self.row:
+            return "torchtitan"
+        model = LARGE.get(self.row["model"])
+        if model is not None and model.experts:
+            return "mixtures of experts"
+        return "dense, H100" if self.row["system"] == "H100" else "dense, Blackwell"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of simdev to a published run: the time of a step, or why it cannot be asked."""
+    """The answer of simdev to a published run: the time of a step, or why it cannot be asked; the
+    scenario file that asked it.
+    """
 
     published: Published
     seconds: float | None = None
     fits: bool = False
     reason: str = ""
     remark: str = ""
+    scenario: Mapping[str, Any] | None = None
 
     @property
     def error(self) -> float:
@@ -178,17 +203,53 @@ def answer(published: Published) -> Answer:
 def _answer(published: Published, settings: Settings | None) -> Answer:
     remark = settings.remark if settings else ""
     try:
-        report = run(load_scenario(scenario_of(published, settings)))
+        scenario = scenario_of(published, settings)
     except InputError as error:
         return Answer(published, reason=str(error).splitlines()[0])
-    return Answer(published, report.seconds, report.feasible, remark=remark)
+    return replace(answer_to(published, scenario), remark=remark)
+
+
+def answer_to(published: Published, scenario: Mapping[str, Any]) -> Answer:
+    """The answer of simdev to a run that is asked as this scenario."""
+    try:
+        report = run(load_scenario(scenario))
+    except InputError as error:
+        return Answer(published, reason=str(error).splitlines()[0])
+    return Answer(published, report.seconds, report.feasible, scenario=scenario)
 
 
 def cells(answers: Sequence[Answer]) -> list[tuple[str, ...]]:
-    """A line for each cell: rows, how many were asked and fit, mean absolute and signed error."""
-    names = dict.fromkeys(answer.published.cell for answer in answers)
-    groups = [[a for a in answers if a.published.cell == name] for name in names]
-    return [_line(name, group) for name, group in zip(names, groups, strict=True)]
+    """A line of CELLS for each cell, and one for all."""
+    lines = [_line(name, alike) for name, alike in _apart(answers, lambda of: of.cell)]
+    return [*lines, _line("all", answers)]
+
+
+def groups(answers: Sequence[Answer]) -> list[tuple[str, ...]]:
+    """A line of GROUPS for each group of cells."""
+    lines = []
+    for name, alike in _apart(answers, lambda of: of.group):
+        errors = [answer.error for answer in alike if answer.seconds is not None]
+        means = (f"{fmean(map(abs, errors)):.1%}", f"{fmean(errors):+.1%}") if errors else "--"
+        lines.append((name, str(len(alike)), str(len(errors)), *means))
+    return lines
+
+
+def _apart(
+    answers: Sequence[Answer], name_of: Callable[[Published], str]
+) -> Iterator[tuple[str, list[Answer]]]:
+    for name in dict.fromkeys(name_of(answer.published) for answer in answers):
+        yield name, [answer for answer in answers if name_of(answer.published) == name]
+
+
+def orders(answers: Sequence[Answer]) -> list[order.Order]:
+    """The orders of layouts by cell, of all that could be asked."""
+    rows = []
+    for answer in answers:
+        of, seconds = answer.published, answer.seconds
+        if seconds is not None:
+            question = json.dumps(answer.scenario, sort_keys=True)
+            rows.append(order.Timed(of.cell, question, 1 / of.tokens, seconds / of.share))
+    return list(order.orders(rows))
 
 
 def _line(name: str, group: Sequence[Answer]) -> tuple[str, ...]:
@@ -225,9 +286,25 @@ def main() -> None:
         seconds = f"{each.published.seconds:.3f}"
         rows.append((each.published.cell, each.published.layout, seconds, figure, remark))
     print_table(("cell", "run", "published s", "simulated s", ""), rows)
-    print(f"\nRecipes are of release {RELEASE}: older ones may have set other things.\n")
-    columns = ("cell", "rows", "asked", "fit", "mean error", "median", "worst")
-    print_table(columns, [*cells(answers), _line("all", answers)])
+    print(f"\nRecipes are of release {RELEASE}: older ones may have set other things.")
+    print_tables(answers)
+
+
+def tables(answers: Sequence[Answer]) -> dict[str, list[tuple[str, ...]]]:
+    """By name header and lines: errors by cell and by group, and the order of layouts."""
+    return {
+        "cells": [CELLS, *cells(answers)],
+        "groups": [GROUPS, *groups(answers)],
+        "orders": [order.ORDERS, *(each.line() for each in orders(answers))],
+    }
+
+
+def print_tables(answers: Sequence[Answer]) -> None:
+    """The tables, and what the orders come to."""
+    for head, *lines in tables(answers).values():
+        print()
+        print_table(head, lines)
+    print(f"\n{order.summary(orders(answers))}")
 
 
 if __name__ == "__main__":

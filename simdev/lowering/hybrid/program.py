@@ -38,9 +38,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...nouns.models.large import Block, Footprint, Shard, footprint, roles
+from ...nouns.models.large.kernels import Loads
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.transformer import Kind
-from ...nouns.models.large.work import Loads
 from ...nouns.schedules import NEEDS, Part, Schedule
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
@@ -180,9 +180,14 @@ class Template:
         launches = len(loads) if part == parts - 1 else 0
         return self.add(COMPUTE, duration, 0, layer, role, launches)
 
-    def collective(self, queue: int, name: str, size: int, layer: int = NO_LAYER) -> int:
-        """A row of a collective of ``size`` bytes, as nccl-tests count them: its number."""
-        duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
+    def collective(
+        self, queue: int, name: str, size: int, layer: int = NO_LAYER, parts: int = 0
+    ) -> int:
+        """A row of a collective of ``size`` bytes, as nccl-tests count them: its number.
+
+        Of a list of ``parts`` each is copied by itself.
+        """
+        duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size, parts)
         return self.add(queue, duration, size, layer)
 
     def left(

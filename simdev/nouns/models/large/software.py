@@ -13,6 +13,9 @@ times. A new software is a row of SOFTWARE, a new way to send tokens one of DISP
   ``parallelize_llama.py``; recalled, not re-read): FSDP2, each op a kernel of its own.
 - "torchtitan-compiled": the same with ``torch.compile`` of each block. Inductor fuses what lies
   between products, but has no complex numbers (rotary) and was not used for the loss.
+- "deepspeed-0.3": the same kernels with ZeRO 3 as DeepSpeed had it in 2021, before its release 0.5
+  gathered several weights into one tensor (``runtime/zero/partition_parameters.py``,
+  ``_allgather_param`` and ``_reduce_scatter_gradient``; recalled, not re-read).
 """
 
 from __future__ import annotations
@@ -54,10 +57,13 @@ class Software:
       their backward is over.
     - ``scales_apart``: float8 with a scale for a tensor as it is now (torchao). One pass looks for
       the largest element, one makes the rows narrow and one the columns; a split sequence is made
-      narrow before it is gathered.
+      narrow before it is gathered. Weights are turned for the gradient of the input
+      (``torch._scaled_mm`` sums along rows alone).
     - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
     - ``loss_bytes``: of workspace for each score, by tp 1 and above, beside the ``score_bytes`` of
       the number that is saved.
+    - ``by_weight``: with ZeRO 3 every weight is gathered, and its gradient reduced, by a collective
+      of its own, of a list of all ranks' parts that the host copies one by one.
     - ``dispatcher`` and ``graphs`` are what it uses where a strategy does not tell them
       (``Parallelism.token_dispatcher``, ``cuda_graphs``). ``is_counted``: what its host launches
       for layers with experts holds the device up.
@@ -74,6 +80,7 @@ class Software:
     dispatcher: str = "alltoall"
     graphs: str = "none"
     is_counted: bool = False
+    by_weight: bool = False
 
 
 # In the order in which PyTorch runs them; bfloat16 is 2 bytes, float32 4.
@@ -89,10 +96,9 @@ _EAGER = {
     "norm": Passes(
         # To float32, square, mean, times the root, to bfloat16, times the weight.
         (2 + 4 + 4 + 4 + 4 + 2, 4 + 4 + 4 + 2 + 2),
-        # The weight: gradient of its input, of itself, their sum; to float32; the product: gradient
-        # of the input, of the root, its sum; mean; square: power, double, product; sum of both
-        # gradients; to bfloat16.
-        (4 + 4 + 2 + 2 + 8 + 8 + 4 + 4 + 4 + 8 + 8 + 4, 2 + 2 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 2),
+        # The weight's input, the weight, its sum; to float32; the product's input, the root, its
+        # sum; the mean; the square: power, double, product; both gradients added; to bfloat16.
+        (2 + 4 + 2 + 2 + 4 + 8 + 4 + 4 + 4 + 8 + 8 + 4, 2 + 2 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 2),
     ),
     "rotary": _ROTARY,
     # SiLU, product; gradients of both factors, of SiLU.
@@ -136,6 +142,7 @@ SOFTWARE: Final[Mapping[str, Software]] = {
     ),
     "torchtitan": Software(_EAGER, True, _FLASH_2, True, True, True, _LOSS_BYTES),
     "torchtitan-compiled": Software(_COMPILED, True, _FLASH_2, True, True, False, _LOSS_BYTES),
+    "deepspeed-0.3": Software(by_weight=True),
 }
 DEFAULT_SOFTWARE: Final = "megatron"
 
