@@ -81,6 +81,7 @@ COUNTS = {
     "in_flight": "buckets that ZeRO 2 and 3 reduce beside the backward (default 1)",
     "bucket": "most parameters of such a bucket (default 500,000,000; else a layer)",
     "recompute_layers": "how many of each stage full makes again (default all)",
+    "offload_layers": "activations of how many of each stage are offloaded (default all)",
     "reduce_bytes": "of a gradient between replicas (default: 2 with ZeRO 2 and 3, else 4)",
 }
 TEXTS = {

@@ -164,18 +164,21 @@ _HOST = Format(_HostShape, prefix="host.")
 
 def shipped_rows(kinds: Iterable[str]) -> tuple[Profile, ...]:
     """The shipped profiles that large models take by default on these kinds of device: the grids
-    (profiles/DEVICE/grids) with rows in the precision of their kernels.
+    (profiles/DEVICE/grids) and then the steps (profiles/DEVICE) with rows in the precision of their
+    kernels.
     """
-    return tuple(profile for kind in kinds for profile in _shipped_grids(kind))
+    return tuple(profile for kind in kinds for profile in _shipped_profiles(kind))
 
 
 @cache
-def _shipped_grids(kind: str) -> tuple[Profile, ...]:
+def _shipped_profiles(kind: str) -> tuple[Profile, ...]:
     folder = examples_folder() / "profiles"
+    paths = [*sorted(folder.glob("*/grids/*.jsonl")), *sorted(folder.glob("*/*.jsonl"))]
     # By the names of files and not by a pattern: a cluster may call its devices anything.
-    paths = [path for path in sorted(folder.glob("*/grids/*.jsonl")) if kind == _measured_on(path)]
-    grids = map(read_profile, paths)
-    return tuple(grid for grid in grids if any(f'"{PRECISIONS[0]}"' in key for key in grid.rows))
+    profiles = [read_profile(path) for path in paths if kind and kind == _measured_on(path)]
+    return tuple(
+        profile for profile in profiles if any(f'"{PRECISIONS[0]}"' in key for key in profile.rows)
+    )
 
 
 def _measured_on(path: Path) -> str:

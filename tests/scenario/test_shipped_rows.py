@@ -18,11 +18,13 @@ from simdev.costs import CostModel
 from simdev.costs.collectives import collective_model
 from simdev.execution.scenario import Scenario, load_scenario
 from simdev.files import read_preset, read_profile
+from simdev.files.device import device_presets
 from simdev.files.examples import examples_folder
 from simdev.files.profile import shipped_rows
 from simdev.lowering.hybrid import Timings
 from simdev.nouns.models.large import large_model
-from simdev.nouns.models.large.work import Kernel, Like
+from simdev.nouns.models.large.kernels import Kernel, Like
+from simdev.nouns.semantics.keys import load_of
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report.whatif import what_ifs
@@ -137,12 +139,9 @@ def test_a_kind_may_take_the_rows_of_another_by_the_ratio_of_both_datasheets() -
 
 
 def test_rows_that_are_given_stand_alone(tmp_path: Path) -> None:
-    grids = shipped_rows(["h100-sxm"])
-    assert {"linears", "grid-attention-bfloat16"} <= {
-        path.name.partition(".")[0]
-        for path in (examples_folder() / "profiles" / "h100" / "grids").iterdir()
-        if read_profile(path) in grids
-    }
+    names = {Path(path).name.partition(".")[0] for path in others("")}
+    assert {"linears", "grid-attention-bfloat16", "llama-1b", "llama-70b-1l"} <= names
+    assert not {"grid-gemm", "resnet-50"} & names
     empty = tmp_path / "none.jsonl"
     empty.write_text("")
     assert rungs(QUESTION | {"profile": [str(empty)]}) == {"roofline": 1.0}
@@ -161,8 +160,8 @@ def test_graphs_take_no_rows_unasked() -> None:
 
 @pytest.mark.parametrize("name", STACKS)
 def test_the_rows_are_nearer_to_measured_stacks_than_the_datasheet(name: str) -> None:
-    """Stacks of decoder layers on one H100, whose own rows are not among the grids; the rows of
-    datasheets/grids are within 6 %.
+    """Stacks of decoder layers on one H100, their own rows left out; the other rows that ship are
+    within 6.5 %.
     """
     layers, hidden, heads, keys, inner, batch, length, measured = STACKS[name]
     graph = {
@@ -172,11 +171,39 @@ def test_the_rows_are_nearer_to_measured_stacks_than_the_datasheet(name: str) ->
     one = {"devices": [{"name": "gpu:0", "kind": "h100-sxm"}], "links": []}
     question = {"graph": graph, "cluster": one}
     question |= {"strategy": {"pipeline": {"microbatch": batch, "zero": 0}}}
+    # The stack ran by PyTorch's kernels, fewer of them fused, so that it is a little slower.
     errors = []
-    for more in ({}, {"profile": []}):
+    for more in ({"profile": others(name)}, {"profile": []}):
         terms = simdev.run(load_scenario(question | more)).training.terms
         errors.append(abs(1000 * (terms["forward"] + terms["backward"]) / measured - 1))
-    assert errors[0] < 0.06 < errors[1]
+    assert errors[0] < 0.065
+    assert errors[0] < errors[1] - 0.03
+
+
+def others(name: str) -> list[str]:
+    """The profiles that ship for an H100, but that of a stack."""
+    folder, own = examples_folder() / "profiles" / "h100", f"{name}.h100-sxm.jsonl"
+    paths = [*folder.glob("grids/*.jsonl"), *folder.glob("*.jsonl")]
+    shipped = shipped_rows(["h100-sxm"])
+    return [str(p) for p in sorted(paths) if p.name != own and read_profile(p) in shipped]
+
+
+@pytest.mark.parametrize("name", ["llama-1b", "llama3-8b-4l", "llama-70b-1l"])
+def test_rows_that_attend_to_all_tell_of_causal_attention(name: str) -> None:
+    """The grid has no causal row; its kernels compute all pairs, those of the stacks half of
+    them.
+    """
+    folder = examples_folder() / "profiles" / "h100"
+    costs = CostModel(folder / "grids" / "grid-attention-bfloat16.h100-sxm.jsonl", device_presets())
+    ratios = []
+    for key, row in read_profile(folder / f"{name}.h100-sxm.jsonl").rows.items():
+        load = load_of(key)
+        if load is not None and load.mark == "causal":
+            cost = costs.cost_of_key(key, load.kind, "h100-sxm")
+            assert cost is not None
+            ratios.append(float(cost.seconds / row.device_seconds()))
+    assert len(ratios) == 2
+    assert 0.78 < min(ratios) <= max(ratios) < 1.15
 
 
 def test_measured_rows_follow_a_datasheet_that_changes() -> None:

@@ -42,9 +42,18 @@ MIXED = {
         for (n, k), (m, j) in combinations(enumerate(KINDS), 2)
     ],
 }  # fmt: skip
+LINEAR = {
+    "linear_heads": 8, "linear_key_heads": 4, "linear_width": 64, "full_every": 3, "conv_kernel": 4,
+    "attention_gate": True, "shared_gate": True,
+}  # fmt: skip
 WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     (DENSE, "nc-a100-pairs", {"overlap": [True, False], "prefetch": [0, 2]}),
     (TIED, "p3-4x-p4000", OFFLOAD),
+    (
+        {**SPARSE, "software": "deepspeed-0.3"},
+        "nc-a100-pairs",
+        {"zero": [2, 3], "overlap": [True, False], "prefetch": [0, 1]},
+    ),
     (SPARSE, "dgx-a100-40", {"schedule": EVERY, "in_flight": [0, 2], "bucket": 1_000_000}),
     (SPARSE, "dgx-a100-40", {"recompute_modules": ["mlp", ["layernorm", "moe_act"], ["moe"]]}),
     (SPARSE, "dgx-a100-40", {"schedule": ["1F1B", *PAIRED]}),
@@ -69,7 +78,8 @@ WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
             "recompute_modules": ["mlp", ["layernorm"]],
         },
     ),
-    ({**SPARSE, "precision": "nvfp4", "wide_last": 1}, "dgx-b200", {"schedule": "1F1B"}),
+    ({**SPARSE, "precision": "nvfp4", "wide_last": 1, "mtp": 1}, "dgx-b200", {"schedule": "1F1B"}),
+    ({**SPARSE, **LINEAR}, "dgx-a100-40", {"schedule": EVERY}),
     ({**DENSE, "layers": 9, "vocabulary": 512}, MIXED, {"schedule": EVERY, "chunks": [1, 2]}),
 ]
 

@@ -123,8 +123,8 @@ class _Stage:
 
     def add_received(self, visit: Visit, received: Ints) -> None:
         """The input of a stage: there for the backward, too, unless it is offloaded."""
-        kept, readers = self.program.footprint(visit.layer), self.last_reads(visit.layer)
-        if visit.send != NONE and kept.moved == kept.entry:
+        readers = self.last_reads(visit.layer)
+        if visit.send != NONE:
             readers = [self.forward.base + row for row in (visit.last, visit.send)]
         self.add(self.shard.rows_bytes, "received copies", received, *readers)
 
@@ -171,15 +171,12 @@ class _Stage:
         kept, forward, back = self.program.footprint(visit.layer), self.forward.base, self.back.base
         filler, readers = forward + visit.last, self.last_reads(visit.layer)
         here = self.back.template.visits[visit.layer]
+        made = kept.saved - kept.entry * is_received
         if visit.send != NONE:
-            rest = kept.saved - kept.moved
-            if not is_received or rest:  # else it is the input that was received
-                self.add(kept.moved, "activations", filler, forward + visit.send)
-            self.add(kept.moved, "activations", back + here.fetch, *readers)
-            if not is_received:
-                self.add(rest, "activations", filler, *readers)
+            self.add(made, "activations", filler, forward + visit.send)
+            self.add(kept.saved, "activations", back + here.fetch, *readers)
         else:
-            self.add(kept.saved - kept.entry * is_received, "activations", filler, *readers)
+            self.add(made, "activations", filler, *readers)
         # Alone it is repeated inside the backward's row; a row of its own keeps it from there on.
         if here.first == here.last:
             self.add(kept.again, "workspace", back + here.last)

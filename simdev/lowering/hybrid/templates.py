@@ -25,8 +25,9 @@ from ...nouns.models.large import (
     roles,
     whole_again,
 )
+from ...nouns.models.large.kernels import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.models.large.work import Loads
+from ...nouns.models.large.shard import gathers_by_weight
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
 from .program import (
@@ -49,6 +50,9 @@ from .program import (
     Visit,
 )
 
+# While tokens are sent beside computing 16 of 132 to 148 multiprocessors send them (DeepEP,
+# docs/README_Hybrid-EP.md).
+TAKEN = Fraction(12, 100)
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
 # The first and the last product of attention and of an MLP. Transformer Engine lets no other one
@@ -155,8 +159,8 @@ class Writer(Template):
     def add_layer(self, number: int) -> Writer:
         """A layer's visit, with what it exchanges. Returns itself."""
         model, shard = self.shard.model, self.shard
-        offloaded = "activations" in self.parallelism.offload
-        moved = self.program.footprint(number).moved if offloaded else 0
+        is_offloaded = number in self.program.offloaded
+        moved = self.program.footprint(number).saved if is_offloaded else 0
         fetch = send = NONE
         if moved and self.makes_input_gradient:
             fetch = self.copy(FROM_HOST, moved, number)
@@ -264,8 +268,9 @@ class Writer(Template):
         self, name: str, sizes: Sequence[int], each: int, number: int
     ) -> tuple[Sent, ...]:
         queues = DATA_QUEUE, EXPERT_DATA_QUEUE
+        is_listed = gathers_by_weight(self.shard.model, self.parallelism)
         return tuple(
-            Sent(self.collective(queue, name, size * each, number), size)
+            Sent(self.collective(queue, name, size * each, number, count * is_listed), size)
             for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False)
             if size and count > 1
         )
@@ -363,7 +368,7 @@ class Writer(Template):
         self._around(_ATTENTION, first, number, kind)
         self._around(_MLP, second if is_whole else second[:-1], number, kind)
         self._add_context(number, kind)
-        self._exchange_tokens(number)
+        self._exchange_tokens(number, kind)
         return self
 
     def _calls(self, gathered: int, scattered: int) -> Calls:
@@ -382,24 +387,34 @@ class Writer(Template):
             second += shard.busiest(size * model.top_k)
         return self._calls(second, second) if second else []
 
-    def _exchange_tokens(self, number: int) -> None:
+    def _exchange_tokens(self, number: int, kind: str) -> None:
         """Tokens to their experts, and back; on a grid of the experts' own to all parts of them,
         whose outputs are summed.
         """
         p, shard = self.parallelism, self.shard
         if not shard.model.is_moe(number):
             return
-        calls = list[tuple[int, str, int]]()
-        if p.ep > 1:
-            sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank))
-            calls += [(EXPERT_QUEUE, "all_to_all", size) for size in sizes]
+        sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank)) if p.ep > 1 else ()
+        self._send_tokens(number, kind, sizes[:1])
         if p.is_folded and p.expert_tp > 1:
             # Between the way there and the way back.
-            size = shard.gathered_expert_bytes
-            parts = "all_gather", "reduce_scatter"
-            calls[1:1] = [(EXPERT_TENSOR_QUEUE, name, size) for name in parts]
-        for queue, name, size in calls:
-            self.collective(queue, name, size, number)
+            for name in ("all_gather", "reduce_scatter"):
+                self.collective(EXPERT_TENSOR_QUEUE, name, shard.gathered_expert_bytes, number)
+        self._send_tokens(number, kind, sizes[1:])
+
+    def _send_tokens(self, number: int, kind: str, sizes: Sequence[int]) -> None:
+        """Tokens sent one way, beside the computing of another microbatch where that is told."""
+        setting = self.shard.setting
+        for size in sizes:
+            sent = self.durations.dispatched(
+                self.rank, size, setting.dispatcher, setting.graphs != "full"
+            )
+            if self.parallelism.ep_comm_overlap:
+                # The other microbatch goes the other way through the layer; it is computed beside
+                # tokens on their way there and tokens on their way back.
+                other = _loads(self._block(number), BACKWARD if kind == FORWARD else FORWARD)
+                sent = self.durations.beside(self.rank, sent, other, Fraction(1, 2), TAKEN)
+            self.add(EXPERT_QUEUE, sent, size, number)
 
     def _exchange_again(self, number: int) -> None:
         """Collectives within what selective recomputation makes again."""
@@ -407,7 +422,7 @@ class Writer(Template):
         is_moe = model.is_moe(number)
         second = ("moe" if is_moe else "mlp") in shard.again
         if second:
-            self._exchange_tokens(number)
+            self._exchange_tokens(number, FORWARD)
         if "per_op" in shard.again and self.is_split and shard.software.plain:
             # What was scattered is kept.
             sizes = shard.gathered_bytes, shard.words_bytes

@@ -40,6 +40,8 @@ from .dtype import bits_of, canonical
 Shape = Sequence[int]
 _HALF = 2  # bytes of the widest float that tensor cores are built for
 _VECTOR = 4  # log2 of the bytes that a GPU's thread reads at once
+CAUSAL = "causal"
+"""The mark of attention to what is before."""
 
 
 class Extents(NamedTuple):
@@ -85,7 +87,7 @@ def extents_of(op_class: str, operands: Operands, element: int) -> Extents:
 def _mark(op_class: str, operands: Operands) -> str:
     if op_class == "conv" and _groups(operands.attrs) > 1:
         return "by groups"
-    return "causal" if op_class == "attention" and operands.attrs.get("is_causal") else ""
+    return CAUSAL if op_class == "attention" and operands.attrs.get("is_causal") else ""
 
 
 def _alignment(size: int) -> float:
@@ -230,6 +232,8 @@ def op_key(graph: Graph, position: int, device_kind: str) -> str:
 class Load:
     """The load of an op on a device: FLOPs, bytes read and written, and marks of its variant.
 
+    Of causal attention it has half of the FLOPs, though the op's work counts all: its kernels skip
+    the tiles in which every pair is masked (Dao, "FlashAttention-2", 2023, section 3.1.1).
     ``dtype`` is that of the arithmetic; ``variant`` holds its attributes and ranks, so that equal
     sizes of different variants (a stride, a transposition) are told apart. ``extents``, ``aligned``
     and ``mark`` are those of ``extents_of``.
@@ -289,6 +293,8 @@ def load_of(key: str) -> Load | None:
     if None not in (*shapes[:3], *outputs[:1]):
         element = max(1, bits_of(dtype) // 8)
         extents = extents_of(called, Operands(kind, attrs, shapes, outputs, flops), element)
+    if extents.mark == CAUSAL:
+        flops //= 2
     return Load(kind, called, dtype, flops, read, written, variant, *extents)
 
 

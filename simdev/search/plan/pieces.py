@@ -210,12 +210,12 @@ class Pieces:
 
     @cached_property
     def footprints(self) -> Ints:
-        """Bytes of a microbatch by kind of layer: saved (but for offloaded ones), of the workspace,
-        and made again by recomputation.
+        """Bytes of a microbatch by kind of layer: saved (none where they are offloaded), of the
+        workspace, and made again by recomputation.
         """
         each = [program.footprint(number) for program in self.programs for number in self.kinds]
         moves = "activations" in self.program.parallelism.offload
-        rows = [(f.saved - f.moved * moves, f.workspace, f.again) for f in each]
+        rows = [(0 if moves else f.saved, f.workspace, f.again) for f in each]
         return np.array(rows, np.int64).T
 
     @cached_property

@@ -1,23 +1,32 @@
-"""The software that runs the layers of a large model: which passes over memory it fuses.
+"""The software that runs the layers of a large model: which passes over memory it fuses, how it
+sends tokens to their experts, and which part of a step it replays as CUDA graphs.
 
-``transformer`` names the software of a model and ``work`` counts the kernels of a layer by it. A
-new software is a row of SOFTWARE.
+``transformer`` names the software of a model. ``work`` counts the kernels of a layer and the
+launches of its host by it, ``shard`` the bytes of sent tokens, ``simdev/lowering/hybrid`` their
+times. A new software is a row of SOFTWARE, a new way to send tokens one of DISPATCHERS.
 
 - "megatron": Megatron-core with NVIDIA's Transformer Engine. Scale, mask and softmax, bias and
   activation, bias, dropout and addition are one kernel each (``megatron/core/fusions``).
+- "megatron-bridge": Megatron-core as NVIDIA's recipes for measured runs set it (Megatron-Bridge,
+  ``perf_recipes``).
 - "torchtitan": PyTorch eager, as of torchtitan in December 2024 (``torchtitan/models/llama``,
   ``parallelize_llama.py``; recalled, not re-read): FSDP2, each op a kernel of its own.
 - "torchtitan-compiled": the same with ``torch.compile`` of each block. Inductor fuses what lies
   between products, but has no complex numbers (rotary) and was not used for the loss.
+- "deepspeed-0.3": the same kernels with ZeRO 3 as DeepSpeed had it in 2021, before its release 0.5
+  gathered several weights into one tensor (``runtime/zero/partition_parameters.py``,
+  ``_allgather_param`` and ``_reduce_scatter_gradient``; recalled, not re-read).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final, NamedTuple
 
 from ....ground.frozen import FrozenDict
+from ...strategy.parallelism import Parallelism
 
 
 class Passes(NamedTuple):
@@ -53,6 +62,11 @@ class Software:
     - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
     - ``loss_bytes``: of workspace for each score, beside the float32 number that is saved; by tp 1
       and above.
+    - ``by_weight``: with ZeRO 3 every weight is gathered, and its gradient reduced, by a collective
+      of its own, of a list of all ranks' parts that the host copies one by one.
+    - ``dispatcher`` and ``graphs`` are what it uses where a strategy does not tell them
+      (``Parallelism.token_dispatcher``, ``cuda_graphs``). ``is_counted``: what its host launches
+      for layers with experts holds the device up.
     """
 
     passes: Mapping[str, Passes] = FrozenDict()
@@ -62,6 +76,10 @@ class Software:
     scales_apart: bool = False
     keeps_outputs: bool = False
     loss_bytes: tuple[int, int] = (2, 2)
+    dispatcher: str = "alltoall"
+    graphs: str = "none"
+    is_counted: bool = False
+    by_weight: bool = False
 
 
 # In the order in which PyTorch runs them; bfloat16 is 2 bytes, float32 4.
@@ -107,10 +125,61 @@ _FLASH_2 = 0.37, 0.30
 # backward the gradients of output and input. With scores split by tp (``loss_parallel``)
 # difference, exponential and output are tensors each, beside both inputs.
 _LOSS_BYTES = 8, 14
+# The scores are read twice, and their gradient takes their place (Transformer Engine,
+# ``triton/cross_entropy.py``).
+_FUSED_LOSS = Passes((2 + 2, 2), (0, 0))
 
 SOFTWARE: Final[Mapping[str, Software]] = {
     "megatron": Software(),
+    "megatron-bridge": Software(
+        {"loss": _FUSED_LOSS}, dispatcher="hybridep", graphs="partial", is_counted=True
+    ),
     "torchtitan": Software(_EAGER, True, _FLASH_2, True, True, True, _LOSS_BYTES),
     "torchtitan-compiled": Software(_COMPILED, True, _FLASH_2, True, True, False, _LOSS_BYTES),
+    "deepspeed-0.3": Software(by_weight=True),
 }
 DEFAULT_SOFTWARE: Final = "megatron"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """How tokens get to their experts and back.
+
+    ``once``: a token goes once to each device that has some of its experts, and once over the
+    network to each node; else once for each expert, sorted by expert before it is sent. ``rate``
+    is the share of the bandwidth between two devices of a node that it reaches (None: it takes as
+    long as an all_to_all). ``overhead`` seconds pass beside each way where a host launches it.
+    """
+
+    once: bool = False
+    rate: Fraction | None = None
+    overhead: Fraction = Fraction(0)
+
+
+DISPATCHERS: Final[Mapping[str, Dispatcher]] = {
+    # NCCL's all_to_all.
+    "alltoall": Dispatcher(),
+    # DeepEP, docs/README_Hybrid-EP.md, "Performance Results" (MIT): on B200 and GB200 the kernels
+    # alone move 543 to 750 GB/s over 8 to 36 ranks, 644 in the mean, of 770 between two devices;
+    # calls from PyTorch take 0.15 to 0.2 ms more than the kernel.
+    "hybridep": Dispatcher(True, Fraction(84, 100), Fraction(17, 100_000)),
+    # The same page: DeepEP with 24 multiprocessors, over 8 to 16 ranks, by calls from PyTorch
+    # 339 to 513 GB/s, 440 in the mean.
+    "deepep": Dispatcher(True, Fraction(57, 100)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What sends the tokens of a step to experts, and what is replayed as CUDA graphs."""
+
+    software: Software
+    dispatcher: Dispatcher
+    graphs: str
+
+
+def setting_of(software: str, parallelism: Parallelism) -> Setting:
+    """The setting of a strategy, else of the software that runs it."""
+    runs = SOFTWARE[software]
+    name = parallelism.token_dispatcher or runs.dispatcher
+    return Setting(runs, DISPATCHERS[name], parallelism.cuda_graphs or runs.graphs)
