@@ -23,12 +23,14 @@ from benchmarks.ladder import update
 from simdev import load_scenario, run
 from simdev.ground.errors import InputError
 from simdev.report import Report
-from simdev.report.measures.published import COLUMNS, FILE, keys_of, published_errors
+from simdev.report.measures.published import COLUMNS, FILE, KEYS, keys_of, published_errors
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "papers" / "large-models.md"
 DIGITS = 4  # of seconds
-Step = tuple[str, Sequence[float], Callable[[], Report]]
-"""A name, the published seconds, and what simulates the step."""
+Published = tuple[str, float]
+"""A source, and the seconds that it tells."""
+Step = tuple[str, Sequence[Published], Callable[[], Report]]
+"""A name, what was published, and what simulates the step."""
 Asked = tuple[runs.Published, dict[str, Any]]
 
 
@@ -36,16 +38,21 @@ def steps() -> Iterator[Step]:
     """All published steps; one setting that several releases ran is one."""
     for ran in really_run.RUNS:
         if ran.seconds is not None:
-            yield ran.name, [ran.seconds], partial(really_run.simulated, ran)
+            yield ran.name, [_of_name(ran)], partial(really_run.simulated, ran)
     for row in (*hybrid.A100, *hybrid.B200):
         if row.seconds is not None:
-            yield row.name, [row.seconds], partial(hybrid.step, row)
+            yield row.name, [_of_name(row)], partial(hybrid.step, row)
     yield from _settings()
+
+
+def _of_name(step: Any) -> Published:
+    """The seconds of a step whose name begins with its source."""
+    return step.name.partition(",")[0], step.seconds
 
 
 def _settings() -> Iterator[Step]:
     """The settings of ``profiles/runs`` that simdev has a way to ask and ``really_run`` has not."""
-    settings: dict[str, tuple[str, list[float], Asked]] = {}
+    settings: dict[str, tuple[str, list[Published], Asked]] = {}
     known = {ran.seconds for ran in really_run.RUNS}
     for each in runs.published():
         if each.seconds in known:
@@ -55,12 +62,13 @@ def _settings() -> Iterator[Step]:
         except InputError:
             continue
         layout = each.layout.removesuffix(f", {each.row.get('release')}")
-        setting = (f"{each.cell}, {layout}", list[float](), (each, scenario))
+        setting = (f"{each.cell}, {layout}", list[Published](), (each, scenario))
         # The software may be known by the cell alone, so it is a part of the key.
         key = json.dumps([each.cell, scenario], default=str)
-        settings.setdefault(key, setting)[1].append(each.seconds)
-    for name, seconds, asked in settings.values():
-        yield name, seconds, partial(_simulated, *asked)
+        source = f"NVIDIA {each.row['release']}" if "release" in each.row else each.row["table"]
+        settings.setdefault(key, setting)[1].append((source, each.seconds))
+    for name, published, asked in settings.values():
+        yield name, published, partial(_simulated, *asked)
 
 
 def _simulated(published: runs.Published, scenario: Any) -> Report:
@@ -79,9 +87,9 @@ def line(step: Step) -> list[Any]:
     assert report.training is not None
     large = report.training.large
     keys = keys_of(large.model, large.device)
-    seconds = [round(each, DIGITS) for each in published]
-    of_keys = [keys[key] for key in ("device", "precision", "kind", "software")]
-    return [name, large.model.name, *of_keys, seconds, round(report.seconds, DIGITS)]
+    of_sources = [[source, round(seconds, DIGITS)] for source, seconds in published]
+    model = large.model.name, large.model.parameters()
+    return [name, *model, *(keys[key] for key in KEYS), of_sources, round(report.seconds, DIGITS)]
 
 
 def document() -> dict[str, Any]:

@@ -91,6 +91,7 @@ TEXTS = {
     "recompute_modules": "what selective makes again, with commas (default core_attn)",
     "offload": "activations, optimizer or both, with a comma, to host memory",
     "host_bandwidth": 'of PCIe to host memory, like "51 GB/s"',
+    "slowdown": "of computing and collectives beside each other (default 1: none)",
     "message_latency": 'of every collective and transfer beside the cluster\'s, like "10 us"',
 }
 # Fields that are true by default (flash by the model); each text is the help of its ``--no-``

@@ -16,8 +16,8 @@ from simdev.nouns.models.large import (
     layer,
     shard_of,
 )
+from simdev.nouns.models.large.kernels import Loads
 from simdev.nouns.models.large.shard import classifier_saved
-from simdev.nouns.models.large.work import Loads
 from simdev.nouns.strategy.parallelism import Parallelism
 
 FURTHER = replace(SMALL, name="further", layers=9, mtp=1)

@@ -9,8 +9,8 @@ import pytest
 from simdev import load_scenario, run
 from simdev.ground.errors import InputError
 from simdev.nouns.models.large import LARGE, Transformer, footprint, layer, shard_of
+from simdev.nouns.models.large.kernels import Block
 from simdev.nouns.models.large.transformer import CHUNK
-from simdev.nouns.models.large.work import Block
 from simdev.nouns.strategy.parallelism import Parallelism
 
 # Small enough to count by hand, every width another.

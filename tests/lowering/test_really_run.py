@@ -68,7 +68,7 @@ def test_modules_that_are_made_again_are_not_saved(tp: int) -> None:
         "mlp_act": shared, "shared_experts": 3 * shared,
         "moe": 3 * product + 3 * shared + router + sent, "mlp": 0, "core_attn": 0,
     }  # fmt: skip
-    assert less.keys() == set(MODULES)
+    assert less.keys() == set(MODULES) - {"per_op"}  # of other layers, test_torchtitan.py
     before, _ = _prints(m, 1, tp=tp)
     for name, size in less.items():
         assert _prints(m, 1, name, tp=tp) == (before - size, size), name

@@ -19,6 +19,7 @@ from simdev.report.measures import published as measures
 from simdev.report.measures.published import (
     COLUMNS,
     FEW,
+    FEW_PAIRS,
     FILE,
     GENERATION,
     KEYS,
@@ -39,11 +40,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "papers" / "large-models.md").read_
 DEVICES = "h100-sxm", "gb200", "mi300x", ""
 
 
-def published_of(model: str, seconds: float, simulated: float, **keys: str) -> PublishedRun:
+def published_of(
+    model: str, seconds: float, simulated: float, source: str = "a paper", **keys: str
+) -> PublishedRun:
     of_keys = {"device": "h100-sxm", "precision": "bfloat16", "kind": "dense"} | keys
     of_keys = {"software": "megatron"} | of_keys
     return PublishedRun(
-        "a run", model, *(of_keys[key] for key in KEYS), published_s=[seconds],
+        "a run", model, 10**9, *(of_keys[key] for key in KEYS), published_s=[(source, seconds)],
         simulated_s=simulated,
     )  # fmt: skip
 
@@ -69,9 +72,9 @@ def test_every_step_of_the_file_is_in_the_benchmark_and_those_of_papers_on_the_s
     value = json.loads(FILE.read_text())
     assert value["columns"] == list(COLUMNS)
     assert FILE.read_text() == published.text(value)
-    for (name, seconds, _), run in zip(published.steps(), published_runs(), strict=True):
+    for (name, pairs, _), run in zip(published.steps(), published_runs(), strict=True):
         assert name == run.step
-        assert run.published_s == [round(each, published.DIGITS) for each in seconds]
+        assert run.published_s == [[source, round(s, published.DIGITS)] for source, s in pairs]
         if (short := run.step.removeprefix("Llama-3 70B of 12 layers, ")) in PAGE:
             (line,) = (text for text in PAGE.splitlines() if text.startswith(f"| {short} |"))
             scale = 1e3 if short != run.step else 1
@@ -101,8 +104,9 @@ def test_every_large_model_has_the_error_of_runs_of_its_like() -> None:
                 assert 0 < error.mean <= max(abs(error.least), abs(error.largest))
                 assert error.matched["kind"] == ("moe" if model.experts else "dense")
                 layouts = layout_error(model, device)
-                assert layouts.pairs >= FEW
+                assert layouts.pairs >= FEW_PAIRS
                 assert layouts.mean > 0
+                assert layouts.matched["kind"] == error.matched["kind"]
 
 
 def test_errors_by_keys_are_of_all_runs() -> None:
@@ -110,7 +114,7 @@ def test_errors_by_keys_are_of_all_runs() -> None:
     assert total == sum(len(run.published_s) for run in published_runs()) >= 100
     for error in published_errors():
         runs = [run for run in published_runs() if error.matched.items() <= run.keys.items()]
-        errors = [run.simulated_s / s - 1 for run in runs for s in run.published_s]
+        errors = [run.simulated_s / s - 1 for run in runs for _, s in run.published_s]
         assert (min(errors), max(errors)) == (error.least, error.largest)
         assert error.mean == pytest.approx(sum(map(abs, errors)) / len(errors))
 
@@ -128,8 +132,8 @@ def test_the_nearest_runs_count_and_what_was_matched_is_told(of_runs: Put) -> No
     assert error.unmatched == {"device": "h100-sxm"}
     assert (error.runs, error.least) == (FEW, -0.5)
     assert str(error) == (
-        "Beside 3 published runs of dense models in bfloat16 on Hopper by megatron (fewer than 3 "
-        "also of device h100-sxm) the model was 17.7% off in the mean, from -50.0% to +2.0%."
+        "Beside 3 published runs of dense models in bfloat16 on Hopper by megatron (too few "
+        "of device h100-sxm) the model was 17.7% off in the mean, from -50.0% to +2.0%."
     )
     of_runs(*near, published_of("a", 1.0, 1.5), cousin, far)
     assert published_error(model, "h100-sxm").unmatched == {}
@@ -137,16 +141,15 @@ def test_the_nearest_runs_count_and_what_was_matched_is_told(of_runs: Put) -> No
     of_runs(*near, far)
     assert published_error(model, "h100-sxm").matched == {"kind": "dense", "software": "megatron"}
     assert published_error(LARGE["deepseek-v3"], "h100-sxm").matched == {}
-    assert "of large models (fewer than 3 also of" in str(
-        published_error(LARGE["deepseek-v3"], "h100-sxm")
-    )
+    assert "of large models (too few of" in str(published_error(LARGE["deepseek-v3"], "h100-sxm"))
 
 
 def ratios(runs: Sequence[PublishedRun]) -> list[float]:
     """By brute force: how far the ratio of two steps is from the published, 1 or more."""
     of_pairs = []
     for a, b in combinations(runs, 2):
-        ratio = (a.simulated_s / b.simulated_s) / (a.published_s[0] / b.published_s[0])
+        published_ratio = a.published_s[0][1] / b.published_s[0][1]
+        ratio = (a.simulated_s / b.simulated_s) / published_ratio
         of_pairs.append(max(ratio, 1 / ratio))
     return of_pairs
 
@@ -158,18 +161,39 @@ def test_what_all_layouts_share_is_no_error_between_them(of_runs: Put) -> None:
     assert published_error(model, "h100-sxm").mean == 0.5
     layouts = layout_error(model, "h100-sxm")
     assert (layouts.pairs, layouts.mean) == (6, pytest.approx(0, abs=1e-12))
-    runs = [published_of("a", 1.0, 1.0), published_of("a", 2.0, 2.2), published_of("a", 3.0, 2.9)]
+    steps = ((1.0, 1.0), (2.0, 2.2), (3.0, 2.9), (4.0, 3.3))
+    runs = [published_of("a", *step) for step in steps]
     of_runs(*runs, published_of("another", 5.0, 50.0))
     layouts = layout_error(model, "h100-sxm")
-    mean = sum(map(log, ratios(runs))) / 3
-    assert (layouts.pairs, layouts.mean) == (3, pytest.approx(exp(mean) - 1))
+    mean = sum(map(log, ratios(runs))) / 6
+    assert (layouts.pairs, layouts.mean) == (6, pytest.approx(exp(mean) - 1))
+    assert not layouts.mixed
     assert layouts.ties(1.0, 1.0)
     assert layouts.ties(1 + layouts.mean - 1e-9, 1.0)
     assert not layouts.ties(1 + layouts.mean + 1e-9, 1.0)
 
 
+def test_pairs_of_several_sources_count_where_a_kind_has_too_few_of_one(of_runs: Put) -> None:
+    model = LARGE["llama3-8b"]
+    first = [published_of("a", n, n) for n in (1.0, 2.0, 3.0)]
+    other = [published_of("a", n, n / 2, "another paper") for n in (4.0, 5.0)]
+    of_runs(*first, *other)
+    layouts = layout_error(model, "h100-sxm")
+    assert (layouts.pairs, layouts.mixed) == (10, True)
+    assert layouts.mean == pytest.approx(exp(6 * log(2) / 10) - 1)
+    assert "of several sources" in str(layouts)
+    of_runs(*first, *other, published_of("a", 6.0, 6.0))
+    layouts = layout_error(model, "h100-sxm")
+    assert (layouts.pairs, layouts.mixed) == (7, False)
+    assert layouts.mean == pytest.approx(0, abs=1e-12)
+    of_runs(*first, *other, *(published_of("b", n, n, kind="moe") for n in (1.0, 2.0, 3.0, 4.0)))
+    assert layout_error(model, "h100-sxm").mixed
+    assert not layout_error(LARGE["deepseek-v3"], "h100-sxm").mixed
+
+
 def test_two_readings_of_a_run_are_no_pair(of_runs: Put) -> None:
     readings = [published_of("a", 1.0, seconds) for seconds in (1.0, 2.0, 3.0)]
-    pairs = [published_of("b", 1.0 + n, 1.0 + n) for n in range(3)]
+    pairs = [published_of("b", 1.0 + n, 1.0 + n) for n in range(4)]
     of_runs(*readings, *pairs)
-    assert layout_error(LARGE["llama3-8b"], "h100-sxm").pairs == 3
+    layouts = layout_error(LARGE["llama3-8b"], "h100-sxm")
+    assert (layouts.pairs, layouts.mixed) == (6, False)

@@ -18,11 +18,13 @@ from simdev.costs import CostModel
 from simdev.costs.collectives import collective_model
 from simdev.execution.scenario import Scenario, load_scenario
 from simdev.files import read_preset, read_profile
+from simdev.files.device import device_presets
 from simdev.files.examples import examples_folder
 from simdev.files.profile import shipped_rows
 from simdev.lowering.hybrid import Timings
 from simdev.nouns.models.large import large_model
-from simdev.nouns.models.large.work import Kernel, Like
+from simdev.nouns.models.large.kernels import Kernel, Like
+from simdev.nouns.semantics.keys import load_of
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report.whatif import what_ifs
@@ -184,6 +186,24 @@ def others(name: str) -> list[str]:
     paths = [*folder.glob("grids/*.jsonl"), *folder.glob("*.jsonl")]
     shipped = shipped_rows(["h100-sxm"])
     return [str(p) for p in sorted(paths) if p.name != own and read_profile(p) in shipped]
+
+
+@pytest.mark.parametrize("name", ["llama-1b", "llama3-8b-4l", "llama-70b-1l"])
+def test_rows_that_attend_to_all_tell_of_causal_attention(name: str) -> None:
+    """The grid has no causal row; its kernels compute all pairs, those of the stacks half of
+    them.
+    """
+    folder = examples_folder() / "profiles" / "h100"
+    costs = CostModel(folder / "grids" / "grid-attention-bfloat16.h100-sxm.jsonl", device_presets())
+    ratios = []
+    for key, row in read_profile(folder / f"{name}.h100-sxm.jsonl").rows.items():
+        load = load_of(key)
+        if load is not None and load.mark == "causal":
+            cost = costs.cost_of_key(key, load.kind, "h100-sxm")
+            assert cost is not None
+            ratios.append(float(cost.seconds / row.device_seconds()))
+    assert len(ratios) == 2
+    assert 0.78 < min(ratios) <= max(ratios) < 1.15
 
 
 def test_measured_rows_follow_a_datasheet_that_changes() -> None:

@@ -23,8 +23,8 @@ from ...costs.roofline import datasheet_scalars, ideal_seconds, rounded
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS, picoseconds
 from ...nouns.cluster import Cluster, Host
+from ...nouns.models.large.kernels import DTYPE, Kernel, Loads
 from ...nouns.models.large.software import Dispatcher
-from ...nouns.models.large.work import DTYPE, Kernel, Loads
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.structure import Groups
 from ...nouns.taskgraph import Ints

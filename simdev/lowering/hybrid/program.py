@@ -38,9 +38,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...nouns.models.large import Block, Footprint, Shard, footprint, roles
+from ...nouns.models.large.kernels import Loads
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.transformer import Kind
-from ...nouns.models.large.work import Loads
 from ...nouns.schedules import NEEDS, Part, Schedule
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import BUFFER_KINDS, Ints

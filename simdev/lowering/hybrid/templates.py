@@ -25,9 +25,9 @@ from ...nouns.models.large import (
     roles,
     whole_again,
 )
+from ...nouns.models.large.kernels import Loads
 from ...nouns.models.large.roles import NO_LAYER
 from ...nouns.models.large.shard import gathers_by_weight
-from ...nouns.models.large.work import Loads
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
 from .program import (
@@ -288,10 +288,11 @@ class Writer(Template):
         """Gather the inputs of products from a split sequence, so many bytes each, once more for
         the gradient of their weights: as far as it takes longer than the gradient of their input.
 
-        The tokens that experts get are there (ours).
+        The tokens that experts get are there (ours), as all are where autograd keeps them.
         """
         p = self.parallelism
-        for name, size in products.items() if p.tp > 1 and self.is_split else ():
+        again = p.tp > 1 and self.is_split and not self.shard.software.plain
+        for name, size in products.items() if again else ():
             hides = tuple(load for load in block.backward if load.kind == name) * p.tensor_overlap
             self._add_left(self.left(TENSOR_QUEUE, "all_gather", size, hides), size, number)
 
@@ -422,6 +423,10 @@ class Writer(Template):
         second = ("moe" if is_moe else "mlp") in shard.again
         if second:
             self._exchange_tokens(number, FORWARD)
+        if "per_op" in shard.again and self.is_split and shard.software.plain:
+            # What was scattered is kept.
+            sizes = shard.gathered_bytes, shard.words_bytes
+            self._tensor([("all_gather", size) for size in sizes], number)
         if "mla_up_proj" in shard.again and model.kv_latent and self.is_split:
             self._tensor([("all_gather", shard.gathered_bytes)], number)
         if second:

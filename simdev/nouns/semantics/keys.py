@@ -232,8 +232,8 @@ def op_key(graph: Graph, position: int, device_kind: str) -> str:
 class Load:
     """The load of an op on a device: FLOPs, bytes read and written, and marks of its variant.
 
-    Causal attention is loaded with half of its FLOPs, though its work counts all: fused kernels
-    skip the tiles in which every pair is masked (Dao, "FlashAttention-2", 2023, section 3.1.1).
+    Of causal attention it has half of the FLOPs, though the op's work counts all: its kernels skip
+    the tiles in which every pair is masked (Dao, "FlashAttention-2", 2023, section 3.1.1).
     ``dtype`` is that of the arithmetic; ``variant`` holds its attributes and ranks, so that equal
     sizes of different variants (a stride, a transposition) are told apart. ``extents``, ``aligned``
     and ``mark`` are those of ``extents_of``.

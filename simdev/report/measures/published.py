@@ -10,10 +10,11 @@ software. Where fewer than FEW are alike in all four, those count which are alik
 as LIKE has it; what was matched is told beside every figure.
 
 Plans of one model on one system are compared with each other. An error that all of them share (of a
-kernel, of a clock) is the same factor of each and moves none before another, so the absolute error
-says little about their order. Their order is as sure as pairs of layouts of one model on one device
-were in the published runs (``LayoutError``). Releases of a software differ, too, and that counts
-here as if it were the simulation's, so the figure is rather too large.
+kernel, of a clock, of a release of the software) is the same factor of each and moves none before
+another, so the absolute error says little about their order. Their order is as sure as pairs of
+layouts of one model, on one device and of one source, were in the published runs (``LayoutError``).
+Of a kind of models with too few such pairs, pairs of several sources count, where releases of the
+software differ too: that figure is rather too large.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import combinations
 from math import expm1, log
 from statistics import fmean
@@ -32,9 +33,10 @@ from ..table import Json
 
 FILE = PRESETS / "published" / "large-models.json"
 COLUMNS = (
-    "step", "model", "device", "precision", "kind", "software", "published_s", "simulated_s",
+    "step", "model", "parameters", "device", "precision", "kind", "software", "published_s",
+    "simulated_s",
 )  # fmt: skip
-"""The columns of a line of the file."""
+"""The columns of a line of the file; ``published_s`` are pairs of a source and seconds."""
 KEYS = ("device", "precision", "kind", "software")
 GENERATION = "generation"
 GENERATIONS = {
@@ -53,7 +55,7 @@ LIKE = (
 """In what runs have to be alike, the nearest first. What is dropped last changed errors most: kind
 and software decide which kernels there are, the precision and the device how fast they are.
 """
-FEW = 3  # runs or pairs, below which a range is none (ours)
+FEW, FEW_PAIRS = 3, 5  # below which a range, or a mean of pairs, is none (ours)
 
 Keys = Mapping[str, str]
 
@@ -64,11 +66,12 @@ class PublishedRun:
 
     step: str
     model: str
+    parameters: int
     device: str
     precision: str
     kind: str
     software: str
-    published_s: Sequence[float]
+    published_s: Sequence[tuple[str, float]]
     simulated_s: float
 
     @cached_property
@@ -78,13 +81,21 @@ class PublishedRun:
 
     @property
     def errors(self) -> list[float]:
-        """The signed errors of the simulated step, by release."""
-        return [self.simulated_s / seconds - 1 for seconds in self.published_s]
+        """The signed errors of the simulated step, by source."""
+        return [self.simulated_s / seconds - 1 for _, seconds in self.published_s]
 
     @property
-    def bias(self) -> float:
-        """The logarithm of simulated over published, the mean over releases."""
-        return fmean(log(self.simulated_s / seconds) for seconds in self.published_s)
+    def biases(self) -> dict[str, float]:
+        """By source the logarithm of simulated over published, its mean."""
+        logs: dict[str, list[float]] = {}
+        for source, seconds in self.published_s:
+            logs.setdefault(source, []).append(log(self.simulated_s / seconds))
+        return {source: fmean(each) for source, each in logs.items()}
+
+    def is_rival(self, other: PublishedRun) -> bool:
+        """Whether two settings are of one model and system."""
+        mine, others = ((r.model, r.parameters, r.keys) for r in (self, other))
+        return mine == others
 
 
 def kind_of(model: Transformer) -> str:
@@ -127,7 +138,7 @@ class Likeness:
         text += f" on {device}" if device else ""
         text += f" by {keys['software']}" if "software" in keys else ""
         missed = " and ".join(f"{name} {value}" for name, value in self.unmatched.items())
-        return text + (f" (fewer than {FEW} also of {missed})" if missed else "")
+        return text + (f" (too few of {missed})" if missed else "")
 
     def to_json(self) -> Json:
         """Its fields."""
@@ -155,16 +166,20 @@ class PublishedError(Likeness):
 @dataclass(frozen=True, slots=True)
 class LayoutError(Likeness):
     """How far the ratio of two layouts' steps was from the published ratio, in the mean over
-    ``pairs`` of runs of one model, precision, device and software.
+    ``pairs`` of runs of one model, precision, device and software, and of one source unless
+    ``mixed``.
     """
 
     pairs: int
     mean: float
+    mixed: bool
 
     def __str__(self) -> str:
+        sources = "several sources" if self.mixed else "one source"
+        pairs = f"{self.pairs} pairs of published runs of {sources},"
         return (
             f"the {self.mean:.1%} by which two layouts of one model were off beside each other, in "
-            f"the mean of {self.words(f'{self.pairs} pairs of published runs')}"
+            f"the mean of {self.words(pairs)}"
         )
 
     def ties(self, step: float, least: float) -> bool:
@@ -194,8 +209,13 @@ def layout_error(model: Transformer, device: str) -> LayoutError:
 
 @cache
 def _layout_error_of(keys: tuple[tuple[str, str], ...]) -> LayoutError:
-    matched, unmatched, pairs = _nearest(dict(keys), _pairs)
-    return LayoutError(matched, unmatched, len(pairs), expm1(fmean(pairs)))
+    # Dense models say nothing of the exchange of experts: of one kind, from several sources rather.
+    for mixed, ways in ((False, [names for names in LIKE if "kind" in names]), (True, LIKE)):
+        pairs = partial(_pairs, mixed=mixed)
+        matched, unmatched, values = _nearest(dict(keys), pairs, ways, FEW_PAIRS)
+        if len(values) >= FEW_PAIRS:
+            break
+    return LayoutError(matched, unmatched, len(values), expm1(fmean(values)), mixed)
 
 
 def published_errors() -> Iterator[PublishedError]:
@@ -206,15 +226,18 @@ def published_errors() -> Iterator[PublishedError]:
 
 
 def _nearest(
-    keys: Keys, figures: Callable[[Sequence[PublishedRun]], list[float]]
+    keys: Keys,
+    figures: Callable[[Sequence[PublishedRun]], list[float]],
+    ways: Sequence[Sequence[str]] = LIKE,
+    few: int = FEW,
 ) -> tuple[Keys, Keys, list[float]]:
-    """The keys in which the nearest runs with FEW figures are like a step, those in which they are
-    not, and their figures.
+    """The keys in which the nearest runs with a ``few`` figures are like a step, those in which
+    they are not, and their figures; the last of the ``ways`` where none has so many.
     """
-    for names in LIKE:
+    for names in ways:
         matched = {name: keys[name] for name in names}
         values = figures([run for run in published_runs() if matched.items() <= run.keys.items()])
-        if len(values) >= FEW:
+        if len(values) >= few:
             break
     return matched, {name: keys[name] for name in KEYS if name not in matched}, values
 
@@ -223,13 +246,20 @@ def _errors(runs: Sequence[PublishedRun]) -> list[float]:
     return [error for run in runs for error in run.errors]
 
 
-def _pairs(runs: Sequence[PublishedRun]) -> list[float]:
-    """|log| of how far the ratio of two settings of one model and system was from the published.
-
-    A run that was simulated in two ways, because its source leaves it open, is no pair.
+def _pairs(runs: Sequence[PublishedRun], mixed: bool) -> list[float]:
+    """|log| of how far the ratio of two settings was from the published: the mean over the sources
+    of both, or, ``mixed``, of the means of all.
     """
-    return [
-        abs(a.bias - b.bias)
-        for a, b in combinations(runs, 2)
-        if (a.model, a.keys) == (b.model, b.keys) and set(a.published_s).isdisjoint(b.published_s)
-    ]
+    # A run that was simulated in two ways, because its source leaves it open, counts once.
+    first: dict[tuple[str, str], PublishedRun] = {}
+    for run in runs:
+        first.setdefault((run.model, str(run.published_s)), run)
+    distances = []
+    for a, b in combinations(first.values(), 2):
+        if a.is_rival(b):
+            x, y = a.biases, b.biases
+            if mixed:
+                distances.append(abs(fmean(x.values()) - fmean(y.values())))
+            elif common := [source for source in x if source in y]:
+                distances.append(fmean(abs(x[source] - y[source]) for source in common))
+    return distances

@@ -9,6 +9,7 @@ parallelism.
 
 from __future__ import annotations
 
+from .kernels import Block
 from .released import LARGE, from_config, large_model, resized
 from .shard import (
     Footprint,
@@ -21,7 +22,7 @@ from .shard import (
     uses_flash,
 )
 from .transformer import Transformer
-from .work import Block, classifier, copied, embedding, layer, update, whole_again
+from .work import classifier, copied, embedding, layer, update, whole_again
 
 __all__ = [
     "LARGE",

@@ -57,7 +57,8 @@ class Software:
       their backward is over.
     - ``scales_apart``: float8 with a scale for a tensor as it is now (torchao). One pass looks for
       the largest element, one makes the rows narrow and one the columns; a split sequence is made
-      narrow before it is gathered.
+      narrow before it is gathered. Weights are turned for the gradient of the input
+      (``torch._scaled_mm`` sums along rows alone).
     - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
     - ``loss_bytes``: of workspace for each score, beside the float32 number that is saved; by tp 1
       and above.
@@ -94,10 +95,9 @@ _EAGER = {
     "norm": Passes(
         # To float32, square, mean, times the root, to bfloat16, times the weight.
         (2 + 4 + 4 + 4 + 4 + 2, 4 + 4 + 4 + 2 + 2),
-        # The weight: gradient of its input, of itself, their sum; to float32; the product: gradient
-        # of the input, of the root, its sum; mean; square: power, double, product; sum of both
-        # gradients; to bfloat16.
-        (4 + 4 + 2 + 2 + 8 + 8 + 4 + 4 + 4 + 8 + 8 + 4, 2 + 2 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 2),
+        # The weight's input, the weight, its sum; to float32; the product's input, the root, its
+        # sum; the mean; the square: power, double, product; both gradients added; to bfloat16.
+        (2 + 4 + 2 + 2 + 4 + 8 + 4 + 4 + 4 + 8 + 8 + 4, 2 + 2 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 2),
     ),
     "rotary": _ROTARY,
     # SiLU, product; gradients of both factors, of SiLU.

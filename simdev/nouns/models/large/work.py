@@ -17,249 +17,31 @@ once more, in closed form, in ``Transformer.flops``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from math import prod
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from ...semantics.keys import Load, profile_key
-from .precision import PRECISIONS
+from .kernels import (
+    BACKWARD,
+    DTYPE,
+    FORWARD,
+    Block,
+    Kernel,
+    Like,
+    Loads,
+    gemm,
+    kernel_of,
+    linear,
+    linears,
+    narrowed,
+    norm,
+    pass_like,
+    passes_of,
+    product_of,
+    residual,
+)
 from .shard import Shard, narrow_weights
 from .transformer import CHUNK
-
-# The training that these models are published with; masters and states count in the update.
-DTYPE = PRECISIONS[0]
-FORWARD, BACKWARD = "fwd", "bwd"
-Shape = Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Like:
-    """An op of a profile: operands of DTYPE, then others with their dtypes, and its outputs.
-
-    ``moved`` are its bytes, by which a kernel like it takes longer or shorter (0: it takes as
-    long).
-    """
-
-    kind: str
-    operands: Sequence[Shape]
-    outputs: Sequence[Shape]
-    phase: str = FORWARD
-    attrs: Mapping[str, Any] | None = None
-    moved: int = 0
-    others: Sequence[tuple[Shape, str]] = ()
-
-    def key(self) -> str:
-        """Its profile key, of no device."""
-        operands = [*self.operands, *(shape for shape, _ in self.others)]
-        dtypes = [DTYPE] * len(self.operands) + [dtype for _, dtype in self.others]
-        attrs = self.attrs or {}
-        return profile_key(self.kind, attrs, operands, dtypes, self.outputs, self.phase, "")
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel(Load):
-    """The work of a kernel, and the measured op that it is like (None: there is none).
-
-    It takes ``share`` of that op's time. ``attains`` is the share of the peak FLOP/s that it
-    reaches (0: that of its class). One of ``launches`` computes nothing: its host holds the device
-    up with so many launches.
-    """
-
-    # What it is like follows from what it is: kernels are compared by their work.
-    op: Like | None = field(default=None, compare=False, repr=False)
-    share: float = 1.0
-    attains: float = 0.0
-    launches: int = 0
-
-    @property
-    def like(self) -> str:
-        """The kind of the op that it is like, "" where there is none."""
-        return "" if self.op is None else self.op.kind
-
-    @property
-    def key(self) -> str:
-        """The profile key, of no device, of the op that it is like; "" where there is none."""
-        return "" if self.op is None else self.op.key()
-
-
-Loads = tuple[Kernel, ...]
-
-
-def _kernel(
-    name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None,
-    dtype: str = DTYPE, part: float = 1.0, attains: float = 0.0,
-) -> Loads:  # fmt: skip
-    """One kernel of so many bytes and FLOPs; without FLOPs it is bound by memory. It takes ``part``
-    of the time of the op that it is like, or a share by its bytes where that op tells them.
-    """
-    if like is not None and like.moved:
-        part = (read + written) / like.moved
-    sizes = flops, read, written
-    return (Kernel(name, op_class, dtype, *sizes, "", op=like, share=part, attains=attains),)
-
-
-def _plain(kind: str, shape: Shape, operands: int, phase: str = FORWARD) -> Like:
-    """A pass over tensors of one shape: it reads them all and writes one."""
-    return Like(kind, [shape] * operands, [shape], phase, moved=(operands + 1) * 2 * prod(shape))
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The loads of one layer and microbatch: forward, gradient of its input, gradient of its
-    weights.
-
-    ``again`` is what selective recomputation does once more before the backward.
-    """
-
-    forward: Loads
-    backward: Loads
-    weight: Loads = ()
-    again: Loads = ()
-
-    def __add__(self, other: Block) -> Block:
-        return Block(*(getattr(self, part) + getattr(other, part) for part in _PARTS))
-
-    def times(self, count: int) -> Block:
-        """So many of it, one after the other."""
-        return Block(*(getattr(self, part) * count for part in _PARTS))
-
-    def repeated(self, is_again: bool) -> Block:
-        """The block with its forward done once more before the backward, where it ``is_again``."""
-        return replace(self, again=self.forward) if is_again else self
-
-
-_PARTS = [field.name for field in fields(Block)]
-
-
-def _passes(s: Shard, name: str, count: int) -> Block:
-    """The kernels of an operation over so many numbers, as the software's own table counts them."""
-
-    def once(kind: str, way: tuple[int, int]) -> Loads:
-        read, written = way
-        return _kernel(kind, "elementwise", read * count, written * count) if any(way) else ()
-
-    ways = s.software.passes[name]
-    return Block(once(name, ways.forward), once(f"{name} dx", ways.backward))
-
-
-def _gemm(
-    name: str, read: int, written: int, flops: int, operands: Sequence[Shape], made: Shape,
-    turned: str = "", phase: str = BACKWARD,
-) -> Loads:  # fmt: skip
-    """A product of matrices, or of stacks of them, like the measured one; ``turned`` is the operand
-    that is read as transposed ("a", "b", or none).
-    """
-    kind = "matmul" if len(made) == 2 else "batch_matmul"
-    attrs = {f"transpose_{turned}": True} if turned else None
-    like = Like(kind, operands, [made], phase, attrs)
-    return _kernel(name, "gemm", read, written, flops, like)
-
-
-def _product(s: Shard, name: str, m: int, k: int, n: int) -> Block:
-    """(m, k) x (k, n), and both gradients; that of the weights is added to its sum."""
-    flops, x, w, y, g = 2 * m * k * n, 2 * m * k, 2 * k * n, 2 * m * n, s.gradient_bytes * k * n
-    left, right, made = [m, k], [n, k], [m, n]
-    return Block(
-        _gemm(name, x + w, y, flops, [left, right], made, "b", FORWARD),
-        _gemm(f"{name} dx", y + w, x, flops, [made, right], left),
-        _gemm(f"{name} dw", x + y + g, g, flops, [made, left], right, "a"),
-    )
-
-
-def _linears(s: Shard, name: str, m: int, k: int, widths: Sequence[int]) -> Block:
-    """The products of one input with weights of these widths: one for all of them, or each by
-    itself, with a sum of the gradients of the input.
-    """
-    if not s.software.plain:
-        return _linear(s, name, m, k, sum(widths))
-    cast = _cast(s, f"{name} cast", m * k) if s.is_narrow else ()
-    if s.gathers_narrow and m == s.tokens:
-        # The columns are made of what was gathered.
-        size = s.size_of(m * k)
-        cast = _cast(s, f"{name} cast", s.rows * k)[:2]
-        cast += _kernel(f"{name} cast", "elementwise", size, size)
-    block = _linear(s, name, m, k, widths[0], cast)
-    for width in widths[1:]:
-        block += _linear(s, name, m, k, width, ()) + _passes(s, "sum", m * k)
-    return block
-
-
-def _linear(s: Shard, name: str, m: int, k: int, n: int, cast: Loads | None = None) -> Block:
-    """A product in the layer's precision; ``cast`` makes its input narrow (None: by itself).
-
-    Where that is narrow its input and the gradient of its output are made so once; weights with
-    the update.
-    """
-    if not s.is_narrow:
-        return _product(s, name, m, k, n)
-    flops, g = 2 * m * k * n, s.gradient_bytes * k * n
-    x, w, y = (s.size_of(count) for count in (m * k, k * n, m * n))
-
-    def part(suffix: str, read: int, written: int) -> Loads:
-        return _kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=s.format.dtype)
-
-    cast = _cast(s, f"{name} cast", m * k) if cast is None else cast
-    return Block(
-        cast[:2] + part("", x + w, 2 * m * n),
-        _cast(s, f"{name} dy cast", m * n) + part(" dx", y + w, 2 * m * k),
-        # Columns apart from rows are made for the gradient of the weights.
-        cast[2:] + part(" dw", x + y + g, g),
-    )
-
-
-def _cast(s: Shard, name: str, count: int) -> Loads:
-    """A tensor of so many numbers made narrow along rows and along columns in one pass (NVIDIA's
-    Transformer Engine, ``cast_transpose``; ``quantize_mxfp8``; of 4 bits, with the rotation of the
-    columns for the gradient of the weights, ``row_cast_col_hadamard_transform_cast_fusion``).
-
-    Of 4 bits the tensor has a scale too: one pass before that finds the largest of its elements,
-    and of the rotated ones (``hadamard_transform_amax``).
-    """
-    apart = s.software.scales_apart
-    amax = _kernel(f"{name} amax", "elementwise", 2 * count, 0) if s.format.amax or apart else ()
-    if apart:
-        return amax + _kernel(name, "elementwise", 2 * count, s.size_of(count)) * 2
-    return amax + _kernel(name, "elementwise", 2 * count, 2 * s.size_of(count))
-
-
-def _norm(s: Shard, count: int = 0, width: int = 0) -> Block:
-    """A norm of the tokens, or of ``count`` rows of another width.
-
-    The measured backward is one op with the gradients of scale and shift, which are one more pass
-    over the input and its gradient. Rows of a head have no measured op that is like them: a block
-    of PyTorch's norm takes a row, however narrow (rows of 120 reach 0.13 of an H100's bandwidth,
-    rows of 2,048 0.72), one of Transformer Engine's several (recalled).
-    """
-    count, width = count or s.rows, width or s.model.hidden
-    if "norm" in s.software.passes:
-        return _passes(s, "norm", count * width)
-    x, rows, scale, row = 2 * count * width, [count, width], [width], [count, 1]
-    kind, parts = ("layer_norm", 2) if s.model.norm == "layer" else ("fused_rms_norm", 1)
-    attrs, weights = {"normalized_shape": scale}, [scale] * parts
-    once = Like(kind, [rows, *weights], [rows, *[row] * parts], FORWARD, attrs, 2 * x)
-    others = [(row, "float32")] * parts + [(scale, DTYPE)] * parts
-    made = [rows, *weights]
-    back = Like(f"{kind}_backward", [rows, rows], made, BACKWARD, attrs, 5 * x, others)
-    ahead, behind = (once, back) if width > s.model.head_width else (None, None)
-    return Block(
-        _kernel("norm", "norm", x, x, like=ahead),
-        _kernel("norm dx", "norm", 2 * x, x, like=behind),
-        _kernel("norm dw", "norm", 2 * x, 0, like=behind),
-    )
-
-
-def _residual(s: Shard) -> Block:
-    """Bias, dropout and addition; its gradient is dropped out and added to that of the skip."""
-    x, masked = s.rows_bytes, s.model.dropout
-    if "residual" in s.software.passes and not masked:
-        return _passes(s, "residual", s.rows * s.model.hidden)
-    mask, shape = x // 2 if masked else 0, [s.rows, s.model.hidden]
-    add, back = _plain("add", shape, 2), _plain("add", shape, 2, BACKWARD)
-    drop = _plain("mul", shape, 2, BACKWARD)
-    dropout = _kernel("dropout dx", "elementwise", x + mask, x, like=drop) * masked
-    backward = _kernel("residual dx", "elementwise", 2 * x, x, like=back) + dropout
-    return Block(_kernel("residual", "elementwise", 2 * x, x + mask, like=add), backward)
 
 
 def _core(s: Shard, number: int) -> Block:
@@ -295,8 +77,8 @@ def _fused(s: Shard, number: int, read: int, written: int) -> Block:
     if any(attains):
         likes = None, None  # measured rows are of another kernel
     sizes = (read, written, ahead), (read + 2 * written, read, back)
-    forward = _kernel("attention", "attention", *sizes[0], likes[0], DTYPE, part, attains[0])
-    backward = _kernel("attention dx", "attention", *sizes[1], likes[1], DTYPE, part, attains[1])
+    forward = kernel_of("attention", "attention", *sizes[0], likes[0], DTYPE, part, attains[0])
+    backward = kernel_of("attention dx", "attention", *sizes[1], likes[1], DTYPE, part, attains[1])
     return Block(forward, backward)
 
 
@@ -309,18 +91,18 @@ def _all_scores(s: Shard, q: int, k: int, v: int, o: int) -> Block:
     softmax = Like("softmax", [rows], [rows], attrs=dims, moved=4 * e)
     dims_dx = {**dims, "input_dtype": DTYPE}
     softmax_dx = Like("softmax_backward", [rows, rows], [rows], BACKWARD, dims_dx, 6 * e)
-    drop, drop_dx = _plain("mul", rows, 2), _plain("mul", rows, 2, BACKWARD)
+    drop, drop_dx = pass_like("mul", rows, 2), pass_like("mul", rows, 2, BACKWARD)
     return Block(
-        _gemm("scores", q + k, 2 * e, scores, [wide, wide], rows, "b", FORWARD)
-        + _kernel("softmax", "softmax", 2 * e, 2 * e, like=softmax)
-        + _kernel("dropout", "elementwise", 2 * e, 3 * e, like=drop) * m.dropout
-        + _gemm("context", 2 * e + v, o, weighed, [rows, value], value, phase=FORWARD),
-        _gemm("context dx", o + v, 2 * e, weighed, [value, value], rows, "b")
-        + _gemm("context dv", 2 * e + o, v, weighed, [rows, value], value, "a")
-        + _kernel("dropout dx", "elementwise", 3 * e, 2 * e, like=drop_dx) * m.dropout
-        + _kernel("softmax dx", "softmax", 4 * e, 2 * e, like=softmax_dx)
-        + _gemm("scores dq", 2 * e + k, q, scores, [rows, wide], wide)
-        + _gemm("scores dk", 2 * e + q, k, scores, [rows, wide], wide, "a"),
+        gemm("scores", q + k, 2 * e, scores, [wide, wide], rows, "b", FORWARD)
+        + kernel_of("softmax", "softmax", 2 * e, 2 * e, like=softmax)
+        + kernel_of("dropout", "elementwise", 2 * e, 3 * e, like=drop) * m.dropout
+        + gemm("context", 2 * e + v, o, weighed, [rows, value], value, phase=FORWARD),
+        gemm("context dx", o + v, 2 * e, weighed, [value, value], rows, "b")
+        + gemm("context dv", 2 * e + o, v, weighed, [rows, value], value, "a")
+        + kernel_of("dropout dx", "elementwise", 3 * e, 2 * e, like=drop_dx) * m.dropout
+        + kernel_of("softmax dx", "softmax", 4 * e, 2 * e, like=softmax_dx)
+        + gemm("scores dq", 2 * e + k, q, scores, [rows, wide], wide)
+        + gemm("scores dk", 2 * e + q, k, scores, [rows, wide], wide, "a"),
     )
 
 
@@ -333,13 +115,13 @@ def _into(s: Shard) -> Block:
     m, h = s.model, s.model.hidden
     if not m.kv_latent:
         gate = (s.context,) if m.attention_gate else ()
-        return _linears(s, "qkv", s.tokens, h, (s.queries, s.keys, s.values, *gate))
-    block = _linear(s, "latents", s.rows, h, m.latents)
+        return linears(s, "qkv", s.tokens, h, (s.queries, s.keys, s.values, *gate))
+    block = linear(s, "latents", s.rows, h, m.latents)
     for latent in filter(None, (m.query_latent, m.kv_latent)):
-        block += _norm(s, s.rows, latent)
+        block += norm(s, s.rows, latent)
     rest = s.queries - m.heads // s.tp * m.rotary_width
-    up = _linear(s, "queries", s.tokens, m.query_latent or h, s.queries)
-    up += _linear(s, "keys and values", s.tokens, m.kv_latent, rest + s.values)
+    up = linear(s, "queries", s.tokens, m.query_latent or h, s.queries)
+    up += linear(s, "keys and values", s.tokens, m.kv_latent, rest + s.values)
     return block + up.repeated("mla_up_proj" in s.again)
 
 
@@ -350,10 +132,10 @@ def _rotary(s: Shard) -> Block:
     m = s.model
     queries = m.heads // s.tp * m.rotary_width if m.kv_latent else s.queries
     if "rotary" in s.software.passes:
-        return _passes(s, "rotary", s.tokens * (queries + s.keys)) + _repeated_keys(s)
+        return passes_of(s, "rotary", s.tokens * (queries + s.keys)) + _repeated_keys(s)
     size = 2 * s.tokens * (queries + s.keys)
-    like = _plain("mul", [s.tokens, queries + s.keys], 2)
-    rotary = _kernel("rotary", "elementwise", size, size, like=like)
+    like = pass_like("mul", [s.tokens, queries + s.keys], 2)
+    rotary = kernel_of("rotary", "elementwise", size, size, like=like)
     return Block(rotary, rotary).repeated(m.kv_latent > 0 and "mla_up_proj" in s.again)
 
 
@@ -364,49 +146,50 @@ def _repeated_keys(s: Shard) -> Block:
         return Block((), ())
     many = few * (m.heads // m.kv_heads)
     return Block(
-        _kernel("repeat keys", "data_movement", few, many),
-        _kernel("repeat keys dx", "data_movement", many, few),
+        kernel_of("repeat keys", "data_movement", few, many),
+        kernel_of("repeat keys dx", "data_movement", many, few),
     )
 
 
 def _in_order(s: Shard, is_gathered: bool = False) -> Block:
     """What tp gathers before a part of a layer (``is_gathered``) or scatters after it, put in order
-    along the sequence. Beside products the parts come in order, and each rank adds up what it was
-    sent.
+    along the sequence. Beside products the parts come in order from memory that ranks share, and
+    each adds up what it was sent (PyTorch, ``_symmetric_memory``; recalled).
     """
     if not s.software.plain or s.rows == s.tokens:
         return Block((), ())
     size = s.words_bytes
-    order = _kernel("order", "data_movement", size, size)
+    order = kernel_of("order", "data_movement", size, size)
     if s.overlaps:
-        added = _kernel("sum of parts", "elementwise", size, s.rows_bytes)
-        return Block((), order) if is_gathered else Block(added, ())
+        sent = kernel_of("shared part", "data_movement", s.rows_bytes, s.rows_bytes)
+        added = kernel_of("sum of parts", "elementwise", size, s.rows_bytes)
+        return Block(sent, order) if is_gathered else Block(added, sent)
     if is_gathered and s.gathers_narrow:
-        return Block(_kernel("order", "data_movement", size // 2, size // 2), order)
+        return Block(kernel_of("order", "data_movement", size // 2, size // 2), order)
     return Block(order, order)
 
 
 def _attention(s: Shard, number: int) -> Block:
     m = s.model
     if m.is_linear(number):
-        return _norm(s).repeated("layernorm" in s.again) + _delta_net(s)
-    before = _norm(s).repeated("layernorm" in s.again) + _in_order(s, True) + _into(s)
+        return norm(s).repeated("layernorm" in s.again) + _delta_net(s)
+    before = norm(s).repeated("layernorm" in s.again) + _in_order(s, True) + _into(s)
     if m.head_norms:
-        before += _norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
+        before += norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
     if m.joint_norms:  # the sums over the ranks of tp, a number a token, are left out (ours)
-        before += _norm(s, s.tokens, s.queries) + _norm(s, s.tokens, s.keys)
+        before += norm(s, s.tokens, s.queries) + norm(s, s.tokens, s.keys)
     if not m.positions:
         before += _rotary(s)
     gate = _gate(s.tokens * s.context) if m.attention_gate else Block((), ())
-    after = gate + _linear(s, "projection", s.tokens, s.context, m.hidden)
+    after = gate + linear(s, "projection", s.tokens, s.context, m.hidden)
     return before + _core(s, number) + after + _in_order(s)
 
 
 def _gate(count: int) -> Block:
     """So many numbers weighed by the sigmoid of as many."""
     return Block(
-        _kernel("gate", "elementwise", 4 * count, 2 * count),
-        _kernel("gate dx", "elementwise", 6 * count, 4 * count),
+        kernel_of("gate", "elementwise", 4 * count, 2 * count),
+        kernel_of("gate dx", "elementwise", 6 * count, 4 * count),
     )
 
 
@@ -419,23 +202,23 @@ def _delta_net(s: Shard) -> Block:
     mixed, x = 2 * tokens * m.mixed_width // s.tp, 2 * tokens * s.linear_values
     keys = 2 * 2 * tokens * s.linear_keys
     between = Block(
-        _kernel("convolution", "elementwise", mixed, mixed)
-        + _kernel("keys repeated", "data_movement", keys, 2 * x)
-        + _kernel("keys normed", "norm", 2 * x, 2 * x),
-        _kernel("keys normed dx", "norm", 4 * x, 2 * x)
-        + _kernel("keys repeated dx", "data_movement", 2 * x, keys)
-        + _kernel("convolution dx", "elementwise", 2 * mixed, mixed),
+        kernel_of("convolution", "elementwise", mixed, mixed)
+        + kernel_of("keys repeated", "data_movement", keys, 2 * x)
+        + kernel_of("keys normed", "norm", 2 * x, 2 * x),
+        kernel_of("keys normed dx", "norm", 4 * x, 2 * x)
+        + kernel_of("keys repeated dx", "data_movement", 2 * x, keys)
+        + kernel_of("convolution dx", "elementwise", 2 * mixed, mixed),
     )
     normed = Block(
-        _kernel("gated norm", "norm", 2 * x, x), _kernel("gated norm dx", "norm", 3 * x, 2 * x)
+        kernel_of("gated norm", "norm", 2 * x, x), kernel_of("gated norm dx", "norm", 3 * x, 2 * x)
     )
-    into = _linear(s, "qkv", tokens, h, m.linear_into // s.tp)
+    into = linear(s, "qkv", tokens, h, m.linear_into // s.tp)
     return (
         into
         + between
         + _delta_rule(s)
         + normed
-        + _linear(s, "projection", tokens, s.linear_values, h)
+        + linear(s, "projection", tokens, s.linear_values, h)
     )
 
 
@@ -449,7 +232,7 @@ def _delta_rule(s: Shard) -> Block:
     within, across = 2 * values * CHUNK, 2 * values * s.model.linear_width
 
     def part(name: str, read: int, written: int, flops: int) -> Loads:
-        return _kernel(f"delta rule {name}", "attention", read, written, flops)
+        return kernel_of(f"delta rule {name}", "attention", read, written, flops)
 
     again = part("values", 2 * x + 2 * scores, 2 * x, 2 * within)
     again += part("states", 3 * x, x + states, 2 * across)
@@ -468,15 +251,15 @@ def _delta_rule(s: Shard) -> Block:
 
 def _activation(s: Shard, tokens: int, inner: int) -> Block:
     if "activation" in s.software.passes and s.model.gated:
-        return _passes(s, "activation", tokens * inner)
+        return passes_of(s, "activation", tokens * inner)
     x = 2 * tokens * inner
     into = 2 * x if s.model.gated else x
     kind = "silu" if s.model.gated else "gelu"
-    like = _plain(kind, [tokens, inner], 1)
-    back = _plain(f"{kind}_backward", [tokens, inner], 2, BACKWARD)
+    like = pass_like(kind, [tokens, inner], 1)
+    back = pass_like(f"{kind}_backward", [tokens, inner], 2, BACKWARD)
     return Block(
-        _kernel("activation", "elementwise", into, x, like=like),
-        _kernel("activation dx", "elementwise", into + x, into, like=back),
+        kernel_of("activation", "elementwise", into, x, like=like),
+        kernel_of("activation dx", "elementwise", into + x, into, like=back),
     )
 
 
@@ -486,9 +269,9 @@ def _mlp(s: Shard, tokens: int, inner: int, activation: str = "mlp_act") -> Bloc
     ``activation`` names it among what is made again.
     """
     h = s.model.hidden
-    first = _linears(s, "up", tokens, h, [inner] * (s.model.matrices - 1))
+    first = linears(s, "up", tokens, h, [inner] * (s.model.matrices - 1))
     between = _activation(s, tokens, inner).repeated(activation in s.again)
-    return first + between + _linear(s, "down", tokens, inner, h)
+    return first + between + linear(s, "down", tokens, inner, h)
 
 
 def _experts(s: Shard) -> Block:
@@ -501,11 +284,11 @@ def _experts(s: Shard) -> Block:
     size = 2 * s.busiest(s.rows * m.top_k) * m.hidden
     # Before they are sent, too, where each copy of a token is sent by itself.
     is_sent_sorted = s.ep > 1 and not s.setting.dispatcher.once
-    sort = _kernel("sort", "data_movement", size, size) * (4 if is_sent_sorted else 2)
+    sort = kernel_of("sort", "data_movement", size, size) * (4 if is_sent_sorted else 2)
     # Each of the ep ranks sends tokens x top_k rows; those who live here get equally many.
     tokens = -(-s.busiest(s.expert_tokens * m.top_k) * s.ep // m.experts)
     # With a number for the shared ones, where they have a gate.
-    block = _product(s, "router", s.rows, m.hidden, m.experts + m.shared_gate)
+    block = product_of(s, "router", s.rows, m.hidden, m.experts + m.shared_gate)
     block += Block(sort, sort) + _launched(s)
     expert = _mlp(s, tokens, inner, "moe_act")
     # A product each, for grouped kernels take as long where every expert has many tokens.
@@ -524,8 +307,8 @@ def _expert_bias(s: Shard, count: int) -> Block:
     each for product, sum, concatenation and rounding, and for their gradients (Megatron-Core,
     ``TEGroupedMLP._apply_bias``).
     """
-    forward = _kernel("expert bias", "elementwise", 14 * count, 14 * count)
-    return Block(forward, _kernel("expert bias dx", "elementwise", 22 * count, 14 * count))
+    forward = kernel_of("expert bias", "elementwise", 14 * count, 14 * count)
+    return Block(forward, kernel_of("expert bias dx", "elementwise", 22 * count, 14 * count))
 
 
 # Launches of a layer with experts, forward and backward, as counted in Megatron-Core and the
@@ -548,7 +331,7 @@ def _launched(s: Shard) -> Block:
     local, is_partial = s.model.experts // s.ep, setting.graphs == "partial"
     counts = zip(OTHER_LAUNCHES, ROUTED_LAUNCHES, EXPERT_LAUNCHES, strict=True)
     totals = [other * (not is_partial) + routed + each * local for other, routed, each in counts]
-    return Block(*((replace(_kernel("host", "other", 0, 0)[0], launches=n),) for n in totals))
+    return Block(*((replace(kernel_of("host", "other", 0, 0)[0], launches=n),) for n in totals))
 
 
 def layer(s: Shard, number: int) -> Block:
@@ -559,8 +342,8 @@ def layer(s: Shard, number: int) -> Block:
     else:
         second = _mlp(s, s.tokens, m.inner // s.tp).repeated("mlp" in s.again)
         second = _in_order(s, True) + second + _in_order(s)
-    after = _norm(s) + _residual(s) if m.post_norms else _residual(s)
-    between = _norm(s).repeated("layernorm" in s.again)
+    after = norm(s) + residual(s) if m.post_norms else residual(s)
+    between = norm(s).repeated("layernorm" in s.again)
     block = _attention(s, number) + after + between + second + after
     if "per_op" in s.again:
         block = replace(block, again=_per_op(block.forward))
@@ -572,7 +355,7 @@ def _joined(s: Shard) -> Block:
     product; its collectives among the ranks of tp are left out (ours).
     """
     h = s.model.hidden
-    return embedding(s) + _norm(s).times(2) + _linear(s, "join", s.rows, 2 * h, h)
+    return embedding(s) + norm(s).times(2) + linear(s, "join", s.rows, 2 * h, h)
 
 
 def _per_op(forward: Loads) -> Loads:
@@ -603,16 +386,16 @@ def copied(s: Shard, gathered: int, reduced: int) -> Loads:
     """
     if not s.software.fsdp:
         return ()
-    out = _kernel("gathered", "data_movement", gathered, gathered) if gathered else ()
-    into = _kernel("to reduce", "data_movement", 2 * reduced, 4 * reduced) if reduced else ()
+    out = kernel_of("gathered", "data_movement", gathered, gathered) if gathered else ()
+    into = kernel_of("to reduce", "data_movement", 2 * reduced, 4 * reduced) if reduced else ()
     return out + into
 
 
 def embedding(s: Shard) -> Block:
     """The tokens' rows, and dropout."""
     x, mask = s.words_bytes, s.rows_bytes // 2 if s.model.dropout else 0
-    weight = _kernel("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
-    return Block(_kernel("embedding", "embedding", x, x + mask), (), weight)
+    weight = kernel_of("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
+    return Block(kernel_of("embedding", "embedding", x, x + mask), (), weight)
 
 
 def classifier(s: Shard) -> Block:
@@ -623,13 +406,13 @@ def classifier(s: Shard) -> Block:
     """
     logits = s.tokens * s.vocabulary
     if "loss" in s.software.passes:
-        loss = _passes(s, "loss", logits)
-        return _norm(s) + _product(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
+        loss = passes_of(s, "loss", logits)
+        return norm(s) + product_of(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
     loss = Block(
-        _kernel("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),
-        _kernel("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),
+        kernel_of("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),
+        kernel_of("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),
     )
-    return _norm(s) + _product(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
+    return norm(s) + product_of(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
 
 
 def update(
@@ -643,10 +426,10 @@ def update(
     """
     g = s.gradient_bytes
     if "update" in s.software.passes:
-        step = _passes(s, "update", updated).forward
+        step = passes_of(s, "update", updated).forward
     else:
         read, written = 2 * g + state_bytes, state_bytes + 2
-        step = _kernel("update", "optimizer", read * updated, written * updated)
-    zero = _kernel("zero", "elementwise", 0, g * parameters) if not s.software.plain else ()
+        step = kernel_of("update", "optimizer", read * updated, written * updated)
+    zero = kernel_of("zero", "elementwise", 0, g * parameters) if not s.software.plain else ()
     weights = narrow_weights(s, layers) if s.format.cast_weights else 0
-    return step + zero + (_cast(s, "weights cast", weights) if weights else ())
+    return step + zero + (narrowed(s, "weights cast", weights) if weights else ())

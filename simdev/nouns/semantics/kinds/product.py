@@ -10,7 +10,8 @@ is not linear.
 Scaled dot-product attention: out[b, h, s, e] = Sum over t of softmax over t(q[b, h, s, :] . k[b, h,
 t, :]) * v[b, h, t, e]. With fewer heads of k and v than of q (grouped queries), heads h * j .. h *
 j + j - 1 of q share head h. Operations: 2 s t (d + e) a head and 5 s t for the softmax; backward 2
-s t (3 d + 2 e), the scores computed again, and 9 s t. A causal mask saves nothing. FlashAttention
+s t (3 d + 2 e), the scores computed again, and 9 s t. A causal mask saves nothing here; what its
+kernels skip is left out of the load by which costs compare them (``keys.Load``). FlashAttention
 lays sequences out as [b, s, h, d], heads after positions, so that the heads of a projection are a
 reshape of it, without a transposition (Dao et al., "FlashAttention", NeurIPS 2022);
 so do rotary embeddings (Su et al., "RoFormer", 2021).
