@@ -15,6 +15,7 @@ from simdev.ground.errors import InputError
 from simdev.nouns.models.large import Transformer, footprint, large_model, layer, shard_of
 from simdev.nouns.models.large.kernels import Block
 from simdev.nouns.models.large.roles import EXPERT, FORWARD
+from simdev.nouns.models.large.shard import classifier_saved, classifier_workspace
 from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report import run
 
@@ -271,3 +272,14 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, object], reason
     with pytest.raises(InputError) as error:
         replace(LATENT, **changes)
     assert reason in error.value.problems
+
+
+def test_a_fused_loss_keeps_scores_of_16_bits_alone() -> None:
+    """Its gradient takes their place (Transformer Engine, ``cross_entropy.py``)."""
+    scores = 2 * 64 * 512
+    plain, fused = (
+        shard_of(replace(LATENT, software=name), Parallelism(microbatch=2))
+        for name in ("megatron", "megatron-bridge")
+    )
+    assert classifier_saved(plain) - classifier_saved(fused) == 2 * scores
+    assert (classifier_workspace(plain), classifier_workspace(fused)) == (2 * scores, 0)

@@ -214,6 +214,15 @@ def test_published_runs(number: int) -> None:
         assert 0.91 <= peak / run.row["peak_gib"] <= 1.0
 
 
+def test_a_pipeline_keeps_its_parameters_gathered() -> None:
+    run = titan()[6]
+    row = {**run.row, "pp": 4, "dp_shard": 8, "schedule": "Interleaved 1F1B"}
+    pipeline = scenario_of(replace(run, row=row))["strategy"]["pipeline"]
+    p = Parallelism(**pipeline)
+    assert (p.devices, p.zero, p.microbatches, p.microbatch, p.chunks) == (256, 1, 16, 1, 2)
+    assert lowered(COMPILED, Parallelism(pp=2, dp=2, microbatches=2))[1].copies == 2
+
+
 def test_models_name_their_software() -> None:
     assert large_model("llama3-8b", software="torchtitan").software == "torchtitan"
     with pytest.raises(InputError, match="software"):

@@ -54,7 +54,7 @@ def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str
     if "optimizer" not in p.offload:
         sizes["optimizer state"] = p.state_bytes * shared
     # Of Megatron-LM, and since it has fused attention: FSDP and DeepSpeed have gradients.
-    if program.shard.flash and not p.reduces_by_bucket:
+    if program.shard.flash and not p.reduces_by_bucket and not program.shard.software.plain:
         sizes["workspace"] = PARAMETER_BYTES * stand_in_parameters(program.shard, layers)
     return sizes
 

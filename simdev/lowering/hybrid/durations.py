@@ -126,8 +126,9 @@ class Part(NamedTuple):
     rel_err: float | None
 
 
-# Seconds by which a launch of a host that cannot run ahead holds up the device in the mean.
-HELD_UP = 12e-6
+# Seconds by which a launch of a host that cannot run ahead holds up the device, where no datasheet
+# tells of dispatches: a bare dispatch of the host beside the measured H100 (profiles/h100).
+DISPATCH = Fraction(142, 10**7)
 
 
 class Timings:
@@ -228,7 +229,9 @@ class Timings:
                 seconds = float(cost.seconds) * load.share * self._changed(kind, load)
                 return Part(seconds, cost.rung, cost.rel_err)
         if load.launches:
-            return Part(load.launches * HELD_UP, ROOFLINE, None)
+            dispatch = self.specs[kind].dispatch
+            each = DISPATCH if dispatch is None else dispatch
+            return Part(float(load.launches * each), ROOFLINE, None)
         return Part(self._by_datasheet(self.specs[kind], load), ROOFLINE, None)
 
     def _changed(self, kind: str, load: Kernel) -> float:

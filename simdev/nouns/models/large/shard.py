@@ -508,9 +508,9 @@ def _attention_workspace(s: Shard) -> int:
 
 def classifier_saved(s: Shard) -> int:
     """Inputs of the last norm and of the classifier, and the loss's probabilities in float32, which
-    become its gradient in place (Megatron-core, ``cross_entropy.py``).
+    become its gradient in place (Megatron-core, ``cross_entropy.py``); fused, scores of 16 bits.
     """
-    return 2 * s.rows_bytes + 4 * s.tokens * s.vocabulary
+    return 2 * s.rows_bytes + s.software.score_bytes * s.tokens * s.vocabulary
 
 
 def classifier_kept(s: Shard) -> int:

@@ -60,8 +60,8 @@ class Software:
       narrow before it is gathered. Weights are turned for the gradient of the input
       (``torch._scaled_mm`` sums along rows alone).
     - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
-    - ``loss_bytes``: of workspace for each score, beside the float32 number that is saved; by tp 1
-      and above.
+    - ``loss_bytes``: of workspace for each score, by tp 1 and above, beside the ``score_bytes`` of
+      the number that is saved.
     - ``by_weight``: with ZeRO 3 every weight is gathered, and its gradient reduced, by a collective
       of its own, of a list of all ranks' parts that the host copies one by one.
     - ``dispatcher`` and ``graphs`` are what it uses where a strategy does not tell them
@@ -76,6 +76,7 @@ class Software:
     scales_apart: bool = False
     keeps_outputs: bool = False
     loss_bytes: tuple[int, int] = (2, 2)
+    score_bytes: int = 4
     dispatcher: str = "alltoall"
     graphs: str = "none"
     is_counted: bool = False
@@ -132,7 +133,12 @@ _FUSED_LOSS = Passes((2 + 2, 2), (0, 0))
 SOFTWARE: Final[Mapping[str, Software]] = {
     "megatron": Software(),
     "megatron-bridge": Software(
-        {"loss": _FUSED_LOSS}, dispatcher="hybridep", graphs="partial", is_counted=True
+        {"loss": _FUSED_LOSS},
+        loss_bytes=(0, 0),
+        score_bytes=2,
+        dispatcher="hybridep",
+        graphs="partial",
+        is_counted=True,
     ),
     "torchtitan": Software(_EAGER, True, _FLASH_2, True, True, True, _LOSS_BYTES),
     "torchtitan-compiled": Software(_COMPILED, True, _FLASH_2, True, True, False, _LOSS_BYTES),
