@@ -35,9 +35,12 @@ Asked = tuple[runs.Published, dict[str, Any]]
 
 
 def steps() -> Iterator[Step]:
-    """All published steps; one setting that several releases ran is one."""
+    """All published steps; one setting that several releases ran is one. What ``profiles/runs`` has
+    too is asked with its recipe.
+    """
+    known = {each.seconds for each in runs.published()}
     for ran in really_run.RUNS:
-        if ran.seconds is not None:
+        if ran.seconds is not None and ran.seconds not in known:
             yield ran.name, [_of_name(ran)], partial(really_run.simulated, ran)
     for row in (*hybrid.A100, *hybrid.B200):
         if row.seconds is not None:
@@ -51,12 +54,9 @@ def _of_name(step: Any) -> Published:
 
 
 def _settings() -> Iterator[Step]:
-    """The settings of ``profiles/runs`` that simdev has a way to ask and ``really_run`` has not."""
+    """The settings of ``profiles/runs`` that simdev has a way to ask."""
     settings: dict[str, tuple[str, list[Published], Asked]] = {}
-    known = {ran.seconds for ran in really_run.RUNS}
     for each in runs.published():
-        if each.seconds in known:
-            continue
         try:
             scenario = runs.scenario_of(each)
         except InputError:
@@ -114,6 +114,15 @@ def begin(name: str) -> str:
     return f"<!-- python -m benchmarks.published --update: {name} -->\n\n"
 
 
+def refresh(rows: Sequence[tuple[str, ...]]) -> None:
+    """Puts rows in the place of those of the page that begin with the same two cells."""
+    heads = {row[:2]: "| " + " | ".join(row) + " |" for row in rows}
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    cells = [tuple(part.strip() for part in line.split("|")[1:3]) for line in lines]
+    fresh = [heads.get(each, line) for each, line in zip(cells, lines, strict=True)]
+    PAGE.write_text("\n".join(fresh) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Print the tables, or write them and the file."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -127,6 +136,7 @@ def main() -> None:
     if writes:
         for name, lines in runs.tables(answers).items():
             update(PAGE, lines, begin(name))
+        refresh([really_run.cells(ran, really_run.simulated(ran)) for ran in really_run.RUNS])
 
 
 if __name__ == "__main__":
