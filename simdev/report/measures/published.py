@@ -28,6 +28,7 @@ from math import expm1, log
 from statistics import fmean
 
 from ...files.reading import PRESETS
+from ...nouns.cluster import Cluster
 from ...nouns.models.large import Transformer
 from ..table import Json
 
@@ -103,6 +104,11 @@ class PublishedRun:
 def kind_of(model: Transformer) -> str:
     """The kind of a model: dense, or a mixture of experts."""
     return "moe" if model.experts else "dense"
+
+
+def kinds_of(cluster: Cluster) -> str:
+    """The kinds of the devices of a cluster that compute."""
+    return " and ".join(dict.fromkeys(cluster.devices[d].kind for d in cluster.workers))
 
 
 def keys_of(model: Transformer, device: str) -> Keys:
