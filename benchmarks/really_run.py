@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.common import print_table
@@ -63,6 +63,18 @@ def _narayanan(
     name = f"Narayanan 2021, {m.parameters() / 1e9:.1f}B"
     seconds = flops / (devices * tflops * 1e12)
     return Ran(name, model, ("dgx-a100-80", devices // 8), plan, seconds, sizes)
+
+
+def _zero_3(model: str, devices: int, batch: int, each: int, tflops: float) -> Ran:
+    """A row of table 2 of Narayanan et al. 2021 (recalled): their code with DeepSpeed's ZeRO 3 of
+    2021, so many samples a microbatch. Seconds by the formula of table 1. That nothing goes on
+    beside computing is ours: the host waits for the device before each collective.
+    """
+    plan = {"zero": 3, "prefetch": 0, "overlap": False, "microbatch": each, "microbatches": 1}
+    ran = _narayanan(model, 1, 1, devices, batch, tflops)
+    sizes = {**ran.sizes, "software": "deepspeed-0.3"}
+    name = f"{ran.name}, ZeRO 3 on {devices:,}"
+    return replace(ran, name=name, sizes=sizes, plan={**ran.plan, **plan})
 
 
 def _korthikanti(model: str, pp: int, chunks: int, both: bool, seconds: float) -> Ran:
@@ -198,6 +210,22 @@ RUNS = (
 )  # fmt: skip
 
 
+ZERO_3 = (
+    _zero_3("gpt3-175b", 384, 1536, 4, 144),
+    _zero_3("gpt3-175b", 768, 1536, 2, 88),
+    _zero_3("gpt3-175b", 1536, 1536, 1, 44),
+    _zero_3("megatron-530b", 640, 2560, 4, 138),
+    _zero_3("megatron-530b", 1120, 2240, 2, 98),
+    _zero_3("megatron-530b", 2240, 2240, 1, 48),
+    # The same table's plans of their own (PTD-P), without chunks: ours.
+    _narayanan("gpt3-175b", 8, 12, 384, 1536, 153),
+    _narayanan("gpt3-175b", 8, 12, 1536, 1536, 141),
+    _narayanan("megatron-530b", 8, 35, 560, 2240, 171),
+    _narayanan("megatron-530b", 8, 35, 2240, 2240, 159),
+)
+"""ZeRO 3 and pipelines side by side."""
+
+
 def simulated(ran: Ran) -> Report:
     """The report of a run."""
     return run(load_scenario(ran.scenario()))
@@ -232,7 +260,7 @@ def cells(ran: Ran, report: Report) -> tuple[str, ...]:
 
 def chosen(parts: list[str]) -> Iterator[Ran]:
     """The runs whose names have one of the parts, or all."""
-    for ran in RUNS:
+    for ran in (*RUNS, *ZERO_3):
         if not parts or any(part in ran.name for part in parts):
             yield ran
 

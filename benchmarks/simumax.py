@@ -20,7 +20,7 @@ from simdev.costs.collectives import CollectiveTable
 from simdev.costs.groups import device_prefix
 from simdev.files import read_device
 from simdev.nouns.models.large import Transformer, classifier, layer, shard_of
-from simdev.nouns.models.large.work import Kernel
+from simdev.nouns.models.large.kernels import Kernel
 from simdev.nouns.semantics.keys import PHASE_CODES
 from simdev.nouns.strategy import Parallelism
 

@@ -19,7 +19,7 @@ from bullets import plain, said_of_fields
 from simdev.commands.clusters import DEVICE_HEAD, HEAD, device_rows, preset_rows
 from simdev.nouns.models.large import LARGE, Transformer
 from simdev.nouns.semantics import OP_CLASSES, Semantics, kinds, semantics_of, splits
-from simdev.report.measures.training import PublishedError, published_errors
+from simdev.report.measures.published import KEYS, PublishedError, published_errors
 from simdev.search import METHODS
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
@@ -169,13 +169,13 @@ def large_models() -> Iterator[Table]:
 
 def published() -> Iterator[Table]:
     """How far simulated steps of large models were from published ones."""
-    head = ("models", "precision", "steps", "mean error", "least", "largest")
+    head = (*KEYS, "runs", "mean error", "least", "largest")
     yield Table("", head, [_published(error) for error in published_errors()])
 
 
 def _published(error: PublishedError) -> Row:
     figures = f"{error.mean:.1%}", f"{error.least:+.1%}", f"{error.largest:+.1%}"
-    return error.size, error.precision, f"{error.steps}", *figures
+    return *(error.matched[key] for key in KEYS), f"{error.runs}", *figures
 
 
 def _sizes(model: Transformer) -> Row:

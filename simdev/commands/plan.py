@@ -12,17 +12,27 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, printable, refuse
 from ..ground.units import format_bytes, format_capacity, format_number, format_seconds, parse_bytes
-from .options import DATASHEET_HELP, DONE, INFEASIBLE, by_flags, require_price, whole_numbers
-from .outputs import printed_first, progress_bar, tell, writing
+from .options import (
+    DATASHEET_HELP,
+    DONE,
+    INFEASIBLE,
+    by_flags,
+    flag,
+    require_price,
+    whole_numbers,
+)
+from .outputs import output_files, printed_first, progress_bar, tell, writing
 from .report import ANSWER
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..formats.launch import Launch
     from ..search.plan import Plans
 
 # The answer of simdev plan as JSON, and the folder of --output: a scenario for each plan, the
@@ -80,6 +90,8 @@ def _names(folder: str) -> set[str]:
     return set(os.listdir(folder)) if os.path.isdir(folder) else set()
 
 
+LAUNCHES = {"megatron": (".args", ".txt"), "torchtitan": (".toml",), "deepspeed": (".json",)}
+"""The endings of a launch configuration's file, by the framework that reads it."""
 HELP = "the best ways to spread a large model over a cluster, at a fixed global batch"
 DESCRIPTION = (
     "Tries every legal combination of dp, cp, tp, pp, ep, etp (1 or tp), microbatch, schedule, "
@@ -110,6 +122,18 @@ OPTIONS = (
         "DIR",
         "a folder for a scenario of each plan, and plans.html, a page of all",
     ),
+    (
+        "--export",
+        "FRAMEWORK",
+        "print the best plan as a launch configuration of megatron, torchtitan or deepspeed, in "
+        "place of the table",
+        {"choices": tuple(LAUNCHES)},
+    ),
+    (
+        "--export-file",
+        "OUT",
+        "where --export writes, and the table is printed (.args or .txt, .toml, .json)",
+    ),
     ("--check", "", "simulate the best plan on all devices, too"),
     ("--datasheet", "", DATASHEET_HELP),
     ("--graph", "", "the planners of the papers over the model's graph of ops, too"),
@@ -117,6 +141,7 @@ OPTIONS = (
     ("--json", "", "print the plans as JSON"),
 )
 REASONS_SHOWN = 6
+TIE = "="  # of a plan that the error does not separate from the best
 # What messages call an argument of ``plan``, and the option that it is here.
 FLAGS = {"global_batch": "--global-batch", "top": "--top", "n_jobs": "--jobs"}
 FLAGS |= {"nodes": "--nodes", "cluster.nodes": "--nodes", "graph.length": "--length"}
@@ -143,21 +168,84 @@ def _run_sizes(args: Namespace) -> int:
     rows: dict[str, Any] = {"profile": []} if args.datasheet else {}
     question = question_of(*parts, rows, args.price)
     options = args.front, args.alike, args.jobs, args.journal
-    plans = plans_of(question, choices_of(_choices(args.set)), args.top, *options)
-    answer = _answer(plans)
-    with printed_first(answer_text(answer) if args.json else "\n".join(_lines(plans))):
-        if args.output is not None:
-            write_plans(answer, args.output)
+    choices = choices_of(_choices(args.set))
+    with _export_file(args) as file:
+        plans = plans_of(question, choices, args.top, *options)
+        launch, answer = _launch(args, plans), _answer(plans)
+        with printed_first(_printed(args, plans, answer, launch)):
+            if args.output is not None:
+                write_plans(answer, args.output)
+            if file is not None:
+                _write_launch(file, launch)
     if args.check and plans.best:
         first = plans.answers[0].shown
         tell(confirm(question, first.plan, first.row))
     return DONE if plans.best else INFEASIBLE
 
 
+def _printed(
+    args: Namespace, plans: Plans, answer: Mapping[str, Any], launch: Launch | None
+) -> str:
+    if launch is not None and args.export_file is None:
+        return launch.text.rstrip("\n")
+    return answer_text(answer) if args.json else "\n".join(_lines(plans))
+
+
+# The best plan as a launch configuration.
+
+
+@contextmanager
+def _export_file(args: Namespace) -> Iterator[str | None]:
+    """The file to fill with what is exported; None where there is none. Raises InputError."""
+    if args.export is None and args.export_file is not None:
+        raise InputError("--export-file: goes with --export")
+    if args.export is not None and args.export_file is None and args.json:
+        raise InputError("--export: prints a configuration in place of --json; tell --export-file")
+    endings = {} if args.export is None else {"export_file": LAUNCHES[args.export]}
+    with output_files(args, endings, _inputs(args)) as out:
+        yield out.get("export_file")
+
+
+def _inputs(args: Namespace) -> Iterator[tuple[str, str]]:
+    """The files that the configuration may not replace."""
+    for name in ("model", "cluster", "journal"):
+        if getattr(args, name) is not None:
+            yield getattr(args, name), f"the {name}"
+
+
+def _launch(args: Namespace, plans: Plans) -> Launch | None:
+    """The configuration of the best plan, where it is asked for and one fits. Raises InputError."""
+    if args.export is None or not plans.best:
+        return None
+    from ..formats.launch import launch_of
+    from ..nouns.strategy import degrees_over_one
+
+    try:
+        best = plans.answers[0].shown.plan
+        launch = launch_of(args.export, plans.question.model, best.parallelism)
+    except InputError as error:
+        raise InputError(f"--export: {problem}" for problem in error.problems) from None
+    degrees = ", ".join(degrees_over_one(best.parallelism.degrees)) or "one device"
+    tell(f"{args.export}: the best plan, {degrees}")
+    tell(*(f"{args.export}: {note}" for note in launch.notes))
+    return launch
+
+
+def _write_launch(file: str, launch: Launch | None) -> None:
+    """Fills a file; where nothing fits, there is none."""
+    from ..files.writing import write_text
+
+    if launch is None:
+        os.unlink(file)
+    else:
+        write_text(file, launch.text)
+
+
 def _run_graph(args: Namespace) -> int:
     by_sizes = {"--front": args.front, "--alike": args.alike, "--check": args.check}
     by_sizes["--datasheet"] = args.datasheet
-    by_sizes["--journal"] = args.journal is not None
+    for name in ("journal", "export", "export_file"):
+        by_sizes[flag(name)] = getattr(args, name) is not None
     refuse(
         f"{name}: goes with a model by its sizes; {printable(args.model)} is a graph here"
         for name, is_set in by_sizes.items()
@@ -301,7 +389,7 @@ def _table(plans: Plans) -> Any:
     columns |= {"step": TIME, "tokens/s": TEXT, "MFU": SHARE, "memory": BYTES}
     columns |= {"bubble": SHARE, "exposed": SHARE}
     columns |= dict.fromkeys(["within 1 %"] * plans.folds + ["$/M tokens"] * has_price, TEXT)
-    columns["slower than #1 by"] = TEXT
+    columns |= {"tie": TEXT, "slower than #1 by": TEXT}
     rows = []
     for number, row in enumerate(plans.frame.to_dict("records"), 1):
         row["schedule"] += f" x {row['chunks']}" * (row["chunks"] > 1)
@@ -310,7 +398,8 @@ def _table(plans: Plans) -> Any:
         shares = row["bubble"], row["exposed_communication"]
         folded = [f"+{row['folded']}"] * plans.folds
         price = [f"{row['cost_per_million_tokens']:.4g}"] if has_price else []
-        rows.append((number, *cells, *figures, *shares, *folded, *price, row["why"]))
+        tie = TIE if row["tied"] and number > 1 else ""
+        rows.append((number, *cells, *figures, *shares, *folded, *price, tie, row["why"]))
     front = " and the front of step time, memory and devices" * bool(plans.front)
     title, legend = f"The best plans{front}, the fastest first", "\n  ".join(_legend(plans))
     return Table(title, columns, tuple(rows), legend, shown=len(rows))
@@ -324,6 +413,10 @@ def _legend(plans: Plans) -> Iterator[str]:
         yield "rows: of all plans with the same degrees the best one"
     if plans.folds:
         yield "within 1 %: how many others are as fast, up to 1 %; the row is the simplest of them"
+    if sum(plans.frame["tied"]) > 1:
+        error, _, pairs = str(plans.layouts).partition(", ")
+        yield f"tie {TIE}: slower than #1 by no more than {error},"
+        yield f"  {pairs}; an error that all layouts share cancels"
     yield f"memory: the peak of the fullest device{_capacity(plans)}"
     peaks = " or ".join(dict.fromkeys(plans.frame["peak_dtype"]))
     yield f"MFU: the share of the {peaks} peak that the FLOPs of the model need"

@@ -81,6 +81,7 @@ COUNTS = {
     "in_flight": "buckets that ZeRO 2 and 3 reduce beside the backward (default 1)",
     "bucket": "most parameters of such a bucket (default 500,000,000; else a layer)",
     "recompute_layers": "how many of each stage full makes again (default all)",
+    "offload_layers": "activations of how many of each stage are offloaded (default all)",
     "reduce_bytes": "of a gradient between replicas (default: 2 with ZeRO 2 and 3, else 4)",
 }
 TEXTS = {
@@ -90,6 +91,7 @@ TEXTS = {
     "recompute_modules": "what selective makes again, with commas (default core_attn)",
     "offload": "activations, optimizer or both, with a comma, to host memory",
     "host_bandwidth": 'of PCIe to host memory, like "51 GB/s"',
+    "slowdown": "of computing and collectives beside each other (default 1: none)",
     "message_latency": 'of every collective and transfer beside the cluster\'s, like "10 us"',
 }
 # Fields that are true by default (flash by the model); each text is the help of its ``--no-``
@@ -101,6 +103,7 @@ SWITCHES = {
     "tensor_overlap": "gather inputs again before the gradients of products, not beside them",
 }
 OFF_SWITCHES = {
+    "tp_comm_overlap": "collectives of a split sequence go on beside products of tp",
     "scatter_gather": "parts of tp send their share to the next rank, which gathers it",
 }
 PIPELINE = (*COUNTS, *TEXTS, *SWITCHES, *OFF_SWITCHES)

@@ -79,7 +79,8 @@ class DeviceSpec:
     the FLOP/s by dtype that products were seen to hold for seconds, under the power cap, and for a
     single call; ``sustained_clock`` is the share of the rate of one call that kernels near the peak
     keep (None: not told). ``family`` ("hbm", "cpu", ...) tells which kinds are alike.
-    ``provenance`` is carried along.
+    ``measured_as`` is the kind whose measured rows a large model takes here, longer or shorter by
+    the ratio of both datasheets ("": its own). ``provenance`` is carried along.
     """
 
     kind: str
@@ -97,6 +98,7 @@ class DeviceSpec:
     burst: Mapping[str, Fraction] = FrozenDict()
     family: str = ""
     sustained_clock: Fraction | None = None
+    measured_as: str = ""
 
     def __post_init__(self) -> None:
         freeze(self, "flops", "efficiency", "provenance", "sustained", "burst")

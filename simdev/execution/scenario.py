@@ -87,8 +87,10 @@ class Scenario:
 
         refuse(self._problems())
         kinds = dict.fromkeys(device.kind for device in self.cluster.devices)
-        rows = shipped_rows(kinds) if isinstance(self.graph, Transformer) else ()
         specs = datasheets(self.costs.specs, kinds, self.costs.profiles)
+        measured_as = {spec.kind: spec.measured_as for spec in specs if spec.measured_as}
+        sources = dict.fromkeys(measured_as.get(kind, kind) for kind in kinds)
+        rows = shipped_rows(sources) if isinstance(self.graph, Transformer) else ()
         measured = datasheets((), (), rows)
         object.__setattr__(self, "costs", self.costs.completed(specs, rows, measured))
 

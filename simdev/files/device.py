@@ -64,6 +64,7 @@ class _DeviceShape(TypedDict, total=False):
     - ``kind``: what clusters and profiles call the device.
     - ``name``: what it is called.
     - ``family``: which kinds are alike, as ``hbm`` or ``cpu``.
+    - ``measured_as``: the kind of the same chip whose shipped rows large models take here.
     - ``flops``: peaks by dtype, dense.
     - ``memory_bandwidth``: of its memory.
     - ``memory``: its size.
@@ -84,6 +85,7 @@ class _DeviceShape(TypedDict, total=False):
     kind: Required[str]
     name: str
     family: str
+    measured_as: str
     flops: Required[dict[str, Flops]]
     memory_bandwidth: Required[Bandwidth]
     memory: OptionalBytes

@@ -61,6 +61,11 @@ CONFIGS = {
     "qwen3-30b-a3b": plain("qwen3_moe", 48, 2048, 32, 4, 6144, 151_936, head_dim=128,
         num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, decoder_sparse_step=1,
         mlp_only_layers=[]),
+    "qwen3-next-80b-a3b": plain("qwen3_next", 48, 2048, 16, 2, 5120, 151_936, head_dim=256,
+        num_experts=512, num_experts_per_tok=10, moe_intermediate_size=512, norm_topk_prob=True,
+        shared_expert_intermediate_size=512, full_attention_interval=4, partial_rotary_factor=0.25,
+        linear_conv_kernel_dim=4, linear_key_head_dim=128, linear_value_head_dim=128,
+        linear_num_key_heads=16, linear_num_value_heads=32, decoder_sparse_step=1),
     "qwen2.5-7b": plain("qwen2", 28, 3584, 28, 4, 18_944, 152_064, sliding_window=131_072,
         use_sliding_window=False, max_window_layers=28),
     "gpt-oss-20b": plain("gpt_oss", 24, 2880, 64, 8, 2880, 201_088, head_dim=64,
@@ -151,8 +156,8 @@ def test_what_other_files_say() -> None:
         ({"model_type": "mamba"}, ["model_type: 'mamba' is not known; there are llama, "]),
         ({"model_type": ["llama"]}, ["model_type: ['llama'] is not known"]),
         (
-            {"model_type": "qwen3_next"},
-            ["model_type: 'qwen3_next' is not modelled, for three of four layers have gated Delta"],
+            {"model_type": "minimax"},
+            ["model_type: 'minimax' is not modelled, for seven of eight layers have lightning att"],
         ),
         ({"model_type": "gemma4"}, ["model_type: 'gemma4' is not modelled, for layers have heads"]),
         ({"model_type": "gemma3"}, ["text_config: missing"]),
@@ -172,6 +177,18 @@ def test_what_other_files_say() -> None:
         (
             CONFIGS["minimax-m2"] | {"attn_type_list": [0] * 62, "use_qk_norm": False},
             ["use_qk_norm: only True is", "attn_type_list: only 62 of 1 is modelled"],
+        ),
+        (
+            CONFIGS["qwen3-next-80b-a3b"]
+            | {"linear_value_head_dim": 64, "linear_num_key_heads": 5, "layer_types": ["x"]},
+            [
+                "linear_value_head_dim: only 128 is modelled, got 64",
+                "layer_types: only each 4-th of full_attention is modelled",
+            ][::-1],
+        ),
+        (
+            CONFIGS["qwen3-next-80b-a3b"] | {"linear_num_key_heads": 5},
+            ["linear_num_key_heads: 5 do not divide the 32 linear_heads"],
         ),
         (CONFIGS["glm-4.5"] | {"n_group": 7}, ["n_group: 7 do not divide 160 experts"]),
         (

@@ -54,14 +54,15 @@ def parallelisms(draw: st.DrawFn) -> tuple[Transformer, Parallelism]:
         st.sampled_from([(), ("activations",), ("optimizer",), ("activations", "optimizer")])
     )
     recompute, some = draw(st.sampled_from(RECOMPUTES)), st.sampled_from([None, 0, 1, 3])
+    overlap = draw(st.booleans())
     return model, Parallelism(
         dp=dp, tp=tp, pp=pp, ep=ep, schedule=schedule, chunks=chunks, offload=offload,
         recompute=recompute, recompute_modules=draw(modules(recompute)),
-        tensor_overlap=draw(st.booleans()),
+        tensor_overlap=draw(st.booleans()), tp_comm_overlap=overlap,
         microbatches=draw(st.sampled_from([2, 4])), microbatch=draw(st.integers(1, 2)),
         zero=draw(st.integers(0, 3)),
         prefetch=draw(st.integers(0, 2)), overlap=draw(st.booleans()), flash=draw(st.booleans()),
-        sequence_parallel=draw(st.booleans()), scatter_gather=draw(st.booleans()),
+        sequence_parallel=overlap or draw(st.booleans()), scatter_gather=draw(st.booleans()),
         host_bandwidth="20 GB/s", gradient_bytes=draw(st.sampled_from([2, 4])),
         in_flight=draw(st.integers(0, 2)), bucket=draw(st.sampled_from([100_000, 500_000_000])),
         message_latency=draw(st.sampled_from([0, "3 us"])),

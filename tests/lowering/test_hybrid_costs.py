@@ -18,8 +18,8 @@ from simdev.execution.scenario import execute, load_scenario
 from simdev.files import read_profile
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.nouns.models.large import Transformer, large_model, layer, shard_of
+from simdev.nouns.models.large.kernels import Kernel
 from simdev.nouns.models.large.roles import FORWARD
-from simdev.nouns.models.large.work import Kernel
 from simdev.nouns.semantics.keys import load_of
 from simdev.nouns.strategy.parallelism import Parallelism
 from worlds.costs import SPEC

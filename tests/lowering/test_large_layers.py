@@ -13,8 +13,8 @@ from hybrid_steps import EXPERTS, SMALL, boxes, lowered
 from simdev.execution.scenario import load_scenario
 from simdev.ground.errors import InputError
 from simdev.nouns.models.large import Transformer, footprint, large_model, layer, shard_of
+from simdev.nouns.models.large.kernels import Block
 from simdev.nouns.models.large.roles import EXPERT, FORWARD
-from simdev.nouns.models.large.work import Block
 from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report import run
 

@@ -24,8 +24,8 @@ from simdev.files import read_cluster, read_device
 from simdev.ground.errors import InputError
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.nouns.models.large import Transformer, footprint, layer, shard_of, update
+from simdev.nouns.models.large.kernels import Kernel
 from simdev.nouns.models.large.precision import FORMATS, PRECISIONS
-from simdev.nouns.models.large.work import Kernel
 from simdev.nouns.semantics.keys import Load
 from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.nouns.taskgraph import BUFFER_KINDS

@@ -27,12 +27,12 @@ from simdev.report import Report
 from worlds.scenarios import pipelined
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers" / "large-models.md").read_text()
-QUICK = ("1.7B", "3.6B", "llama2-7b", "llama2-13b")
+QUICK = ("1.7B", "3.6B", "llama2-7b", "llama2-13b", "ZeRO 3 on 384")
 CASES = [
     ran
     if any(part in ran.name for part in QUICK)
     else pytest.param(ran, marks=pytest.mark.slow)  # seconds each
-    for ran in really_run.RUNS
+    for ran in (*really_run.RUNS, *really_run.ZERO_3)
 ]
 LATENT = large_model("deepseek-v2-lite", layers=3, length=512)
 DENSE = large_model("llama3.2-1b", layers=2, length=512)
@@ -68,7 +68,7 @@ def test_modules_that_are_made_again_are_not_saved(tp: int) -> None:
         "mlp_act": shared, "shared_experts": 3 * shared,
         "moe": 3 * product + 3 * shared + router + sent, "mlp": 0, "core_attn": 0,
     }  # fmt: skip
-    assert less.keys() == set(MODULES)
+    assert less.keys() == set(MODULES) - {"per_op"}  # of other layers, test_torchtitan.py
     before, _ = _prints(m, 1, tp=tp)
     for name, size in less.items():
         assert _prints(m, 1, name, tp=tp) == (before - size, size), name

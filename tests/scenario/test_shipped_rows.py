@@ -15,12 +15,15 @@ import pytest
 import simdev
 from simdev.commands import main
 from simdev.costs import CostModel
+from simdev.costs.collectives import collective_model
 from simdev.execution.scenario import Scenario, load_scenario
 from simdev.files import read_preset, read_profile
 from simdev.files.device import device_presets
 from simdev.files.examples import examples_folder
 from simdev.files.profile import shipped_rows
+from simdev.lowering.hybrid import Timings
 from simdev.nouns.models.large import large_model
+from simdev.nouns.models.large.kernels import Kernel, Like
 from simdev.nouns.semantics.keys import load_of
 from simdev.nouns.strategy import Strategy
 from simdev.nouns.strategy.parallelism import Parallelism
@@ -115,6 +118,24 @@ def test_each_kind_of_device_has_rows_of_its_own() -> None:
     )
     assert mixed == [a100[0], h100[1]]
     assert h100[1] != forwards("h100-sxm", "h100-sxm", profile=[])[1]
+
+
+def test_a_kind_may_take_the_rows_of_another_by_the_ratio_of_both_datasheets() -> None:
+    """A product that arithmetic bounds takes 79 / 66.6 times as long where 500 W are the cap."""
+
+    def seconds(kind: str, cluster: str, m: int, k: int) -> float:
+        scenario = load_scenario(QUESTION | {"cluster": cluster})
+        timings = Timings(collective_model(scenario.cluster), scenario.costs)
+        like = Like("matmul", [[m, k], [4096, k]], [[m, 4096]], attrs={"transpose_b": True})
+        sizes = 2 * (m * k + 4096 * k), 2 * m * 4096
+        load = Kernel("qkv", "gemm", "bfloat16", 2 * m * k * 4096, *sizes, "", op=like)
+        part = timings.part(kind, load)
+        assert part.rung != "roofline"
+        return part.seconds
+
+    for m, k, ratio in ((16_384, 4096, 0.79 / 0.666), (64, 16_384, 3350 / 2400)):
+        capped = seconds("h100-500w", "h100-500w-8x", m, k)
+        assert capped / seconds("h100-sxm", "dgx-h100", m, k) == pytest.approx(ratio, rel=0.05)
 
 
 def test_rows_that_are_given_stand_alone(tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import joblib
+import numpy as np
 import pytest
 
 from folded import first_of_answers
 from planned import DENSE, SPARSE, TIED, check_setup, every_plan, space_of
 from simdev.ground import PACKAGE
 from simdev.ground.errors import InputError
+from simdev.lowering.hybrid import lower_hybrid
+from simdev.nouns.models.large.roles import TENSOR
 from simdev.nouns.schedules import PAIRED, SEARCHED
 from simdev.search.plan import Plan, Question, Space, choices_of, plans_of, question_of
 from simdev.search.plan.bounds import Bounds
@@ -39,12 +42,27 @@ MIXED = {
         for (n, k), (m, j) in combinations(enumerate(KINDS), 2)
     ],
 }  # fmt: skip
+LINEAR = {
+    "linear_heads": 8, "linear_key_heads": 4, "linear_width": 64, "full_every": 3, "conv_kernel": 4,
+    "attention_gate": True, "shared_gate": True,
+}  # fmt: skip
 WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     (DENSE, "nc-a100-pairs", {"overlap": [True, False], "prefetch": [0, 2]}),
     (TIED, "p3-4x-p4000", OFFLOAD),
+    (
+        {**SPARSE, "software": "deepspeed-0.3"},
+        "nc-a100-pairs",
+        {"zero": [2, 3], "overlap": [True, False], "prefetch": [0, 1]},
+    ),
     (SPARSE, "dgx-a100-40", {"schedule": EVERY, "in_flight": [0, 2], "bucket": 1_000_000}),
     (SPARSE, "dgx-a100-40", {"recompute_modules": ["mlp", ["layernorm", "moe_act"], ["moe"]]}),
     (SPARSE, "dgx-a100-40", {"schedule": ["1F1B", *PAIRED]}),
+    (
+        {**SPARSE, "dense_layers": 2},
+        "dgx-a100-40",
+        {"schedule": EVERY, "tp_comm_overlap": True, "cp": [1, 2], "message_latency": "20 us"},
+    ),
+    (DENSE, "nc-a100-pairs", {"schedule": EVERY, "tp_comm_overlap": [False, True]}),
     (
         SPARSE,
         "dgx-a100-40",
@@ -60,7 +78,8 @@ WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
             "recompute_modules": ["mlp", ["layernorm"]],
         },
     ),
-    ({**SPARSE, "precision": "nvfp4", "wide_last": 1}, "dgx-b200", {"schedule": "1F1B"}),
+    ({**SPARSE, "precision": "nvfp4", "wide_last": 1, "mtp": 1}, "dgx-b200", {"schedule": "1F1B"}),
+    ({**SPARSE, **LINEAR}, "dgx-a100-40", {"schedule": EVERY}),
     ({**DENSE, "layers": 9, "vocabulary": 512}, MIXED, {"schedule": EVERY, "chunks": [1, 2]}),
 ]
 
@@ -127,6 +146,19 @@ def test_bounds_hold(world: int) -> None:
 @pytest.mark.parametrize("world", range(len(WORLDS)))
 def test_bounds_hold_everywhere(world: int) -> None:
     check_bounds(world, 400, seed=world)
+
+
+def test_what_products_hide_both_ways_is_not_exchanged() -> None:
+    """Backward products hide more of what tp exchanges: a bound counts each way by itself."""
+    question = question_of({**DENSE, "length": 8192}, "dgx-a100-40", 8)
+    options = {"tp": 2, "microbatch": 1, "recompute": "none", "zero": 0, "tp_comm_overlap": True}
+    plan, *_ = every_plan(space_of(question, {**options, "dp": 4}))
+    timings = question.timings(0)
+    given = plan.parallelism, timings.model, timings.costs, True, timings
+    tasks, large = lower_hybrid(question.model, *given)
+    inside = np.array(["/layer_" in name for name in tasks.tasks.name])
+    exchanged = int(tasks.tasks.duration[(large.role == TENSOR) & inside].sum())
+    assert 0.999 * exchanged < Bounds(question).exchanged_ps(plan.setup) <= exchanged
 
 
 def test_what_layers_save_counts_where_actions_follow_one_another() -> None:

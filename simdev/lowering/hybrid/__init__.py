@@ -139,6 +139,7 @@ def lower_hybrid(
         "none" if (host := durations.host(0)) is None else host.mode,
         *_sources(durations, columns["duration"]),
         _borrowed(durations, model),
+        " and ".join(_kinds(durations)),
     )
 
 

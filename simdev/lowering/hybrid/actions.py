@@ -21,6 +21,7 @@ from .program import (
     ENDS,
     FROM_HOST,
     NONE,
+    PARAMETER_BYTES,
     TO_HOST,
     TO_NEXT,
     Ends,
@@ -30,7 +31,7 @@ from .program import (
     Turn,
     elsewhere,
 )
-from .templates import PARAMETER_BYTES, Writer, template_of
+from .templates import Writer, template_of
 
 
 def add_actions(program: Program, rank: int) -> None:

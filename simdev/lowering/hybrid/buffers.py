@@ -25,8 +25,7 @@ from ...nouns.models.large.shard import (
 )
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from ...nouns.taskgraph import PERSISTENT, Ints
-from .program import NONE, Placed, Program, Visit
-from .templates import PARAMETER_BYTES
+from .program import NONE, PARAMETER_BYTES, Placed, Program, Turn, Visit
 
 
 def add_parameters(program: Program, rank: int) -> None:
@@ -124,8 +123,8 @@ class _Stage:
 
     def add_received(self, visit: Visit, received: Ints) -> None:
         """The input of a stage: there for the backward, too, unless it is offloaded."""
-        kept, readers = self.program.footprint(visit.layer), self.last_reads(visit.layer)
-        if visit.send != NONE and kept.moved == kept.entry:
+        readers = self.last_reads(visit.layer)
+        if visit.send != NONE:
             readers = [self.forward.base + row for row in (visit.last, visit.send)]
         self.add(self.shard.rows_bytes, "received copies", received, *readers)
 
@@ -172,15 +171,12 @@ class _Stage:
         kept, forward, back = self.program.footprint(visit.layer), self.forward.base, self.back.base
         filler, readers = forward + visit.last, self.last_reads(visit.layer)
         here = self.back.template.visits[visit.layer]
+        made = kept.saved - kept.entry * is_received
         if visit.send != NONE:
-            rest = kept.saved - kept.moved
-            if not is_received or rest:  # else it is the input that was received
-                self.add(kept.moved, "activations", filler, forward + visit.send)
-            self.add(kept.moved, "activations", back + here.fetch, *readers)
-            if not is_received:
-                self.add(rest, "activations", filler, *readers)
+            self.add(made, "activations", filler, forward + visit.send)
+            self.add(kept.saved, "activations", back + here.fetch, *readers)
         else:
-            self.add(kept.saved - kept.entry * is_received, "activations", filler, *readers)
+            self.add(made, "activations", filler, *readers)
         # Alone it is repeated inside the backward's row; a row of its own keeps it from there on.
         if here.first == here.last:
             self.add(kept.again, "workspace", back + here.last)
@@ -195,12 +191,21 @@ class _Stage:
         for placed in (self.forward, *self.backwards):
             for turn in placed.template.turns:
                 last = placed.base + turn.last
+                bytes_each = self.program.gathered_bytes(turn.layer)
+                readers = [last, *self.root_reads(placed, turn)]
                 for row, size in turn.gathers:
-                    self.add(PARAMETER_BYTES * size, "parameters", placed.base + row, last)
+                    self.add(bytes_each * size, "parameters", placed.base + row, *readers)
                 ends = turn.reduced and turn is placed.template.ends.get("embedding")
                 tied = self.add_tied_gradient() if ends else 0
                 for row, size in turn.reduced:
                     self.add(each * (size - tied), "gradients", last, placed.base + row)
+
+    def root_reads(self, placed: Placed, turn: Turn) -> list[Ints]:
+        """The rows up to which FSDP2 keeps what a forward gathered for an end of the model."""
+        if placed is not self.forward or not self.shard.software.fsdp:
+            return []
+        ends = placed.template.ends.items()
+        return [_end(self.weight, name) for name, end in ends if end is turn]
 
     def add_tied_gradient(self) -> int:
         """The gradient of a table that the embedding shares with the classifier, which begins it.

@@ -9,7 +9,7 @@ Loads of kernels are told by ``nouns.models.large.work``.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -23,7 +23,8 @@ from ...costs.roofline import datasheet_scalars, ideal_seconds, rounded
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS, picoseconds
 from ...nouns.cluster import Cluster, Host
-from ...nouns.models.large.work import Kernel, Loads
+from ...nouns.models.large.kernels import DTYPE, Kernel, Loads
+from ...nouns.models.large.software import Dispatcher
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.structure import Groups
 from ...nouns.taskgraph import Ints
@@ -37,6 +38,9 @@ from ..symmetry import Alike, Flow
 
 SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT, EXPERT_TENSOR = range(7)
 CLASSES = 7
+# What a host needs to slice two tensors and copy one into the other: an op of eager PyTorch takes 5
+# to 10 us of it (measured by others), slices less.
+COPIED_PS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,10 @@ class Part(NamedTuple):
     rel_err: float | None
 
 
+# Seconds by which a launch of a host that cannot run ahead holds up the device in the mean.
+HELD_UP = 12e-6
+
+
 class Timings:
     """Times on a cluster that hold for all degrees: many steps on it may share them.
 
@@ -134,7 +142,16 @@ class Timings:
         self.specs = {spec.kind: spec for spec in costs.specs}
         # Those of devices that are faster or slower than what the rows that ship were measured on.
         shipped = {spec.kind: spec for spec in costs.shipped or ()}
-        self._measured = {k: spec for k, spec in shipped.items() if spec != self.specs.get(k)}
+        self._source = {
+            kind: spec.measured_as or kind
+            for kind, spec in self.specs.items()
+            if (spec.measured_as or kind) in shipped
+        }
+        self._measured = {
+            kind: shipped[source]
+            for kind, source in self._source.items()
+            if shipped[source] != self.specs[kind]
+        }
         self.alike = Alike(model.cluster)
         self.patterns: dict[Hashable, int] = {}
         self.flows: list[list[list[Flow]]] = []  # the first of each pattern
@@ -143,6 +160,7 @@ class Timings:
         # Each is asked for by every layer and stage, with few different arguments.
         self.load_ps, self._scalars = cache(self._load_ps), cache(datasheet_scalars)
         self.collective_ps, self.sent = cache(self._collective_ps), cache(self._sent)
+        self.dispatched_ps = cache(self._dispatched_ps)
 
     def pattern(self, groups: list[list[Flow]]) -> int:
         """The number of the pattern of these groups of flows."""
@@ -159,6 +177,16 @@ class Timings:
         """How long a collective of the first group of a pattern takes beside those of others."""
         group, *beside = [tuple(device for device, _ in flows) for flows in self.flows[pattern]]
         return self.model.cost(name, group, size, beside).ps
+
+    def _dispatched_ps(self, size: int, pattern: int, rate: Fraction) -> int:
+        """How long it takes to send tokens within the first group of a pattern: at a share of the
+        bandwidth between two devices of a node, between nodes as an all_to_all of them.
+        """
+        if self.nodes(pattern) > 1:
+            return self.collective_ps("all_to_all", size, pattern)
+        (first, _), (second, _) = self.flows[pattern][0][:2]
+        wire = flows_wire(self.model.fabric, [(first, second)])
+        return _checked(picoseconds(Fraction(size) / (rate * wire.bandwidth) + wire.latency))
 
     def _sent(self, size: int, pattern: int) -> list[tuple[int, int]]:
         """How long (ps) the flows of each group of a pattern take, and their latency.
@@ -192,12 +220,15 @@ class Timings:
     def part(self, kind: str, load: Kernel) -> Part:
         """The cost of a kernel: of the op like it by the ladder, else by the datasheet."""
         if self.costs.profiles and load.key:
-            key = device_prefix(kind) + load.key[len(device_prefix("")) :]
-            cost = self.costs.cost_of_key(key, load.like, kind)
+            source = self._source.get(kind, kind)
+            key = device_prefix(source) + load.key[len(device_prefix("")) :]
+            cost = self.costs.cost_of_key(key, load.like, source)
             # A datasheet says more of the kernel itself than of an op that is like it.
             if cost is not None and cost.rung != ROOFLINE:
                 seconds = float(cost.seconds) * load.share * self._changed(kind, load)
                 return Part(seconds, cost.rung, cost.rel_err)
+        if load.launches:
+            return Part(load.launches * HELD_UP, ROOFLINE, None)
         return Part(self._by_datasheet(self.specs[kind], load), ROOFLINE, None)
 
     def _changed(self, kind: str, load: Kernel) -> float:
@@ -207,8 +238,20 @@ class Timings:
             return 1.0
         return self._by_datasheet(self.specs[kind], load) / self._by_datasheet(then, load)
 
+    def _clock(self, spec: DeviceSpec) -> float:
+        """The clock of a device as a share of that of the measured one of its chip.
+
+        A power cap holds the mean over many kernels, so all of them share one clock.
+        """
+        then = self._measured.get(spec.kind)
+        if then is None or not spec.sustained_clock or not then.sustained_clock:
+            return 1.0
+        return min(float(spec.sustained_clock / then.sustained_clock), 1.0)
+
     def _by_datasheet(self, spec: DeviceSpec, load: Kernel) -> float:
         scalars = self._scalars(spec, load.op_class, load.dtype)
+        if load.attains:
+            scalars = replace(scalars, compute=load.attains * self._clock(spec))
         return scalars.seconds(ideal_seconds(load, spec))
 
 
@@ -236,7 +279,7 @@ class Durations:
         self.compute, self.copy = cache(self._compute), cache(self._copy)
         self.thread = cache(self._thread)
         self.collective, self.transfer = cache(self._collective), cache(self._transfer)
-        self.beside = cache(self._beside)
+        self.beside, self.dispatched = cache(self._beside), cache(self._dispatched)
         kinds = {kind for each in self._kinds for kind in each}
         unknown = sorted(kinds - self.specs.keys())
         if unknown:
@@ -290,20 +333,39 @@ class Durations:
         seconds = Fraction(size) / self.parallelism.host_rate
         return self._add([_checked(picoseconds(seconds), "host_bandwidth")] * self.grid.copies)
 
-    def _collective(self, kind: int, rank: int, name: str, size: int) -> int:
+    def _listed(self, rank: int, size: int, parts: int) -> int:
+        """How long (ps) the parts of a list are copied, each by a kernel that its host launches."""
+        part = -(-size // parts)
+        copy = (Kernel("part", "data_movement", DTYPE, 0, part, part, ""),)
+        kinds = dict.fromkeys(self._kinds[rank])
+        return parts * max(COPIED_PS, *(self.timings.load_ps(kind, copy) for kind in kinds))
+
+    def _collective(self, kind: int, rank: int, name: str, size: int, parts: int = 0) -> int:
         """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""
         places, numbers = self._places(kind, rank)
         times = (self.timings.collective_ps(name, size, pattern) for pattern in places)
-        durations = [_checked(ps + self._message) for ps in times]
+        more = self._message + (self._listed(rank, size, parts) if parts else 0)
+        durations = [_checked(ps + more) for ps in times]
         return self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
 
-    def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction) -> int:
+    def _dispatched(self, rank: int, size: int, dispatcher: Dispatcher, is_launched: bool) -> int:
+        """The number of what it takes to send tokens to experts, or back."""
+        places, numbers = self._places(EXPERT, rank)
+        if dispatcher.rate is None:
+            return self.collective(EXPERT, rank, "all_to_all", size)
+        more = self._message + picoseconds(dispatcher.overhead) * is_launched
+        times = (self.timings.dispatched_ps(size, pattern, dispatcher.rate) for pattern in places)
+        durations = [_checked(ps + more) for ps in times]
+        return self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
+
+    def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction, kept: Fraction) -> int:
         """The number of what is left of a collective, by its number, that goes on beside a share of
-        these loads.
+        these loads: a share of itself at the least.
         """
         kinds = dict.fromkeys(self._kinds[rank])
         hidden = min(self.timings.load_ps(kind, loads) for kind in kinds) * share
-        return self._add(np.maximum(self.columns[moved] - int(hidden), 0).tolist())
+        times = self.columns[moved].tolist()
+        return self._add([max(ps - int(hidden), int(ps * kept)) for ps in times])
 
     def nodes(self, kind: int, rank: int) -> int:
         """Over how many nodes a group of a class is spread, at most."""

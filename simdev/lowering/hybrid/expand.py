@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -29,6 +30,7 @@ from ...nouns.taskgraph import (
     Lazy,
     Resource,
     Rows,
+    Sharing,
     TaskGraph,
     Tasks,
 )
@@ -95,7 +97,9 @@ def expand(program: Program, grid: RankGrid, cluster: Cluster) -> tuple[TaskGrap
     named = tuple(device.name for device in devices)
     x = _Expansion(program, grid, columns, named, kind, sizes, np.cumsum(sizes) - sizes)
     row = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    return TaskGraph(*_tasks(x, row), _buffers(x), named, capacities(devices)), row
+    tasks, resources = _tasks(x, row)
+    parts = tasks, resources, _buffers(x), named, capacities(devices)
+    return TaskGraph(*parts, sharing=_sharing(x, tasks, row)), row
 
 
 def _tasks(x: _Expansion, row: Ints) -> tuple[Tasks, tuple[Resource, ...]]:
@@ -126,6 +130,28 @@ def _tasks(x: _Expansion, row: Ints) -> tuple[Tasks, tuple[Resource, ...]]:
         successors=_successors(x),
     )
     return tasks, resources
+
+
+def _sharing(x: _Expansion, tasks: Tasks, row: Ints) -> tuple[Sharing, ...]:
+    """By task the device on which it computes, or those of its collective, where both slow each
+    other.
+    """
+    slowdown = Fraction(x.program.parallelism.slowdown)
+    if slowdown == 1:
+        return ()
+    kind = _KIND_OF_ROLE[x.columns["role"]][row]
+    computing = np.flatnonzero(kind < COMPUTES)
+    sent, devices = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for number, groups in enumerate(x.grid.groups):
+        some = np.flatnonzero((kind == COMPUTES) & (x.kind[row] == number))
+        members = np.argsort(groups, kind="stable").reshape(x.grid.count(number), -1)
+        here = members[some - x.offset[row[some]]]
+        here = here + (x.columns["rank"][row[some]] * x.grid.copies)[:, None]
+        sent.append(np.repeat(some, here.shape[1]))
+        devices.append(here.ravel())
+    computes = Rows.of_pairs(computing, tasks.source[computing], len(tasks))
+    joins = Rows.of_pairs(np.concatenate(sent), np.concatenate(devices), len(tasks))
+    return (Sharing(slowdown, computes, joins),)
 
 
 def _duration(columns: list[Ints], number: Ints, row: Ints, group: Ints) -> Ints:

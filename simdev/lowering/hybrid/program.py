@@ -38,8 +38,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...nouns.models.large import Block, Footprint, Shard, footprint, roles
+from ...nouns.models.large.kernels import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.models.large.work import Loads
+from ...nouns.models.large.transformer import Kind
 from ...nouns.schedules import NEEDS, Part, Schedule
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
@@ -56,6 +57,7 @@ from .durations import (
 
 NONE = -1  # in place of a row, an action or a role
 ENDS = "embedding", "classifier"
+PARAMETER_BYTES = 2
 
 
 class Queue(NamedTuple):
@@ -178,19 +180,25 @@ class Template:
         launches = len(loads) if part == parts - 1 else 0
         return self.add(COMPUTE, duration, 0, layer, role, launches)
 
-    def collective(self, queue: int, name: str, size: int, layer: int = NO_LAYER) -> int:
-        """A row of a collective of ``size`` bytes, as nccl-tests count them: its number."""
-        duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
+    def collective(
+        self, queue: int, name: str, size: int, layer: int = NO_LAYER, parts: int = 0
+    ) -> int:
+        """A row of a collective of ``size`` bytes, as nccl-tests count them: its number.
+
+        Of a list of ``parts`` each is copied by itself.
+        """
+        duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size, parts)
         return self.add(queue, duration, size, layer)
 
     def left(
-        self, queue: int, name: str, size: int, beside: Loads, share: Fraction = Fraction(1)
-    ) -> int:
+        self, queue: int, name: str, size: int, beside: Loads, share: Fraction = Fraction(1),
+        kept: Fraction = Fraction(0),
+    ) -> int:  # fmt: skip
         """The number of a duration: what is left of a collective beside which a share of the loads
-        is computed.
+        is computed, of itself the share ``kept`` at the least.
         """
         whole = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
-        return self.durations.beside(self.rank, whole, beside, share)
+        return self.durations.beside(self.rank, whole, beside, share, kept)
 
     def copy(self, queue: int, size: int, layer: int) -> int:
         """A row that copies to or from the host: its number."""
@@ -305,7 +313,7 @@ class Program:
     stage_layers: tuple[tuple[int, ...], ...]
     durations: Durations
     # The loads of a layer, by the kind of layer (Transformer.kind_of): layers of a kind share them.
-    blocks: dict[tuple[bool, int, bool], Block] = field(default_factory=dict)
+    blocks: dict[Kind, Block] = field(default_factory=dict)
     # By part of the schedule its template, and where each microbatch's rows begin.
     placed: dict[Part, Placed] = field(default_factory=dict)
     # The actions of a rank in their order, each as its part and its first row.
@@ -336,6 +344,11 @@ class Program:
     def again(self) -> frozenset[int]:
         """The layers that full recomputation makes again."""
         return self.parallelism.layers_again(self.stage_layers)
+
+    @cached_property
+    def offloaded(self) -> frozenset[int]:
+        """The layers whose activations go to host memory."""
+        return self.parallelism.layers_offloaded(self.stage_layers)
 
     def footprint(self, layer: int) -> Footprint:
         """The footprint of a layer for a microbatch."""
@@ -375,6 +388,13 @@ class Program:
         if layer != NO_LAYER:
             return self.shard.layer_parameters(layer)
         return sum(self.end_bucket(rank, end) for end in ENDS), 0
+
+    def gathered_bytes(self, layer: int) -> int:
+        """Bytes of a parameter on its way to the other replicas: of float8 where the software makes
+        the weights of a layer narrow before.
+        """
+        is_narrow = layer != NO_LAYER and self.shard.of_layer(layer).is_narrow
+        return 1 if is_narrow and self.shard.software.fsdp else PARAMETER_BYTES
 
     def end_bucket(self, rank: int, end: str) -> int:
         """How many parameters of a rank have their last gradient from the embedding or from the

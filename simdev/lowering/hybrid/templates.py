@@ -15,9 +15,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from ...nouns.models.large import Block, buckets_of, classifier, embedding, layer, roles
+from ...nouns.models.large import (
+    Block,
+    buckets_of,
+    classifier,
+    copied,
+    embedding,
+    layer,
+    roles,
+    whole_again,
+)
+from ...nouns.models.large.kernels import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.models.large.work import Loads
+from ...nouns.models.large.shard import gathers_by_weight
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
 from .program import (
@@ -40,9 +50,17 @@ from .program import (
     Visit,
 )
 
-PARAMETER_BYTES = 2
+# While tokens are sent beside computing 16 of 132 to 148 multiprocessors send them (DeepEP,
+# docs/README_Hybrid-EP.md).
+TAKEN = Fraction(12, 100)
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
+# The first and the last product of attention and of an MLP. Transformer Engine lets no other one
+# overlap with its collectives; a reduce_scatter follows its product in so many splits and takes 16
+# multiprocessors, of an H100's 132 (``initialize_ub``, its defaults, as recalled).
+_ATTENTION, _MLP = ("qkv", "projection"), ("up", "down")
+_SPLITS = 4
+_TAKEN = Fraction(16, 132)
 ROLES = {
     FORWARD: roles.FORWARD,
     BACKWARD: roles.BACKWARD,
@@ -128,18 +146,21 @@ class Writer(Template):
         """An end's turn. The gradient of the embedding's table does not need the table."""
         size, used = self.shard.embedding_parameters, self.kind == FORWARD
         if end == "classifier":
-            size, used = self.shard.classifier_parameters, self.kind != WEIGHT
-        gathered = self.gather([size] * (self.parallelism.zero == 3 and used))
-        row = self.compute(ROLES[self.kind], loads)
-        reduced = self.reduce([self.program.end_bucket(self.rank, end)] * self.reduces)
+            size = self.shard.classifier_parameters
+            used = used or (self.kind != WEIGHT and not self.shard.software.fsdp)
+        sizes = [size] * (self.parallelism.zero == 3 and used)
+        sums = [self.program.end_bucket(self.rank, end)] * self.reduces
+        gathered = self.gather(sizes)
+        row = self.compute(ROLES[self.kind], loads + self._copied(sizes, sums))
+        reduced = self.reduce(sums)
         self.ends[end] = Turn(NO_LAYER, row, row, gathered, reduced, NONE)
         self._add_turn(self.ends[end])
 
     def add_layer(self, number: int) -> Writer:
         """A layer's visit, with what it exchanges. Returns itself."""
         model, shard = self.shard.model, self.shard
-        offloaded = "activations" in self.parallelism.offload
-        moved = self.program.footprint(number).moved if offloaded else 0
+        is_offloaded = number in self.program.offloaded
+        moved = self.program.footprint(number).saved if is_offloaded else 0
         fetch = send = NONE
         if moved and self.makes_input_gradient:
             fetch = self.copy(FROM_HOST, moved, number)
@@ -172,8 +193,9 @@ class Writer(Template):
         again = number in self.program.again and self.makes_input_gradient
         parts = buckets_of(self.shard, self.parallelism, number)
         if again:
-            self._add_turns(number, parts, roles.RECOMPUTE, block.forward, gathers, False, fetch)
-            self.exchange(number, FORWARD)
+            loads = whole_again(self.shard, block)
+            self._add_turns(number, parts, roles.RECOMPUTE, loads, gathers, False, fetch)
+            self.exchange(number, FORWARD, is_whole=not self.shard.software.plain)
             fetch = NONE
         # A layer of one bucket is still there from the recomputation.
         whole = again and parts == 1
@@ -197,11 +219,10 @@ class Writer(Template):
 
         ``gathers``: parameters are collected before; ``reduces``: gradients are summed after.
         """
+        bucket = self.program.bucket(self.rank, number)
+        loads += self._copied(bucket * gathers, bucket * reduces, number)
         for part in range(parts):
-            sizes = [
-                size * (part + 1) // parts - size * part // parts
-                for size in self.program.bucket(self.rank, number)
-            ]
+            sizes = [size * (part + 1) // parts - size * part // parts for size in bucket]
             gathered = self.gather(sizes * gathers, number)
             row = self.compute(role, loads, number, part, parts)
             reduced = self.reduce(sizes * reduces, number)
@@ -220,19 +241,36 @@ class Writer(Template):
 
     def gather(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
         """Parameters from all replicas: so many of a layer, and of its experts."""
-        return self._among_replicas("all_gather", sizes, PARAMETER_BYTES, number)
+        each = self.program.gathered_bytes(number)
+        return self._among_replicas("all_gather", sizes, each, number)
 
     def reduce(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
         """Gradients over all replicas; each keeps its share from ZeRO 1 on."""
         name = "reduce_scatter" if self.parallelism.zero else "all_reduce"
         return self._among_replicas(name, sizes, self.parallelism.reduced_bytes, number)
 
+    def _copied(
+        self, gathered: Sequence[int], reduced: Sequence[int], number: int = NO_LAYER
+    ) -> Loads:
+        """Copies of so many parameters and gradients to and from the buffers of collectives."""
+        sums = (
+            sum(
+                size
+                for size, count in zip(sizes, self.parallelism.sharers, strict=False)
+                if count > 1
+            )
+            for sizes in (gathered, reduced)
+        )
+        parameters, gradients = sums
+        return copied(self.shard, parameters * self.program.gathered_bytes(number), gradients)
+
     def _among_replicas(
         self, name: str, sizes: Sequence[int], each: int, number: int
     ) -> tuple[Sent, ...]:
         queues = DATA_QUEUE, EXPERT_DATA_QUEUE
+        is_listed = gathers_by_weight(self.shard.model, self.parallelism)
         return tuple(
-            Sent(self.collective(queue, name, size * each, number), size)
+            Sent(self.collective(queue, name, size * each, number, count * is_listed), size)
             for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False)
             if size and count > 1
         )
@@ -250,14 +288,47 @@ class Writer(Template):
         """Gather the inputs of products from a split sequence, so many bytes each, once more for
         the gradient of their weights: as far as it takes longer than the gradient of their input.
 
-        The tokens that experts get are there (ours).
+        The tokens that experts get are there (ours), as all are where autograd keeps them.
         """
         p = self.parallelism
-        for name, size in products.items() if p.tp > 1 and self.is_split else ():
+        again = p.tp > 1 and self.is_split and not self.shard.software.plain
+        for name, size in products.items() if again else ():
             hides = tuple(load for load in block.backward if load.kind == name) * p.tensor_overlap
-            left = self.left(TENSOR_QUEUE, "all_gather", size, hides)
-            if self.durations.columns[left].any():
-                self.add(TENSOR_QUEUE, left, size, number)
+            self._add_left(self.left(TENSOR_QUEUE, "all_gather", size, hides), size, number)
+
+    def _add_left(self, left: int, size: int, number: int) -> None:
+        """A row of what is left of a collective of tp, by the number of that duration, if any."""
+        if self.durations.columns[left].any():
+            self.add(TENSOR_QUEUE, left, size, number)
+
+    def _around(self, part: tuple[str, str], calls: Calls, number: int, kind: str) -> None:
+        """Collectives of tp around a part of a layer, one way; beside its products where they
+        overlap.
+
+        Tokens are gathered around a ring by copy engines, and a rank begins with those that it
+        has. Forward a sum follows its product split by split, backward it goes on beside the
+        gradient of the weights, which lacks the multiprocessors that it takes. A product takes as
+        long in pieces as whole (ours).
+        """
+        p, (first, last) = self.parallelism, part
+        of_experts = part == _MLP and self.shard.model.is_moe(number)
+        if not p.tp_comm_overlap or p.tp == 1 or of_experts:
+            self._tensor(calls, number)
+            return
+        loads = _loads(self._block(number), kind)
+        products, split = (f"{last} dx", f"{first} dw"), Fraction(1)
+        if kind == FORWARD:
+            products, split = part, Fraction(_SPLITS - 1, _SPLITS)
+        after: Calls = ()
+        if kind != FORWARD and self.shard.software.plain:
+            # Inductor finds no product before the sum of several gradients, which is scattered.
+            calls, after = calls[:1], calls[1:]
+        ring = Fraction(p.tp - 1, p.tp), Fraction(0)
+        shares = ring, (split, 1 - split * (1 - _TAKEN))
+        for (name, size), product, share in zip(calls, products, shares, strict=False):
+            hides = tuple(load for load in loads if load.kind == product)
+            self._add_left(self.left(TENSOR_QUEUE, name, size, hides, *share), size, number)
+        self._tensor(after, number)
 
     def _add_context(self, number: int, kind: str) -> None:
         """Keys and values of the other parts of each sample, and gradients back to them.
@@ -279,17 +350,25 @@ class Writer(Template):
         left = self.left(CONTEXT_QUEUE, "all_gather", size, core, Fraction(p.cp - 1, p.cp))
         self.add(CONTEXT_QUEUE, left, size, number)
 
-    def exchange(self, number: int, kind: str) -> Writer:
+    def exchange(self, number: int, kind: str, is_whole: bool = True) -> Writer:
         """Collectives of tp in a layer, one way, of the parts of each sample, and of experts, which
         get tokens and send them back. Returns itself.
 
         Of tp there is one for each of the two parts, two where the sequence is split; between the
-        experts each token is there top_k times.
+        experts each token is there top_k times. Made again, a layer that is not ``is_whole`` ends
+        before its last collective.
         """
-        calls = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
-        self._tensor([*calls, *self._second_calls(number)], number)
+        first = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
+        second = self._second_calls(number)
+        if kind == FORWARD and self.shard.of_layer(number).gathers_narrow:
+            first, second = (
+                [(name, size // 2 if name == "all_gather" else size) for name, size in calls]
+                for calls in (first, second)
+            )
+        self._around(_ATTENTION, first, number, kind)
+        self._around(_MLP, second if is_whole else second[:-1], number, kind)
         self._add_context(number, kind)
-        self._exchange_tokens(number)
+        self._exchange_tokens(number, kind)
         return self
 
     def _calls(self, gathered: int, scattered: int) -> Calls:
@@ -308,38 +387,52 @@ class Writer(Template):
             second += shard.busiest(size * model.top_k)
         return self._calls(second, second) if second else []
 
-    def _exchange_tokens(self, number: int) -> None:
+    def _exchange_tokens(self, number: int, kind: str) -> None:
         """Tokens to their experts, and back; on a grid of the experts' own to all parts of them,
         whose outputs are summed.
         """
         p, shard = self.parallelism, self.shard
         if not shard.model.is_moe(number):
             return
-        calls = list[tuple[int, str, int]]()
-        if p.ep > 1:
-            sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank))
-            calls += [(EXPERT_QUEUE, "all_to_all", size) for size in sizes]
+        sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank)) if p.ep > 1 else ()
+        self._send_tokens(number, kind, sizes[:1])
         if p.is_folded and p.expert_tp > 1:
             # Between the way there and the way back.
-            size = shard.gathered_expert_bytes
-            parts = "all_gather", "reduce_scatter"
-            calls[1:1] = [(EXPERT_TENSOR_QUEUE, name, size) for name in parts]
-        for queue, name, size in calls:
-            self.collective(queue, name, size, number)
+            for name in ("all_gather", "reduce_scatter"):
+                self.collective(EXPERT_TENSOR_QUEUE, name, shard.gathered_expert_bytes, number)
+        self._send_tokens(number, kind, sizes[1:])
+
+    def _send_tokens(self, number: int, kind: str, sizes: Sequence[int]) -> None:
+        """Tokens sent one way, beside the computing of another microbatch where that is told."""
+        setting = self.shard.setting
+        for size in sizes:
+            sent = self.durations.dispatched(
+                self.rank, size, setting.dispatcher, setting.graphs != "full"
+            )
+            if self.parallelism.ep_comm_overlap:
+                # The other microbatch goes the other way through the layer; it is computed beside
+                # tokens on their way there and tokens on their way back.
+                other = _loads(self._block(number), BACKWARD if kind == FORWARD else FORWARD)
+                sent = self.durations.beside(self.rank, sent, other, Fraction(1, 2), TAKEN)
+            self.add(EXPERT_QUEUE, sent, size, number)
 
     def _exchange_again(self, number: int) -> None:
         """Collectives within what selective recomputation makes again."""
         shard, model = self.shard, self.shard.model
-        is_moe, calls = model.is_moe(number), list[tuple[str, int]]()
+        is_moe = model.is_moe(number)
+        second = ("moe" if is_moe else "mlp") in shard.again
+        if second:
+            self._exchange_tokens(number, FORWARD)
+        if "per_op" in shard.again and self.is_split and shard.software.plain:
+            # What was scattered is kept.
+            sizes = shard.gathered_bytes, shard.words_bytes
+            self._tensor([("all_gather", size) for size in sizes], number)
         if "mla_up_proj" in shard.again and model.kv_latent and self.is_split:
-            calls += [("all_gather", shard.gathered_bytes)]
-        if ("moe" if is_moe else "mlp") in shard.again:
-            calls += self._second_calls(number)
-            if is_moe:
-                self._exchange_tokens(number)
+            self._tensor([("all_gather", shard.gathered_bytes)], number)
+        if second:
+            self._around(_MLP, self._second_calls(number), number, FORWARD)
         elif "shared_experts" in shard.again and is_moe and model.shared_experts:
-            calls += self._calls(shard.words_bytes, shard.words_bytes)
-        self._tensor(calls, number)
+            self._tensor(self._calls(shard.words_bytes, shard.words_bytes), number)
 
 
 def _loads(block: Block, kind: str) -> Loads:

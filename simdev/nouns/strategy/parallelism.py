@@ -17,6 +17,7 @@ from ...ground.frozen import freeze
 from ...ground.units import (
     Bandwidth,
     Seconds,
+    Slowdown,
     flag_problems,
     is_count,
     range_problems,
@@ -27,17 +28,26 @@ from ...ground.units import (
 
 RECOMPUTES = ("none", "selective", "full")
 MODULES = (
-    "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "shared_experts",
+    "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "per_op",
+    "shared_experts",
 )  # fmt: skip
-"""Modules that selective recomputation may make again: the names of Megatron-core, and ``mlp_act``.
+"""Modules that selective recomputation may make again: the names of Megatron-core, ``mlp_act`` and
+``per_op``.
 """
 CONTEXTS = ("all_gather", "ring")
 OFFLOADS = ("activations", "optimizer")
+DISPATCHERS = ("alltoall", "deepep", "hybridep")
+GRAPHS = ("none", "partial", "full")
+"""How tokens are sent to experts, and what is replayed as CUDA graphs (models/large/software)."""
 # Of any degree: what is larger is a mistake, and would be counted up to before it is told.
 MOST = 2**20
 DEGREES = ("dp", "cp", "tp", "pp", "ep")
-MAY_BE_NONE = ("etp", "global_batch", "recompute_layers", "reduce_bytes")
+MAY_BE_NONE = ("etp", "global_batch", "offload_layers", "recompute_layers", "reduce_bytes")
 COUNTS = (*DEGREES, "etp", "microbatches", "microbatch", "global_batch", "chunks")
+FLAGS = (
+    "overlap", "flash", "sequence_parallel", "tensor_overlap", "tp_comm_overlap", "scatter_gather",
+    "ep_comm_overlap",
+)  # fmt: skip
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
 """The fields that a pipeline of a graph with ops may have."""
 
@@ -80,7 +90,8 @@ class Parallelism:
       keys, values and the projection; "layernorm" the outputs of a layer's two norms;
       "mla_up_proj" queries, keys and values from their latents; "mlp", "moe" and "shared_experts"
       all behind their input; "moe_act" the output of the experts' activation; "mlp_act" (ours) that
-      of the other activations, as xformers' ``SwiGLUFusedOp`` makes it again.
+      of the other activations, as xformers' ``SwiGLUFusedOp`` makes it again; "per_op" all but
+      attention and every second product (torchtitan's ``selective_ac_option = "op"``).
     - ``recompute_layers``: "full" makes so many layers of each stage again, the first ones (None:
       all). Megatron-LM calls it ``--recompute-num-layers`` with ``--recompute-method block``; with
       ``uniform`` 1 is None here, and more, which keep one input for several layers, are not known.
@@ -93,8 +104,20 @@ class Parallelism:
       begin in order (CUDA_DEVICE_MAX_CONNECTIONS of 1), else before it. ``scatter_gather``: where
       tensors are not split so, a rank of tp sends its share of one to the next rank of the
       pipeline, and the ranks there gather it (Narayanan et al. 2021, section 4.1).
+    - ``tp_comm_overlap`` (Megatron-LM's ``--tp-comm-overlap``; PyTorch's async TP is much like it):
+      the other collectives of a split sequence go on beside products, too, those of attention and
+      of an MLP. Latents, experts, embedding and classifier have none that overlap.
+    - ``token_dispatcher`` sends tokens to their experts: "alltoall", "deepep" or "hybridep";
+      ``cuda_graphs`` are replayed of "none" of a step, of "partial" layers (all but experts) or of
+      the "full" step (None: as the model's software does). ``ep_comm_overlap``: tokens of one
+      microbatch are sent beside the computing of another (Megatron-Core's
+      ``--overlap-moe-expert-parallel-comm``).
+    - ``slowdown``: how many times longer computing and collectives take while they share a device
+      (1: they do not slow each other; at most 2), as ``Collectives.slowdown`` of a placement: the
+      kernels of NCCL hold some of the multiprocessors.
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
-      each way).
+      each way). ``offload_layers``: the activations of so many layers of each stage, the first ones
+      (None: of all), as by Megatron-core's ``cpu_offloading_num_layers``.
     - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in
       float32, and Adam keeps a master copy and two moments (ZeRO, section 3.1).
     """
@@ -128,8 +151,14 @@ class Parallelism:
     flash: bool | None = None
     sequence_parallel: bool = True
     tensor_overlap: bool = True
+    tp_comm_overlap: bool = False
     scatter_gather: bool = False
+    token_dispatcher: str | None = None
+    cuda_graphs: str | None = None
+    ep_comm_overlap: bool = False
+    slowdown: Slowdown = 1
     offload: tuple[str, ...] = ()
+    offload_layers: int | None = None
     host_bandwidth: Bandwidth | None = None
     gradient_bytes: int = 4
     state_bytes: int = 12
@@ -159,13 +188,21 @@ class Parallelism:
         if not problems:
             yield from self._expert_problems()
         yield from unlisted(self, context=CONTEXTS, recompute=RECOMPUTES)
-        for name in ("overlap", "flash", "sequence_parallel", "tensor_overlap", "scatter_gather"):
+        for name in FLAGS:
             if name != "flash" or self.flash is not None:
                 yield from flag_problems(name, getattr(self, name))
+        for name, known in (("token_dispatcher", DISPATCHERS), ("cuda_graphs", GRAPHS)):
+            if getattr(self, name) is not None:
+                yield from unlisted(self, **{name: known})
+        if self.tp_comm_overlap and not self.sequence_parallel:
+            # Megatron-LM refuses it, too: an all_reduce does not go on beside a product.
+            yield "tp_comm_overlap: needs sequence_parallel"
         yield from self._module_problems()
         unknown = next((target for target in self.offload if target not in OFFLOADS), None)
         if unknown is not None:
             yield f'offload: must be of {", ".join(OFFLOADS)}, got "{unknown}"'
+        if self.offload_layers is not None and OFFLOADS[0] not in self.offload:
+            yield "offload_layers: go with offload of activations"
         if self.offload and unknown is None and self.host_bandwidth is None:
             yield 'host_bandwidth: offload needs what PCIe reaches to host memory, like "51 GB/s"'
 
@@ -234,7 +271,7 @@ class Parallelism:
         for name, least, most in (
             ("prefetch", 0, MOST), ("in_flight", 0, MOST), ("bucket", 1, 2**62),
             ("gradient_bytes", 0, 8), ("reduce_bytes", 0, 8), ("state_bytes", 0, 64),
-            ("recompute_layers", 0, MOST),
+            ("recompute_layers", 0, MOST), ("offload_layers", 0, MOST),
         ):  # fmt: skip
             yield from self._out_of_range(name, least, most)
 
@@ -299,6 +336,12 @@ class Parallelism:
         if self.recompute != RECOMPUTES[2]:
             return frozenset()
         return frozenset(layer for layers in stages for layer in layers[: self.recompute_layers])
+
+    def layers_offloaded(self, stages: Iterable[Sequence[int]]) -> frozenset[int]:
+        """The layers whose activations are offloaded, of the layers of each stage."""
+        if OFFLOADS[0] not in self.offload:
+            return frozenset()
+        return frozenset(layer for layers in stages for layer in layers[: self.offload_layers])
 
     @property
     def host_rate(self) -> Fraction:

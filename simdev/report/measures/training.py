@@ -1,6 +1,6 @@
 """The section of a report that only a large model's step has: time by what it goes to, use of the
-peak, memory by rank; how far simulated steps of such models were from published ones, and why one
-step takes longer than another.
+peak, memory by rank; how far simulated steps were from published runs of their like
+(``published``), and why one step takes longer than another.
 
 The step of a rank of the pipeline is tiled as that of any device (see ``usage``): computing,
 exposed communication, and the bubble. Exposed communication is divided by what it is for
@@ -8,10 +8,6 @@ exposed communication, and the bubble. Exposed communication is divided by what 
 other ranks: the first of these in flight). MFU is the share of the devices' peak, in the precision
 that the layers' products run in, that the products of the model alone would need; HFU counts what
 is computed twice, too (Korthikanti et al. 2022, section 5).
-
-The published steps are in ``presets/published/large-models.json``, which ``python -m
-benchmarks.published --update`` writes; ``docs/papers/large-models.md`` has them one by one, with
-their sources.
 
 Each rank is tiled by TERMS, so for any rank of a step A and any of a step B the terms' differences
 add up to that of the steps, to the picosecond. Compared are the critical ranks, which wait least
@@ -23,18 +19,14 @@ colour in ``figures/charts.py``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...costs import ROOFLINE
-from ...files.reading import PRESETS
 from ...ground.units import PS_PER_SECOND, format_seconds
-from ...nouns.models.large import Transformer, modules_again, uses_flash
+from ...nouns.models.large import modules_again, uses_flash
 from ...nouns.models.large.roles import (
     COMPUTES,
     DATA,
@@ -49,73 +41,9 @@ from ...nouns.models.large.roles import (
 from ...nouns.taskgraph import Ints, distinct
 from ...nouns.trace import DeviceMemory, Trace
 from ..table import BYTES, CHANGE, LIMIT, TEXT, TIME, Json, Table, change
+from .published import PublishedError, published_error
 from .section import Facts, Places, Section, Step
 from .spans import runs
-
-FILE = PRESETS / "published" / "large-models.json"
-SIZES = (
-    ("less than 10 billion parameters", 0, 10 * 10**9),
-    ("10 to 100 billion parameters", 10 * 10**9, 100 * 10**9),
-    ("100 billion parameters and more", 100 * 10**9, 10**30),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedError:
-    """Errors of ``steps`` published steps of models of a ``size`` and a ``precision``: the mean of
-    |simulated / published - 1|, and the least and the largest of the signed errors (None: there is
-    no such step).
-    """
-
-    size: str
-    precision: str
-    steps: int
-    mean: float | None = None
-    least: float | None = None
-    largest: float | None = None
-
-    def to_json(self) -> Json:
-        """Its fields."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        of = f"of models of {self.size} in {self.precision}"
-        if self.mean is None:
-            return f"No step {of} is published to compare with."
-        return (
-            f"Beside {self.steps} published steps {of} the model was {self.mean:.1%} off in the "
-            f"mean, from {self.least:+.1%} to {self.largest:+.1%}."
-        )
-
-
-def published_error(model: Transformer) -> PublishedError:
-    """The error of published steps of models of this size and precision."""
-    parameters = model.parameters()
-    size = next(name for name, least, most in SIZES if least <= parameters < most)
-    none = PublishedError(size, model.precision, 0)
-    known = {(error.size, error.precision): error for error in published_errors()}
-    return known.get((size, model.precision), none)
-
-
-@cache
-def published_errors() -> Sequence[PublishedError]:
-    """The errors by size and precision."""
-    steps = json.loads(FILE.read_text("utf-8"))["steps"]
-    return tuple(
-        _error([s for s in steps if s["precision"] == precision and low <= s["parameters"] < high],
-               size, precision)
-        for precision in ("bfloat16", "float8")
-        for size, low, high in SIZES
-    )  # fmt: skip
-
-
-def _error(steps: Sequence[Any], size: str, precision: str) -> PublishedError:
-    errors = [step["simulated_s"] / step["published_s"] - 1 for step in steps]
-    if not errors:
-        return PublishedError(size, precision, 0)
-    mean = sum(map(abs, errors)) / len(errors)
-    return PublishedError(size, precision, len(errors), mean, min(errors), max(errors))
-
 
 BUBBLE = "bubble"
 TERMS = (*ROLES, BUBBLE)
@@ -202,6 +130,11 @@ class Training(Section):
         return self.large.parallelism.samples * self.large.model.length
 
     @property
+    def published(self) -> PublishedError:
+        """How far simulated steps were from published runs that are like this one."""
+        return published_error(self.large.model, self.large.device)
+
+    @property
     def terms(self) -> dict[str, float]:
         """Seconds by TERMS, the mean over the ranks; they add up to the step time."""
         count = len(self.stages)
@@ -222,7 +155,7 @@ class Training(Section):
             "hfu": self.hfu,
             "peak_dtype": large.peak_dtype,
             "flash": uses_flash(large.model, p),
-            "published": published_error(large.model).to_json(),
+            "published": self.published.to_json(),
             "terms_s": self.terms,
             "stages": [stage.to_json() for stage in self.stages],
             "symmetry": {
@@ -247,7 +180,7 @@ class Training(Section):
         )
         shares = f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%} of the {large.peak_dtype} peak"
         yield f"{shares}; {self.tokens_per_s:,.0f} tokens/s"
-        yield str(published_error(large.model))
+        yield str(self.published)
 
     def facts(self) -> Facts:
         """The use of the peak."""
@@ -294,6 +227,20 @@ class Training(Section):
             if flash
             else f"Attention keeps its scores (no flash){why}."
         )
+        yield from self._memory_notes(flash)
+        yield from self._host_notes()
+        layers = (
+            "are the datasheet's roofline with its stated efficiencies"
+            if set(self.large.rungs) <= {ROOFLINE}
+            else "are those of the measured ops that their kernels are like"
+        )
+        yield f"Times of layers {layers}; collectives are modelled."
+        if self.large.borrowed:
+            yield self.large.borrowed
+
+    def _memory_notes(self, flash: bool) -> Iterator[str]:
+        """What is made again, and what goes to the host, to fit."""
+        large = self.large
         chosen = large.parallelism.recompute_modules
         if large.parallelism.recompute == "selective" and flash and chosen == ("core_attn",):
             yield (
@@ -306,15 +253,9 @@ class Training(Section):
         if large.parallelism.recompute_layers is not None:
             count = len(large.parallelism.layers_again(large.layers))
             yield f"Made again before the backward: {count} of {large.model.layers} layers."
-        yield from self._host_notes()
-        layers = (
-            "are the datasheet's roofline with its stated efficiencies"
-            if set(self.large.rungs) <= {ROOFLINE}
-            else "are those of the measured ops that their kernels are like"
-        )
-        yield f"Times of layers {layers}; collectives are modelled."
-        if self.large.borrowed:
-            yield self.large.borrowed
+        if large.parallelism.offload_layers is not None:
+            count = len(large.parallelism.layers_offloaded(large.layers))
+            yield f"Activations of {count} of {large.model.layers} layers go to the host."
 
     def _host_notes(self) -> Iterator[str]:
         """Missing facts about hosts, where they may matter."""

@@ -17,8 +17,8 @@ from typing import Any
 from ...ground.errors import InputError
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...nouns.strategy import degrees_over_one
+from ..measures.published import LayoutError, PublishedError
 from ..measures.section import Facts
-from ..measures.training import PublishedError
 from ..results import kind_of
 from ..table import (
     BYTES,
@@ -102,6 +102,7 @@ def plans_data(value: Entry, source: str) -> Json:
         "notes": [
             *_model_error(counts),
             *_folded(rows),
+            *_tied(rows, counts),
             *_why(rows, columns, ranks),
             *_refused(counts),
         ],
@@ -209,9 +210,17 @@ def _why(rows: Sequence[Entry], columns: Entry, ranks: Ranking) -> Iterator[str]
 
 
 def _model_error(counts: Entry | None) -> Iterator[str]:
-    """A note on proofs: they are of the model, which was so far from published steps."""
-    if counts and isinstance(counts.get("published"), Mapping):
+    """A note on proofs: they are of the model, which was so far from published runs."""
+    # Answers of earlier versions tell it in another way, of models of their size.
+    if counts and "matched" in (counts.get("published") or {}):
         yield str(PublishedError(**counts["published"]))
+
+
+def _tied(rows: Sequence[Entry], counts: Entry | None) -> Iterator[str]:
+    tied = sum(row.get("tied") is True for row in rows) - 1
+    if tied > 0 and counts and "layouts" in counts:
+        error = LayoutError(**counts["layouts"])
+        yield f"{tied:,} more tie with the first: they are slower by no more than {error}."
 
 
 def _folded(rows: Sequence[Entry]) -> Iterator[str]:

@@ -335,7 +335,7 @@ class Bounds:
         # A ring takes as long as what it exchanges, which attention is computed beside.
         gathered = setup._replace(layout=layout._replace(context="all_gather"))
         around, other = self.pieces(gathered, 0).exchanged()
-        times = around * (1 + (layout.context == "all_gather")) + 2 * other - 1
+        times = around * (1 + (layout.context == "all_gather")) + other - 1
         each = int(self.ground(layout.cluster).counts @ np.maximum(times, 0))
         return setup.microbatches * each // layout.pp
 

@@ -23,8 +23,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...ground.units import PS_PER_SECOND
 from ...nouns.strategy.parallelism import DEGREES, RECOMPUTES
+from ...report.measures.published import (
+    LayoutError,
+    PublishedError,
+    layout_error,
+    published_error,
+)
 from ...report.measures.throughput import Throughput
-from ...report.measures.training import Difference, PublishedError, published_error
+from ...report.measures.training import Difference
 from ..sweep.journal import Row
 from .space import DEFAULTS, Plan, Question
 
@@ -184,9 +190,10 @@ class Plans:
     def frame(self) -> pd.DataFrame:
         """A line for each answer: the plan that is shown of it.
 
-        ``folded`` counts the other plans within 1 % of its step; ``scenario`` is an object for
-        ``load_scenario``; ``why`` tells by which terms of its critical rank a plan is slower than
-        the first (``report.measures.difference``).
+        ``folded`` counts the other plans within 1 % of its step; ``tied`` are those that the error
+        between layouts (``layouts``) does not separate from the first; ``scenario`` is an object
+        for ``load_scenario``; ``why`` tells by which terms of its critical rank a plan is slower
+        than the first (``report.measures.difference``).
         """
         import pandas as pd
 
@@ -214,9 +221,14 @@ class Plans:
         return self.best[0].row["step_ps"] / PS_PER_SECOND if self.best else None
 
     @property
-    def published(self) -> PublishedError | None:
-        """How far steps of such models, simulated so, were from published ones."""
-        return published_error(self.question.model)
+    def published(self) -> PublishedError:
+        """How far simulated steps were from published runs of their like."""
+        return published_error(self.question.model, self.question.device)
+
+    @property
+    def layouts(self) -> LayoutError:
+        """How far simulated layouts of one model were off beside each other."""
+        return layout_error(self.question.model, self.question.device)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -233,13 +245,14 @@ class Plans:
             "least_bytes": counts.least_bytes,
             "proved_best": self.proved,
             "least_step_time_s": self.least_s,
-            "published": None if self.published is None else self.published.to_json(),
+            "published": self.published.to_json(),
+            "layouts": self.layouts.to_json(),
             "seconds": self.seconds,
         }
 
     def _columns(self, ranked: Sequence[Scored]) -> list[str]:
         others = dict.fromkeys(name for scored in ranked for name, _ in scored.plan.setup.others)
-        ends = COST, "front", "folded", "why", "step_time_ps", "scenario"
+        ends = COST, "front", "folded", "tied", "why", "step_time_ps", "scenario"
         # Told where some plan has experts on a grid of their own.
         etp = ["etp"] * any(scored.plan.setup.layout.etp is not None for scored in ranked)
         return ["devices", *DEGREES, *etp, *OPTIONS, *others, *FIGURES, *ends]
@@ -255,6 +268,7 @@ class Plans:
             | {"step_time_s": row["step_ps"] / PS_PER_SECOND}
             | {name: row[name] for name in FIGURES[1:]}
             | {COST: self._cost(scored), "front": on_front if self.front else None}
+            | {"tied": self.layouts.ties(row["step_ps"], first.row["step_ps"])}
             | {"why": why(scored, first), "step_time_ps": row["step_ps"]}
             | {"scenario": self.question.scenario(plan)}
         )

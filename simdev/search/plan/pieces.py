@@ -192,27 +192,30 @@ class Pieces:
         return each
 
     def exchanged(self) -> tuple[Ints, Ints]:
-        """By kind of layer what a forward exchanges at the least (ps): between the parts of a
-        sample, and else.
+        """By kind of layer what is exchanged at the least (ps): between the parts of a sample in a
+        forward, and else both ways.
         """
-        every = [
+        ways = [
             [
-                _exchanged(Writer(self.program, rank).exchange(layer, FORWARD))
-                for layer in self.kinds
+                [
+                    _exchanged(Writer(self.program, rank, kind).exchange(layer, kind))
+                    for layer in self.kinds
+                ]
+                for rank in self.ranks
             ]
-            for rank in self.ranks
+            for kind in (FORWARD, BACKWARD)
         ]
-        around, other = np.array(every, np.int64).min(axis=0).T
-        return around, other
+        forward, backward = np.array(ways, np.int64).min(axis=1)
+        return forward[:, 0], forward[:, 1] + backward[:, 1]
 
     @cached_property
     def footprints(self) -> Ints:
-        """Bytes of a microbatch by kind of layer: saved (but for offloaded ones), of the workspace,
-        and made again by recomputation.
+        """Bytes of a microbatch by kind of layer: saved (none where they are offloaded), of the
+        workspace, and made again by recomputation.
         """
         each = [program.footprint(number) for program in self.programs for number in self.kinds]
         moves = "activations" in self.program.parallelism.offload
-        rows = [(f.saved - f.moved * moves, f.workspace, f.again) for f in each]
+        rows = [(0 if moves else f.saved, f.workspace, f.again) for f in each]
         return np.array(rows, np.int64).T
 
     @cached_property

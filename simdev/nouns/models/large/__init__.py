@@ -9,6 +9,7 @@ parallelism.
 
 from __future__ import annotations
 
+from .kernels import Block
 from .released import LARGE, from_config, large_model, resized
 from .shard import (
     Footprint,
@@ -21,7 +22,7 @@ from .shard import (
     uses_flash,
 )
 from .transformer import Transformer
-from .work import Block, classifier, embedding, layer, update
+from .work import classifier, copied, embedding, layer, update, whole_again
 
 __all__ = [
     "LARGE",
@@ -32,6 +33,7 @@ __all__ = [
     "all_buckets",
     "buckets_of",
     "classifier",
+    "copied",
     "embedding",
     "footprint",
     "from_config",
@@ -42,4 +44,5 @@ __all__ = [
     "shard_of",
     "update",
     "uses_flash",
+    "whole_again",
 ]

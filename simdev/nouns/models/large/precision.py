@@ -46,7 +46,8 @@ BLOCK_8, BLOCK_4 = Fraction(8, 32), Fraction(8, 16)  # bits of a scale by elemen
 FORMATS: Final[Mapping[str, Format]] = {
     "bfloat16": Format("bfloat16", Fraction(16)),
     # Two forms of a byte each take the place of the 16 bits; casts of weights are with the update.
-    "float8": Format("float8", Fraction(8)),
+    # Scales are those of the tensor itself (the Transformer Engine's ``Float8CurrentScaling``).
+    "float8": Format("float8", Fraction(8), amax=True),
     # Of the weights, too, there are two forms in place of the 16 bits (Megatron-LM's fp8_param).
     "mxfp8": Format("float8", 8 + BLOCK_8, cast_weights=True, kept=2 * BLOCK_8),
     # Two forms beside the 16 bits: Megatron-Bridge has no parameters of 4 bits.

@@ -37,6 +37,10 @@ _glm = partial(
     top_k=8, shared_experts=1,
 )  # fmt: skip
 _qwen3 = partial(_today, vocabulary=151_936, kv_heads=8, head_width=128, head_norms=True)
+_qwen3_next = partial(
+    _qwen3, length=4096, top_k=10, shared_experts=1, shared_gate=True, attention_gate=True,
+    full_every=4, conv_kernel=4,
+)  # fmt: skip
 _gpt_oss = partial(
     _today, hidden=2880, heads=64, inner=2880, vocabulary=201_088, kv_heads=8, head_width=64,
     bias=True, sinks=True, top_k=4, expert_inner=2880, window=128, global_every=2,
@@ -79,11 +83,12 @@ _PUBLISHED = (
 # Sources: config.json of each release (deepseek-ai/DeepSeek-V2, -V2-Lite, -V3;
 # moonshotai/Kimi-K2-Base, Qwen/Qwen3-*, Qwen/Qwen2.5-*, openai/gpt-oss-*, meta-llama/Llama-3.2-*,
 # mistralai/Mistral-7B-v0.1, -Nemo-Base-2407, -Small-24B-Base-2501, google/gemma-2-*, gemma-3-*,
-# zai-org/GLM-4.5, -Air, MiniMaxAI/MiniMax-M2).
+# zai-org/GLM-4.5, -Air, MiniMaxAI/MiniMax-M2; Qwen/Qwen3-Next-80B-A3B-Instruct recalled).
 # Lengths are those of pretraining, as the reports have them: DeepSeek-V2 and V3 (section 4.1 of
-# both), Kimi K2, Qwen3 (section 3.2), Qwen2.5 (section 3), GLM-4.5 4096, Gemma 2 8192; of GPT-OSS,
-# Llama 3.2, Mistral and MiniMax-M2 ours. DeepSeek-V3, Kimi K2, GLM-4.5 and MiniMax-M2 are without
-# what predicts further tokens.
+# both), Kimi K2, Qwen3 (section 3.2), Qwen2.5 (section 3), GLM-4.5 4096 before it goes on with
+# longer ones (arXiv 2508.06471; recalled, not re-read), Gemma 2 8192; of GPT-OSS, Llama 3.2,
+# Mistral, Qwen3-Next and MiniMax-M2 ours. DeepSeek-V3, Kimi K2, GLM-4.5, Qwen3-Next and MiniMax-M2
+# are without what predicts further tokens.
 _RELEASED = (
     _deepseek(
         "deepseek-v2-lite", 27, 2048, 16, 10_944, 102_400,
@@ -111,6 +116,8 @@ _RELEASED = (
     _qwen3("qwen3-30b-a3b", 48, 2048, 32, 6144, kv_heads=4, experts=128, top_k=8, expert_inner=768),
     _qwen3("qwen3-235b-a22b", 94, 4096, 64, 12_288, kv_heads=4, experts=128, top_k=8,
     expert_inner=1536),
+    _qwen3_next("qwen3-next-80b-a3b", 48, 2048, 16, 5120, kv_heads=2, head_width=256, experts=512,
+    expert_inner=512, linear_heads=32, linear_key_heads=16, linear_width=128),
     _qwen2("qwen2.5-0.5b", 24, 896, 14, 4864, 151_936, kv_heads=2, tied=True),
     _qwen2("qwen2.5-7b", 28, 3584, 28, 18_944, 152_064, kv_heads=4),
     _qwen2("qwen2.5-32b", 64, 5120, 40, 27_648, 152_064, kv_heads=8),
@@ -306,6 +313,17 @@ def _read_glm4_moe(of: _Fields) -> dict[str, Any]:
     return _common(of) | norms | _routed(of, True, (1, 1), shared=1, dense=1)
 
 
+def _read_qwen3_next(of: _Fields) -> dict[str, Any]:
+    sizes = _QWEN3_NEXT(of)
+    every = of.count("full_attention_interval", 4)
+    kinds = [_LINEAR[(number + 1) % every == 0] for number in range(sizes["layers"])]
+    if of.config.get("layer_types") not in (None, kinds):
+        of.problems.append(f"layer_types: only each {every}-th of {_LINEAR[1]} is modelled")
+    of.require("linear_value_head_dim", sizes["linear_width"])
+    of.require("shared_expert_intermediate_size", sizes["expert_inner"])
+    return sizes | {"full_every": every}
+
+
 def _read_minimax_m2(of: _Fields) -> dict[str, Any]:
     """Its files number the kind of each layer's attention: 0 was linear in earlier models."""
     sizes, kinds = _MINIMAX(of), of.config.get("attn_type_list")
@@ -378,6 +396,19 @@ _QWEN3_MOE = _Reader(
         "expert_inner": "moe_intermediate_size",
     },
 )
+_LINEAR = "linear_attention", "full_attention"
+_QWEN3_NEXT = _Reader(
+    {**_QWEN3_MOE.requires, "use_sliding_window": False},
+    {"head_norms": True, "attention_gate": True, "shared_gate": True, "shared_experts": 1},
+    {
+        **_QWEN3_MOE.reads,
+        "head_width": ("head_dim", 256),
+        "linear_heads": ("linear_num_value_heads", 32),
+        "linear_key_heads": ("linear_num_key_heads", 16),
+        "linear_width": ("linear_key_head_dim", 128),
+        "conv_kernel": ("linear_conv_kernel_dim", 4),
+    },
+)
 _GPT_OSS = _Reader({"attention_bias": True}, {"bias": True, "sinks": True}, _EXPERTS, windows=2)
 _MINIMAX = _Reader(
     {"use_qk_norm": True, "qk_norm_type": "per_layer", "shared_intermediate_size": 0},
@@ -395,6 +426,7 @@ TYPES: Mapping[str, Callable[[_Fields], dict[str, Any]]] = {
     "qwen2": _QWEN,
     "qwen3": _QWEN3,
     "qwen3_moe": _QWEN3_MOE,
+    "qwen3_next": _read_qwen3_next,
     "deepseek_v2": partial(_read_deepseek, router_bias=False),
     "deepseek_v3": partial(_read_deepseek, router_bias=True, groups=(8, 4)),
     "kimi_k2": partial(_read_deepseek, router_bias=True),
@@ -422,7 +454,6 @@ UNMODELLED = {
     "gemma4": _GEMMA4,
     "gemma4_text": _GEMMA4,
     "minimax": "seven of eight layers have lightning attention, which is linear",
-    "qwen3_next": "three of four layers have gated DeltaNet, a linear attention",
 }
 """Why files of some released types are not read."""
 

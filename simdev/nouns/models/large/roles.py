@@ -45,7 +45,8 @@ class LargeStep:
     dtype in its place, the names of these). ``host`` is the mode of the first rank's host ("none":
     it has none). ``rungs`` share out the computing time by the rung of the ladder that told it,
     ``rel_err`` is the expected error of a kernel (None: not known). ``borrowed`` is a remark on
-    narrow products whose efficiency is known in other dtypes alone ("": there are none).
+    narrow products whose efficiency is known in other dtypes alone ("": there are none). ``device``
+    names the kinds of the devices.
     """
 
     model: Transformer
@@ -65,6 +66,7 @@ class LargeStep:
     rungs: Mapping[str, float] = FrozenDict()
     rel_err: float | None = None
     borrowed: str = ""
+    device: str = ""
 
     @property
     def layers(self) -> tuple[range, ...]:

@@ -19,7 +19,8 @@ from math import ceil
 from ....ground.errors import refuse
 from ...strategy.parallelism import Parallelism
 from .precision import FORMATS, PRECISIONS, Format
-from .transformer import Transformer
+from .software import SOFTWARE, Setting, Software, setting_of
+from .transformer import CHUNK, Transformer
 
 VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM pads them
 
@@ -30,7 +31,8 @@ class Shard:
     one of ``cp`` parts; of each expert here it has one of ``expert_tp`` parts.
 
     ``rows`` are the tokens that the rank has where a tensor is not split by tp: all of them, or a
-    share of the sequence. ``wide``: its products are in bfloat16 whatever the model's precision.
+    share of the sequence; ``overlaps``: what is gathered and scattered along it goes on beside
+    products. ``wide``: its products are in bfloat16 whatever the model's precision.
     """
 
     model: Transformer
@@ -42,9 +44,11 @@ class Shard:
     flash: bool
     recompute: str
     gradient_bytes: int
+    setting: Setting
     cp: int = 1
     context_kept: int = 1
     again: frozenset[str] = frozenset()
+    overlaps: bool = False
     wide: bool = False
 
     def of_layer(self, layer: int) -> Shard:
@@ -70,6 +74,18 @@ class Shard:
     def format(self) -> Format:
         """How what the layer's products read is stored."""
         return FORMATS[PRECISIONS[0] if self.wide else self.model.precision]
+
+    @property
+    def software(self) -> Software:
+        """How the software runs the layer's kernels."""
+        return self.setting.software
+
+    @property
+    def gathers_narrow(self) -> bool:
+        """Whether a split sequence is made narrow before it is gathered (torchao's
+        ``PrepareFloat8ModuleInput``); gradients are not.
+        """
+        return self.is_narrow and self.software.scales_apart and self.rows < self.tokens
 
     @property
     def is_narrow(self) -> bool:
@@ -137,6 +153,21 @@ class Shard:
         return 2 * self.tokens * self.model.hidden
 
     @property
+    def linear_keys(self) -> int:
+        """Width of the keys of linear attention here."""
+        return self.model.linear_key_heads * self.model.linear_width // self.tp
+
+    @property
+    def linear_values(self) -> int:
+        """Width of its values here."""
+        return self.model.linear_heads * self.model.linear_width // self.tp
+
+    @property
+    def linear_states(self) -> int:
+        """Numbers of the states of linear attention, one for each chunk and head."""
+        return self.tokens * self.linear_values * self.model.linear_width // CHUNK
+
+    @property
     def gathered_bytes(self) -> int:
         """Bytes gathered of a split sequence before attention: tokens, or their latents, and the
         tokens beside them where queries are made of tokens.
@@ -152,12 +183,24 @@ class Shard:
         A token that goes to each node once is passed on there beside it (DeepSeek-V3, 3.2.2).
         """
         m = self.model
-        copies = m.top_k
+        copies = Fraction(m.top_k)
         if m.expert_groups and nodes > 1:
             # Groups of experts may be smaller than a node, or larger.
-            copies = min(copies, nodes, m.top_groups * -(-nodes // m.expert_groups))
-        back = self.rows_bytes * copies
+            copies = min(copies, Fraction(min(nodes, m.top_groups * -(-nodes // m.expert_groups))))
+        if self.setting.dispatcher.once:
+            copies = min(copies, self._reached(nodes if nodes > 1 else self.ep))
+        back = ceil(self.rows_bytes * copies)
         return self.busiest(back // 2 if m.narrow_dispatch else back), self.busiest(back)
+
+    def _reached(self, places: int) -> Fraction:
+        """To how many of so many places, which have equally many experts, a token goes in the mean
+        where all choices of experts are equally likely.
+        """
+        m = self.model
+        missed = Fraction(1)
+        for chosen in range(m.top_k):
+            missed *= Fraction(max(m.experts - m.experts // places - chosen, 0), m.experts - chosen)
+        return places * (1 - missed)
 
     @property
     def gathered_expert_bytes(self) -> int:
@@ -198,14 +241,18 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
 
     Raises InputError where the degrees do not divide the model's sizes, all at once.
     """
-    refuse(_problems(model, parallelism))
+    refuse([*_problems(model, parallelism), *_per_op_problems(model, parallelism)])
     p, tokens = parallelism, parallelism.microbatch * model.length // parallelism.cp
     rows = tokens // p.tp if p.sequence_parallel else tokens
     # Gathered, and their gradients; or of each a part at work and one on its way (ours).
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
     degrees = p.tp, p.ep, p.expert_tp
     settings = uses_flash(model, p), p.recompute, p.gradient_bytes
-    return Shard(model, tokens, *degrees, rows, *settings, p.cp, kept, modules_again(model, p))
+    setting = setting_of(model.software, p)
+    again = modules_again(model, p)
+    return Shard(
+        model, tokens, *degrees, rows, *settings, setting, p.cp, kept, again, p.tp_comm_overlap
+    )
 
 
 def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
@@ -227,9 +274,16 @@ def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
     """How many buckets ZeRO 2 and 3 make of a layer that replicas share."""
     if parallelism.zero < 2:
         return 1
+    if gathers_by_weight(shard.model, parallelism):
+        return sum(1 for _ in _weight_shapes(shard, layer))
     sizes = zip(shard.layer_parameters(layer), parallelism.sharers, strict=True)
     shared = sum(size for size, count in sizes if count > 1)
     return max(-(-shared // parallelism.bucket), 1)
+
+
+def gathers_by_weight(model: Transformer, parallelism: Parallelism) -> bool:
+    """Whether replicas send each weight, and its gradient, by itself."""
+    return parallelism.zero == 3 and SOFTWARE[model.software].by_weight
 
 
 def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
@@ -241,6 +295,7 @@ def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
 
 def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     divided = {"heads": True, "kv_heads": model.kv_heads != model.heads, "inner": True}
+    divided |= dict.fromkeys(("linear_heads", "linear_key_heads"), model.linear_heads > 0)
     # Of experts with a grid of their own tp divides the shared ones alone.
     has_experts = (model.shared_experts if p.is_folded else model.experts) > 0
     divided |= {"expert_inner": has_experts, "length": p.sequence_parallel}
@@ -249,6 +304,8 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     if wrong:
         yield f"tp: {p.tp} does not divide {', '.join(wrong)} of {model.name}"
     pieces = 2 * p.cp * (p.tp if p.sequence_parallel else 1)
+    if p.cp > 1 and model.linear_heads:
+        yield f"cp: is not known of the linear attention of {model.name}"
     if p.cp > 1 and not uses_flash(model, p):
         yield "cp: tokens of a sample are spread over devices only with fused attention (flash)"
     if p.cp > 1 and model.length % pieces:
@@ -262,10 +319,22 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"ep: {model.name} has no experts"
     elif p.ep > 1 and model.experts % p.ep:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
+    yield from _layer_problems(model, p)
+
+
+def _layer_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     if p.stage_layers and sum(p.stage_layers) != model.layers:
         yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
-    if (p.recompute_layers or 0) > model.layers:
-        yield f"recompute_layers: {p.recompute_layers} of a stage, {model.name} has {model.layers}"
+    for name in ("recompute_layers", "offload_layers"):
+        if (count := getattr(p, name) or 0) > model.layers:
+            yield f"{name}: {count} of a stage, {model.name} has {model.layers}"
+
+
+def _per_op_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
+    is_dense = uses_flash(model, p) and not (model.experts or model.kv_latent)
+    if "per_op" in modules_again(model, p) and not is_dense:
+        reason = "is known of dense layers with fused attention (flash) and without latents"
+        yield f"recompute_modules: per_op {reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,18 +343,14 @@ class Footprint:
 
     ``saved`` lives from the forward to the end of the backward, ``entry`` is the part of it that is
     the layer's input; ``again`` from recomputation to the end of the backward; ``workspace`` while
-    the backward runs.
+    the backward runs. All that is saved is offloaded, the input with it (Transformer Engine,
+    ``mark_activation_offload``).
     """
 
     saved: int
     entry: int
     again: int
     workspace: int
-
-    @property
-    def moved(self) -> int:
-        """Bytes that are offloaded: all but the input, or the input where nothing else is saved."""
-        return self.saved - self.entry or self.entry
 
 
 def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
@@ -301,7 +366,29 @@ def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
 
 def _saved(s: Shard, layer: int) -> int:
     """Bytes that a layer saves; tensors that selective recomputation makes again count nothing."""
-    return _attention(s) + _core(s) + _second(s, layer)
+    if "per_op" in s.again:
+        return _saved_per_op(s)
+    if s.model.is_linear(layer):
+        first = _linear_attention(s)
+    else:
+        first = _attention(s) + _core(s)
+    return first + _second(s, layer) + _further(s) * s.model.is_mtp(layer)
+
+
+def _saved_per_op(s: Shard) -> int:
+    """The layer's input, what attention puts out, and every second product, in 16 bits whatever
+    the precision; what tp scatters is kept, too.
+    """
+    m = s.model
+    into, up = [s.queries, s.keys, s.values], [m.inner // s.tp] * (m.matrices - 1)
+    if not s.software.plain:
+        into, up = [sum(into)], [sum(up)]
+    products = [*into, m.hidden, *up, m.hidden]
+    kept = sum(products[::2])
+    # The last product is no input of any gradient.
+    kept -= m.hidden * (len(products) % 2 and not s.software.keeps_outputs)
+    scattered = 2 * s.rows_bytes * (s.rows < s.tokens)
+    return s.rows_bytes + 2 * s.tokens * (s.context + kept) + _core(s) + scattered
 
 
 def _mask(s: Shard) -> int:
@@ -326,9 +413,29 @@ def _attention(s: Shard) -> int:
         kept += s.size_of(output)
     if m.head_norms or m.joint_norms:
         kept += 2 * s.tokens * (s.queries + s.keys)
+    if m.attention_gate:  # and, where attention's output is not cast, the product of both
+        kept += 2 * output * (1 if s.is_narrow else 2)
     # Latents before their norm and after it: what tells the position is in the keys.
     latents = s.rows * (m.query_latent + m.kv_latent)
     return kept + 2 * latents + s.size_of(latents)
+
+
+def _linear_attention(s: Shard) -> int:
+    """Inputs; what the convolution reads; queries and keys for each head of values, normed, values,
+    gate, and what the rule and the projection read and put out; scores within chunks, decay and
+    strength (flash-linear-attention, ``ChunkGatedDeltaRuleFunction``; recalled).
+    """
+    m, keys, values = s.model, s.linear_keys, s.linear_values
+    numbers = 2 * keys + values + 5 * values + m.linear_heads // s.tp * (CHUNK + 2)
+    kept = _inputs(s, s.size_of(s.rows * m.hidden)) + 2 * s.tokens * numbers
+    return kept + s.size_of(s.tokens * values)
+
+
+def _further(s: Shard) -> int:
+    """What predicts a further token: the embedding that is normed, both norms joined, and what the
+    classifier saves.
+    """
+    return s.rows_bytes + s.size_of(2 * s.rows * s.model.hidden) + classifier_saved(s)
 
 
 def _core(s: Shard) -> int:
@@ -382,7 +489,13 @@ def _workspace(s: Shard, layer: int) -> int:
     if m.is_moe(layer):
         inner, parts = m.expert_inner * s.busiest(s.expert_tokens * m.top_k), s.expert_tp
     second = 2 * inner // parts * m.matrices
-    return (max(second, _attention_workspace(s)) if s.flash else second) + 2 * s.words_bytes
+    if m.is_linear(layer):
+        # What is made again, the states and theirs among it, and gradients of queries, keys, ...
+        first = 2 * (8 * s.tokens * s.linear_values + 2 * s.linear_states)
+    else:
+        first = _attention_workspace(s) if s.flash else 0
+    most = max(second, first) + 2 * s.words_bytes
+    return max(most, classifier_workspace(s)) if m.is_mtp(layer) else most
 
 
 def _attention_workspace(s: Shard) -> int:
@@ -409,7 +522,7 @@ def classifier_kept(s: Shard) -> int:
 
 def classifier_workspace(s: Shard) -> int:
     """The logits, or their gradient, in 16 bits, beside float32 ones."""
-    return 2 * s.tokens * s.vocabulary
+    return s.software.loss_bytes[s.tp > 1] * s.tokens * s.vocabulary
 
 
 def stand_in_parameters(s: Shard, layers: Iterable[int]) -> int:
@@ -438,15 +551,18 @@ def narrow_copies(s: Shard, layers: Iterable[int]) -> int:
 def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
     """(input, output) of each of a layer's products but the router's."""
     m, h = s.model, s.model.hidden
-    yield s.context, h
-    if m.kv_latent:
+    yield s.linear_values if m.is_linear(layer) else s.context, h
+    yield from [(2 * h, h // s.tp)] * m.is_mtp(layer)
+    if m.is_linear(layer):
+        yield h, m.linear_into // s.tp
+    elif m.kv_latent:
         positions = m.heads // s.tp * m.rotary_width
         yield h, m.kv_latent + m.rotary_width
         yield from [(h, m.query_latent)] * (m.query_latent > 0)
         yield m.query_latent or h, s.queries
         yield m.kv_latent, s.keys - positions + s.values
     else:
-        yield h, s.queries + s.keys + s.values
+        yield h, s.queries + s.keys + s.values + s.context * m.attention_gate
     inners = [(m.inner, s.tp)]
     if m.is_moe(layer):
         inners = [(m.expert_inner, s.expert_tp)] * (m.experts // s.ep)

@@ -1,28 +1,185 @@
-"""The software that runs the layers of a large model: which passes over memory it fuses.
+"""The software that runs the layers of a large model: which passes over memory it fuses, how it
+sends tokens to their experts, and which part of a step it replays as CUDA graphs.
 
-``transformer`` names the software of a model and ``work`` counts the kernels of a layer by it. A
-new software is a row of SOFTWARE.
+``transformer`` names the software of a model. ``work`` counts the kernels of a layer and the
+launches of its host by it, ``shard`` the bytes of sent tokens, ``simdev/lowering/hybrid`` their
+times. A new software is a row of SOFTWARE, a new way to send tokens one of DISPATCHERS.
 
 - "megatron": Megatron-core with NVIDIA's Transformer Engine. Scale, mask and softmax, bias and
   activation, bias, dropout and addition are one kernel each (``megatron/core/fusions``).
+- "megatron-bridge": Megatron-core as NVIDIA's recipes for measured runs set it (Megatron-Bridge,
+  ``perf_recipes``).
+- "torchtitan": PyTorch eager, as of torchtitan in December 2024 (``torchtitan/models/llama``,
+  ``parallelize_llama.py``; recalled, not re-read): FSDP2, each op a kernel of its own.
+- "torchtitan-compiled": the same with ``torch.compile`` of each block. Inductor fuses what lies
+  between products, but has no complex numbers (rotary) and was not used for the loss.
+- "deepspeed-0.3": the same kernels with ZeRO 3 as DeepSpeed had it in 2021, before its release 0.5
+  gathered several weights into one tensor (``runtime/zero/partition_parameters.py``,
+  ``_allgather_param`` and ``_reduce_scatter_gradient``; recalled, not re-read).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from ....ground.frozen import FrozenDict
+from ...strategy.parallelism import Parallelism
+
+
+class Passes(NamedTuple):
+    """Bytes that the kernels of an operation read and write for each number of its tensor, forward
+    and backward.
+    """
+
+    forward: tuple[int, int]
+    backward: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Software:
     """How a software runs the kernels of a layer.
 
-    ``fused``: the passes over memory between products are fused into one kernel each.
+    - ``passes``: by operation what its kernels move; those left out are counted in ``work``.
+    - ``plain``: as a module of PyTorch is written. Queries, keys, values, gate and value are
+      products of their own; keys and values are repeated for the heads that share them; what tp
+      gathers and scatters along the sequence is put in order by a pass, for NCCL joins the ranks'
+      parts along the first dimension. Gradients are freed and not set to zero, and recomputation
+      stops before the last product of a layer, which no backward reads (``torch.utils.checkpoint``,
+      ``early_stop``; compiled it is dead code).
+    - ``attention``: the shares of the peak FLOP/s that fused attention reaches, forward and
+      backward (None: those of the device).
+    - ``fsdp``: FSDP2 copies parameters out of the buffer in which they were gathered, and gradients
+      into the float32 buffer from which they are reduced; float8 weights are gathered as such; the
+      parameters of embedding and classifier, which are those of the root, stay gathered until
+      their backward is over.
+    - ``scales_apart``: float8 with a scale for a tensor as it is now (torchao). One pass looks for
+      the largest element, one makes the rows narrow and one the columns; a split sequence is made
+      narrow before it is gathered. Weights are turned for the gradient of the input
+      (``torch._scaled_mm`` sums along rows alone).
+    - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
+    - ``loss_bytes``: of workspace for each score, beside the float32 number that is saved; by tp 1
+      and above.
+    - ``by_weight``: with ZeRO 3 every weight is gathered, and its gradient reduced, by a collective
+      of its own, of a list of all ranks' parts that the host copies one by one.
+    - ``dispatcher`` and ``graphs`` are what it uses where a strategy does not tell them
+      (``Parallelism.token_dispatcher``, ``cuda_graphs``). ``is_counted``: what its host launches
+      for layers with experts holds the device up.
     """
 
-    fused: bool = True
+    passes: Mapping[str, Passes] = FrozenDict()
+    plain: bool = False
+    attention: tuple[float, float] | None = None
+    fsdp: bool = False
+    scales_apart: bool = False
+    keeps_outputs: bool = False
+    loss_bytes: tuple[int, int] = (2, 2)
+    dispatcher: str = "alltoall"
+    graphs: str = "none"
+    is_counted: bool = False
+    by_weight: bool = False
 
 
-SOFTWARE: Final[Mapping[str, Software]] = {"megatron": Software()}
+# In the order in which PyTorch runs them; bfloat16 is 2 bytes, float32 4.
+_LOSS = Passes(
+    # To float32; log_softmax: largest, sum, output, three reads of a row that no cache holds.
+    (2 + 3 * 4, 4 + 4),
+    # nll: zeros; log_softmax: sum, then output, each from output and gradient; to bfloat16.
+    (2 * 8 + 4, 4 + 4 + 2),
+)
+# To float32, times complex numbers (which a cache holds), to bfloat16: both ways alike.
+_ROTARY = Passes((2 + 4 + 4, 4 + 4 + 2), (2 + 4 + 4, 4 + 4 + 2))
+_EAGER = {
+    "norm": Passes(
+        # To float32, square, mean, times the root, to bfloat16, times the weight.
+        (2 + 4 + 4 + 4 + 4 + 2, 4 + 4 + 4 + 2 + 2),
+        # The weight's input, the weight, its sum; to float32; the product's input, the root, its
+        # sum; the mean; the square: power, double, product; both gradients added; to bfloat16.
+        (2 + 4 + 2 + 2 + 4 + 8 + 4 + 4 + 4 + 8 + 8 + 4, 2 + 2 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 2),
+    ),
+    "rotary": _ROTARY,
+    # SiLU, product; gradients of both factors, of SiLU.
+    "activation": Passes((2 + 4, 2 + 2), (4 + 4 + 4, 2 + 2 + 2)),
+    "residual": Passes((4, 2), (4, 2)),
+    # The gradients of one input of several products.
+    "sum": Passes((0, 0), (4, 2)),
+    "loss": _LOSS,
+    # Norm and clipping of the gradient; AdamW op by op over all parameters (``foreach``): decay,
+    # both moments in two ops each but the first, root, bias, epsilon, quotient.
+    "update": Passes((4 + 4 + 4 + 8 + 4 + 8 + 4 + 4 + 4 + 12, 9 * 4), (0, 0)),
+}
+_COMPILED = _EAGER | {
+    # The gradients of input and of weight.
+    "norm": Passes((2, 2), (4 + 4, 2)),
+    "activation": Passes((4, 2), (6, 4)),
+    # Within the norm's backward.
+    "sum": Passes((0, 0), (2, 0)),
+}
+
+# FlashAttention-2, PyTorch's default on H100 then, causal, heads of 128, 8,192 tokens: about 365
+# and 295 of 989 TFLOP/s (FlashAttention-3, arXiv 2407.08608, figures 5 and 6; recalled).
+_FLASH_2 = 0.37, 0.30
+# Float32 scores beside those that log_softmax puts out: forward its input, in bfloat16 too;
+# backward the gradients of output and input. With scores split by tp (``loss_parallel``)
+# difference, exponential and output are tensors each, beside both inputs.
+_LOSS_BYTES = 8, 14
+# The scores are read twice, and their gradient takes their place (Transformer Engine,
+# ``triton/cross_entropy.py``).
+_FUSED_LOSS = Passes((2 + 2, 2), (0, 0))
+
+SOFTWARE: Final[Mapping[str, Software]] = {
+    "megatron": Software(),
+    "megatron-bridge": Software(
+        {"loss": _FUSED_LOSS}, dispatcher="hybridep", graphs="partial", is_counted=True
+    ),
+    "torchtitan": Software(_EAGER, True, _FLASH_2, True, True, True, _LOSS_BYTES),
+    "torchtitan-compiled": Software(_COMPILED, True, _FLASH_2, True, True, False, _LOSS_BYTES),
+    "deepspeed-0.3": Software(by_weight=True),
+}
 DEFAULT_SOFTWARE: Final = "megatron"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """How tokens get to their experts and back.
+
+    ``once``: a token goes once to each device that has some of its experts, and once over the
+    network to each node; else once for each expert, sorted by expert before it is sent. ``rate``
+    is the share of the bandwidth between two devices of a node that it reaches (None: it takes as
+    long as an all_to_all). ``overhead`` seconds pass beside each way where a host launches it.
+    """
+
+    once: bool = False
+    rate: Fraction | None = None
+    overhead: Fraction = Fraction(0)
+
+
+DISPATCHERS: Final[Mapping[str, Dispatcher]] = {
+    # NCCL's all_to_all.
+    "alltoall": Dispatcher(),
+    # DeepEP, docs/README_Hybrid-EP.md, "Performance Results" (MIT): on B200 and GB200 the kernels
+    # alone move 543 to 750 GB/s over 8 to 36 ranks, 644 in the mean, of 770 between two devices;
+    # calls from PyTorch take 0.15 to 0.2 ms more than the kernel.
+    "hybridep": Dispatcher(True, Fraction(84, 100), Fraction(17, 100_000)),
+    # The same page: DeepEP with 24 multiprocessors, over 8 to 16 ranks, by calls from PyTorch
+    # 339 to 513 GB/s, 440 in the mean.
+    "deepep": Dispatcher(True, Fraction(57, 100)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What sends the tokens of a step to experts, and what is replayed as CUDA graphs."""
+
+    software: Software
+    dispatcher: Dispatcher
+    graphs: str
+
+
+def setting_of(software: str, parallelism: Parallelism) -> Setting:
+    """The setting of a strategy, else of the software that runs it."""
+    runs = SOFTWARE[software]
+    name = parallelism.token_dispatcher or runs.dispatcher
+    return Setting(runs, DISPATCHERS[name], parallelism.cuda_graphs or runs.graphs)

@@ -31,6 +31,10 @@ from .software import DEFAULT_SOFTWARE, SOFTWARE
 
 NORMS = ("layer", "rms")
 FLASH_YEAR = 2023
+CHUNK = 64
+"""Tokens of a chunk of linear attention (flash-linear-attention, ``chunk_gated_delta_rule``;
+recalled).
+"""
 # Past every published model, and small enough that no product of sizes leaves 63 bits.
 MOST, MOST_LAYERS = 2**24, 2**14
 
@@ -44,6 +48,18 @@ class LayerParameters(NamedTuple):
     whole: int
     experts: int
     beside: int
+
+
+class Kind(NamedTuple):
+    """What distinguishes a layer: whether it has experts, its reach, whether it is wide, whether it
+    predicts further tokens, and whether its attention is linear.
+    """
+
+    is_moe: bool
+    reach: int
+    is_wide: bool
+    is_mtp: bool
+    is_linear: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +97,18 @@ class Transformer:
       gradients of what these put out, are sent as numbers of a byte (section 3.3.3).
       ``narrow_saved``: what activations read is saved in the precision too, in float8 as numbers
       of a byte, and what attention puts out once, as numbers of 12 bits (there).
+
+    - ``mtp`` of the layers, the last ones, predict further tokens (DeepSeek-V3, section 2.2;
+      Megatron-core, ``multi_token_prediction.py``): each joins what the layer before it put out
+      with the embedding of the next token, both normed, by a product, and ends in the classifier,
+      whose table and the embedding's it shares.
+
+    - ``linear_heads`` > 0: all layers but every ``full_every``-th have gated DeltaNet, a linear
+      attention (Yang et al. 2024, arXiv 2412.06464), over chunks of CHUNK tokens: so many heads of
+      values, ``linear_key_heads`` of queries and keys, each ``linear_width`` wide, behind a
+      convolution over ``conv_kernel`` tokens.
+    - ``attention_gate``: what the other layers' attention puts out is weighed by a gate as wide;
+      ``shared_gate``: what the shared experts put out, by a number a token.
 
     - ``software`` runs the layers' kernels (a name of ``software.SOFTWARE``).
 
@@ -132,6 +160,14 @@ class Transformer:
     wide_first: int = 0
     wide_last: int = 0
     joint_norms: bool = False
+    mtp: int = 0
+    linear_heads: int = 0
+    linear_key_heads: int = 0
+    linear_width: int = 0
+    full_every: int = 0
+    conv_kernel: int = 0
+    attention_gate: bool = False
+    shared_gate: bool = False
     software: str = DEFAULT_SOFTWARE
 
     def __post_init__(self) -> None:
@@ -170,6 +206,8 @@ class Transformer:
         yield from self._expert_problems()
         if self.dense_layers > self.layers:
             yield f"dense_layers: {self.dense_layers} of {self.layers} layers"
+        if self.mtp >= self.layers:
+            yield f"mtp: {self.mtp} of {self.layers} layers predict further tokens"
         if self.wide_first + self.wide_last > self.layers:
             wide = f"{self.wide_first} and wide_last {self.wide_last}"
             yield f"wide_first: {wide} are more than the {self.layers} layers"
@@ -178,6 +216,7 @@ class Transformer:
         if self.joint_norms and self.head_norms:
             yield "joint_norms: queries and keys are normed by head, or as one"
         yield from self._latent_problems()
+        yield from self._linear_problems()
 
     def _expert_problems(self) -> Iterator[str]:
         if self.experts and not 0 < self.top_k <= self.experts:
@@ -204,9 +243,30 @@ class Transformer:
             if getattr(self, name):
                 yield f"{name}: is not known of attention with kv_latent"
 
+    def _linear_problems(self) -> Iterator[str]:
+        names = "linear_key_heads", "linear_width", "full_every", "conv_kernel"
+        wrong = [name for name in names if bool(getattr(self, name)) != bool(self.linear_heads)]
+        yield from (f"{name}: goes with linear_heads" for name in wrong)
+        if wrong or not self.linear_heads:
+            return
+        if self.linear_heads % self.linear_key_heads:
+            heads = f"{self.linear_key_heads} do not divide the {self.linear_heads} linear_heads"
+            yield f"linear_key_heads: {heads}"
+        for name in ("bias", "kv_latent", "window"):
+            if getattr(self, name):
+                yield f"{name}: is not known of models with linear_heads"
+
+    def is_linear(self, layer: int) -> bool:
+        """Whether a layer's attention is linear."""
+        return self.linear_heads > 0 and (layer + 1) % self.full_every > 0
+
     def is_moe(self, layer: int) -> bool:
         """Whether a layer has experts."""
         return self.experts > 0 and layer >= self.dense_layers
+
+    def is_mtp(self, layer: int) -> bool:
+        """Whether a layer predicts further tokens."""
+        return layer >= self.layers - self.mtp
 
     def reach(self, layer: int) -> int:
         """To how many tokens a token of a layer attends at most."""
@@ -218,11 +278,10 @@ class Transformer:
         is_inner = self.wide_first <= layer < self.layers - self.wide_last
         return not (self.is_narrow and is_inner)
 
-    def kind_of(self, layer: int) -> tuple[bool, int, bool]:
-        """The kind of a layer (has it experts, its reach, is it wide): layers of one kind cost the
-        same.
-        """
-        return self.is_moe(layer), self.reach(layer), self.is_wide(layer)
+    def kind_of(self, layer: int) -> Kind:
+        """The kind of a layer: layers of one kind cost the same."""
+        first = self.is_moe(layer), self.reach(layer), self.is_wide(layer), self.is_mtp(layer)
+        return Kind(*first, self.is_linear(layer))
 
     def pairs(self, layer: int) -> int:
         """Pairs of tokens of one sample that count, by head: all within reach. Where attention is
@@ -254,6 +313,26 @@ class Transformer:
     def value_head(self) -> int:
         """Width of one head's values."""
         return self.value_width or self.head_width
+
+    @property
+    def mixed_width(self) -> int:
+        """Width of queries, keys and values of linear attention, which its convolution mixes."""
+        return (2 * self.linear_key_heads + self.linear_heads) * self.linear_width
+
+    @property
+    def linear_into(self) -> int:
+        """Width of what linear attention makes of a token: beside queries, keys and values a gate
+        as wide as these, and of each head decay and strength.
+        """
+        return self.mixed_width + self.linear_heads * (self.linear_width + 2)
+
+    @property
+    def _rule_weights(self) -> int:
+        """Multiply-adds of the delta rule for a token: of five products within a chunk and three
+        with the state, as ``work`` has their kernels.
+        """
+        width = self.linear_width
+        return self.linear_heads * (5 * CHUNK * width + 3 * width**2)
 
     @property
     def latents(self) -> int:
@@ -295,21 +374,27 @@ class Transformer:
     def layer_parameters(self, layer: int) -> LayerParameters:
         """Parameters of one layer."""
         h, inner = self.hidden, self.expert_inner if self.is_moe(layer) else self.inner
-        split, whole = self._attention_parameters()
+        split, whole = self._attention_parameters(layer)
+        if self.is_mtp(layer):
+            split, whole = split + 2 * h * h, whole + 3 * self.norm_parameters()
         into, mlp = inner * (self.matrices - 1), self.matrices * h * inner
         if not self.is_moe(layer):
             return LayerParameters(split + mlp + self.bias * into, whole + self.bias * h, 0, 0)
         shared = mlp + self.bias * into
         split += self.shared_experts * shared
-        whole += (self.experts + self.bias * (self.shared_experts > 0)) * h
+        whole += (self.experts + self.bias * (self.shared_experts > 0) + self.shared_gate) * h
         whole += (self.bias or self.router_bias) * self.experts
         return LayerParameters(split, whole, shared * self.experts, self.bias * h * self.experts)
 
-    def _attention_parameters(self) -> tuple[int, int]:
+    def _attention_parameters(self, layer: int) -> tuple[int, int]:
         """Parameters of attention and norms: split by tp, and whole on every rank."""
         h, values = self.hidden, self.kv_heads * self.value_head
-        split, whole = self._attention_weights()
+        split, whole = self._attention_weights(layer)
         whole += (4 if self.post_norms else 2) * self.norm_parameters() + self.bias * h
+        if self.is_linear(layer):
+            # Of the convolution; decay and its bias; the norm of each head.
+            split += self.conv_kernel * self.mixed_width + 2 * self.linear_heads
+            return split, whole + self.norm_parameters(self.linear_width)
         if self.bias or self.qkv_bias:
             split += self.attention_width + self.kv_width + values
         split += self.sinks * self.heads
@@ -321,12 +406,14 @@ class Transformer:
             whole += self.norm_parameters(latent)
         return split, whole
 
-    def _attention_weights(self) -> tuple[int, int]:
+    def _attention_weights(self, layer: int) -> tuple[int, int]:
         """Weights of attention's products: those that tp splits, and the way down to latents."""
         h, context = self.hidden, self.heads * self.value_head
+        if self.is_linear(layer):
+            return h * (self.linear_into + self.linear_heads * self.linear_width), 0
         if not self.kv_latent:
             into = self.attention_width + self.kv_width + self.kv_heads * self.value_head
-            return h * into + context * h, 0
+            return h * (into + context * self.attention_gate) + context * h, 0
         keys = self.heads * (self.head_width - self.rotary_width) + context
         queries = (self.query_latent or h) * self.attention_width
         return queries + self.kv_latent * keys + context * h, h * self.latents
@@ -365,27 +452,36 @@ class Transformer:
     def _weights_again(self, layer: int, modules: Collection[str]) -> int:
         """Weights of a layer's products that a token meets once more, by ``modules`` made again."""
         used, matrices = 0, self.matrices * self.hidden
+        if "per_op" in modules:
+            # The projection; of products of their own keys, and the second into the activation.
+            apart = (self.kv_width + self.inner * self.gated) * SOFTWARE[self.software].plain
+            used += self.hidden * (self.attention_width + apart)
         if "mla_up_proj" in modules and self.kv_latent:
-            split, _ = self._attention_weights()
+            split, _ = self._attention_weights(layer)
             used += split - self.heads * self.value_head * self.hidden
         if not self.is_moe(layer):
             return used + matrices * self.inner * ("mlp" in modules)
         if "moe" in modules:
-            used += matrices * self.top_k * self.expert_inner + self.experts * self.hidden
+            used += matrices * self.top_k * self.expert_inner
+            used += (self.experts + self.shared_gate) * self.hidden
         if not {"moe", "shared_experts"}.isdisjoint(modules):
             used += matrices * self.shared_experts * self.expert_inner
         return used
 
     def _core_flops(self, samples: int, layer: int) -> int:
         """Scores, and the values that they weigh."""
+        if self.is_linear(layer):
+            return 0
         return 2 * samples * self.pairs(layer) * self.heads * (self.head_width + self.value_head)
 
     def _layer_flops(self, samples: int, layer: int) -> int:
         """FLOPs of one layer's forward."""
         is_moe, h = self.is_moe(layer), self.hidden
-        used = sum(self._attention_weights())
+        used = sum(self._attention_weights(layer))
         inner = (self.top_k + self.shared_experts) * self.expert_inner if is_moe else self.inner
-        used += self.matrices * h * inner + self.experts * h * is_moe
+        used += self.matrices * h * inner + (self.experts + self.shared_gate) * h * is_moe
+        used += h * (2 * h + self.vocabulary) * self.is_mtp(layer)
+        used += self._rule_weights * self.is_linear(layer)
         return 2 * samples * self.length * used + self._core_flops(samples, layer)
 
 

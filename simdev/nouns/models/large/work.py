@@ -17,205 +17,31 @@ once more, in closed form, in ``Transformer.flops``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from math import prod
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from ...semantics.keys import Load, profile_key
-from .precision import PRECISIONS
+from .kernels import (
+    BACKWARD,
+    DTYPE,
+    FORWARD,
+    Block,
+    Kernel,
+    Like,
+    Loads,
+    gemm,
+    kernel_of,
+    linear,
+    linears,
+    narrowed,
+    norm,
+    pass_like,
+    passes_of,
+    product_of,
+    residual,
+)
 from .shard import Shard, narrow_weights
-
-# The training that these models are published with; masters and states count in the update.
-DTYPE = PRECISIONS[0]
-FORWARD, BACKWARD = "fwd", "bwd"
-Shape = Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Like:
-    """An op of a profile: operands of DTYPE, then others with their dtypes, and its outputs.
-
-    ``moved`` are its bytes, by which a kernel like it takes longer or shorter (0: it takes as
-    long).
-    """
-
-    kind: str
-    operands: Sequence[Shape]
-    outputs: Sequence[Shape]
-    phase: str = FORWARD
-    attrs: Mapping[str, Any] | None = None
-    moved: int = 0
-    others: Sequence[tuple[Shape, str]] = ()
-
-    def key(self) -> str:
-        """Its profile key, of no device."""
-        operands = [*self.operands, *(shape for shape, _ in self.others)]
-        dtypes = [DTYPE] * len(self.operands) + [dtype for _, dtype in self.others]
-        attrs = self.attrs or {}
-        return profile_key(self.kind, attrs, operands, dtypes, self.outputs, self.phase, "")
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel(Load):
-    """The work of a kernel, and the measured op that it is like (None: there is none).
-
-    It takes ``share`` of that op's time.
-    """
-
-    # What it is like follows from what it is: kernels are compared by their work.
-    op: Like | None = field(default=None, compare=False, repr=False)
-    share: float = 1.0
-
-    @property
-    def like(self) -> str:
-        """The kind of the op that it is like, "" where there is none."""
-        return "" if self.op is None else self.op.kind
-
-    @property
-    def key(self) -> str:
-        """The profile key, of no device, of the op that it is like; "" where there is none."""
-        return "" if self.op is None else self.op.key()
-
-
-Loads = tuple[Kernel, ...]
-
-
-def _kernel(
-    name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None,
-    dtype: str = DTYPE, part: float = 1.0,
-) -> Loads:  # fmt: skip
-    """One kernel of so many bytes and FLOPs; without FLOPs it is bound by memory. It takes ``part``
-    of the time of the op that it is like, or a share by its bytes where that op tells them.
-    """
-    if like is not None and like.moved:
-        part = (read + written) / like.moved
-    return (Kernel(name, op_class, dtype, flops, read, written, "", op=like, share=part),)
-
-
-def _plain(kind: str, shape: Shape, operands: int, phase: str = FORWARD) -> Like:
-    """A pass over tensors of one shape: it reads them all and writes one."""
-    return Like(kind, [shape] * operands, [shape], phase, moved=(operands + 1) * 2 * prod(shape))
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The loads of one layer and microbatch: forward, gradient of its input, gradient of its
-    weights.
-
-    ``again`` is what selective recomputation does once more before the backward.
-    """
-
-    forward: Loads
-    backward: Loads
-    weight: Loads = ()
-    again: Loads = ()
-
-    def __add__(self, other: Block) -> Block:
-        return Block(*(getattr(self, part) + getattr(other, part) for part in _PARTS))
-
-    def times(self, count: int) -> Block:
-        """So many of it, one after the other."""
-        return Block(*(getattr(self, part) * count for part in _PARTS))
-
-    def repeated(self, is_again: bool) -> Block:
-        """The block with its forward done once more before the backward, where it ``is_again``."""
-        return replace(self, again=self.forward) if is_again else self
-
-
-_PARTS = [field.name for field in fields(Block)]
-
-
-def _gemm(
-    name: str, read: int, written: int, flops: int, operands: Sequence[Shape], made: Shape,
-    turned: str = "", phase: str = BACKWARD,
-) -> Loads:  # fmt: skip
-    """A product of matrices, or of stacks of them, like the measured one; ``turned`` is the operand
-    that is read as transposed ("a", "b", or none).
-    """
-    kind = "matmul" if len(made) == 2 else "batch_matmul"
-    attrs = {f"transpose_{turned}": True} if turned else None
-    like = Like(kind, operands, [made], phase, attrs)
-    return _kernel(name, "gemm", read, written, flops, like)
-
-
-def _product(s: Shard, name: str, m: int, k: int, n: int) -> Block:
-    """(m, k) x (k, n), and both gradients; that of the weights is added to its sum."""
-    flops, x, w, y, g = 2 * m * k * n, 2 * m * k, 2 * k * n, 2 * m * n, s.gradient_bytes * k * n
-    left, right, made = [m, k], [n, k], [m, n]
-    return Block(
-        _gemm(name, x + w, y, flops, [left, right], made, "b", FORWARD),
-        _gemm(f"{name} dx", y + w, x, flops, [made, right], left),
-        _gemm(f"{name} dw", x + y + g, g, flops, [made, left], right, "a"),
-    )
-
-
-def _linear(s: Shard, name: str, m: int, k: int, n: int) -> Block:
-    """A product in the layer's precision.
-
-    Where that is narrow its input and the gradient of its output are made so once; weights with
-    the update.
-    """
-    if not s.is_narrow:
-        return _product(s, name, m, k, n)
-    flops, g = 2 * m * k * n, s.gradient_bytes * k * n
-    x, w, y = (s.size_of(count) for count in (m * k, k * n, m * n))
-
-    def part(suffix: str, read: int, written: int) -> Loads:
-        return _kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=s.format.dtype)
-
-    return Block(
-        _cast(s, f"{name} cast", m * k) + part("", x + w, 2 * m * n),
-        _cast(s, f"{name} dy cast", m * n) + part(" dx", y + w, 2 * m * k),
-        part(" dw", x + y + g, g),
-    )
-
-
-def _cast(s: Shard, name: str, count: int) -> Loads:
-    """A tensor of so many numbers made narrow along rows and along columns in one pass (NVIDIA's
-    Transformer Engine, ``cast_transpose``; ``quantize_mxfp8``; of 4 bits, with the rotation of the
-    columns for the gradient of the weights, ``row_cast_col_hadamard_transform_cast_fusion``).
-
-    Of 4 bits the tensor has a scale too: one pass before that finds the largest of its elements,
-    and of the rotated ones (``hadamard_transform_amax``).
-    """
-    amax = _kernel(f"{name} amax", "elementwise", 2 * count, 0) if s.format.amax else ()
-    return amax + _kernel(name, "elementwise", 2 * count, 2 * s.size_of(count))
-
-
-def _norm(s: Shard, count: int = 0, width: int = 0) -> Block:
-    """A norm of the tokens, or of ``count`` rows of another width.
-
-    The measured backward is one op with the gradients of scale and shift, which are one more pass
-    over the input and its gradient. Rows of a head have no measured op that is like them: a block
-    of PyTorch's norm takes a row, however narrow (rows of 120 reach 0.13 of an H100's bandwidth,
-    rows of 2,048 0.72), one of Transformer Engine's several (recalled).
-    """
-    count, width = count or s.rows, width or s.model.hidden
-    x, rows, scale, row = 2 * count * width, [count, width], [width], [count, 1]
-    kind, parts = ("layer_norm", 2) if s.model.norm == "layer" else ("fused_rms_norm", 1)
-    attrs, weights = {"normalized_shape": scale}, [scale] * parts
-    once = Like(kind, [rows, *weights], [rows, *[row] * parts], FORWARD, attrs, 2 * x)
-    others = [(row, "float32")] * parts + [(scale, DTYPE)] * parts
-    made = [rows, *weights]
-    back = Like(f"{kind}_backward", [rows, rows], made, BACKWARD, attrs, 5 * x, others)
-    ahead, behind = (once, back) if width > s.model.head_width else (None, None)
-    return Block(
-        _kernel("norm", "norm", x, x, like=ahead),
-        _kernel("norm dx", "norm", 2 * x, x, like=behind),
-        _kernel("norm dw", "norm", 2 * x, 0, like=behind),
-    )
-
-
-def _residual(s: Shard) -> Block:
-    """Bias, dropout and addition; its gradient is dropped out and added to that of the skip."""
-    x, masked = s.rows_bytes, s.model.dropout
-    mask, shape = x // 2 if masked else 0, [s.rows, s.model.hidden]
-    add, back = _plain("add", shape, 2), _plain("add", shape, 2, BACKWARD)
-    drop = _plain("mul", shape, 2, BACKWARD)
-    dropout = _kernel("dropout dx", "elementwise", x + mask, x, like=drop) * masked
-    backward = _kernel("residual dx", "elementwise", 2 * x, x, like=back) + dropout
-    return Block(_kernel("residual", "elementwise", 2 * x, x + mask, like=add), backward)
+from .transformer import CHUNK
 
 
 def _core(s: Shard, number: int) -> Block:
@@ -247,9 +73,12 @@ def _fused(s: Shard, number: int, read: int, written: int) -> Block:
     pair, part = 2 * s.pairs(number) * heads, 1 / s.cp  # an equal part of the pairs
     ahead = pair * (m.head_width + m.value_head)
     back = pair * (3 * m.head_width + 2 * m.value_head)
-    forward = _kernel("attention", "attention", read, written, ahead, likes[0], part=part)
-    sizes = read + 2 * written, read
-    backward = _kernel("attention dx", "attention", *sizes, back, likes[1], part=part)
+    attains = s.software.attention or (0.0, 0.0)
+    if any(attains):
+        likes = None, None  # measured rows are of another kernel
+    sizes = (read, written, ahead), (read + 2 * written, read, back)
+    forward = kernel_of("attention", "attention", *sizes[0], likes[0], DTYPE, part, attains[0])
+    backward = kernel_of("attention dx", "attention", *sizes[1], likes[1], DTYPE, part, attains[1])
     return Block(forward, backward)
 
 
@@ -262,18 +91,18 @@ def _all_scores(s: Shard, q: int, k: int, v: int, o: int) -> Block:
     softmax = Like("softmax", [rows], [rows], attrs=dims, moved=4 * e)
     dims_dx = {**dims, "input_dtype": DTYPE}
     softmax_dx = Like("softmax_backward", [rows, rows], [rows], BACKWARD, dims_dx, 6 * e)
-    drop, drop_dx = _plain("mul", rows, 2), _plain("mul", rows, 2, BACKWARD)
+    drop, drop_dx = pass_like("mul", rows, 2), pass_like("mul", rows, 2, BACKWARD)
     return Block(
-        _gemm("scores", q + k, 2 * e, scores, [wide, wide], rows, "b", FORWARD)
-        + _kernel("softmax", "softmax", 2 * e, 2 * e, like=softmax)
-        + _kernel("dropout", "elementwise", 2 * e, 3 * e, like=drop) * m.dropout
-        + _gemm("context", 2 * e + v, o, weighed, [rows, value], value, phase=FORWARD),
-        _gemm("context dx", o + v, 2 * e, weighed, [value, value], rows, "b")
-        + _gemm("context dv", 2 * e + o, v, weighed, [rows, value], value, "a")
-        + _kernel("dropout dx", "elementwise", 3 * e, 2 * e, like=drop_dx) * m.dropout
-        + _kernel("softmax dx", "softmax", 4 * e, 2 * e, like=softmax_dx)
-        + _gemm("scores dq", 2 * e + k, q, scores, [rows, wide], wide)
-        + _gemm("scores dk", 2 * e + q, k, scores, [rows, wide], wide, "a"),
+        gemm("scores", q + k, 2 * e, scores, [wide, wide], rows, "b", FORWARD)
+        + kernel_of("softmax", "softmax", 2 * e, 2 * e, like=softmax)
+        + kernel_of("dropout", "elementwise", 2 * e, 3 * e, like=drop) * m.dropout
+        + gemm("context", 2 * e + v, o, weighed, [rows, value], value, phase=FORWARD),
+        gemm("context dx", o + v, 2 * e, weighed, [value, value], rows, "b")
+        + gemm("context dv", 2 * e + o, v, weighed, [rows, value], value, "a")
+        + kernel_of("dropout dx", "elementwise", 3 * e, 2 * e, like=drop_dx) * m.dropout
+        + kernel_of("softmax dx", "softmax", 4 * e, 2 * e, like=softmax_dx)
+        + gemm("scores dq", 2 * e + k, q, scores, [rows, wide], wide)
+        + gemm("scores dk", 2 * e + q, k, scores, [rows, wide], wide, "a"),
     )
 
 
@@ -285,13 +114,14 @@ def _into(s: Shard) -> Block:
     """
     m, h = s.model, s.model.hidden
     if not m.kv_latent:
-        return _linear(s, "qkv", s.tokens, h, s.queries + s.keys + s.values)
-    block = _linear(s, "latents", s.rows, h, m.latents)
+        gate = (s.context,) if m.attention_gate else ()
+        return linears(s, "qkv", s.tokens, h, (s.queries, s.keys, s.values, *gate))
+    block = linear(s, "latents", s.rows, h, m.latents)
     for latent in filter(None, (m.query_latent, m.kv_latent)):
-        block += _norm(s, s.rows, latent)
+        block += norm(s, s.rows, latent)
     rest = s.queries - m.heads // s.tp * m.rotary_width
-    up = _linear(s, "queries", s.tokens, m.query_latent or h, s.queries)
-    up += _linear(s, "keys and values", s.tokens, m.kv_latent, rest + s.values)
+    up = linear(s, "queries", s.tokens, m.query_latent or h, s.queries)
+    up += linear(s, "keys and values", s.tokens, m.kv_latent, rest + s.values)
     return block + up.repeated("mla_up_proj" in s.again)
 
 
@@ -301,33 +131,135 @@ def _rotary(s: Shard) -> Block:
     """
     m = s.model
     queries = m.heads // s.tp * m.rotary_width if m.kv_latent else s.queries
+    if "rotary" in s.software.passes:
+        return passes_of(s, "rotary", s.tokens * (queries + s.keys)) + _repeated_keys(s)
     size = 2 * s.tokens * (queries + s.keys)
-    like = _plain("mul", [s.tokens, queries + s.keys], 2)
-    rotary = _kernel("rotary", "elementwise", size, size, like=like)
+    like = pass_like("mul", [s.tokens, queries + s.keys], 2)
+    rotary = kernel_of("rotary", "elementwise", size, size, like=like)
     return Block(rotary, rotary).repeated(m.kv_latent > 0 and "mla_up_proj" in s.again)
+
+
+def _repeated_keys(s: Shard) -> Block:
+    """Keys and values written once for each head that shares them, and the sums of gradients."""
+    m, few = s.model, 2 * s.tokens * (s.keys + s.values)
+    if m.kv_heads == m.heads:
+        return Block((), ())
+    many = few * (m.heads // m.kv_heads)
+    return Block(
+        kernel_of("repeat keys", "data_movement", few, many),
+        kernel_of("repeat keys dx", "data_movement", many, few),
+    )
+
+
+def _in_order(s: Shard, is_gathered: bool = False) -> Block:
+    """What tp gathers before a part of a layer (``is_gathered``) or scatters after it, put in order
+    along the sequence. Beside products the parts come in order from memory that ranks share, and
+    each adds up what it was sent (PyTorch, ``_symmetric_memory``; recalled).
+    """
+    if not s.software.plain or s.rows == s.tokens:
+        return Block((), ())
+    size = s.words_bytes
+    order = kernel_of("order", "data_movement", size, size)
+    if s.overlaps:
+        sent = kernel_of("shared part", "data_movement", s.rows_bytes, s.rows_bytes)
+        added = kernel_of("sum of parts", "elementwise", size, s.rows_bytes)
+        return Block(sent, order) if is_gathered else Block(added, sent)
+    if is_gathered and s.gathers_narrow:
+        return Block(kernel_of("order", "data_movement", size // 2, size // 2), order)
+    return Block(order, order)
 
 
 def _attention(s: Shard, number: int) -> Block:
     m = s.model
-    before = _norm(s).repeated("layernorm" in s.again) + _into(s)
+    if m.is_linear(number):
+        return norm(s).repeated("layernorm" in s.again) + _delta_net(s)
+    before = norm(s).repeated("layernorm" in s.again) + _in_order(s, True) + _into(s)
     if m.head_norms:
-        before += _norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
+        before += norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
     if m.joint_norms:  # the sums over the ranks of tp, a number a token, are left out (ours)
-        before += _norm(s, s.tokens, s.queries) + _norm(s, s.tokens, s.keys)
+        before += norm(s, s.tokens, s.queries) + norm(s, s.tokens, s.keys)
     if not m.positions:
         before += _rotary(s)
-    return before + _core(s, number) + _linear(s, "projection", s.tokens, s.context, m.hidden)
+    gate = _gate(s.tokens * s.context) if m.attention_gate else Block((), ())
+    after = gate + linear(s, "projection", s.tokens, s.context, m.hidden)
+    return before + _core(s, number) + after + _in_order(s)
+
+
+def _gate(count: int) -> Block:
+    """So many numbers weighed by the sigmoid of as many."""
+    return Block(
+        kernel_of("gate", "elementwise", 4 * count, 2 * count),
+        kernel_of("gate dx", "elementwise", 6 * count, 4 * count),
+    )
+
+
+def _delta_net(s: Shard) -> Block:
+    """Gated DeltaNet: a product, a convolution with SiLU, queries and keys repeated for the heads
+    of values and normed, the rule, a gated norm of each head, and the projection (Yang et al. 2024,
+    section 3.4; Megatron-Core, ``ssm/gated_delta_net.py``; recalled).
+    """
+    m, h, tokens = s.model, s.model.hidden, s.tokens
+    mixed, x = 2 * tokens * m.mixed_width // s.tp, 2 * tokens * s.linear_values
+    keys = 2 * 2 * tokens * s.linear_keys
+    between = Block(
+        kernel_of("convolution", "elementwise", mixed, mixed)
+        + kernel_of("keys repeated", "data_movement", keys, 2 * x)
+        + kernel_of("keys normed", "norm", 2 * x, 2 * x),
+        kernel_of("keys normed dx", "norm", 4 * x, 2 * x)
+        + kernel_of("keys repeated dx", "data_movement", 2 * x, keys)
+        + kernel_of("convolution dx", "elementwise", 2 * mixed, mixed),
+    )
+    normed = Block(
+        kernel_of("gated norm", "norm", 2 * x, x), kernel_of("gated norm dx", "norm", 3 * x, 2 * x)
+    )
+    into = linear(s, "qkv", tokens, h, m.linear_into // s.tp)
+    return (
+        into
+        + between
+        + _delta_rule(s)
+        + normed
+        + linear(s, "projection", tokens, s.linear_values, h)
+    )
+
+
+def _delta_rule(s: Shard) -> Block:
+    """The gated delta rule over chunks (Yang et al. 2024, section 3.3): the kernels of
+    flash-linear-attention's ``chunk_gated_delta_rule``, each with the tensors that it reads and
+    writes and its products, ``within`` a chunk or ``across`` it with the state (recalled).
+    """
+    x, values = 2 * s.tokens * s.linear_values, s.tokens * s.linear_values
+    scores, states = s.tokens * s.model.linear_heads // s.tp * CHUNK, 2 * s.linear_states
+    within, across = 2 * values * CHUNK, 2 * values * s.model.linear_width
+
+    def part(name: str, read: int, written: int, flops: int) -> Loads:
+        return kernel_of(f"delta rule {name}", "attention", read, written, flops)
+
+    again = part("values", 2 * x + 2 * scores, 2 * x, 2 * within)
+    again += part("states", 3 * x, x + states, 2 * across)
+    return Block(
+        part("scores", x, 4 * scores, within)
+        + part("inverse", 4 * scores, 2 * scores, 0)
+        + again
+        + part("output", 3 * x + states, x, 2 * within + across),
+        again
+        + part("dv", 3 * x, x, 2 * within)
+        + part("states dx", 5 * x, x + states, 3 * across)
+        + part("dqk", 6 * x + 2 * states, 3 * x, 3 * (within + across))
+        + part("values dx", 4 * x + 2 * scores, 2 * x, 6 * within),
+    )
 
 
 def _activation(s: Shard, tokens: int, inner: int) -> Block:
+    if "activation" in s.software.passes and s.model.gated:
+        return passes_of(s, "activation", tokens * inner)
     x = 2 * tokens * inner
     into = 2 * x if s.model.gated else x
     kind = "silu" if s.model.gated else "gelu"
-    like = _plain(kind, [tokens, inner], 1)
-    back = _plain(f"{kind}_backward", [tokens, inner], 2, BACKWARD)
+    like = pass_like(kind, [tokens, inner], 1)
+    back = pass_like(f"{kind}_backward", [tokens, inner], 2, BACKWARD)
     return Block(
-        _kernel("activation", "elementwise", into, x, like=like),
-        _kernel("activation dx", "elementwise", into + x, into, like=back),
+        kernel_of("activation", "elementwise", into, x, like=like),
+        kernel_of("activation dx", "elementwise", into + x, into, like=back),
     )
 
 
@@ -337,9 +269,9 @@ def _mlp(s: Shard, tokens: int, inner: int, activation: str = "mlp_act") -> Bloc
     ``activation`` names it among what is made again.
     """
     h = s.model.hidden
-    first = _linear(s, "up", tokens, h, inner * (2 if s.model.gated else 1))
+    first = linears(s, "up", tokens, h, [inner] * (s.model.matrices - 1))
     between = _activation(s, tokens, inner).repeated(activation in s.again)
-    return first + between + _linear(s, "down", tokens, inner, h)
+    return first + between + linear(s, "down", tokens, inner, h)
 
 
 def _experts(s: Shard) -> Block:
@@ -350,17 +282,56 @@ def _experts(s: Shard) -> Block:
     """
     m, inner = s.model, s.model.expert_inner // s.expert_tp
     size = 2 * s.busiest(s.rows * m.top_k) * m.hidden
-    sort = _kernel("sort", "data_movement", size, size) * 2
+    # Before they are sent, too, where each copy of a token is sent by itself.
+    is_sent_sorted = s.ep > 1 and not s.setting.dispatcher.once
+    sort = kernel_of("sort", "data_movement", size, size) * (4 if is_sent_sorted else 2)
     # Each of the ep ranks sends tokens x top_k rows; those who live here get equally many.
     tokens = -(-s.busiest(s.expert_tokens * m.top_k) * s.ep // m.experts)
-    block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort)
+    # With a number for the shared ones, where they have a gate.
+    block = product_of(s, "router", s.rows, m.hidden, m.experts + m.shared_gate)
+    block += Block(sort, sort) + _launched(s)
     expert = _mlp(s, tokens, inner, "moe_act")
     # A product each, for grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
+    if m.bias:
+        block += _expert_bias(s, s.busiest(s.expert_tokens * m.top_k) * m.hidden)
     if m.shared_experts:
         shared = _mlp(s, s.tokens, m.expert_inner // s.tp * m.shared_experts)
+        shared += _gate(s.rows * m.hidden) if m.shared_gate else Block((), ())
         block += shared.repeated("shared_experts" in s.again)
     return block.repeated("moe" in s.again)
+
+
+def _expert_bias(s: Shard, count: int) -> Block:
+    """The second bias of experts, weighed by the router's float32 probability of each token: an op
+    each for product, sum, concatenation and rounding, and for their gradients (Megatron-Core,
+    ``TEGroupedMLP._apply_bias``).
+    """
+    forward = kernel_of("expert bias", "elementwise", 14 * count, 14 * count)
+    return Block(forward, kernel_of("expert bias dx", "elementwise", 22 * count, 14 * count))
+
+
+# Launches of a layer with experts, forward and backward, as counted in Megatron-Core and the
+# Transformer Engine (ours; the router and what goes before the sending of tokens launch 31 kernels
+# where they are fused, deepseek-v3-gb200-optimization.md, section 2.1.4).
+OTHER_LAUNCHES = 56, 80
+ROUTED_LAUNCHES = 20, 30
+EXPERT_LAUNCHES = 4, 8
+
+
+def _launched(s: Shard) -> Block:
+    """What the host of a layer with experts launches and the device waits for.
+
+    The host asks the device how many tokens each expert gets before it can launch them, so it does
+    not run ahead (``deepseek-v3-gb200-optimization.md``, section 3.1).
+    """
+    setting = s.setting
+    if not setting.software.is_counted or setting.graphs == "full":
+        return Block((), ())
+    local, is_partial = s.model.experts // s.ep, setting.graphs == "partial"
+    counts = zip(OTHER_LAUNCHES, ROUTED_LAUNCHES, EXPERT_LAUNCHES, strict=True)
+    totals = [other * (not is_partial) + routed + each * local for other, routed, each in counts]
+    return Block(*((replace(kernel_of("host", "other", 0, 0)[0], launches=n),) for n in totals))
 
 
 def layer(s: Shard, number: int) -> Block:
@@ -370,16 +341,61 @@ def layer(s: Shard, number: int) -> Block:
         second = _experts(s)
     else:
         second = _mlp(s, s.tokens, m.inner // s.tp).repeated("mlp" in s.again)
-    after = _norm(s) + _residual(s) if m.post_norms else _residual(s)
-    between = _norm(s).repeated("layernorm" in s.again)
-    return _attention(s, number) + after + between + second + after
+        second = _in_order(s, True) + second + _in_order(s)
+    after = norm(s) + residual(s) if m.post_norms else residual(s)
+    between = norm(s).repeated("layernorm" in s.again)
+    block = _attention(s, number) + after + between + second + after
+    if "per_op" in s.again:
+        block = replace(block, again=_per_op(block.forward))
+    return _joined(s) + block + classifier(s) if m.is_mtp(number) else block
+
+
+def _joined(s: Shard) -> Block:
+    """The embedding of the next token beside what the layer before put out, both normed, by a
+    product; its collectives among the ranks of tp are left out (ours).
+    """
+    h = s.model.hidden
+    return embedding(s) + norm(s).times(2) + linear(s, "join", s.rows, 2 * h, h)
+
+
+def _per_op(forward: Loads) -> Loads:
+    """What is made again where attention and every second product are kept, the first of them."""
+    some, products = list[Kernel](), 0
+    for load in _all_but_the_last(forward):
+        products += load.op_class == "gemm"
+        is_kept = load.op_class == "attention" or (load.op_class == "gemm" and products % 2)
+        some += [] if is_kept else [load]
+    return tuple(some)
+
+
+def _all_but_the_last(forward: Loads) -> Loads:
+    """The forward of a layer up to its last product, which alone reads nothing for a backward."""
+    products = (place for place, load in enumerate(forward) if load.op_class == "gemm")
+    return forward[: max(products)]
+
+
+def whole_again(s: Shard, block: Block) -> Loads:
+    """What full recomputation makes again of a layer's forward."""
+    return _all_but_the_last(block.forward) if s.software.plain else block.forward
+
+
+def copied(s: Shard, gathered: int, reduced: int) -> Loads:
+    """FSDP2's copies of parameters out of the buffer that they were gathered in, so many bytes, and
+    of so many gradients into the float32 one from which they are reduced (``foreach_all_gather``,
+    ``foreach_reduce``).
+    """
+    if not s.software.fsdp:
+        return ()
+    out = kernel_of("gathered", "data_movement", gathered, gathered) if gathered else ()
+    into = kernel_of("to reduce", "data_movement", 2 * reduced, 4 * reduced) if reduced else ()
+    return out + into
 
 
 def embedding(s: Shard) -> Block:
     """The tokens' rows, and dropout."""
     x, mask = s.words_bytes, s.rows_bytes // 2 if s.model.dropout else 0
-    weight = _kernel("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
-    return Block(_kernel("embedding", "embedding", x, x + mask), (), weight)
+    weight = kernel_of("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
+    return Block(kernel_of("embedding", "embedding", x, x + mask), (), weight)
 
 
 def classifier(s: Shard) -> Block:
@@ -389,11 +405,14 @@ def classifier(s: Shard) -> Block:
     product, to bfloat16.
     """
     logits = s.tokens * s.vocabulary
+    if "loss" in s.software.passes:
+        loss = passes_of(s, "loss", logits)
+        return norm(s) + product_of(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
     loss = Block(
-        _kernel("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),
-        _kernel("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),
+        kernel_of("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),
+        kernel_of("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),
     )
-    return _norm(s) + _product(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
+    return norm(s) + product_of(s, "classifier", s.tokens, s.model.hidden, s.vocabulary) + loss
 
 
 def update(
@@ -406,9 +425,11 @@ def update(
     narrow once more, where that counts.
     """
     g = s.gradient_bytes
-    step = _kernel(
-        "update", "optimizer", (2 * g + state_bytes) * updated, (state_bytes + 2) * updated
-    )
-    zero = _kernel("zero", "elementwise", 0, g * parameters)
+    if "update" in s.software.passes:
+        step = passes_of(s, "update", updated).forward
+    else:
+        read, written = 2 * g + state_bytes, state_bytes + 2
+        step = kernel_of("update", "optimizer", read * updated, written * updated)
+    zero = kernel_of("zero", "elementwise", 0, g * parameters) if not s.software.plain else ()
     weights = narrow_weights(s, layers) if s.format.cast_weights else 0
-    return step + zero + (_cast(s, "weights cast", weights) if weights else ())
+    return step + zero + (narrowed(s, "weights cast", weights) if weights else ())

@@ -1,0 +1,42 @@
+"""Plans as launch configurations of the frameworks that train: Megatron-LM's arguments,
+torchtitan's TOML, DeepSpeed's JSON.
+
+``simdev plan --export`` calls ``launch_of``. A framework is a module here and a row of FRAMEWORKS.
+What a framework cannot do is refused by the field of the plan that asks for it, and what it does in
+another way than was simulated is a note. Options are recalled from each framework's code, which was
+not read again: Megatron-LM ``megatron/training/arguments.py``, torchtitan
+``torchtitan/config/job_config.py``, DeepSpeed ``deepspeed/runtime/config.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...ground.errors import InputError
+from ...nouns.models.large import Transformer
+from ...nouns.strategy.parallelism import Parallelism
+from .deepspeed import deepspeed
+from .launch import Exporter, Launch
+from .megatron import megatron
+from .torchtitan import torchtitan
+
+FRAMEWORKS: Mapping[str, Exporter] = {
+    "megatron": megatron,
+    "torchtitan": torchtitan,
+    "deepspeed": deepspeed,
+}
+
+
+def launch_of(framework: str, model: Transformer, parallelism: Parallelism) -> Launch:
+    """The configuration by which a framework trains a model so. Raises InputError with everything
+    that the framework has no way to do.
+    """
+    try:
+        return FRAMEWORKS[framework](model, parallelism)
+    except InputError as error:
+        raise InputError(
+            f"{framework} has no way to do this: {p}" for p in error.problems
+        ) from None
+
+
+__all__ = ["FRAMEWORKS", "Launch", "launch_of"]

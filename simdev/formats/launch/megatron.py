@@ -1,0 +1,230 @@
+"""Arguments of Megatron-LM's ``pretrain_gpt.py`` for a plan, an option a line."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+
+from ...ground.errors import refuse
+from ...nouns.models.large import Transformer, modules_again, uses_flash
+from ...nouns.schedules import round_of
+from ...nouns.strategy.parallelism import Parallelism
+from .launch import Launch, is_interleaved, narrow_problems, of_1f1b, stage_layers
+
+Option = tuple[str, ...]
+
+PRECISIONS: Mapping[str, tuple[Option, ...]] = {
+    "bfloat16": (),
+    # A scale for a tensor, and no pass that looks for the largest element.
+    "float8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed"), ("--fp8-param-gather",)),
+    "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8"), ("--fp8-param-gather",)),
+    "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
+}
+SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+"""What Megatron's FSDP shares out, by ZeRO."""
+STATES: Mapping[int, tuple[Option, ...]] = {
+    12: (),
+    8: (
+        ("--use-precision-aware-optimizer",),
+        ("--exp-avg-dtype", "bf16"),
+        ("--exp-avg-sq-dtype", "bf16"),
+    ),
+}
+"""The optimizer's state by its bytes for a parameter: a master copy and two moments."""
+
+
+def megatron(model: Transformer, p: Parallelism) -> Launch:
+    """The arguments of a plan. Raises InputError."""
+    refuse(_problems(model, p))
+    parts = (
+        _degrees(model, p), _stages(model, p), _replicas(p), _memory(model, p), _sizes(model),
+        _attention(model, p), _experts(model), _precision(model),
+    )  # fmt: skip
+    lines = (shlex.join(option) for part in parts for option in part)
+    return Launch("\n".join(lines) + "\n", tuple(_notes(p)))
+
+
+def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
+    yield from of_1f1b(p)
+    if is_interleaved(p) and p.microbatches < p.pp:
+        yield f"chunks: {p.microbatches} microbatches are fewer than pp {p.pp}"
+    if _is_sharded(p) and p.pp > 1:
+        yield f"zero: {p.zero} beside a pipeline; --set zero=0,1 or --set pp=1 leaves it out"
+    if _reduced(p) not in (2, 4) or (p.zero < 2 and p.gradient_bytes != _reduced(p)):
+        yield f"reduce_bytes: {_reduced(p)} of gradients kept in {p.gradient_bytes}"
+    if p.state_bytes not in STATES:
+        yield f"state_bytes: {p.state_bytes}"
+    if "activations" in p.offload:
+        yield "offload: activations"
+    again = modules_again(model, p)
+    if "mlp_act" in again:
+        yield "recompute_modules: mlp_act"
+    if model.experts and p.tp > 1 and not p.sequence_parallel:
+        yield "sequence_parallel: experts beside tp need it"
+    for name in ("post_norms", "joint_norms"):
+        if getattr(model, name):
+            yield f"{name}: is a setting of the model"
+    yield from narrow_problems(model)
+
+
+def _is_sharded(p: Parallelism) -> bool:
+    """Whether Megatron's FSDP is what shares out."""
+    return p.zero in SHARDED and max(p.sharers) > 1
+
+
+def _reduced(p: Parallelism) -> int:
+    return p.reduced_bytes if max(p.sharers) > 1 else p.gradient_bytes
+
+
+def _degrees(model: Transformer, p: Parallelism) -> Iterator[Option]:
+    yield "--tensor-model-parallel-size", f"{p.tp}"
+    yield "--pipeline-model-parallel-size", f"{p.pp}"
+    yield "--context-parallel-size", f"{p.cp}"
+    if p.cp > 1:
+        yield "--cp-comm-type", "p2p" if p.context == "ring" else p.context
+    if model.experts:
+        yield "--expert-model-parallel-size", f"{p.ep}"
+        yield "--expert-tensor-parallel-size", f"{p.expert_tp}"
+    if p.tp > 1 and p.sequence_parallel:
+        yield ("--sequence-parallel",)
+    elif p.tp > 1 and p.pp > 1 and not p.scatter_gather:
+        yield ("--no-scatter-gather-tensors-in-pipeline",)
+    yield "--micro-batch-size", f"{p.microbatch}"
+    yield "--global-batch-size", f"{p.samples}"
+
+
+def _stages(model: Transformer, p: Parallelism) -> Iterator[Option]:
+    if p.pp == 1:
+        return
+    counts = stage_layers(model, p)
+    if len(set(counts)) > 1:
+        stages = [f"t*{count}" if count else "" for count in counts]
+        yield "--pipeline-model-parallel-layout", "E" + "|".join(stages) + "L"
+    elif p.chunks > 1:
+        yield "--num-virtual-stages-per-pipeline-rank", f"{p.chunks}"
+    if is_interleaved(p) and (size := round_of(p.pp, p.microbatches, p.chunks)) != p.pp:
+        yield "--microbatch-group-size-per-virtual-pipeline-stage", f"{size}"
+
+
+def _replicas(p: Parallelism) -> Iterator[Option]:
+    if max(p.sharers) == 1:
+        return
+    if p.zero:
+        yield ("--use-distributed-optimizer",)
+    if _is_sharded(p):
+        yield ("--use-megatron-fsdp",)
+        yield "--data-parallel-sharding-strategy", SHARDED[p.zero]
+        yield "--ckpt-format", "fsdp_dtensor"
+    if p.overlap:
+        yield ("--overlap-grad-reduce",)
+        if p.zero == 3 and p.prefetch:
+            yield ("--overlap-param-gather",)
+    if _reduced(p) == 2:
+        yield ("--grad-reduce-in-bf16",)
+
+
+def _memory(model: Transformer, p: Parallelism) -> Iterator[Option]:
+    again = modules_again(model, p)
+    if p.recompute == "full":
+        yield "--recompute-granularity", "full"
+        yield "--recompute-method", "uniform" if p.recompute_layers is None else "block"
+        yield "--recompute-num-layers", f"{1 if p.recompute_layers is None else p.recompute_layers}"
+    elif again:
+        yield "--recompute-granularity", "selective"
+        yield "--recompute-modules", *sorted(again)
+    yield from STATES[p.state_bytes]
+    if "optimizer" in p.offload:
+        yield ("--optimizer-cpu-offload",)
+        yield "--optimizer-offload-fraction", "1.0"
+
+
+def _sizes(model: Transformer) -> Iterator[Option]:
+    yield "--num-layers", f"{model.layers}"
+    yield "--hidden-size", f"{model.hidden}"
+    yield "--ffn-hidden-size", f"{model.inner}"
+    yield "--seq-length", f"{model.length}"
+    yield "--max-position-embeddings", f"{model.length}"
+    yield "--vocab-size", f"{model.vocabulary}"
+    yield "--position-embedding-type", "learned_absolute" if model.positions else "rope"
+    yield "--normalization", "RMSNorm" if model.norm == "rms" else "LayerNorm"
+    if model.gated:
+        yield ("--swiglu",)
+    if not model.bias:
+        yield ("--disable-bias-linear",)
+    if not model.tied:
+        yield ("--untie-embeddings-and-output-weights",)
+    if not model.dropout:
+        yield "--attention-dropout", "0.0"
+        yield "--hidden-dropout", "0.0"
+
+
+def _attention(model: Transformer, p: Parallelism) -> Iterator[Option]:
+    yield "--num-attention-heads", f"{model.heads}"
+    if model.kv_latent:
+        yield from _latents(model)
+    elif model.attention_width != model.hidden:
+        yield "--kv-channels", f"{model.head_width}"
+    if model.kv_heads != model.heads:
+        yield ("--group-query-attention",)
+        yield "--num-query-groups", f"{model.kv_heads}"
+    if model.qkv_bias and not model.bias:
+        yield ("--add-qkv-bias",)
+    if model.head_norms:
+        yield ("--qk-layernorm",)
+    if model.window:
+        yield "--window-size", f"{model.window},0"
+        # All layers have it where no n-th one attends to all.
+        yield "--window-attn-skip-freq", f"{model.global_every or model.layers + 1}"
+    if model.sinks:
+        yield "--softmax-type", "learnable"
+    if not uses_flash(model, p):
+        yield "--attention-backend", "unfused"
+
+
+def _latents(model: Transformer) -> Iterator[Option]:
+    yield ("--multi-latent-attention",)
+    if model.query_latent:
+        yield "--q-lora-rank", f"{model.query_latent}"
+    yield "--kv-lora-rank", f"{model.kv_latent}"
+    yield "--qk-head-dim", f"{model.head_width - model.rotary_width}"
+    yield "--qk-pos-emb-head-dim", f"{model.rotary_width}"
+    yield "--v-head-dim", f"{model.value_head}"
+
+
+def _experts(model: Transformer) -> Iterator[Option]:
+    if not model.experts:
+        return
+    yield "--num-experts", f"{model.experts}"
+    yield "--moe-router-topk", f"{model.top_k}"
+    yield "--moe-ffn-hidden-size", f"{model.expert_inner}"
+    yield "--moe-token-dispatcher-type", "alltoall"
+    yield ("--moe-grouped-gemm",)
+    if model.shared_experts:
+        width = model.shared_experts * model.expert_inner
+        yield "--moe-shared-expert-intermediate-size", f"{width}"
+    if model.dense_layers:
+        sparse = model.layers - model.dense_layers
+        yield "--moe-layer-freq", f"([0]*{model.dense_layers}+[1]*{sparse})"
+    if model.expert_groups:
+        yield "--moe-router-num-groups", f"{model.expert_groups}"
+        yield "--moe-router-group-topk", f"{model.top_groups}"
+    if model.router_bias:
+        yield "--moe-router-score-function", "sigmoid"
+        yield ("--moe-router-enable-expert-bias",)
+
+
+def _precision(model: Transformer) -> Iterator[Option]:
+    yield ("--bf16",)
+    yield from PRECISIONS[model.precision]
+    if model.is_narrow and (model.wide_first or model.wide_last):
+        yield ("--first-last-layers-bf16",)
+        yield "--num-layers-at-start-in-bf16", f"{model.wide_first}"
+        yield "--num-layers-at-end-in-bf16", f"{model.wide_last}"
+
+
+def _notes(p: Parallelism) -> Iterator[str]:
+    yield f"for {p.devices:,} processes: --nnodes and --nproc-per-node are torchrun's"
+    if p.tp > 1 and p.tensor_overlap:
+        yield "CUDA_DEVICE_MAX_CONNECTIONS=1 has exchanges of tp begin before the kernels beside"
+    if "optimizer" in p.offload:
+        yield "the update runs on the host there, and was simulated on the device"

@@ -1,0 +1,250 @@
+"""The kernels of a layer's shard, one by one: products, casts, norms and passes over memory, as
+loads of the roofline, each with the op of profiles that it is like; and blocks of them, forward and
+backward. ``work`` puts the blocks of whole layers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import prod
+from typing import Any
+
+from ...semantics.keys import Load, profile_key
+from .precision import PRECISIONS
+from .shard import Shard
+
+# The training that these models are published with; masters and states count in the update.
+DTYPE = PRECISIONS[0]
+FORWARD, BACKWARD = "fwd", "bwd"
+Shape = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """An op of a profile: operands of DTYPE, then others with their dtypes, and its outputs.
+
+    ``moved`` are its bytes, by which a kernel like it takes longer or shorter (0: it takes as
+    long).
+    """
+
+    kind: str
+    operands: Sequence[Shape]
+    outputs: Sequence[Shape]
+    phase: str = FORWARD
+    attrs: Mapping[str, Any] | None = None
+    moved: int = 0
+    others: Sequence[tuple[Shape, str]] = ()
+
+    def key(self) -> str:
+        """Its profile key, of no device."""
+        operands = [*self.operands, *(shape for shape, _ in self.others)]
+        dtypes = [DTYPE] * len(self.operands) + [dtype for _, dtype in self.others]
+        attrs = self.attrs or {}
+        return profile_key(self.kind, attrs, operands, dtypes, self.outputs, self.phase, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel(Load):
+    """The work of a kernel, and the measured op that it is like (None: there is none).
+
+    It takes ``share`` of that op's time. ``attains`` is the share of the peak FLOP/s that it
+    reaches (0: that of its class). One of ``launches`` computes nothing: its host holds the device
+    up with so many launches.
+    """
+
+    # What it is like follows from what it is: kernels are compared by their work.
+    op: Like | None = field(default=None, compare=False, repr=False)
+    share: float = 1.0
+    attains: float = 0.0
+    launches: int = 0
+
+    @property
+    def like(self) -> str:
+        """The kind of the op that it is like, "" where there is none."""
+        return "" if self.op is None else self.op.kind
+
+    @property
+    def key(self) -> str:
+        """The profile key, of no device, of the op that it is like; "" where there is none."""
+        return "" if self.op is None else self.op.key()
+
+
+Loads = tuple[Kernel, ...]
+
+
+def kernel_of(
+    name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None,
+    dtype: str = DTYPE, part: float = 1.0, attains: float = 0.0,
+) -> Loads:  # fmt: skip
+    """One kernel of so many bytes and FLOPs; without FLOPs it is bound by memory. It takes ``part``
+    of the time of the op that it is like, or a share by its bytes where that op tells them.
+    """
+    if like is not None and like.moved:
+        part = (read + written) / like.moved
+    sizes = flops, read, written
+    return (Kernel(name, op_class, dtype, *sizes, "", op=like, share=part, attains=attains),)
+
+
+def pass_like(kind: str, shape: Shape, operands: int, phase: str = FORWARD) -> Like:
+    """A pass over tensors of one shape: it reads them all and writes one."""
+    return Like(kind, [shape] * operands, [shape], phase, moved=(operands + 1) * 2 * prod(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The loads of one layer and microbatch: forward, gradient of its input, gradient of its
+    weights.
+
+    ``again`` is what selective recomputation does once more before the backward.
+    """
+
+    forward: Loads
+    backward: Loads
+    weight: Loads = ()
+    again: Loads = ()
+
+    def __add__(self, other: Block) -> Block:
+        return Block(*(getattr(self, part) + getattr(other, part) for part in _PARTS))
+
+    def times(self, count: int) -> Block:
+        """So many of it, one after the other."""
+        return Block(*(getattr(self, part) * count for part in _PARTS))
+
+    def repeated(self, is_again: bool) -> Block:
+        """The block with its forward done once more before the backward, where it ``is_again``."""
+        return replace(self, again=self.forward) if is_again else self
+
+
+_PARTS = [field.name for field in fields(Block)]
+
+
+def passes_of(s: Shard, name: str, count: int) -> Block:
+    """The kernels of an operation over so many numbers, as the software's own table counts them."""
+
+    def once(kind: str, way: tuple[int, int]) -> Loads:
+        read, written = way
+        return kernel_of(kind, "elementwise", read * count, written * count) if any(way) else ()
+
+    ways = s.software.passes[name]
+    return Block(once(name, ways.forward), once(f"{name} dx", ways.backward))
+
+
+def gemm(
+    name: str, read: int, written: int, flops: int, operands: Sequence[Shape], made: Shape,
+    turned: str = "", phase: str = BACKWARD,
+) -> Loads:  # fmt: skip
+    """A product of matrices, or of stacks of them, like the measured one; ``turned`` is the operand
+    that is read as transposed ("a", "b", or none).
+    """
+    kind = "matmul" if len(made) == 2 else "batch_matmul"
+    attrs = {f"transpose_{turned}": True} if turned else None
+    like = Like(kind, operands, [made], phase, attrs)
+    return kernel_of(name, "gemm", read, written, flops, like)
+
+
+def product_of(s: Shard, name: str, m: int, k: int, n: int) -> Block:
+    """(m, k) x (k, n), and both gradients; that of the weights is added to its sum."""
+    flops, x, w, y, g = 2 * m * k * n, 2 * m * k, 2 * k * n, 2 * m * n, s.gradient_bytes * k * n
+    left, right, made = [m, k], [n, k], [m, n]
+    return Block(
+        gemm(name, x + w, y, flops, [left, right], made, "b", FORWARD),
+        gemm(f"{name} dx", y + w, x, flops, [made, right], left),
+        gemm(f"{name} dw", x + y + g, g, flops, [made, left], right, "a"),
+    )
+
+
+def linears(s: Shard, name: str, m: int, k: int, widths: Sequence[int]) -> Block:
+    """The products of one input with weights of these widths: one for all of them, or each by
+    itself, with a sum of the gradients of the input.
+    """
+    if not s.software.plain:
+        return linear(s, name, m, k, sum(widths))
+    cast = narrowed(s, f"{name} cast", m * k) if s.is_narrow else ()
+    if s.gathers_narrow and m == s.tokens:
+        # The columns are made of what was gathered.
+        size = s.size_of(m * k)
+        cast = narrowed(s, f"{name} cast", s.rows * k)[:2]
+        cast += kernel_of(f"{name} cast", "elementwise", size, size)
+    block = linear(s, name, m, k, widths[0], cast)
+    for width in widths[1:]:
+        block += linear(s, name, m, k, width, ()) + passes_of(s, "sum", m * k)
+    return block
+
+
+def linear(s: Shard, name: str, m: int, k: int, n: int, cast: Loads | None = None) -> Block:
+    """A product in the layer's precision; ``cast`` makes its input narrow (None: by itself).
+
+    Where that is narrow its input and the gradient of its output are made so once; weights with
+    the update.
+    """
+    if not s.is_narrow:
+        return product_of(s, name, m, k, n)
+    flops, g = 2 * m * k * n, s.gradient_bytes * k * n
+    x, w, y = (s.size_of(count) for count in (m * k, k * n, m * n))
+
+    def part(suffix: str, read: int, written: int) -> Loads:
+        return kernel_of(f"{name}{suffix}", "gemm", read, written, flops, dtype=s.format.dtype)
+
+    cast = narrowed(s, f"{name} cast", m * k) if cast is None else cast
+    turned = kernel_of(f"{name} weights", "data_movement", w, w) * s.software.scales_apart
+    return Block(
+        cast[:2] + part("", x + w, 2 * m * n),
+        narrowed(s, f"{name} dy cast", m * n) + turned + part(" dx", y + w, 2 * m * k),
+        # Columns apart from rows are made for the gradient of the weights.
+        cast[2:] + part(" dw", x + y + g, g),
+    )
+
+
+def narrowed(s: Shard, name: str, count: int) -> Loads:
+    """A tensor of so many numbers made narrow along rows and along columns in one pass (NVIDIA's
+    Transformer Engine, ``cast_transpose``; ``quantize_mxfp8``; of 4 bits, with the rotation of the
+    columns for the gradient of the weights, ``row_cast_col_hadamard_transform_cast_fusion``).
+
+    Of 4 bits the tensor has a scale too: one pass before that finds the largest of its elements,
+    and of the rotated ones (``hadamard_transform_amax``).
+    """
+    apart = s.software.scales_apart
+    amax = kernel_of(f"{name} amax", "elementwise", 2 * count, 0) if s.format.amax or apart else ()
+    if apart:
+        return amax + kernel_of(name, "elementwise", 2 * count, s.size_of(count)) * 2
+    return amax + kernel_of(name, "elementwise", 2 * count, 2 * s.size_of(count))
+
+
+def norm(s: Shard, count: int = 0, width: int = 0) -> Block:
+    """A norm of the tokens, or of ``count`` rows of another width.
+
+    The measured backward is one op with the gradients of scale and shift, which are one more pass
+    over the input and its gradient. Rows of a head have no measured op that is like them: a block
+    of PyTorch's norm takes a row, however narrow (rows of 120 reach 0.13 of an H100's bandwidth,
+    rows of 2,048 0.72), one of Transformer Engine's several (recalled).
+    """
+    count, width = count or s.rows, width or s.model.hidden
+    if "norm" in s.software.passes:
+        return passes_of(s, "norm", count * width)
+    x, rows, scale, row = 2 * count * width, [count, width], [width], [count, 1]
+    kind, parts = ("layer_norm", 2) if s.model.norm == "layer" else ("fused_rms_norm", 1)
+    attrs, weights = {"normalized_shape": scale}, [scale] * parts
+    once = Like(kind, [rows, *weights], [rows, *[row] * parts], FORWARD, attrs, 2 * x)
+    others = [(row, "float32")] * parts + [(scale, DTYPE)] * parts
+    made = [rows, *weights]
+    back = Like(f"{kind}_backward", [rows, rows], made, BACKWARD, attrs, 5 * x, others)
+    ahead, behind = (once, back) if width > s.model.head_width else (None, None)
+    return Block(
+        kernel_of("norm", "norm", x, x, like=ahead),
+        kernel_of("norm dx", "norm", 2 * x, x, like=behind),
+        kernel_of("norm dw", "norm", 2 * x, 0, like=behind),
+    )
+
+
+def residual(s: Shard) -> Block:
+    """Bias, dropout and addition; its gradient is dropped out and added to that of the skip."""
+    x, masked = s.rows_bytes, s.model.dropout
+    if "residual" in s.software.passes and not masked:
+        return passes_of(s, "residual", s.rows * s.model.hidden)
+    mask, shape = x // 2 if masked else 0, [s.rows, s.model.hidden]
+    add, back = pass_like("add", shape, 2), pass_like("add", shape, 2, BACKWARD)
+    drop = pass_like("mul", shape, 2, BACKWARD)
+    dropout = kernel_of("dropout dx", "elementwise", x + mask, x, like=drop) * masked
+    backward = kernel_of("residual dx", "elementwise", 2 * x, x, like=back) + dropout
+    return Block(kernel_of("residual", "elementwise", 2 * x, x + mask, like=add), backward)

@@ -1,0 +1,265 @@
+"""How far simulated steps of large models were from published ones of their like, and how far two
+layouts of one model were from each other.
+
+The runs are in ``presets/published/large-models.json``, which ``python -m benchmarks.published
+--update`` writes: a line for each setting that was run, with the seconds of every release that ran
+it. ``docs/papers/large-models.md`` has many of them one by one, with their sources.
+
+A run is like a step in its device, its precision, its kind (dense, or a mixture of experts) and its
+software. Where fewer than FEW are alike in all four, those count which are alike in fewer of them,
+as LIKE has it; what was matched is told beside every figure.
+
+Plans of one model on one system are compared with each other. An error that all of them share (of a
+kernel, of a clock, of a release of the software) is the same factor of each and moves none before
+another, so the absolute error says little about their order. Their order is as sure as pairs of
+layouts of one model, on one device and of one source, were in the published runs (``LayoutError``).
+Of a kind of models with too few such pairs, pairs of several sources count, where releases of the
+software differ too: that figure is rather too large.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property, partial
+from itertools import combinations
+from math import expm1, log
+from statistics import fmean
+
+from ...files.reading import PRESETS
+from ...nouns.models.large import Transformer
+from ..table import Json
+
+FILE = PRESETS / "published" / "large-models.json"
+COLUMNS = (
+    "step", "model", "parameters", "device", "precision", "kind", "software", "published_s",
+    "simulated_s",
+)  # fmt: skip
+"""The columns of a line of the file; ``published_s`` are pairs of a source and seconds."""
+KEYS = ("device", "precision", "kind", "software")
+GENERATION = "generation"
+GENERATIONS = {
+    "a100-40": "Ampere", "a100-80": "Ampere", "h100-sxm": "Hopper", "h200-sxm": "Hopper",
+    "b200": "Blackwell", "b300": "Blackwell", "gb200": "Blackwell", "gb300": "Blackwell",
+}  # fmt: skip
+"""The architectures of NVIDIA's devices with several kinds that train large models."""
+LIKE = (
+    KEYS,
+    (GENERATION, *KEYS[1:]),
+    KEYS[1:],
+    KEYS[2:],
+    ("kind",),
+    (),
+)
+"""In what runs have to be alike, the nearest first. What is dropped last changed errors most: kind
+and software decide which kernels there are, the precision and the device how fast they are.
+"""
+FEW, FEW_PAIRS = 3, 5  # below which a range, or a mean of pairs, is none (ours)
+
+Keys = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A line of the file."""
+
+    step: str
+    model: str
+    parameters: int
+    device: str
+    precision: str
+    kind: str
+    software: str
+    published_s: Sequence[tuple[str, float]]
+    simulated_s: float
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The keys by which runs are alike."""
+        return _keys(self.device, self.precision, self.kind, self.software)
+
+    @property
+    def errors(self) -> list[float]:
+        """The signed errors of the simulated step, by source."""
+        return [self.simulated_s / seconds - 1 for _, seconds in self.published_s]
+
+    @property
+    def biases(self) -> dict[str, float]:
+        """By source the logarithm of simulated over published, its mean."""
+        logs: dict[str, list[float]] = {}
+        for source, seconds in self.published_s:
+            logs.setdefault(source, []).append(log(self.simulated_s / seconds))
+        return {source: fmean(each) for source, each in logs.items()}
+
+    def is_rival(self, other: PublishedRun) -> bool:
+        """Whether two settings are of one model and system."""
+        mine, others = ((r.model, r.parameters, r.keys) for r in (self, other))
+        return mine == others
+
+
+def kind_of(model: Transformer) -> str:
+    """The kind of a model: dense, or a mixture of experts."""
+    return "moe" if model.experts else "dense"
+
+
+def keys_of(model: Transformer, device: str) -> Keys:
+    """The keys of the steps of a model on devices of a kind."""
+    return _keys(device, model.precision, kind_of(model), model.software)
+
+
+def _keys(device: str, *others: str) -> Keys:
+    keys = dict(zip(KEYS, (device, *others), strict=True))
+    return {**keys, GENERATION: GENERATIONS.get(device, device)}
+
+
+@cache
+def published_runs() -> Sequence[PublishedRun]:
+    """All lines of the file."""
+    return [PublishedRun(*line) for line in json.loads(FILE.read_text("utf-8"))["steps"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """The keys in which published runs are like a step (``matched``), and those in which too few
+    are (``unmatched``), with the step's values.
+    """
+
+    matched: Keys
+    unmatched: Keys
+
+    def words(self, runs: str) -> str:
+        """The runs in words: "16 published runs of dense models in bfloat16 on h100-sxm"."""
+        keys = self.matched
+        kinds = {"dense": " of dense models", "moe": " of mixtures of experts"}
+        text = runs + (kinds[keys["kind"]] if "kind" in keys else " of large models")
+        text += f" in {keys['precision']}" if "precision" in keys else ""
+        device = keys.get("device") or keys.get(GENERATION)
+        text += f" on {device}" if device else ""
+        text += f" by {keys['software']}" if "software" in keys else ""
+        missed = " and ".join(f"{name} {value}" for name, value in self.unmatched.items())
+        return text + (f" (too few of {missed})" if missed else "")
+
+    def to_json(self) -> Json:
+        """Its fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedError(Likeness):
+    """Errors of ``runs`` published runs: the mean of |simulated / published - 1|, and the least and
+    the largest of the signed errors.
+    """
+
+    runs: int
+    mean: float
+    least: float
+    largest: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.words(f'Beside {self.runs} published runs')} the model was {self.mean:.1%} off "
+            f"in the mean, from {self.least:+.1%} to {self.largest:+.1%}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutError(Likeness):
+    """How far the ratio of two layouts' steps was from the published ratio, in the mean over
+    ``pairs`` of runs of one model, precision, device and software, and of one source unless
+    ``mixed``.
+    """
+
+    pairs: int
+    mean: float
+    mixed: bool
+
+    def __str__(self) -> str:
+        sources = "several sources" if self.mixed else "one source"
+        pairs = f"{self.pairs} pairs of published runs of {sources},"
+        return (
+            f"the {self.mean:.1%} by which two layouts of one model were off beside each other, in "
+            f"the mean of {self.words(pairs)}"
+        )
+
+    def ties(self, step: float, least: float) -> bool:
+        """Whether a step is longer than the least by no more than this error."""
+        return step <= least * (1 + self.mean)
+
+
+def published_error(model: Transformer, device: str) -> PublishedError:
+    """The error of published runs that are like the steps of a model on devices of a kind."""
+    return _error_of(tuple(keys_of(model, device).items()))
+
+
+@cache
+def _error_of(keys: tuple[tuple[str, str], ...]) -> PublishedError:
+    return _error(*_nearest(dict(keys), _errors))
+
+
+def _error(matched: Keys, unmatched: Keys, errors: Sequence[float]) -> PublishedError:
+    mean = fmean(map(abs, errors))
+    return PublishedError(matched, unmatched, len(errors), mean, min(errors), max(errors))
+
+
+def layout_error(model: Transformer, device: str) -> LayoutError:
+    """How far layouts of one model were off beside each other, of models like this one."""
+    return _layout_error_of(tuple(keys_of(model, device).items()))
+
+
+@cache
+def _layout_error_of(keys: tuple[tuple[str, str], ...]) -> LayoutError:
+    # Dense models say nothing of the exchange of experts: of one kind, from several sources rather.
+    for mixed, ways in ((False, [names for names in LIKE if "kind" in names]), (True, LIKE)):
+        pairs = partial(_pairs, mixed=mixed)
+        matched, unmatched, values = _nearest(dict(keys), pairs, ways, FEW_PAIRS)
+        if len(values) >= FEW_PAIRS:
+            break
+    return LayoutError(matched, unmatched, len(values), expm1(fmean(values)), mixed)
+
+
+def published_errors() -> Iterator[PublishedError]:
+    """The errors of all runs, by their keys in the order of the file."""
+    for keys in dict.fromkeys(tuple(run.keys.items()) for run in published_runs()):
+        runs = [run for run in published_runs() if run.keys == dict(keys)]
+        yield _error({name: dict(keys)[name] for name in KEYS}, {}, _errors(runs))
+
+
+def _nearest(
+    keys: Keys,
+    figures: Callable[[Sequence[PublishedRun]], list[float]],
+    ways: Sequence[Sequence[str]] = LIKE,
+    few: int = FEW,
+) -> tuple[Keys, Keys, list[float]]:
+    """The keys in which the nearest runs with a ``few`` figures are like a step, those in which
+    they are not, and their figures; the last of the ``ways`` where none has so many.
+    """
+    for names in ways:
+        matched = {name: keys[name] for name in names}
+        values = figures([run for run in published_runs() if matched.items() <= run.keys.items()])
+        if len(values) >= few:
+            break
+    return matched, {name: keys[name] for name in KEYS if name not in matched}, values
+
+
+def _errors(runs: Sequence[PublishedRun]) -> list[float]:
+    return [error for run in runs for error in run.errors]
+
+
+def _pairs(runs: Sequence[PublishedRun], mixed: bool) -> list[float]:
+    """|log| of how far the ratio of two settings was from the published: the mean over the sources
+    of both, or, ``mixed``, of the means of all.
+    """
+    # A run that was simulated in two ways, because its source leaves it open, counts once.
+    first: dict[tuple[str, str], PublishedRun] = {}
+    for run in runs:
+        first.setdefault((run.model, str(run.published_s)), run)
+    distances = []
+    for a, b in combinations(first.values(), 2):
+        if a.is_rival(b):
+            x, y = a.biases, b.biases
+            if mixed:
+                distances.append(abs(fmean(x.values()) - fmean(y.values())))
+            elif common := [source for source in x if source in y]:
+                distances.append(fmean(abs(x[source] - y[source]) for source in common))
+    return distances

@@ -1,0 +1,125 @@
+"""Collectives of tensor parallelism beside products: closed forms of what is left of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from hybrid_steps import DENSE, EXPERTS, boxes, lowered
+from simdev.costs import CostModel
+from simdev.costs.collectives import CollectiveModel
+from simdev.ground.errors import InputError
+from simdev.lowering.hybrid.durations import Timings
+from simdev.nouns.models.large import Transformer, layer, shard_of
+from simdev.nouns.models.large.roles import TENSOR
+from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.search.plan import choices_of
+from worlds.costs import SPEC
+
+TP = 4
+LATENT = replace(
+    EXPERTS, kv_heads=8, kv_latent=64, rotary_width=16, head_width=48, value_width=32,
+    shared_experts=0,
+)  # fmt: skip
+TAKEN = Fraction(16, 132)
+"""The share of the multiprocessors that a reduce_scatter takes from the product beside it."""
+HIDDEN = {
+    "F": [("qkv", TP), ("projection", 4), ("up", TP), ("down", 4)],
+    "B": [("projection dx", TP), ("qkv dw", None), ("down dx", TP), ("up dw", None)],
+}
+"""By action the products beside the collectives of a dense layer, and in how many pieces (None: at
+once with them).
+"""
+
+
+def lengths(model: Transformer, action: str, number: int = 0, **fields: Any) -> list[int]:
+    """The ps of the collectives of tp in an action's layer, but for what is gathered again."""
+    p = Parallelism(**{"tp": TP, **fields})
+    tasks, plan = lowered(model, p, cluster=boxes(TP, p.pp))
+    names, wanted = tasks.tasks.name, f"{action}/layer_{number}/"
+    rows = [i for i in (plan.role == TENSOR).nonzero()[0].tolist() if names[i].startswith(wanted)]
+    return [int(tasks.tasks.duration[i]) for i in rows]
+
+
+def products(model: Transformer, action: str, **fields: Any) -> list[int]:
+    """The ps of the products in HIDDEN."""
+    p = Parallelism(tp=TP, **fields)
+    timings = Timings(CollectiveModel(boxes(TP, 1)), CostModel(specs=(SPEC,)))
+    block = layer(shard_of(model, p), 0)
+    loads = block.forward + block.backward + block.weight
+    return [
+        timings.load_ps("gpu", tuple(load for load in loads if load.kind == name))
+        for name, _ in HIDDEN[action]
+    ]
+
+
+@pytest.mark.parametrize("action", ["F", "B"])
+def test_what_products_do_not_hide_is_left(action: str) -> None:
+    """Behind a slow network all but the pieces of the product that the collective goes on beside;
+    beside long products nothing of a ring, and of a sum what its product is slower for it, and
+    forward the last split.
+    """
+    name, slow = f"0{action}0", {"message_latency": 1}
+    each = products(DENSE, action)
+    whole = lengths(DENSE, name, **slow)[-4:]
+    left = lengths(DENSE, name, tp_comm_overlap=True, **slow)[-4:]
+    for before, after, product, (_, parts) in zip(whole, left, each, HIDDEN[action], strict=True):
+        share = 1 if parts is None else Fraction(parts - 1, parts)
+        assert before - after == int(product * share) > 0
+    long, many = replace(DENSE, hidden=8192, head_width=1024, inner=32768), {"microbatch": 64}
+    whole, left = (lengths(long, name, tp_comm_overlap=flag, **many) for flag in (False, True))
+    assert min(products(long, action, **many)) > 2 * max(whole)
+    kept = (Fraction(1, 4) + Fraction(3, 4) * TAKEN) if action == "F" else TAKEN
+    # What is gathered again was hidden before.
+    assert left == [int(whole[1] * kept), int(whole[3] * kept)]
+
+
+def test_recomputation_overlaps_like_the_forward() -> None:
+    again = {"tp_comm_overlap": True, "message_latency": 1}
+    forward = lengths(DENSE, "0F0", **again)
+    assert lengths(DENSE, "0B0", recompute="full", **again)[:4] == forward
+    modules = {"recompute": "selective", "recompute_modules": ("mlp",)}
+    assert lengths(DENSE, "0B0", **modules, **again)[:2] == forward[2:]
+
+
+def test_a_split_backward_has_no_gradient_of_weights_to_sum_beside() -> None:
+    pipeline = {"pp": 2, "schedule": "ZB-H1", "microbatches": 4, "message_latency": 1}
+    whole, left = (
+        lengths(DENSE, "0I0", tp_comm_overlap=flag, **pipeline)[-4:] for flag in (False, True)
+    )
+    assert whole[1::2] == left[1::2]
+    assert whole[0] > left[0]
+    assert whole[2] > left[2]
+
+
+def test_experts_and_latents_do_not_overlap() -> None:
+    """Beside experts attention's collectives are hidden alone, and with latents the one behind its
+    projection and the one before the gradient of that.
+    """
+    for model, hidden in ((EXPERTS, {"F": [0, 1], "B": [0, 1]}), (LATENT, {"F": [1], "B": [0]})):
+        number = model.dense_layers
+        for action, some in hidden.items():
+            count = len(lengths(model, "0F0", number))
+            whole, left = (
+                lengths(model, f"0{action}0", number, tp_comm_overlap=flag, message_latency=1)
+                for flag in (False, True)
+            )
+            pairs = zip(whole[-count:], left[-count:], strict=True)
+            assert [i for i, (before, after) in enumerate(pairs) if before != after] == some
+
+
+def test_only_a_split_sequence_overlaps() -> None:
+    reason = "tp_comm_overlap: needs sequence_parallel"
+    with pytest.raises(InputError, match=reason):
+        Parallelism(tp=2, tp_comm_overlap=True, sequence_parallel=False)
+    with pytest.raises(InputError, match=reason):
+        choices_of({"tp_comm_overlap": True, "sequence_parallel": False})
+    with pytest.raises(InputError, match="tp_comm_overlap: must be true or false, got 1"):
+        Parallelism(tp_comm_overlap=1)  # type: ignore[arg-type]
+    one, other = (
+        lowered(DENSE, Parallelism(tp_comm_overlap=flag))[0].tasks for flag in (False, True)
+    )
+    assert (one.duration == other.duration).all()
