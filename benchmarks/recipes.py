@@ -74,8 +74,8 @@ class Settings:
 
         Graphs of whole iterations, and what goes with them, are not in releases before FULL_SINCE:
         the same layouts took up to 1.6 times as long then. Without them tokens were not sent beside
-        computing within a rack, where the host's time for it cost more than it brought (Megatron-LM,
-        docs/discussions/deepseek-v3-gb200-optimization, section 3.2).
+        computing within a rack, where the host's time for it cost more than it brought
+        (Megatron-LM, docs/discussions/deepseek-v3-gb200-optimization, section 3.2).
         """
         is_late = self.release >= FULL_SINCE
         is_whole = self.cuda_graph == "full_iteration"
