@@ -1,7 +1,8 @@
 """How far simulated steps of large models are from published ones, by device, precision, kind and
 software: ``python -m benchmarks.published [--update]`` prints what simdev tells beside its answers
 and the tables of ``benchmarks.runs``; or simulates all steps first (some three minutes), and writes
-the file that the one is told from and the page that has the others.
+the file that the one is told from and the page that has the others and the table of
+``benchmarks.really_run``.
 
 The steps are those of ``benchmarks.really_run``, which has the sources of each, of
 ``benchmarks.hybrid`` (Korthikanti et al. 2022 on A100; SimuMax's release table v1.2 on B200, by the
@@ -137,13 +138,20 @@ def begin(name: str) -> str:
     return f"<!-- python -m benchmarks.published --update: {name} -->\n\n"
 
 
-def refresh(rows: Sequence[tuple[str, ...]]) -> None:
-    """Puts rows in the place of those of the page that begin with the same two cells."""
-    heads = {row[:2]: "| " + " | ".join(row) + " |" for row in rows}
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    cells = [tuple(part.strip() for part in line.split("|")[1:3]) for line in lines]
-    fresh = [heads.get(each, line) for each, line in zip(cells, lines, strict=True)]
-    PAGE.write_text("\n".join(fresh) + "\n", encoding="utf-8")
+def with_line(page: str, cells: Sequence[str]) -> str:
+    """The page with a line of ``really_run`` in the place of that of the same run and plan."""
+    line, start = f"| {' | '.join(cells)} |", f"| {' | '.join(cells[:2])} |"
+    return "\n".join(line if old.startswith(start) else old for old in page.split("\n"))
+
+
+def write_page(answers: Sequence[runs.Answer]) -> None:
+    """Write the tables of ``benchmarks.runs`` and the lines of ``really_run`` into the page."""
+    for name, lines in runs.tables(answers).items():
+        update(PAGE, lines, begin(name))
+    page = PAGE.read_text(encoding="utf-8")
+    for ran in really_run.chosen([]):
+        page = with_line(page, really_run.cells(ran, really_run.simulated(ran)))
+    PAGE.write_text(page, encoding="utf-8")
 
 
 def main() -> None:
@@ -157,9 +165,7 @@ def main() -> None:
     answers = [runs.answer(each) for each in runs.published()]
     runs.print_tables(answers)
     if writes:
-        for name, lines in runs.tables(answers).items():
-            update(PAGE, lines, begin(name))
-        refresh([really_run.cells(ran, really_run.simulated(ran)) for ran in really_run.RUNS])
+        write_page(answers)
 
 
 if __name__ == "__main__":
