@@ -127,26 +127,29 @@ def test_the_nearest_runs_count_and_what_was_matched_is_told(of_runs: Put) -> No
     model = LARGE["llama3-8b"]
     of_runs(*near, cousin, far)
     error = published_error(model, "h100-sxm")
-    assert error.matched == {
-        GENERATION: "Hopper", "precision": "bfloat16", "kind": "dense", FRAMEWORK: "megatron",
-    }  # fmt: skip
-    assert error.unmatched == {"device": "h100-sxm", "software": "megatron"}
+    every = {"precision": "bfloat16", "kind": "dense", FRAMEWORK: "megatron"}
+    assert error.matched == {GENERATION: "Hopper", **every, "software": "megatron"}
+    assert error.unmatched == {"device": "h100-sxm"}
     assert (error.runs, error.least) == (FEW, -0.5)
-    assert str(error) == (
-        "Beside 3 published runs of dense models in bfloat16 on Hopper by megatron* (too few of "
-        "device h100-sxm, software megatron) the model was 17.7% off in the mean, from -50.0% "
-        "to +2.0%."
-    )
+    text = "on Hopper by megatron (too few of device h100-sxm) the model was 17.7% off in the mean"
+    beside = f"Beside 3 published runs of dense models in bfloat16 {text}, from -50.0% to +2.0%."
+    assert str(error) == beside
+    bridge = published_of("a", 1.0, 0.5, device="h200-sxm", software="megatron-bridge")
+    of_runs(*near, bridge, far)
+    error = published_error(model, "h100-sxm")
+    assert error.matched == {GENERATION: "Hopper", **every}
+    assert "by megatron* (too few of device h100-sxm, software megatron)" in str(error)
     of_runs(*near, published_of("a", 1.0, 1.5), cousin, far)
     assert published_error(model, "h100-sxm").unmatched == {}
     assert published_error(model, "h100-sxm").largest == 0.5
     of_runs(*near, published_of("a", 1.0, 1.5, software="megatron-bridge"), cousin, far)
     assert published_error(model, "h100-sxm").unmatched == {"software": "megatron"}
     of_runs(*near, far)
-    assert published_error(model, "h100-sxm").matched == {"kind": "dense", FRAMEWORK: "megatron"}
+    matched = {"kind": "dense", FRAMEWORK: "megatron", "software": "megatron"}
+    assert published_error(model, "h100-sxm").matched == matched
     error = published_error(LARGE["deepseek-v3"], "h100-sxm")
-    assert error.matched == {}
-    assert "of large models (too few of device h100-sxm, precision" in str(error)
+    assert error.matched == {"software": "megatron"}
+    assert "of large models by megatron (too few of device h100-sxm, precision" in str(error)
 
 
 def ratios(runs: Sequence[PublishedRun]) -> list[float]:

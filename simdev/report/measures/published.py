@@ -247,10 +247,14 @@ def _nearest(
     they are not, and their figures; the last of the ``ways`` where none has so many.
     """
     for names in ways:
-        matched = {name: keys[name] for name in names}
-        values = figures([run for run in published_runs() if matched.items() <= run.keys.items()])
+        wanted = {name: keys[name] for name in names}
+        runs = [run for run in published_runs() if wanted.items() <= run.keys.items()]
+        values = figures(runs)
         if len(values) >= few:
             break
+    # What all of them happen to share was matched as well.
+    shared = {name for name in KEYS if all(run.keys[name] == keys[name] for run in runs)}
+    matched = {name: keys[name] for name in keys if name in wanted or name in shared}
     return matched, {name: keys[name] for name in KEYS if name not in matched}, values
 
 
