@@ -37,7 +37,7 @@ once with them).
 
 def lengths(model: Transformer, action: str, number: int = 0, **fields: Any) -> list[int]:
     """The ps of the collectives of tp in an action's layer, but for what is gathered again."""
-    p = Parallelism(**{"tp": TP, **fields})
+    p = Parallelism(**{"tp": TP, "tensor_overlap": False, **fields})
     tasks, plan = lowered(model, p, cluster=boxes(TP, p.pp))
     names, wanted = tasks.tasks.name, f"{action}/layer_{number}/"
     rows = [i for i in (plan.role == TENSOR).nonzero()[0].tolist() if names[i].startswith(wanted)]
