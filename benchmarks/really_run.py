@@ -19,7 +19,9 @@ from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report import Report
 
 GIB = 2**30
+# Megatron-LM sums gradients of inputs beside products since 2022 (version 2.7; recalled).
 _2021 = {"flash": False, "scatter_gather": True, "sequence_parallel": False, "recompute": "full"}
+_2021 |= {"tensor_overlap": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,14 @@ def _korthikanti(model: str, pp: int, chunks: int, both: bool, seconds: float) -
     calculon-ai/calculon has it (calculon/megatron/validation.py).
     """
     technique = {"recompute": "selective", "sequence_parallel": True} if both else {}
-    plan = _2021 | {"tp": 8, "pp": pp, "microbatches": 8 * pp, "zero": 0, "chunks": chunks}
+    plan = _2021 | {
+        "tensor_overlap": True,
+        "tp": 8,
+        "pp": pp,
+        "microbatches": 8 * pp,
+        "zero": 0,
+        "chunks": chunks,
+    }
     name = f"Korthikanti 2022, {model}, {'both techniques' if both else 'full recomputation'}"
     return Ran(name, model, ("dgx-a100-80", pp), plan | technique, seconds)
 

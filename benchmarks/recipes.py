@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from simdev.nouns.models.large import large_model
-from simdev.nouns.strategy import Parallelism
 
 FILE = Path(__file__).resolve().parent.parent / "profiles" / "runs" / "recipes.jsonl"
 RELEASE = "26.08"
@@ -202,8 +201,10 @@ def _megatron(row: Row) -> dict[str, Any]:
 def _pipeline(recipe: Row, row: Row) -> dict[str, Any]:
     """The fields of Parallelism that a recipe sets for a row."""
     told = _megatron(row) | {"overlap": recipe.get("overlap_grad_reduce", True)}
-    if "tp_comm_overlap" in {field.name for field in fields(Parallelism)}:
-        told["tp_comm_overlap"] = row["tp"] > 1 and recipe.get("tp_comm_overlap", False)
+    # The Transformer Engine's user buffers have no form of 4 bits, and no recipe of that precision
+    # asks for them.
+    overlaps = row["tp"] > 1 and precision_of(row) != "nvfp4"
+    told["tp_comm_overlap"] = overlaps and recipe.get("tp_comm_overlap", False)
     # Stages are those of the recipe only where there are as many.
     counts = recipe.get("stage_layers", ())
     if len(counts) == row["pp"] * row["chunks"]:

@@ -8,18 +8,23 @@ from typing import Any
 
 import pytest
 
-from hybrid_steps import DENSE, EXPERTS, boxes, lowered
+from hybrid_steps import DENSE, EXPERTS, SMALL, boxes, lowered
 from simdev.costs import CostModel
 from simdev.costs.collectives import CollectiveModel
 from simdev.ground.errors import InputError
 from simdev.lowering.hybrid.durations import Timings
 from simdev.nouns.models.large import Transformer, layer, shard_of
+from simdev.nouns.models.large.kernels import Kernel
 from simdev.nouns.models.large.roles import TENSOR
 from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.search.plan import choices_of
 from worlds.costs import SPEC
 
 TP = 4
+NCCL = Fraction(24, 132)
+"""The share that NCCL's kernels take from the product beside them."""
+WIDTHS = {"float8": Fraction(1), "mxfp8": Fraction(33, 32), "nvfp4": Fraction(9, 16)}
+"""Bytes of a number with its share of a scale."""
 LATENT = replace(
     EXPERTS, kv_heads=8, kv_latent=64, rotary_width=16, head_width=48, value_width=32,
     shared_experts=0,
@@ -37,7 +42,7 @@ once with them).
 
 def lengths(model: Transformer, action: str, number: int = 0, **fields: Any) -> list[int]:
     """The ps of the collectives of tp in an action's layer, but for what is gathered again."""
-    p = Parallelism(**{"tp": TP, **fields})
+    p = Parallelism(**{"tp": TP, "tensor_overlap": False, **fields})
     tasks, plan = lowered(model, p, cluster=boxes(TP, p.pp))
     names, wanted = tasks.tasks.name, f"{action}/layer_{number}/"
     rows = [i for i in (plan.role == TENSOR).nonzero()[0].tolist() if names[i].startswith(wanted)]
@@ -123,3 +128,74 @@ def test_only_a_split_sequence_overlaps() -> None:
         lowered(DENSE, Parallelism(tp_comm_overlap=flag))[0].tasks for flag in (False, True)
     )
     assert (one.duration == other.duration).all()
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_gradients_of_inputs_are_summed_beside_those_of_weights(split: bool) -> None:
+    """By ``tensor_overlap`` alone: behind a slow network all but the product is left, beside long
+    products what these are slower for it. What is gathered of gradients is left whole.
+    """
+    each, slow = products(DENSE, "B"), {"message_latency": 1, "sequence_parallel": split}
+    whole, left = (lengths(DENSE, "0B0", tensor_overlap=flag, **slow) for flag in (False, True))
+    count = 4 if split else 2
+    hidden = [before - after for before, after in zip(whole, left, strict=True)][-count:]
+    assert hidden[1::2] == [each[1], each[3]] if split else hidden == [each[1], each[3]]
+    assert not split or hidden[::2] == [0, 0]
+    long = replace(DENSE, hidden=8192, head_width=1024, inner=32768)
+    many = {"microbatch": 64, "sequence_parallel": split}
+    whole, left = (lengths(long, "0B0", tensor_overlap=flag, **many) for flag in (False, True))
+    kept = [int(length * NCCL) for length in whole]
+    if split:  # before: what is gathered again, of the MLP and of attention
+        kept[2::2] = whole[2::2]
+    assert left == kept
+
+
+def test_a_split_backward_sums_gradients_of_inputs_before_it_ends() -> None:
+    pipeline = {"pp": 2, "schedule": "ZB-H1", "microbatches": 4}
+    whole, left = (
+        lengths(DENSE, "0I0", tensor_overlap=flag, **pipeline)[-4:] for flag in (False, True)
+    )
+    assert whole == left
+
+
+@pytest.mark.parametrize("precision", WIDTHS)
+def test_a_narrow_sequence_is_gathered_narrow(precision: str) -> None:
+    """Inputs along rows, gradients along rows and along columns where these have scales of their
+    own; sums in 16 bits. PyTorch's torchao leaves gradients as they are.
+    """
+    narrow = replace(SMALL, precision=precision)
+    count = DENSE.length * SMALL.hidden
+    rows, ways = int(count * WIDTHS[precision]), 1 if precision == "float8" else 2
+    s = shard_of(narrow, Parallelism(tp=TP))
+    assert s.joined_bytes(2 * count) == rows
+    assert s.joined_bytes(2 * count, is_gradient=True) == rows * ways
+    for other in (SMALL, replace(narrow, wide_first=1)):
+        wide = shard_of(other, Parallelism(tp=TP)).of_layer(0)
+        assert wide.joined_bytes(2 * count, is_gradient=True) == 2 * count
+    whole = shard_of(narrow, Parallelism(tp=TP, sequence_parallel=False))
+    assert whole.joined_bytes(2 * count) == 2 * count
+    if precision == "float8":
+        theirs = shard_of(replace(narrow, software="torchtitan"), Parallelism(tp=TP))
+        assert theirs.joined_bytes(2 * count) == rows
+        assert theirs.joined_bytes(2 * count, is_gradient=True) == 2 * count
+
+
+@pytest.mark.parametrize("precision", WIDTHS)
+def test_what_is_gathered_narrow_is_made_so_by_each_rank(precision: str) -> None:
+    """A share of the tokens of what is gathered; columns with a common scale are made of all."""
+    s = shard_of(replace(SMALL, precision=precision), Parallelism(tp=TP))
+    block, width = layer(s, 0), WIDTHS[precision]
+    one, look = s.tokens * s.model.hidden, 0 if precision == "mxfp8" else 2
+
+    def moved(name: str, loads: tuple[Kernel, ...]) -> int:
+        return sum(load.read + load.written for load in loads if load.kind.startswith(name))
+
+    blocked = precision != "float8"
+    share = Fraction(one, TP) * (look + 2 + width * (1 + blocked))
+    turned = 0 if blocked else 2 * one * width
+    assert moved("up cast", block.forward) == share
+    assert moved("up cast", block.weight) == turned
+    assert moved("down dy cast", block.backward) == share + turned
+    inner = s.tokens * s.model.inner // TP
+    assert moved("down cast", block.forward) == inner * (look + 2 + 2 * width)
+    assert moved("up dy cast", block.backward) == 2 * inner * (look + 2 + 2 * width)

@@ -61,6 +61,8 @@ _INTO = "qkv dx", "queries dx"
 _ATTENTION, _MLP = ("qkv", "projection"), ("up", "down")
 _SPLITS = 4
 _TAKEN = Fraction(16, 132)
+# NCCL has 24 channels, a multiprocessor each, in a node whose switches join 8 GPUs (recalled).
+_NCCL = Fraction(24, 132)
 ROLES = {
     FORWARD: roles.FORWARD,
     BACKWARD: roles.BACKWARD,
@@ -69,6 +71,11 @@ ROLES = {
 }
 Calls = Sequence[tuple[str, int]]
 """Collectives by name, and their bytes as nccl-tests count them."""
+Beside = tuple[str, Fraction, Fraction]
+"""The product that a collective goes on beside, the share of it that hides the collective, and the
+share of the collective that is left in any case.
+"""
+_NOTHING = "", Fraction(0), Fraction(0)
 
 
 def template_of(program: Program, part: Part) -> Template:
@@ -139,7 +146,8 @@ class Writer(Template):
         if is_classifier and self.makes_input_gradient:
             self._gather_again(block, {"classifier dx": words})
         if self.makes_input_gradient if is_classifier else kind == FORWARD:
-            self._tensor([("reduce_scatter" if self.is_split else "all_reduce", words)])
+            call = "reduce_scatter" if self.is_split else "all_reduce", words
+            self._tensor_beside(call, _loads(block, kind), self._at_once(f"{end} dw", _TAKEN))
         return self
 
     def _add_end_turn(self, end: str, loads: Loads) -> None:
@@ -169,8 +177,9 @@ class Writer(Template):
         first, last = self.turns[before].first, self.turns[-1].last
         if self.makes_input_gradient:
             self._exchange_again(number)
-            gathered = {} if model.is_moe(number) else {"up dx": shard.words_bytes}
-            gathered[_INTO[model.kv_latent > 0]] = shard.gathered_bytes
+            narrow = shard.of_layer(number).joined_bytes
+            gathered = {} if model.is_moe(number) else {"up dx": narrow(shard.words_bytes)}
+            gathered[_INTO[model.kv_latent > 0]] = narrow(shard.gathered_bytes)
             self._gather_again(block, gathered, number)
         if self.kind != WEIGHT:
             self.exchange(number, self.kind)
@@ -293,17 +302,44 @@ class Writer(Template):
         p = self.parallelism
         again = p.tp > 1 and self.is_split and not self.shard.software.plain
         for name, size in products.items() if again else ():
-            hides = tuple(load for load in block.backward if load.kind == name) * p.tensor_overlap
-            self._add_left(self.left(TENSOR_QUEUE, "all_gather", size, hides), size, number)
-
-    def _add_left(self, left: int, size: int, number: int) -> None:
-        """A row of what is left of a collective of tp, by the number of that duration, if any."""
-        if self.durations.columns[left].any():
-            self.add(TENSOR_QUEUE, left, size, number)
+            beside = self._at_once(name, Fraction(0))
+            self._tensor_beside(("all_gather", size), block.backward, beside, number)
 
     def _around(self, part: tuple[str, str], calls: Calls, number: int, kind: str) -> None:
         """Collectives of tp around a part of a layer, one way; beside its products where they
         overlap.
+        """
+        of_experts = part == _MLP and self.shard.model.is_moe(number)
+        beside = {} if of_experts else self._beside(part, kind)
+        loads = _loads(self._block(number), kind)
+        for name, size in calls:
+            self._tensor_beside((name, size), loads, beside.get(name, _NOTHING), number)
+
+    def _tensor_beside(
+        self, call: tuple[str, int], loads: Loads, beside: Beside, number: int = NO_LAYER
+    ) -> None:
+        """A collective of tp, as far as it takes longer than what it goes on beside, if at all."""
+        product, *shares = beside
+        hides = tuple(load for load in loads if load.kind == product)
+        if not hides:
+            self._tensor([call], number)
+        elif self.parallelism.tp > 1:
+            left = self.left(TENSOR_QUEUE, *call, hides, *shares)
+            if self.durations.columns[left].any():
+                self.add(TENSOR_QUEUE, left, call[1], number)
+
+    def _at_once(self, product: str, taken: Fraction) -> Beside:
+        """A collective that goes on beside a whole product, which lacks the multiprocessors that
+        it takes: this share with ``tp_comm_overlap``.
+        """
+        p = self.parallelism
+        # Inductor finds no product before the sum of several gradients, which is scattered.
+        if self.shard.software.plain or not (p.tensor_overlap or p.tp_comm_overlap):
+            return _NOTHING
+        return product, Fraction(1), taken if p.tp_comm_overlap else _NCCL
+
+    def _beside(self, part: tuple[str, str], kind: str) -> Mapping[str, Beside]:
+        """By collective around a part what it goes on beside.
 
         Tokens are gathered around a ring by copy engines, and a rank begins with those that it
         has. Forward a sum follows its product split by split, backward it goes on beside the
@@ -311,24 +347,15 @@ class Writer(Template):
         long in pieces as whole (ours).
         """
         p, (first, last) = self.parallelism, part
-        of_experts = part == _MLP and self.shard.model.is_moe(number)
-        if not p.tp_comm_overlap or p.tp == 1 or of_experts:
-            self._tensor(calls, number)
-            return
-        loads = _loads(self._block(number), kind)
-        products, split = (f"{last} dx", f"{first} dw"), Fraction(1)
-        if kind == FORWARD:
-            products, split = part, Fraction(_SPLITS - 1, _SPLITS)
-        after: Calls = ()
-        if kind != FORWARD and self.shard.software.plain:
-            # Inductor finds no product before the sum of several gradients, which is scattered.
-            calls, after = calls[:1], calls[1:]
-        ring = Fraction(p.tp - 1, p.tp), Fraction(0)
-        shares = ring, (split, 1 - split * (1 - _TAKEN))
-        for (name, size), product, share in zip(calls, products, shares, strict=False):
-            hides = tuple(load for load in loads if load.kind == product)
-            self._add_left(self.left(TENSOR_QUEUE, name, size, hides, *share), size, number)
-        self._tensor(after, number)
+        split, beside = Fraction(_SPLITS - 1, _SPLITS), dict[str, Beside]()
+        if p.tp_comm_overlap:
+            product = first if kind == FORWARD else f"{last} dx"
+            beside["all_gather"] = product, Fraction(p.tp - 1, p.tp), Fraction(0)
+        if kind == FORWARD and p.tp_comm_overlap:
+            beside["reduce_scatter"] = last, split, 1 - split * (1 - _TAKEN)
+        elif kind != FORWARD:
+            beside["reduce_scatter"] = beside["all_reduce"] = self._at_once(f"{first} dw", _TAKEN)
+        return beside
 
     def _add_context(self, number: int, kind: str) -> None:
         """Keys and values of the other parts of each sample, and gradients back to them.
@@ -358,13 +385,11 @@ class Writer(Template):
         experts each token is there top_k times. Made again, a layer that is not ``is_whole`` ends
         before its last collective.
         """
-        first = self._calls(self.shard.gathered_bytes, self.shard.words_bytes)
-        second = self._second_calls(number)
-        if kind == FORWARD and self.shard.of_layer(number).gathers_narrow:
-            first, second = (
-                [(name, size // 2 if name == "all_gather" else size) for name, size in calls]
-                for calls in (first, second)
-            )
+        shard, is_gradient = self.shard.of_layer(number), kind != FORWARD
+        first = self._calls(
+            shard.joined_bytes(shard.gathered_bytes, is_gradient), shard.words_bytes
+        )
+        second = self._second_calls(number, is_gradient)
         self._around(_ATTENTION, first, number, kind)
         self._around(_MLP, second if is_whole else second[:-1], number, kind)
         self._add_context(number, kind)
@@ -377,11 +402,13 @@ class Writer(Template):
             return [("all_reduce", scattered)]
         return [("all_gather", gathered), ("reduce_scatter", scattered)]
 
-    def _second_calls(self, number: int) -> Calls:
-        """Collectives of tp in a layer's second part, one way."""
-        shard, model, size = self.shard, self.shard.model, self.shard.words_bytes
+    def _second_calls(self, number: int, is_gradient: bool = False) -> Calls:
+        """Collectives of tp in a layer's second part, one way. Tokens of experts are gathered in
+        16 bits.
+        """
+        shard, model, size = self.shard.of_layer(number), self.shard.model, self.shard.words_bytes
         if not self.is_split or not model.is_moe(number):
-            return self._calls(size, size)
+            return self._calls(shard.joined_bytes(size, is_gradient), size)
         second = size * (model.shared_experts > 0)
         if not self.parallelism.is_folded:
             second += shard.busiest(size * model.top_k)
@@ -418,7 +445,7 @@ class Writer(Template):
 
     def _exchange_again(self, number: int) -> None:
         """Collectives within what selective recomputation makes again."""
-        shard, model = self.shard, self.shard.model
+        shard, model = self.shard.of_layer(number), self.shard.model
         is_moe = model.is_moe(number)
         second = ("moe" if is_moe else "mlp") in shard.again
         if second:
@@ -426,9 +453,9 @@ class Writer(Template):
         if "per_op" in shard.again and self.is_split and shard.software.plain:
             # What was scattered is kept.
             sizes = shard.gathered_bytes, shard.words_bytes
-            self._tensor([("all_gather", size) for size in sizes], number)
+            self._tensor([("all_gather", shard.joined_bytes(size)) for size in sizes], number)
         if "mla_up_proj" in shard.again and model.kv_latent and self.is_split:
-            self._tensor([("all_gather", shard.gathered_bytes)], number)
+            self._tensor([("all_gather", shard.joined_bytes(shard.gathered_bytes))], number)
         if second:
             self._around(_MLP, self._second_calls(number), number, FORWARD)
         elif "shared_experts" in shard.again and is_moe and model.shared_experts:

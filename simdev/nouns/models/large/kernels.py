@@ -159,21 +159,18 @@ def linears(s: Shard, name: str, m: int, k: int, widths: Sequence[int]) -> Block
     itself, with a sum of the gradients of the input.
     """
     if not s.software.plain:
-        return linear(s, name, m, k, sum(widths))
-    cast = narrowed(s, f"{name} cast", m * k) if s.is_narrow else ()
-    if s.gathers_narrow and m == s.tokens:
-        # The columns are made of what was gathered.
-        size = s.size_of(m * k)
-        cast = narrowed(s, f"{name} cast", s.rows * k)[:2]
-        cast += kernel_of(f"{name} cast", "elementwise", size, size)
-    block = linear(s, name, m, k, widths[0], cast)
+        return linear(s, name, m, k, sum(widths), "input")
+    block = linear(s, name, m, k, widths[0], "input")
     for width in widths[1:]:
-        block += linear(s, name, m, k, width, ()) + passes_of(s, "sum", m * k)
+        block += linear(s, name, m, k, width, "input", False) + passes_of(s, "sum", m * k)
     return block
 
 
-def linear(s: Shard, name: str, m: int, k: int, n: int, cast: Loads | None = None) -> Block:
-    """A product in the layer's precision; ``cast`` makes its input narrow (None: by itself).
+def linear(
+    s: Shard, name: str, m: int, k: int, n: int, joined: str = "", is_first: bool = True
+) -> Block:
+    """A product in the layer's precision. ``joined``: tp gathers its "input", or the gradient of
+    its "output", where the sequence is split; ``is_first``: no product before it has its input.
 
     Where that is narrow its input and the gradient of its output are made so once; weights with
     the update.
@@ -186,13 +183,18 @@ def linear(s: Shard, name: str, m: int, k: int, n: int, cast: Loads | None = Non
     def part(suffix: str, read: int, written: int) -> Loads:
         return kernel_of(f"{name}{suffix}", "gemm", read, written, flops, dtype=s.format.dtype)
 
-    cast = narrowed(s, f"{name} cast", m * k) if cast is None else cast
+    def cast(suffix: str, width: int, way: str) -> Loads:
+        if joined == way and s.gathers_narrow(way == "output"):
+            return _narrowed_rows(s, f"{name}{suffix} cast", width)
+        return narrowed(s, f"{name}{suffix} cast", m * width)
+
+    made = cast("", k, "input") if is_first else ()
     turned = kernel_of(f"{name} weights", "data_movement", w, w) * s.software.scales_apart
     return Block(
-        cast[:2] + part("", x + w, 2 * m * n),
-        narrowed(s, f"{name} dy cast", m * n) + turned + part(" dx", y + w, 2 * m * k),
+        made[:2] + part("", x + w, 2 * m * n),
+        cast(" dy", n, "output") + turned + part(" dx", y + w, 2 * m * k),
         # Columns apart from rows are made for the gradient of the weights.
-        cast[2:] + part(" dw", x + y + g, g),
+        made[2:] + part(" dw", x + y + g, g),
     )
 
 
@@ -209,6 +211,17 @@ def narrowed(s: Shard, name: str, count: int) -> Loads:
     if apart:
         return amax + kernel_of(name, "elementwise", 2 * count, s.size_of(count)) * 2
     return amax + kernel_of(name, "elementwise", 2 * count, 2 * s.size_of(count))
+
+
+def _narrowed_rows(s: Shard, name: str, width: int) -> Loads:
+    """A split sequence made narrow before it is gathered. Columns with scales of their own are made
+    at once, others of what was gathered.
+    """
+    count, size = s.rows * width, s.size_of(s.tokens * width)
+    if s.format.is_blocked:
+        return narrowed(s, name, count)
+    rows = kernel_of(name, "elementwise", 2 * count, s.size_of(count))
+    return narrowed(s, name, count)[:1] + rows + kernel_of(name, "elementwise", size, size)
 
 
 def norm(s: Shard, count: int = 0, width: int = 0) -> Block:

@@ -40,6 +40,11 @@ class Format:
     cast_weights: bool = False
     kept: Fraction = Fraction(0)
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether elements have scales by block, which differ along rows and along columns."""
+        return self.bits.denominator > 1
+
 
 BLOCK_8, BLOCK_4 = Fraction(8, 32), Fraction(8, 16)  # bits of a scale by element
 

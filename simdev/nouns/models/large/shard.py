@@ -80,12 +80,22 @@ class Shard:
         """How the software runs the layer's kernels."""
         return self.setting.software
 
-    @property
-    def gathers_narrow(self) -> bool:
-        """Whether a split sequence is made narrow before it is gathered (torchao's
-        ``PrepareFloat8ModuleInput``); gradients are not.
+    def gathers_narrow(self, is_gradient: bool = False) -> bool:
+        """Whether a split sequence, or the gradient of one, is made narrow before it is gathered
+        (Transformer Engine, ``gather_along_first_dim`` with a quantizer; torchao's
+        ``PrepareFloat8ModuleInput``, which leaves gradients as they are).
         """
-        return self.is_narrow and self.software.scales_apart and self.rows < self.tokens
+        is_split = self.is_narrow and self.rows < self.tokens
+        return is_split and not (is_gradient and self.software.scales_apart)
+
+    def joined_bytes(self, size: int, is_gradient: bool = False) -> int:
+        """Bytes to gather of a split sequence of so many bytes in 16 bits, or of its gradient.
+
+        A gradient is read along rows and along columns: with scales of blocks both are gathered.
+        """
+        if not self.gathers_narrow(is_gradient):
+            return size
+        return self.size_of(size // 2) * (2 if is_gradient and self.format.is_blocked else 1)
 
     @property
     def is_narrow(self) -> bool:

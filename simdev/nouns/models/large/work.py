@@ -120,8 +120,8 @@ def _into(s: Shard) -> Block:
     for latent in filter(None, (m.query_latent, m.kv_latent)):
         block += norm(s, s.rows, latent)
     rest = s.queries - m.heads // s.tp * m.rotary_width
-    up = linear(s, "queries", s.tokens, m.query_latent or h, s.queries)
-    up += linear(s, "keys and values", s.tokens, m.kv_latent, rest + s.values)
+    up = linear(s, "queries", s.tokens, m.query_latent or h, s.queries, "input")
+    up += linear(s, "keys and values", s.tokens, m.kv_latent, rest + s.values, "input")
     return block + up.repeated("mla_up_proj" in s.again)
 
 
@@ -164,7 +164,7 @@ def _in_order(s: Shard, is_gathered: bool = False) -> Block:
         sent = kernel_of("shared part", "data_movement", s.rows_bytes, s.rows_bytes)
         added = kernel_of("sum of parts", "elementwise", size, s.rows_bytes)
         return Block(sent, order) if is_gathered else Block(added, sent)
-    if is_gathered and s.gathers_narrow:
+    if is_gathered and s.gathers_narrow():
         return Block(kernel_of("order", "data_movement", size // 2, size // 2), order)
     return Block(order, order)
 
@@ -181,7 +181,7 @@ def _attention(s: Shard, number: int) -> Block:
     if not m.positions:
         before += _rotary(s)
     gate = _gate(s.tokens * s.context) if m.attention_gate else Block((), ())
-    after = gate + linear(s, "projection", s.tokens, s.context, m.hidden)
+    after = gate + linear(s, "projection", s.tokens, s.context, m.hidden, "output")
     return before + _core(s, number) + after + _in_order(s)
 
 
@@ -212,13 +212,13 @@ def _delta_net(s: Shard) -> Block:
     normed = Block(
         kernel_of("gated norm", "norm", 2 * x, x), kernel_of("gated norm dx", "norm", 3 * x, 2 * x)
     )
-    into = linear(s, "qkv", tokens, h, m.linear_into // s.tp)
+    into = linear(s, "qkv", tokens, h, m.linear_into // s.tp, "input")
     return (
         into
         + between
         + _delta_rule(s)
         + normed
-        + linear(s, "projection", tokens, s.linear_values, h)
+        + linear(s, "projection", tokens, s.linear_values, h, "output")
     )
 
 
@@ -271,7 +271,7 @@ def _mlp(s: Shard, tokens: int, inner: int, activation: str = "mlp_act") -> Bloc
     h = s.model.hidden
     first = linears(s, "up", tokens, h, [inner] * (s.model.matrices - 1))
     between = _activation(s, tokens, inner).repeated(activation in s.again)
-    return first + between + linear(s, "down", tokens, inner, h)
+    return first + between + linear(s, "down", tokens, inner, h, "output")
 
 
 def _experts(s: Shard) -> Block:
@@ -281,6 +281,7 @@ def _experts(s: Shard) -> Block:
     Tokens are sorted by expert before and after.
     """
     m, inner = s.model, s.model.expert_inner // s.expert_tp
+    whole = replace(s, rows=s.tokens)  # their tokens are gathered in 16 bits
     size = 2 * s.busiest(s.rows * m.top_k) * m.hidden
     # Before they are sent, too, where each copy of a token is sent by itself.
     is_sent_sorted = s.ep > 1 and not s.setting.dispatcher.once
@@ -290,13 +291,13 @@ def _experts(s: Shard) -> Block:
     # With a number for the shared ones, where they have a gate.
     block = product_of(s, "router", s.rows, m.hidden, m.experts + m.shared_gate)
     block += Block(sort, sort) + _launched(s)
-    expert = _mlp(s, tokens, inner, "moe_act")
+    expert = _mlp(whole, tokens, inner, "moe_act")
     # A product each, for grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
     if m.bias:
         block += _expert_bias(s, s.busiest(s.expert_tokens * m.top_k) * m.hidden)
     if m.shared_experts:
-        shared = _mlp(s, s.tokens, m.expert_inner // s.tp * m.shared_experts)
+        shared = _mlp(whole, s.tokens, m.expert_inner // s.tp * m.shared_experts)
         shared += _gate(s.rows * m.hidden) if m.shared_gate else Block((), ())
         block += shared.repeated("shared_experts" in s.again)
     return block.repeated("moe" in s.again)
