@@ -89,6 +89,8 @@ TEXTS = {
     "context": "how parts exchange keys and values: all_gather or ring",
     "recompute": "none, selective or full",
     "recompute_modules": "what selective makes again, with commas (default core_attn)",
+    "token_dispatcher": "alltoall, deepep or hybridep (default: by the model's software)",
+    "cuda_graphs": "none, partial or full: what is replayed (default: by the model's software)",
     "offload": "activations, optimizer or both, with a comma, to host memory",
     "host_bandwidth": 'of PCIe to host memory, like "51 GB/s"',
     "slowdown": "of computing and collectives beside each other (default 1: none)",
@@ -104,6 +106,7 @@ SWITCHES = {
 }
 OFF_SWITCHES = {
     "tp_comm_overlap": "collectives of a split sequence go on beside products of tp",
+    "ep_comm_overlap": "tokens are sent to experts beside computing of another microbatch",
     "scatter_gather": "parts of tp send their share to the next rank, which gathers it",
 }
 PIPELINE = (*COUNTS, *TEXTS, *SWITCHES, *OFF_SWITCHES)
