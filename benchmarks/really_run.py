@@ -93,7 +93,8 @@ def _korthikanti(model: str, pp: int, chunks: int, both: bool, seconds: float) -
         "chunks": chunks,
     }
     name = f"Korthikanti 2022, {model}, {'both techniques' if both else 'full recomputation'}"
-    return Ran(name, model, ("dgx-a100-80", pp), plan | technique, seconds)
+    sizes = {"software": "megatron-2022"}
+    return Ran(name, model, ("dgx-a100-80", pp), plan | technique, seconds, sizes)
 
 
 def _nvidia(
