@@ -65,21 +65,24 @@ class Settings:
     release: str = ""
     remark: str = ""
     family: str = ""
+    is_rack: bool = False
 
     @property
     def experts(self) -> dict[str, Any]:
         """The fields of Parallelism that tell how tokens get to their experts.
 
-        Graphs of whole iterations and the overlap of sent tokens are not in releases before
-        FULL_SINCE: the same layouts took up to 1.6 times as long then.
+        Graphs of whole iterations, and what goes with them, are not in releases before FULL_SINCE:
+        the same layouts took up to 1.6 times as long then. Without them tokens were not sent beside
+        computing within a rack, where the host's time for it cost more than it brought
+        (Megatron-LM, docs/discussions/deepseek-v3-gb200-optimization, section 3.2).
         """
         is_late = self.release >= FULL_SINCE
-        captured = "moe_router" in self.cuda_graph_scope or self.cuda_graph == "full_iteration"
-        graphs = "partial" if captured else "none"
+        is_whole = self.cuda_graph == "full_iteration"
+        graphs = "partial" if is_whole or "moe_router" in self.cuda_graph_scope else "none"
         return {
             "token_dispatcher": self.dispatcher or BASES.get(self.family, "alltoall"),
-            "cuda_graphs": "full" if is_late and self.cuda_graph == "full_iteration" else graphs,
-            "ep_comm_overlap": is_late and self.ep_overlap,
+            "cuda_graphs": "full" if is_late and is_whole else graphs,
+            "ep_comm_overlap": self.ep_overlap and (is_late or not (is_whole or self.is_rack)),
         }
 
 
@@ -172,6 +175,7 @@ def _settings(recipe: Row, row: Row) -> Settings:
         cuda_graph_scope=tuple(recipe.get("cuda_graph_scope", ())),
         release=row["release"],
         family=row["model"],
+        is_rack=row["system"] in HOSTS,
         remark=f"{recipe['recipe']} has other {other}" if other else "",
         **{name: recipe[name] for name in names if name in recipe},
     )

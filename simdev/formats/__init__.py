@@ -1,5 +1,5 @@
 """Readers of the field's public formats: scenarios, clusters and tables of collectives with their
-provenance.
+provenance; and beside them, in ``launch``, plans as configurations of frameworks.
 
 ``simdev import`` calls ``import_file``. A new format is a module here, a row of FORMATS, and a
 pattern in ``recognise`` (TEXTS, JSONS); the help of the verb prints FORMATS, and

@@ -126,6 +126,12 @@ def test_the_tables_of_the_page_are_of_the_given_rows() -> None:
     assert {line[0] for line in _table("orders")} <= {line[0] for line in cells}
 
 
+def test_a_line_of_the_page_is_written_for_its_run_and_plan() -> None:
+    page = "| run | plan |\n| a | 8: dp 8 | 1 |\n| a | 16: dp 16 | 1 |\n"
+    changed = published.with_line(page, ("a", "16: dp 16", "2"))
+    assert changed == page.replace("16 | 1 |", "16 | 2 |")
+
+
 def test_the_errors_of_the_page_are_what_the_file_tells() -> None:
     """Of the cells whose rows are all in the file: it leaves out what other tables have."""
     errors: dict[str, list[float]] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shlex
 import tomllib
 from collections import Counter
@@ -28,6 +29,7 @@ from simdev.search.plan.space import PLANNED, Space, choices_of
 
 DENSE = large_model("llama3-8b", layers=8)
 EXPERTS = large_model("deepseek-v3", layers=10)
+FURTHER = large_model("deepseek-v3", layers=11, mtp=1)
 NUMBERS = {
     "tensor": "tensor-model-parallel-size", "pipeline": "pipeline-model-parallel-size",
     "context": "context-parallel-size", "expert": "expert-model-parallel-size",
@@ -42,6 +44,7 @@ NUMBERS = {
     "kv_latent": "kv-lora-rank", "head": "qk-head-dim", "rotary": "qk-pos-emb-head-dim",
     "value": "v-head-dim", "channels": "kv-channels", "skip": "window-attn-skip-freq",
     "first": "num-layers-at-start-in-bf16", "last": "num-layers-at-end-in-bf16",
+    "further": "mtp-num-layers",
     "router_groups": "moe-router-num-groups", "router_top": "moe-router-group-topk",
 }  # fmt: skip
 TEXTS = {
@@ -52,6 +55,7 @@ TEXTS = {
     "position": "position-embedding-type", "dispatcher": "moe-token-dispatcher-type",
     "backend": "attention-backend", "checkpoint": "ckpt-format", "freq": "moe-layer-freq",
     "dropout": "attention-dropout", "dropout2": "hidden-dropout", "window": "window-size",
+    "flex": "moe-flex-dispatcher-backend", "graphs": "cuda-graph-impl",
     "softmax": "softmax-type", "score": "moe-router-score-function", "fraction":
     "optimizer-offload-fraction", "exp": "exp-avg-dtype", "exp2": "exp-avg-sq-dtype",
 }  # fmt: skip
@@ -62,6 +66,7 @@ SWITCHES = (
     "multi-latent-attention", "moe-grouped-gemm", "moe-router-enable-expert-bias",
     "no-scatter-gather-tensors-in-pipeline", "fp8-param-gather", "add-qkv-bias", "qk-layernorm",
     "first-last-layers-bf16", "optimizer-cpu-offload", "use-precision-aware-optimizer",
+    "tp-comm-overlap", "overlap-moe-expert-parallel-comm",
 )  # fmt: skip
 
 
@@ -75,6 +80,7 @@ def parsed(text: str) -> argparse.Namespace:
     for option in SWITCHES:
         parser.add_argument(f"--{option}", action="store_true")
     parser.add_argument("--recompute-modules", nargs="*", default=[])
+    parser.add_argument("--cuda-graph-scope", nargs="*", default=[])
     return parser.parse_args(shlex.split(text))
 
 
@@ -84,17 +90,21 @@ def of_megatron(model: Transformer, p: Parallelism, text: str) -> None:
     assert (args.each, args.batch) == (p.microbatch, p.samples)
     assert args.batch % (args.each * p.devices // (p.tp * p.pp * p.cp)) == 0
     assert args.sequence_parallel == (p.tp > 1 and p.sequence_parallel)
-    assert (args.layers, args.hidden, args.heads) == (model.layers, model.hidden, model.heads)
+    assert (args.hidden, args.heads) == (model.hidden, model.heads)
+    assert (args.layers, args.further or 0) == (model.layers - model.mtp, model.mtp)
     assert (args.length, args.positions, args.inner) == (model.length, model.length, model.inner)
     assert (args.groups or args.heads) == model.kv_heads
     if model.experts:
         assert (args.expert, args.expert_tensor) == (p.ep, p.expert_tp)
         assert (args.experts, args.top_k) == (model.experts, model.top_k)
-        assert eval(args.freq) == [int(model.is_moe(layer)) for layer in range(model.layers)]
+        assert eval(args.freq) == [int(model.is_moe(layer)) for layer in range(args.layers)]
     counts = p.stage_layers or even_layers(model.layers, p.pp * p.chunks)
     if args.layout:
         stages = args.layout.removeprefix("E").removesuffix("L").split("|")
-        assert tuple(int(stage[2:] or 0) for stage in stages) == counts
+        layers = [[part.split("*") for part in re.findall(r"[tm]\*\d+", s)] for s in stages]
+        assert tuple(sum(int(count) for _, count in stage) for stage in layers) == counts
+        kinds = "".join(kind * int(count) for stage in layers for kind, count in stage)
+        assert kinds == "t" * args.layers + "m" * model.mtp
     else:
         assert len(set(counts)) == 1
         assert (args.chunks or 1) == p.chunks
@@ -164,7 +174,7 @@ def test_every_framework_has_its_endings() -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("model", [DENSE, EXPERTS], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [DENSE, EXPERTS], ids=["dense", "experts"])
 def test_what_is_exported_parses_back_or_is_refused(framework: str, model: Transformer) -> None:
     written = refused = 0
     easy = {"sequence_parallel": False, "cp": 1, "ep": 1} if framework == "deepspeed" else {}
@@ -180,7 +190,7 @@ def test_what_is_exported_parses_back_or_is_refused(framework: str, model: Trans
             continue
         written += 1
         READERS[framework](model, p, launch.text)
-        assert f"{p.devices:,} processes" in launch.notes[0]
+        assert any(note.startswith(f"for {p.devices:,} processes") for note in launch.notes)
     assert written > 20
     assert refused > 20
 
@@ -189,8 +199,8 @@ def test_arguments_of_every_large_model_are_known() -> None:
     for name in LARGE:
         for precision in PRECISIONS:
             model = large_model(name, precision=precision)
-            if model.post_norms or model.joint_norms:
-                with pytest.raises(InputError, match="norms: is a setting of the model"):
+            if model.post_norms or model.joint_norms or model.linear_heads:
+                with pytest.raises(InputError, match=r"(norms|heads): is a setting of the model"):
                     launch_of("megatron", model, Parallelism(dp=8))
                 continue
             launch = launch_of("megatron", model, Parallelism(dp=8, flash=True))
@@ -238,6 +248,40 @@ def test_what_a_framework_cannot_do_is_refused_by_name(
     model = large_model("llama3-8b", layers=8)
     with pytest.raises(InputError, match=f"{framework} has no way to do this: {reason}"):
         launch_of(framework, model, Parallelism(**fields))
+
+
+def test_settings_of_today_are_arguments_of_megatron() -> None:
+    for p in drawn(FURTHER, 100, schedule=["1F1B", "Interleaved1F1B"], zero=1, microbatch=1):
+        of_megatron(FURTHER, p, launch_of("megatron", FURTHER, p).text)
+    fields = {"dp": 8, "tp": 2, "ep": 4, "etp": 1, "microbatches": 8, "tp_comm_overlap": True}
+    fields |= {"token_dispatcher": "deepep", "cuda_graphs": "partial", "ep_comm_overlap": True}
+    args = parsed(launch_of("megatron", EXPERTS, Parallelism(**fields)).text)
+    assert args.tp_comm_overlap
+    assert args.overlap_moe_expert_parallel_comm
+    assert (args.dispatcher, args.flex) == ("flex", "deepep")
+    assert (args.graphs, args.cuda_graph_scope[0]) == ("transformer_engine", "attn")
+    for framework, name in (("torchtitan", "token_dispatcher: deepep"), ("deepspeed", "ep: 4")):
+        with pytest.raises(InputError, match=name):
+            launch_of(framework, EXPERTS, Parallelism(**fields, zero=3))
+    bridge = large_model("deepseek-v3", software="megatron-bridge")
+    args = parsed(launch_of("megatron", bridge, Parallelism(dp=8, ep=8)).text)
+    assert (args.flex, args.graphs) == ("hybridep", "transformer_engine")
+
+
+def test_settings_of_today_are_those_of_torchtitan() -> None:
+    model = large_model("llama3-8b", software="torchtitan-compiled")
+    again = {"recompute": "selective", "recompute_modules": ("per_op",)}
+    p = Parallelism(dp=4, tp=2, zero=3, reduce_bytes=4, tp_comm_overlap=True, **again)
+    launch = launch_of("torchtitan", model, p)
+    value = tomllib.loads(launch.text)
+    assert value["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
+    assert value["parallelism"]["enable_async_tensor_parallel"]
+    assert value["compile"]["enable"]
+    assert launch.notes == ("for 8 processes",)
+    with pytest.raises(InputError, match="recompute_modules: per_op"):
+        launch_of("megatron", model, p)
+    notes = launch_of("torchtitan", LARGE["llama3-8b"], Parallelism(dp=4, zero=3)).notes
+    assert notes[0].startswith("kernels were simulated as megatron runs them")
 
 
 def test_precisions_that_a_framework_has_not_are_refused() -> None:

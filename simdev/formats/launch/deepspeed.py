@@ -9,7 +9,15 @@ from typing import Any
 from ...ground.errors import refuse
 from ...nouns.models.large import Transformer, modules_again
 from ...nouns.strategy.parallelism import Parallelism
-from .launch import Launch, narrow_problems, of_1f1b, stage_layers
+from .launch import (
+    NARROW,
+    Launch,
+    of_1f1b,
+    setting_problems,
+    size_problems,
+    software_note,
+    stage_layers,
+)
 
 TYPES = {2: "bf16", 4: "fp32"}
 """The names of types by the bytes of a number."""
@@ -61,7 +69,8 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     yield from _memory_problems(model, p)
     if model.precision != "bfloat16":
         yield f"precision: {model.precision}, which is a setting of the model"
-    yield from narrow_problems(model)
+    yield from setting_problems(model, p)
+    yield from size_problems(model, NARROW)
 
 
 def _tensor_problems(p: Parallelism) -> Iterator[str]:
@@ -80,6 +89,8 @@ def _memory_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"recompute: {p.recompute}; --set recompute=none,full leaves it out"
     if p.recompute_layers is not None:
         yield f"recompute_layers: {p.recompute_layers}"
+    if p.offload_layers is not None:
+        yield f"offload_layers: {p.offload_layers}"
     if "activations" in p.offload and (p.recompute != "full" or p.pp > 1):
         yield "offload: of activations that are no checkpoints of full recomputation"
     if "optimizer" in p.offload and not p.zero:
@@ -92,6 +103,7 @@ def _memory_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
 
 
 def _notes(model: Transformer, p: Parallelism) -> Iterator[str]:
+    yield from software_note(model, "deepspeed")
     yield f"for {p.devices:,} processes; the model's sizes are the program's"
     if p.pp > 1:
         counts = ", ".join(map(str, stage_layers(model, p)))

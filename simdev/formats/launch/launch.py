@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...lowering.hybrid import even_layers
 from ...nouns.models.large import Transformer
+from ...nouns.models.large.software import SOFTWARE
 from ...nouns.schedules import CHUNKED
 from ...nouns.strategy.parallelism import Parallelism
 
@@ -44,8 +45,41 @@ def of_1f1b(p: Parallelism) -> Iterator[str]:
         yield f"chunks: {p.chunks} of a single rank"
 
 
-def narrow_problems(model: Transformer) -> Iterator[str]:
-    """Sizes of a model that no framework has a setting for."""
-    for name in ("narrow_dispatch", "narrow_saved"):
-        if getattr(model, name):
-            yield f"{name}: is a setting of the model"
+NARROW = "narrow_dispatch", "narrow_saved"
+LINEAR = "linear_heads", "attention_gate", "shared_gate"
+
+
+def size_problems(model: Transformer, names: Sequence[str]) -> Iterator[str]:
+    """The sizes of a model, among some, that it has and for which there is no setting."""
+    yield from (f"{name}: is a setting of the model" for name in names if getattr(model, name))
+
+
+def setting_problems(
+    model: Transformer, p: Parallelism, dispatchers: Sequence[str] = ("alltoall",)
+) -> Iterator[str]:
+    """Why tokens cannot be sent to experts, or graphs be replayed, as was simulated."""
+    name = dispatcher_of(model, p)
+    if model.experts and p.ep > 1 and name not in dispatchers:
+        yield f"token_dispatcher: {name}"
+    if (graphs := graphs_of(model, p)) != "none":
+        yield f"cuda_graphs: {graphs}"
+    if p.ep_comm_overlap and p.ep > 1:
+        yield "ep_comm_overlap: true"
+
+
+def dispatcher_of(model: Transformer, p: Parallelism) -> str:
+    """The name of what sends tokens to experts."""
+    return p.token_dispatcher or SOFTWARE[model.software].dispatcher
+
+
+def graphs_of(model: Transformer, p: Parallelism) -> str:
+    """What of a step is replayed as CUDA graphs."""
+    return p.cuda_graphs or SOFTWARE[model.software].graphs
+
+
+def software_note(model: Transformer, framework: str) -> Iterator[str]:
+    """A note where another software's kernels were simulated."""
+    if model.software.partition("-")[0] != framework:
+        software = f'"software": "{framework}" in graph simulates its own'
+        has_row = any(name.startswith(framework) for name in SOFTWARE)
+        yield f"kernels were simulated as {model.software} runs them" + f"; {software}" * has_row

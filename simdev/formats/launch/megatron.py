@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 from ...ground.errors import refuse
 from ...nouns.models.large import Transformer, modules_again, uses_flash
 from ...nouns.schedules import round_of
 from ...nouns.strategy.parallelism import Parallelism
-from .launch import Launch, is_interleaved, narrow_problems, of_1f1b, stage_layers
+from .launch import (
+    LINEAR,
+    NARROW,
+    Launch,
+    dispatcher_of,
+    graphs_of,
+    is_interleaved,
+    of_1f1b,
+    size_problems,
+    software_note,
+    stage_layers,
+)
 
 Option = tuple[str, ...]
 
@@ -19,6 +31,25 @@ PRECISIONS: Mapping[str, tuple[Option, ...]] = {
     "float8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed"), ("--fp8-param-gather",)),
     "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8"), ("--fp8-param-gather",)),
     "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
+}
+DISPATCHERS: Mapping[str, tuple[Option, ...]] = {
+    "alltoall": (("--moe-token-dispatcher-type", "alltoall"),),
+    "deepep": (
+        ("--moe-token-dispatcher-type", "flex"),
+        ("--moe-flex-dispatcher-backend", "deepep"),
+    ),
+    "hybridep": (
+        ("--moe-token-dispatcher-type", "flex"),
+        ("--moe-flex-dispatcher-backend", "hybridep"),
+    ),
+}
+GRAPHS: Mapping[str, tuple[Option, ...]] = {
+    "none": (),
+    "partial": (
+        ("--cuda-graph-impl", "transformer_engine"),
+        ("--cuda-graph-scope", "attn", "moe_router", "moe_preprocess"),
+    ),
+    "full": (("--cuda-graph-impl", "local"), ("--cuda-graph-scope", "full_iteration")),
 }
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 """What Megatron's FSDP shares out, by ZeRO."""
@@ -38,10 +69,10 @@ def megatron(model: Transformer, p: Parallelism) -> Launch:
     refuse(_problems(model, p))
     parts = (
         _degrees(model, p), _stages(model, p), _replicas(p), _memory(model, p), _sizes(model),
-        _attention(model, p), _experts(model), _precision(model),
+        _attention(model, p), _experts(model, p), _precision(model), GRAPHS[graphs_of(model, p)],
     )  # fmt: skip
     lines = (shlex.join(option) for part in parts for option in part)
-    return Launch("\n".join(lines) + "\n", tuple(_notes(p)))
+    return Launch("\n".join(lines) + "\n", tuple(_notes(model, p)))
 
 
 def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
@@ -55,16 +86,12 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     if p.state_bytes not in STATES:
         yield f"state_bytes: {p.state_bytes}"
     if "activations" in p.offload:
-        yield "offload: activations"
-    again = modules_again(model, p)
-    if "mlp_act" in again:
-        yield "recompute_modules: mlp_act"
+        yield "offload: activations, by cpu_offloading_num_layers of its TransformerConfig alone"
+    for module in sorted(modules_again(model, p) & {"mlp_act", "per_op"}):
+        yield f"recompute_modules: {module}"
     if model.experts and p.tp > 1 and not p.sequence_parallel:
         yield "sequence_parallel: experts beside tp need it"
-    for name in ("post_norms", "joint_norms"):
-        if getattr(model, name):
-            yield f"{name}: is a setting of the model"
-    yield from narrow_problems(model)
+    yield from size_problems(model, ("post_norms", "joint_norms", *NARROW, *LINEAR))
 
 
 def _is_sharded(p: Parallelism) -> bool:
@@ -87,6 +114,8 @@ def _degrees(model: Transformer, p: Parallelism) -> Iterator[Option]:
         yield "--expert-tensor-parallel-size", f"{p.expert_tp}"
     if p.tp > 1 and p.sequence_parallel:
         yield ("--sequence-parallel",)
+        if p.tp_comm_overlap:
+            yield ("--tp-comm-overlap",)
     elif p.tp > 1 and p.pp > 1 and not p.scatter_gather:
         yield ("--no-scatter-gather-tensors-in-pipeline",)
     yield "--micro-batch-size", f"{p.microbatch}"
@@ -97,13 +126,24 @@ def _stages(model: Transformer, p: Parallelism) -> Iterator[Option]:
     if p.pp == 1:
         return
     counts = stage_layers(model, p)
-    if len(set(counts)) > 1:
-        stages = [f"t*{count}" if count else "" for count in counts]
-        yield "--pipeline-model-parallel-layout", "E" + "|".join(stages) + "L"
+    if len(set(counts)) > 1 or model.mtp:
+        yield "--pipeline-model-parallel-layout", _layout(model, counts)
     elif p.chunks > 1:
         yield "--num-virtual-stages-per-pipeline-rank", f"{p.chunks}"
     if is_interleaved(p) and (size := round_of(p.pp, p.microbatches, p.chunks)) != p.pp:
         yield "--microbatch-group-size-per-virtual-pipeline-stage", f"{size}"
+
+
+def _layout(model: Transformer, counts: Sequence[int]) -> str:
+    """The layers of each stage as text: embedding, layers, further tokens ("m"), loss."""
+    ends = pairwise(accumulate(counts, initial=0))
+    layers = model.layers - model.mtp
+    stages = (
+        [("t", max(min(end, layers) - first, 0)), ("m", end - max(first, layers))]
+        for first, end in ends
+    )
+    texts = ["".join(f"{name}*{n}" for name, n in stage if n > 0) for stage in stages]
+    return "E" + "|".join(texts) + "L"
 
 
 def _replicas(p: Parallelism) -> Iterator[Option]:
@@ -139,7 +179,9 @@ def _memory(model: Transformer, p: Parallelism) -> Iterator[Option]:
 
 
 def _sizes(model: Transformer) -> Iterator[Option]:
-    yield "--num-layers", f"{model.layers}"
+    yield "--num-layers", f"{model.layers - model.mtp}"
+    if model.mtp:
+        yield "--mtp-num-layers", f"{model.mtp}"
     yield "--hidden-size", f"{model.hidden}"
     yield "--ffn-hidden-size", f"{model.inner}"
     yield "--seq-length", f"{model.length}"
@@ -191,19 +233,21 @@ def _latents(model: Transformer) -> Iterator[Option]:
     yield "--v-head-dim", f"{model.value_head}"
 
 
-def _experts(model: Transformer) -> Iterator[Option]:
+def _experts(model: Transformer, p: Parallelism) -> Iterator[Option]:
     if not model.experts:
         return
+    yield from DISPATCHERS[dispatcher_of(model, p)]
+    if p.ep_comm_overlap:
+        yield ("--overlap-moe-expert-parallel-comm",)
     yield "--num-experts", f"{model.experts}"
     yield "--moe-router-topk", f"{model.top_k}"
     yield "--moe-ffn-hidden-size", f"{model.expert_inner}"
-    yield "--moe-token-dispatcher-type", "alltoall"
     yield ("--moe-grouped-gemm",)
     if model.shared_experts:
         width = model.shared_experts * model.expert_inner
         yield "--moe-shared-expert-intermediate-size", f"{width}"
     if model.dense_layers:
-        sparse = model.layers - model.dense_layers
+        sparse = model.layers - model.mtp - model.dense_layers
         yield "--moe-layer-freq", f"([0]*{model.dense_layers}+[1]*{sparse})"
     if model.expert_groups:
         yield "--moe-router-num-groups", f"{model.expert_groups}"
@@ -222,7 +266,8 @@ def _precision(model: Transformer) -> Iterator[Option]:
         yield "--num-layers-at-end-in-bf16", f"{model.wide_last}"
 
 
-def _notes(p: Parallelism) -> Iterator[str]:
+def _notes(model: Transformer, p: Parallelism) -> Iterator[str]:
+    yield from software_note(model, "megatron")
     yield f"for {p.devices:,} processes: --nnodes and --nproc-per-node are torchrun's"
     if p.tp > 1 and p.tensor_overlap:
         yield "CUDA_DEVICE_MAX_CONNECTIONS=1 has exchanges of tp begin before the kernels beside"

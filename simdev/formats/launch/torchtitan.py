@@ -10,7 +10,15 @@ from typing import Any
 from ...ground.errors import refuse
 from ...nouns.models.large import LARGE, Transformer, modules_again
 from ...nouns.strategy.parallelism import Parallelism
-from .launch import Launch, narrow_problems, stage_layers
+from .launch import (
+    LINEAR,
+    NARROW,
+    Launch,
+    setting_problems,
+    size_problems,
+    software_note,
+    stage_layers,
+)
 
 SCHEDULES = {
     "1F1B": "1F1B", "GPipe": "GPipe", "Interleaved1F1B": "Interleaved1F1B",
@@ -44,7 +52,8 @@ def torchtitan(model: Transformer, p: Parallelism) -> Launch:
         "model": _model(model, list(converters)),
         "training": _training(model, p),
         "parallelism": _parallelism(model, p),
-        "activation_checkpoint": {"mode": "full" if p.recompute == "full" else "none"},
+        "activation_checkpoint": _again(model, p),
+        "compile": {"enable": p.tp_comm_overlap or model.software == "torchtitan-compiled"},
         **converters,
     }
     return Launch(_toml(tables), tuple(_notes(model, p)))
@@ -73,6 +82,12 @@ def _is_flavor(model: Transformer) -> bool:
     return (model.layers, model.parameters()) == (released.layers, released.parameters())
 
 
+def _again(model: Transformer, p: Parallelism) -> dict[str, Any]:
+    if modules_again(model, p) == {"per_op"}:
+        return {"mode": "selective", "selective_ac_option": "op"}
+    return {"mode": "full" if p.recompute == "full" else "none"}
+
+
 def _training(model: Transformer, p: Parallelism) -> dict[str, Any]:
     # A pipeline cuts the local batch into its microbatches; else they are accumulated.
     local = p.microbatch * (p.microbatches if p.pp > 1 else 1)
@@ -89,6 +104,8 @@ def _parallelism(model: Transformer, p: Parallelism) -> dict[str, Any]:
         "pipeline_parallel_degree": p.pp,
         "context_parallel_degree": p.cp,
     }
+    if p.tp_comm_overlap and p.tp > 1:
+        value["enable_async_tensor_parallel"] = True
     if model.experts:
         value |= {"expert_parallel_degree": p.ep, "expert_tensor_parallel_degree": p.expert_tp}
     if p.zero >= 2:
@@ -122,7 +139,7 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     yield from _expert_problems(model, p)
     if p.tp > 1 and not p.sequence_parallel:
         yield "sequence_parallel: false beside tp"
-    if modules_again(model, p) or p.recompute_layers is not None:
+    if modules_again(model, p) - {"per_op"} or p.recompute_layers is not None:
         yield f"recompute: {p.recompute} by modules or layers; --set recompute=none,full"
     for target in p.offload:
         yield f"offload: {target}"
@@ -131,7 +148,8 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
             yield f"{name}: {getattr(p, name)}"
     if model.precision not in CONVERTERS:
         yield f"precision: {model.precision}"
-    yield from narrow_problems(model)
+    yield from setting_problems(model, p)
+    yield from size_problems(model, (*NARROW, *LINEAR, "mtp"))
 
 
 def _schedule_problems(p: Parallelism) -> Iterator[str]:
@@ -167,6 +185,7 @@ def _expert_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
 
 
 def _notes(model: Transformer, p: Parallelism) -> Iterator[str]:
+    yield from software_note(model, "torchtitan")
     yield f"for {p.devices:,} processes"
     if not _is_flavor(model):
         yield f"[model] has no flavor of the sizes of {model.name}"

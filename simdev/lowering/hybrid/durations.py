@@ -354,10 +354,11 @@ class Durations:
     def _dispatched(self, rank: int, size: int, dispatcher: Dispatcher, is_launched: bool) -> int:
         """The number of what it takes to send tokens to experts, or back."""
         places, numbers = self._places(EXPERT, rank)
-        if dispatcher.rate is None:
+        rate = dispatcher.rate_over(self.grid.ep)
+        if rate is None:
             return self.collective(EXPERT, rank, "all_to_all", size)
         more = self._message + picoseconds(dispatcher.overhead) * is_launched
-        times = (self.timings.dispatched_ps(size, pattern, dispatcher.rate) for pattern in places)
+        times = (self.timings.dispatched_ps(size, pattern, rate) for pattern in places)
         durations = [_checked(ps + more) for ps in times]
         return self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
 

@@ -28,6 +28,7 @@ from math import expm1, log
 from statistics import fmean
 
 from ...files.reading import PRESETS
+from ...nouns.cluster import Cluster
 from ...nouns.models.large import Transformer
 from ..table import Json
 
@@ -38,17 +39,19 @@ COLUMNS = (
 )  # fmt: skip
 """The columns of a line of the file; ``published_s`` are pairs of a source and seconds."""
 KEYS = ("device", "precision", "kind", "software")
-GENERATION = "generation"
+GENERATION, FRAMEWORK = "generation", "framework"
 GENERATIONS = {
-    "a100-40": "Ampere", "a100-80": "Ampere", "h100-sxm": "Hopper", "h200-sxm": "Hopper",
-    "b200": "Blackwell", "b300": "Blackwell", "gb200": "Blackwell", "gb300": "Blackwell",
+    "a100-40": "Ampere", "a100-80": "Ampere", "h100-sxm": "Hopper", "h100-500w": "Hopper",
+    "h200-sxm": "Hopper", "b200": "Blackwell", "b300": "Blackwell", "gb200": "Blackwell",
+    "gb300": "Blackwell",
 }  # fmt: skip
 """The architectures of NVIDIA's devices with several kinds that train large models."""
 LIKE = (
     KEYS,
-    (GENERATION, *KEYS[1:]),
-    KEYS[1:],
-    KEYS[2:],
+    ("device", "precision", "kind", FRAMEWORK),
+    (GENERATION, "precision", "kind", FRAMEWORK),
+    ("precision", "kind", FRAMEWORK),
+    ("kind", FRAMEWORK),
     ("kind",),
     (),
 )
@@ -103,6 +106,11 @@ def kind_of(model: Transformer) -> str:
     return "moe" if model.experts else "dense"
 
 
+def kinds_of(cluster: Cluster) -> str:
+    """The kinds of the devices of a cluster that compute."""
+    return " and ".join(dict.fromkeys(cluster.devices[d].kind for d in cluster.workers))
+
+
 def keys_of(model: Transformer, device: str) -> Keys:
     """The keys of the steps of a model on devices of a kind."""
     return _keys(device, model.precision, kind_of(model), model.software)
@@ -110,7 +118,9 @@ def keys_of(model: Transformer, device: str) -> Keys:
 
 def _keys(device: str, *others: str) -> Keys:
     keys = dict(zip(KEYS, (device, *others), strict=True))
-    return {**keys, GENERATION: GENERATIONS.get(device, device)}
+    # Of "megatron-bridge": "megatron".
+    framework = keys["software"].partition("-")[0]
+    return {**keys, GENERATION: GENERATIONS.get(device, device), FRAMEWORK: framework}
 
 
 @cache
@@ -136,8 +146,10 @@ class Likeness:
         text += f" in {keys['precision']}" if "precision" in keys else ""
         device = keys.get("device") or keys.get(GENERATION)
         text += f" on {device}" if device else ""
-        text += f" by {keys['software']}" if "software" in keys else ""
-        missed = " and ".join(f"{name} {value}" for name, value in self.unmatched.items())
+        # "megatron*" is also Megatron as another tool sets it up.
+        software = keys.get("software") or f"{keys.get(FRAMEWORK, '')}*"
+        text += f" by {software}" if software != "*" else ""
+        missed = ", ".join(f"{name} {value}" for name, value in self.unmatched.items())
         return text + (f" (too few of {missed})" if missed else "")
 
     def to_json(self) -> Json:
@@ -235,10 +247,14 @@ def _nearest(
     they are not, and their figures; the last of the ``ways`` where none has so many.
     """
     for names in ways:
-        matched = {name: keys[name] for name in names}
-        values = figures([run for run in published_runs() if matched.items() <= run.keys.items()])
+        wanted = {name: keys[name] for name in names}
+        runs = [run for run in published_runs() if wanted.items() <= run.keys.items()]
+        values = figures(runs)
         if len(values) >= few:
             break
+    # What all of them happen to share was matched as well.
+    shared = {name for name in KEYS if all(run.keys[name] == keys[name] for run in runs)}
+    matched = {name: keys[name] for name in keys if name in wanted or name in shared}
     return matched, {name: keys[name] for name in KEYS if name not in matched}, values
 
 

@@ -26,6 +26,7 @@ from ...nouns.strategy.parallelism import DEGREES, RECOMPUTES
 from ...report.measures.published import (
     LayoutError,
     PublishedError,
+    kinds_of,
     layout_error,
     published_error,
 )
@@ -223,12 +224,17 @@ class Plans:
     @property
     def published(self) -> PublishedError:
         """How far simulated steps were from published runs of their like."""
-        return published_error(self.question.model, self.question.device)
+        return published_error(self.question.model, self._device)
 
     @property
     def layouts(self) -> LayoutError:
         """How far simulated layouts of one model were off beside each other."""
-        return layout_error(self.question.model, self.question.device)
+        return layout_error(self.question.model, self._device)
+
+    @property
+    def _device(self) -> str:
+        # Clusters of several sizes are of the same devices.
+        return kinds_of(self.question.clusters[0])
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -466,12 +466,6 @@ class Question:
         """How many compute, by cluster."""
         return tuple(len(cluster.workers) for cluster in self.clusters)
 
-    @property
-    def device(self) -> str:
-        """The kinds of the devices that compute."""
-        kinds = (c.devices[worker].kind for c in self.clusters for worker in c.workers)
-        return " and ".join(dict.fromkeys(kinds))
-
     def scenario(self, plan: Plan) -> dict[str, Any]:
         """The scenario of a plan, for ``load_scenario`` or a file: its pipeline tells the fields
         that differ from a default.

@@ -164,17 +164,26 @@ class Dispatcher:
     ``once``: a token goes once to each device that has some of its experts, and once over the
     network to each node; else once for each expert, sorted by expert before it is sent. ``rate``
     is the share of the bandwidth between two devices of a node that it reaches (None: it takes as
-    long as an all_to_all). ``overhead`` seconds pass beside each way where a host launches it.
+    long as an all_to_all), ``wide_rate`` that over more than MEASURED_RANKS of them. ``overhead``
+    seconds pass beside each way where a host launches it.
     """
 
     once: bool = False
     rate: Fraction | None = None
     overhead: Fraction = Fraction(0)
+    wide_rate: Fraction | None = None
+
+    def rate_over(self, ranks: int) -> Fraction | None:
+        """The share of the bandwidth between two devices that is reached over so many of a node."""
+        return self.wide_rate if self.wide_rate and ranks > MEASURED_RANKS else self.rate
 
 
+MEASURED_RANKS: Final = 8  # the most over which an all_to_all of NCCL was measured in one node
 DISPATCHERS: Final[Mapping[str, Dispatcher]] = {
-    # NCCL's all_to_all.
-    "alltoall": Dispatcher(),
+    # NCCL's all_to_all. Over 32 of a rack it moved about as much as DeepEP then, 400 GB/s there and
+    # 190 back: a run got no faster by the latter (Megatron-LM,
+    # docs/discussions/deepseek-v3-gb200-optimization, section 2.2.1): 258 of 770 GB/s.
+    "alltoall": Dispatcher(wide_rate=Fraction(335, 1000)),
     # DeepEP, docs/README_Hybrid-EP.md, "Performance Results" (MIT): on B200 and GB200 the kernels
     # alone move 543 to 750 GB/s over 8 to 36 ranks, 644 in the mean, of 770 between two devices;
     # calls from PyTorch take 0.15 to 0.2 ms more than the kernel.
