@@ -96,7 +96,7 @@ A100 = (
     ),
     Published(
         "22B, both techniques",
-        {"name": "gpt-22b"},
+        {"name": "gpt-22b", "software": "megatron-2022"},
         ("dgx-a100-80", 1),
         SMALLER | BOTH,
         1.10,
@@ -120,7 +120,7 @@ A100 = (
     ),
     Published(
         "175B, both techniques",
-        {"name": "gpt3-175b"},
+        {"name": "gpt3-175b", "software": "megatron-2022"},
         ("dgx-a100-80", 8),
         LARGER | BOTH,
         13.75,
@@ -272,7 +272,7 @@ def calculon_step() -> Report:
         overlap=False,
         gradient_bytes=2,
     )  # fmt: skip
-    return report_of(cluster, large_model("megatron-1t"), p, spec)
+    return report_of(cluster, large_model("megatron-1t", software="megatron-2022"), p, spec)
 
 
 def calculon_terms() -> list[tuple[str, float, float]]:

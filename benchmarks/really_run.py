@@ -19,9 +19,7 @@ from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report import Report
 
 GIB = 2**30
-# Megatron-LM sums gradients of inputs beside products since 2022 (version 2.7; recalled).
 _2021 = {"flash": False, "scatter_gather": True, "sequence_parallel": False, "recompute": "full"}
-_2021 |= {"tensor_overlap": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +82,10 @@ def _korthikanti(model: str, pp: int, chunks: int, both: bool, seconds: float) -
     calculon-ai/calculon has it (calculon/megatron/validation.py).
     """
     technique = {"recompute": "selective", "sequence_parallel": True} if both else {}
-    plan = _2021 | {
-        "tensor_overlap": True,
-        "tp": 8,
-        "pp": pp,
-        "microbatches": 8 * pp,
-        "zero": 0,
-        "chunks": chunks,
-    }
+    plan = _2021 | {"tp": 8, "pp": pp, "microbatches": 8 * pp, "zero": 0, "chunks": chunks}
     name = f"Korthikanti 2022, {model}, {'both techniques' if both else 'full recomputation'}"
-    return Ran(name, model, ("dgx-a100-80", pp), plan | technique, seconds)
+    sizes = {"software": "megatron-2022"}
+    return Ran(name, model, ("dgx-a100-80", pp), plan | technique, seconds, sizes)
 
 
 def _nvidia(
@@ -108,6 +100,8 @@ def _nvidia(
     dp = devices // (tp * pp * cp)
     plan = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "chunks": chunks, "flash": True, **more}
     plan |= {"microbatches": samples // dp // each, "microbatch": each}
+    # Recipes of Megatron-Bridge set it (profiles/runs/recipes.jsonl); NeMo tells nothing of it.
+    plan["tp_comm_overlap"] = tp > 1 and release == "25.11"
     sizes: dict[str, Any] = {"length": length, "precision": "float8", "causal": True}
     if model.startswith("gpt"):
         sizes["dropout"] = False

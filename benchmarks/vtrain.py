@@ -2,11 +2,10 @@
 
 vTrain (MICRO 2024) measured GPT models with Megatron-DeepSpeed on A100: 1F1B, full recomputation,
 no ZeRO, 16-bit gradients that are reduced after the backward, shares sent between ranks of the
-pipeline (DeepSpeed's ``is_pipe_partitioned``), 800 Gbit/s between machines. No all_reduce of tp
-goes on beside products, as in vTrain's own model (recalled). Layers cost what the datasheet says,
-and where they are small the hosts hold them up: three host times, fitted to the given steps on one
-machine as ``simdev calibrate`` does. ``--calibrate`` fits them again; FILE is a table like the
-given.
+pipeline (DeepSpeed's ``is_pipe_partitioned``), 800 Gbit/s between machines. Layers cost what the
+datasheet says, and where they are small the hosts hold them up: three host times, fitted to the
+given steps on one machine as ``simdev calibrate`` does. ``--calibrate`` fits them again; FILE is a
+table like the given.
 """
 
 from __future__ import annotations
@@ -71,7 +70,6 @@ def _scenario(row: Mapping[str, int], host_time: Mapping[str, str]) -> Scenario:
         dp=dp, tp=row["tensor parallelism"], pp=row["pipeline parallelism"], microbatch=samples,
         microbatches=row["global batch"] // (dp * samples), recompute="full", flash=False,
         sequence_parallel=False, scatter_gather=True, zero=0, overlap=False, gradient_bytes=2,
-        tensor_overlap=False,
     )  # fmt: skip
     cluster = _a100s(row["# GPUs"])
     costs = CostModel(specs=datasheets((), [device.kind for device in cluster.devices], ()))

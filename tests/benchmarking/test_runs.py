@@ -52,6 +52,15 @@ def test_memory_of_fsdp_says_nothing_of_runs_without() -> None:
     assert "recompute" not in settings_of({**row, "fsdp": 8}).pipeline
 
 
+def test_four_bits_have_no_user_buffers() -> None:
+    """Whatever the nearest recipe, which here is of FP8."""
+    row = {**ROW, "model": "llama3-405b", "system": "GB200", "gpus": 256, "tp": 4, "pp": 16}
+    row |= {"chunks": 4, "ep": 1, "fsdp": 0, "microbatch": 1, "precision": "FP8"}
+    eight, four = (settings_of({**row, "precision": name}) for name in ("FP8", "NVFP4"))
+    assert eight.pipeline["tp_comm_overlap"]
+    assert not four.pipeline["tp_comm_overlap"]
+
+
 def test_a_model_without_recipe_takes_none() -> None:
     assert settings_of({**ROW, "model": "nemotron"}).remark == "no recipe of nemotron"
     assert not list(looser({**ROW, "model": "nemotron"}))

@@ -14,7 +14,8 @@ from simdev.nouns.models.large import Transformer, shard_of
 from simdev.nouns.strategy.parallelism import Parallelism
 from simdev.report import Report
 
-PLAN = Parallelism(pp=4, tp=2, microbatches=12, microbatch=2)
+# Sums of tp, which a whole backward hides better than a split one, would be as long as bubbles.
+PLAN = Parallelism(pp=4, tp=2, microbatches=12, microbatch=2, tensor_overlap=False)
 
 
 def ran(model: Transformer, schedule: str, **more: object) -> Report:

@@ -21,8 +21,6 @@ from simdev.search.plan import choices_of
 from worlds.costs import SPEC
 
 TP = 4
-NCCL = Fraction(24, 132)
-"""The share that NCCL's kernels take from the product beside them."""
 WIDTHS = {"float8": Fraction(1), "mxfp8": Fraction(33, 32), "nvfp4": Fraction(9, 16)}
 """Bytes of a number with its share of a scale."""
 LATENT = replace(
@@ -78,8 +76,8 @@ def test_what_products_do_not_hide_is_left(action: str) -> None:
     whole, left = (lengths(long, name, tp_comm_overlap=flag, **many) for flag in (False, True))
     assert min(products(long, action, **many)) > 2 * max(whole)
     kept = (Fraction(1, 4) + Fraction(3, 4) * TAKEN) if action == "F" else TAKEN
-    # What is gathered again was hidden before.
-    assert left == [int(whole[1] * kept), int(whole[3] * kept)]
+    assert left[-2:] == [int(length * kept) for length in whole[-3::2]]
+    assert left[:-2] == whole[:-4]  # what is gathered again
 
 
 def test_recomputation_overlaps_like_the_forward() -> None:
@@ -130,24 +128,29 @@ def test_only_a_split_sequence_overlaps() -> None:
     assert (one.duration == other.duration).all()
 
 
-@pytest.mark.parametrize("split", [True, False])
-def test_gradients_of_inputs_are_summed_beside_those_of_weights(split: bool) -> None:
+def test_gradients_of_inputs_are_summed_beside_those_of_weights() -> None:
     """By ``tensor_overlap`` alone: behind a slow network all but the product is left, beside long
     products what these are slower for it. What is gathered of gradients is left whole.
     """
-    each, slow = products(DENSE, "B"), {"message_latency": 1, "sequence_parallel": split}
+    each, slow = products(DENSE, "B"), {"message_latency": 1}
     whole, left = (lengths(DENSE, "0B0", tensor_overlap=flag, **slow) for flag in (False, True))
-    count = 4 if split else 2
-    hidden = [before - after for before, after in zip(whole, left, strict=True)][-count:]
-    assert hidden[1::2] == [each[1], each[3]] if split else hidden == [each[1], each[3]]
-    assert not split or hidden[::2] == [0, 0]
-    long = replace(DENSE, hidden=8192, head_width=1024, inner=32768)
-    many = {"microbatch": 64, "sequence_parallel": split}
+    hidden = [before - after for before, after in zip(whole, left, strict=True)]
+    assert hidden[2:] == [0, each[1], 0, each[3]]
+    long, many = replace(DENSE, hidden=8192, head_width=1024, inner=32768), {"microbatch": 64}
     whole, left = (lengths(long, "0B0", tensor_overlap=flag, **many) for flag in (False, True))
-    kept = [int(length * NCCL) for length in whole]
-    if split:  # before: what is gathered again, of the MLP and of attention
-        kept[2::2] = whole[2::2]
-    assert left == kept
+    # What is gathered again is hidden.
+    _, _, one, summed, other, last = whole
+    assert left == [one, int(summed * TAKEN), other, int(last * TAKEN)]
+
+
+def test_sums_of_2022_go_on_alone() -> None:
+    older = replace(DENSE, software="megatron-2022")
+    split, whole = {"tensor_overlap": True}, {"tensor_overlap": True, "sequence_parallel": False}
+    sums = lengths(DENSE, "0B0")[3::2]
+    assert lengths(older, "0B0", **split)[3::2] == sums
+    assert lengths(DENSE, "0B0", **split)[3::2] != sums
+    # Nor does an all_reduce.
+    assert lengths(DENSE, "0B0", **whole) == lengths(older, "0B0", sequence_parallel=False)
 
 
 def test_a_split_backward_sums_gradients_of_inputs_before_it_ends() -> None:

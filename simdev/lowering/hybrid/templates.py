@@ -61,8 +61,6 @@ _INTO = "qkv dx", "queries dx"
 _ATTENTION, _MLP = ("qkv", "projection"), ("up", "down")
 _SPLITS = 4
 _TAKEN = Fraction(16, 132)
-# NCCL has 24 channels, a multiprocessor each, in a node whose switches join 8 GPUs (recalled).
-_NCCL = Fraction(24, 132)
 ROLES = {
     FORWARD: roles.FORWARD,
     BACKWARD: roles.BACKWARD,
@@ -147,7 +145,7 @@ class Writer(Template):
             self._gather_again(block, {"classifier dx": words})
         if self.makes_input_gradient if is_classifier else kind == FORWARD:
             call = "reduce_scatter" if self.is_split else "all_reduce", words
-            self._tensor_beside(call, _loads(block, kind), self._at_once(f"{end} dw", _TAKEN))
+            self._tensor_beside(call, _loads(block, kind), self._summed(end))
         return self
 
     def _add_end_turn(self, end: str, loads: Loads) -> None:
@@ -302,7 +300,7 @@ class Writer(Template):
         p = self.parallelism
         again = p.tp > 1 and self.is_split and not self.shard.software.plain
         for name, size in products.items() if again else ():
-            beside = self._at_once(name, Fraction(0))
+            beside = (name, Fraction(1), Fraction(0)) if p.tensor_overlap else _NOTHING
             self._tensor_beside(("all_gather", size), block.backward, beside, number)
 
     def _around(self, part: tuple[str, str], calls: Calls, number: int, kind: str) -> None:
@@ -328,15 +326,13 @@ class Writer(Template):
             if self.durations.columns[left].any():
                 self.add(TENSOR_QUEUE, left, call[1], number)
 
-    def _at_once(self, product: str, taken: Fraction) -> Beside:
-        """A collective that goes on beside a whole product, which lacks the multiprocessors that
-        it takes: this share with ``tp_comm_overlap``.
-        """
+    def _summed(self, product: str) -> Beside:
+        """What the gradient of a product's input is summed beside, over a split sequence."""
         p = self.parallelism
-        # Inductor finds no product before the sum of several gradients, which is scattered.
-        if self.shard.software.plain or not (p.tensor_overlap or p.tp_comm_overlap):
+        overlaps = self.is_split and (p.tensor_overlap or p.tp_comm_overlap)
+        if not overlaps or not self.shard.software.sums_beside:
             return _NOTHING
-        return product, Fraction(1), taken if p.tp_comm_overlap else _NCCL
+        return f"{product} dw", Fraction(1), _TAKEN
 
     def _beside(self, part: tuple[str, str], kind: str) -> Mapping[str, Beside]:
         """By collective around a part what it goes on beside.
@@ -354,7 +350,7 @@ class Writer(Template):
         if kind == FORWARD and p.tp_comm_overlap:
             beside["reduce_scatter"] = last, split, 1 - split * (1 - _TAKEN)
         elif kind != FORWARD:
-            beside["reduce_scatter"] = beside["all_reduce"] = self._at_once(f"{first} dw", _TAKEN)
+            beside["reduce_scatter"] = self._summed(first)
         return beside
 
     def _add_context(self, number: int, kind: str) -> None:

@@ -100,12 +100,12 @@ class Parallelism:
     - ``sequence_parallel``: tensors that tp leaves whole are split along the sequence (Korthikanti
       et al. 2022). Then an all_reduce becomes an all_gather and a reduce_scatter, and the input of
       a product is gathered again for the gradient of its weights. ``tensor_overlap``: that goes on
-      beside the gradient of the input (section 4.2.2 there), and the sum of the input's gradient,
-      split or not, beside the gradient of the weights, where the backward is not split (Megatron-LM
-      of 2022, ``LinearWithGradAccumulationAndAsyncCommunication``; Transformer Engine). Megatron-LM
-      has kernels begin in order for it (CUDA_DEVICE_MAX_CONNECTIONS of 1). ``scatter_gather``:
-      where tensors are not split so, a rank of tp sends its share of one to the next rank of the
-      pipeline, and the ranks there gather it (Narayanan et al. 2021, section 4.1).
+      beside the gradient of the input (section 4.2.2 there), and the sum of the input's gradient
+      beside the gradient of the weights, where the backward is not split (Transformer Engine,
+      ``module/linear.py``; Megatron-LM, ``LinearWithGradAccumulationAndAsyncCommunication``;
+      recalled). Megatron-LM has kernels begin in order for it (CUDA_DEVICE_MAX_CONNECTIONS of 1).
+      ``scatter_gather``: where tensors are not split so, a rank of tp sends its share of one to the
+      next rank of the pipeline, and the ranks there gather it (Narayanan et al. 2021, section 4.1).
     - ``tp_comm_overlap`` (Megatron-LM's ``--tp-comm-overlap``; PyTorch's async TP is much like it):
       the other collectives of a split sequence go on beside products, too, forward and before the
       gradient of the input, those of attention and of an MLP. Latents, experts, embedding and

@@ -62,6 +62,8 @@ class Software:
     - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
     - ``loss_bytes``: of workspace for each score, by tp 1 and above, beside the ``score_bytes`` of
       the number that is saved.
+    - ``sums_beside``: of a split sequence the gradient of a product's input is summed beside the
+      gradient of its weights (``Parallelism.tensor_overlap``).
     - ``by_weight``: with ZeRO 3 every weight is gathered, and its gradient reduced, by a collective
       of its own, of a list of all ranks' parts that the host copies one by one.
     - ``dispatcher`` and ``graphs`` are what it uses where a strategy does not tell them
@@ -81,6 +83,7 @@ class Software:
     graphs: str = "none"
     is_counted: bool = False
     by_weight: bool = False
+    sums_beside: bool = True
 
 
 # In the order in which PyTorch runs them; bfloat16 is 2 bytes, float32 4.
@@ -132,6 +135,8 @@ _FUSED_LOSS = Passes((2 + 2, 2), (0, 0))
 
 SOFTWARE: Final[Mapping[str, Software]] = {
     "megatron": Software(),
+    # As Korthikanti et al. tell of it (section 4.2.2): what is gathered again overlaps, no sum.
+    "megatron-2022": Software(sums_beside=False),
     "megatron-bridge": Software(
         {"loss": _FUSED_LOSS},
         loss_bytes=(0, 0),
@@ -140,8 +145,13 @@ SOFTWARE: Final[Mapping[str, Software]] = {
         graphs="partial",
         is_counted=True,
     ),
-    "torchtitan": Software(_EAGER, True, _FLASH_2, True, True, True, _LOSS_BYTES),
-    "torchtitan-compiled": Software(_COMPILED, True, _FLASH_2, True, True, False, _LOSS_BYTES),
+    # Inductor finds no product before the sum of several gradients, which is scattered.
+    "torchtitan": Software(
+        _EAGER, True, _FLASH_2, True, True, True, _LOSS_BYTES, sums_beside=False
+    ),
+    "torchtitan-compiled": Software(
+        _COMPILED, True, _FLASH_2, True, True, False, _LOSS_BYTES, sums_beside=False
+    ),
     "deepspeed-0.3": Software(by_weight=True),
 }
 DEFAULT_SOFTWARE: Final = "megatron"
