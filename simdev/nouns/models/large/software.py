@@ -13,8 +13,8 @@ times. A new software is a row of SOFTWARE, a new way to send tokens one of DISP
   ``parallelize_llama.py``; recalled, not re-read): FSDP2, each op a kernel of its own.
 - "torchtitan-compiled": the same with ``torch.compile`` of each block. Inductor fuses what lies
   between products, but has no complex numbers (rotary) and was not used for the loss.
-- "deepspeed-0.3": the same kernels with ZeRO 3 as DeepSpeed had it in 2021, before its release 0.5
-  gathered several weights into one tensor (``runtime/zero/partition_parameters.py``,
+- "deepspeed-0.3": the kernels of "megatron" with ZeRO 3 as DeepSpeed had it in 2021, before a
+  later release gathered several weights into one tensor (``runtime/zero/partition_parameters.py``,
   ``_allgather_param`` and ``_reduce_scatter_gradient``; recalled, not re-read).
 """
 
