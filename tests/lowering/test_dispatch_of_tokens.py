@@ -108,6 +108,21 @@ def test_the_host_holds_up_what_no_graph_replays() -> None:
     assert len(set(plain)) == 1
 
 
+def test_a_simulated_host_takes_the_place_of_counted_launches() -> None:
+    def step(graphs: str) -> tuple[float, str]:
+        told = scenario("dgx-b200", 8, "megatron-bridge", cuda_graphs=graphs)
+        told["cluster"]["host"] = {"mode": "eager", "threads": "device"}
+        report = run(load_scenario(told))
+        return report.seconds, str(report)
+
+    (none, text), (partial, _) = step("none"), step("partial")
+    assert none == partial
+    assert "a bare dispatch each" not in text
+    assert "a bare dispatch each" in str(
+        run(load_scenario(scenario("dgx-b200", 8, "megatron-bridge")))
+    )
+
+
 def test_copies_sent_one_by_one_are_sorted_on_both_sides() -> None:
     model = _model()
 

@@ -280,7 +280,7 @@ class Durations:
         self.parts: dict[int, tuple[Part, ...]] = {}
         # Each is asked for by every layer and stage, with few different arguments.
         self.compute, self.copy = cache(self._compute), cache(self._copy)
-        self.thread = cache(self._thread)
+        self.thread, self.host = cache(self._thread), cache(self._host)
         self.collective, self.transfer = cache(self._collective), cache(self._transfer)
         self.beside, self.dispatched = cache(self._beside), cache(self._dispatched)
         kinds = {kind for each in self._kinds for kind in each}
@@ -298,8 +298,10 @@ class Durations:
 
     def _compute(self, rank: int, loads: Loads, part: int = 0, parts: int = 1) -> int:
         """The number of what a device of a rank takes for these loads, or for one of equal parts
-        of them.
+        of them. Where a host is simulated, what a host launches takes no time of its own.
         """
+        if self.host(rank) is not None:
+            loads = tuple(load for load in loads if not load.launches)
         kinds = self._kinds[rank]
         by_kind = {kind: self.timings.load_ps(kind, loads) for kind in dict.fromkeys(kinds)}
         times = [by_kind[kind] for kind in (kinds if len(by_kind) > 1 else kinds[:1])]
@@ -312,7 +314,7 @@ class Durations:
             )
         return number
 
-    def host(self, rank: int) -> Host | None:
+    def _host(self, rank: int) -> Host | None:
         """The host that dispatches the ops of a rank's devices.
 
         Raises InputError where they have several, or one thread for several devices.

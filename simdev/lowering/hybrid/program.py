@@ -177,7 +177,7 @@ class Template:
         """A row that computes the loads, or one of equal parts of them: its number."""
         duration = self.durations.compute(self.rank, loads, part, parts)
         # Loads in parts are still launched once: the row of the last part counts all launches.
-        launches = len(loads) if part == parts - 1 else 0
+        launches = sum(not load.launches for load in loads) if part == parts - 1 else 0
         return self.add(COMPUTE, duration, 0, layer, role, launches)
 
     def collective(

@@ -38,6 +38,7 @@ from ...nouns.models.large.roles import (
     TENSOR,
     LargeStep,
 )  # fmt: skip
+from ...nouns.models.large.software import setting_of
 from ...nouns.taskgraph import Ints, distinct
 from ...nouns.trace import DeviceMemory, Trace
 from ..table import BYTES, CHANGE, LIMIT, TEXT, TIME, Json, Table, change
@@ -261,7 +262,16 @@ class Training(Section):
         """Missing facts about hosts, where they may matter."""
         if self.large.host == "eager" and not self.large.model.host_time:
             yield "Hosts are eager, but graph.host_time tells nothing: dispatching takes no time."
-        layers, times = self.large.model.layers, self.large.parallelism.microbatches
+        model, setting = (
+            self.large.model,
+            setting_of(self.large.model.software, self.large.parallelism),
+        )
+        if model.experts and setting.holds_up and self.large.host == "none":
+            yield (
+                "Computing of layers with experts counts what their hosts launch outside of CUDA "
+                f"graphs ({setting.graphs}): a bare dispatch each, of the datasheet or 14.2 us."
+            )
+        layers, times = model.layers, self.large.parallelism.microbatches
         forward = sum(stage.terms["forward"] for stage in self.stages) / (layers * times)
         if self.large.host == "none" and 0 < forward < SHORT_PS:
             yield (

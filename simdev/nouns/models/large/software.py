@@ -202,6 +202,11 @@ class Setting:
     dispatcher: Dispatcher
     graphs: str
 
+    @property
+    def holds_up(self) -> bool:
+        """Whether hosts of layers with experts hold their devices up."""
+        return self.software.is_counted and self.graphs != "full"
+
 
 def setting_of(software: str, parallelism: Parallelism) -> Setting:
     """The setting of a strategy, else of the software that runs it."""

@@ -327,7 +327,7 @@ def _launched(s: Shard) -> Block:
     not run ahead (``deepseek-v3-gb200-optimization.md``, section 3.1).
     """
     setting = s.setting
-    if not setting.software.is_counted or setting.graphs == "full":
+    if not setting.holds_up:
         return Block((), ())
     local, is_partial = s.model.experts // s.ep, setting.graphs == "partial"
     counts = zip(OTHER_LAUNCHES, ROUTED_LAUNCHES, EXPERT_LAUNCHES, strict=True)
