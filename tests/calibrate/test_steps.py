@@ -22,7 +22,10 @@ pytestmark = pytest.mark.usefixtures("here")
 TRUE = {"forward": "700 us", "backward": "1.6 ms", "update": "9 ms"}
 SCENARIO = {
     "version": 1, "name": "small gpt",
-    "graph": {"model": "gpt-1.7b", "layers": 8, "hidden": 1024, "heads": 16, "inner": 4096},
+    "graph": {
+        "model": "gpt-1.7b", "layers": 8, "hidden": 1024, "heads": 16, "inner": 4096,
+        "software": "megatron-2022",
+    },
     "cluster": {"preset": "dgx-a100-80", "host": {}},
     "strategy": {"pipeline": {"dp": 8, "flash": False}},
 }  # fmt: skip

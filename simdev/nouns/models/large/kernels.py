@@ -162,7 +162,7 @@ def linears(s: Shard, name: str, m: int, k: int, widths: Sequence[int]) -> Block
         return linear(s, name, m, k, sum(widths), "input")
     block = linear(s, name, m, k, widths[0], "input")
     for width in widths[1:]:
-        block += linear(s, name, m, k, width, "input", False) + passes_of(s, "sum", m * k)
+        block += linear(s, name, m, k, width, "input", False) + passes_of(s, "gradients", m * k)
     return block
 
 

@@ -108,7 +108,7 @@ _EAGER = {
     "activation": Passes((2 + 4, 2 + 2), (4 + 4 + 4, 2 + 2 + 2)),
     "residual": Passes((4, 2), (4, 2)),
     # The gradients of one input of several products.
-    "sum": Passes((0, 0), (4, 2)),
+    "gradients": Passes((0, 0), (4, 2)),
     "loss": _LOSS,
     # Norm and clipping of the gradient; AdamW op by op over all parameters (``foreach``): decay,
     # both moments in two ops each but the first, root, bias, epsilon, quotient.
@@ -119,7 +119,7 @@ _COMPILED = _EAGER | {
     "norm": Passes((2, 2), (4 + 4, 2)),
     "activation": Passes((4, 2), (6, 4)),
     # Within the norm's backward.
-    "sum": Passes((0, 0), (2, 0)),
+    "gradients": Passes((0, 0), (2, 0)),
 }
 
 # FlashAttention-2, PyTorch's default on H100 then, causal, heads of 128, 8,192 tokens: about 365
