@@ -69,17 +69,17 @@ def setting_problems(
 
 def dispatcher_of(model: Transformer, p: Parallelism) -> str:
     """The name of what sends tokens to experts."""
-    return p.token_dispatcher or SOFTWARE[model.software].dispatcher
+    return p.token_dispatcher or SOFTWARE[model.runs_on].dispatcher
 
 
 def graphs_of(model: Transformer, p: Parallelism) -> str:
     """What of a step is replayed as CUDA graphs."""
-    return p.cuda_graphs or SOFTWARE[model.software].graphs
+    return p.cuda_graphs or SOFTWARE[model.runs_on].graphs
 
 
 def software_note(model: Transformer, framework: str) -> Iterator[str]:
     """A note where another software's kernels were simulated."""
-    if model.software.partition("-")[0] != framework:
+    if model.runs_on.partition("-")[0] != framework:
         software = f'"software": "{framework}" in graph simulates its own'
         has_row = any(name.startswith(framework) for name in SOFTWARE)
-        yield f"kernels were simulated as {model.software} runs them" + f"; {software}" * has_row
+        yield f"kernels were simulated as {model.runs_on} runs them" + f"; {software}" * has_row

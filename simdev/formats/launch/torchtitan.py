@@ -53,7 +53,7 @@ def torchtitan(model: Transformer, p: Parallelism) -> Launch:
         "training": _training(model, p),
         "parallelism": _parallelism(model, p),
         "activation_checkpoint": _again(model, p),
-        "compile": {"enable": p.tp_comm_overlap or model.software == "torchtitan-compiled"},
+        "compile": {"enable": p.tp_comm_overlap or model.runs_on == "torchtitan-compiled"},
         **converters,
     }
     return Launch(_toml(tables), tuple(_notes(model, p)))

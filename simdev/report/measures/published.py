@@ -113,7 +113,7 @@ def kinds_of(cluster: Cluster) -> str:
 
 def keys_of(model: Transformer, device: str) -> Keys:
     """The keys of the steps of a model on devices of a kind."""
-    return _keys(device, model.precision, kind_of(model), model.software)
+    return _keys(device, model.precision, kind_of(model), model.runs_on)
 
 
 def _keys(device: str, *others: str) -> Keys:

@@ -264,7 +264,7 @@ class Training(Section):
             yield "Hosts are eager, but graph.host_time tells nothing: dispatching takes no time."
         model, setting = (
             self.large.model,
-            setting_of(self.large.model.software, self.large.parallelism),
+            setting_of(self.large.model.runs_on, self.large.parallelism),
         )
         if model.experts and setting.holds_up and self.large.host == "none":
             yield (

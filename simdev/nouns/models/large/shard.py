@@ -258,7 +258,7 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
     degrees = p.tp, p.ep, p.expert_tp
     settings = uses_flash(model, p), p.recompute, p.gradient_bytes
-    setting = setting_of(model.software, p)
+    setting = setting_of(model.runs_on, p)
     again = modules_again(model, p)
     return Shard(
         model, tokens, *degrees, rows, *settings, setting, p.cp, kept, again, p.tp_comm_overlap
@@ -293,7 +293,7 @@ def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
 
 def gathers_by_weight(model: Transformer, parallelism: Parallelism) -> bool:
     """Whether replicas send each weight, and its gradient, by itself."""
-    return parallelism.zero == 3 and SOFTWARE[model.software].by_weight
+    return parallelism.zero == 3 and SOFTWARE[model.runs_on].by_weight
 
 
 def all_buckets(shard: Shard, parallelism: Parallelism) -> int:

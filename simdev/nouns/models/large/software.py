@@ -155,6 +155,7 @@ SOFTWARE: Final[Mapping[str, Software]] = {
     "deepspeed-0.3": Software(by_weight=True),
 }
 DEFAULT_SOFTWARE: Final = "megatron"
+OLDER_SOFTWARE: Final = "megatron-2022"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from ....ground.units import (
 )
 from ...graph import PHASES
 from .precision import PRECISIONS
-from .software import DEFAULT_SOFTWARE, SOFTWARE
+from .software import DEFAULT_SOFTWARE, OLDER_SOFTWARE, SOFTWARE
 
 NORMS = ("layer", "rms")
 FLASH_YEAR = 2023
@@ -110,7 +110,7 @@ class Transformer:
     - ``attention_gate``: what the other layers' attention puts out is weighed by a gate as wide;
       ``shared_gate``: what the shared experts put out, by a number a token.
 
-    - ``software`` runs the layers' kernels (a name of ``software.SOFTWARE``).
+    - ``software`` runs the layers' kernels (a name of ``software.SOFTWARE``; "": ``runs_on``).
 
     ``year`` of its publication (0: not told) says whether it was trained with fused attention.
     ``host_time`` is what a host needs to dispatch a layer's "forward" and "backward" (with what is
@@ -168,7 +168,7 @@ class Transformer:
     conv_kernel: int = 0
     attention_gate: bool = False
     shared_gate: bool = False
-    software: str = DEFAULT_SOFTWARE
+    software: str = ""
 
     def __post_init__(self) -> None:
         # Filled in only from sound numbers; the others are reported below.
@@ -193,7 +193,7 @@ class Transformer:
                 yield from range_problems(name, value, least, most)
             if field.type == "bool":
                 yield from flag_problems(name, value)
-        yield from unlisted(self, norm=NORMS, precision=PRECISIONS, software=tuple(SOFTWARE))
+        yield from unlisted(self, norm=NORMS, precision=PRECISIONS, software=("", *SOFTWARE))
         is_number = isinstance(self.skew, Real) and not isinstance(self.skew, bool)
         if not (is_number and 1 <= self.skew <= MOST):
             yield f"skew: must be a number from 1 to {MOST:,}, got {written(self.skew)}"
@@ -298,6 +298,14 @@ class Transformer:
         FlashAttention is of May 2022 (Dao et al.) and in Megatron-LM since the beginning of 2023.
         """
         return not 0 < self.year < FLASH_YEAR
+
+    @property
+    def runs_on(self) -> str:
+        """The software that runs the layers: as told, else as when the model was published. Narrow
+        products need the Transformer Engine, which is younger than OLDER_SOFTWARE.
+        """
+        is_older = not self.flash and not self.is_narrow
+        return self.software or (OLDER_SOFTWARE if is_older else DEFAULT_SOFTWARE)
 
     @property
     def attention_width(self) -> int:
@@ -454,7 +462,7 @@ class Transformer:
         used, matrices = 0, self.matrices * self.hidden
         if "per_op" in modules:
             # The projection; of products of their own keys, and the second into the activation.
-            apart = (self.kv_width + self.inner * self.gated) * SOFTWARE[self.software].plain
+            apart = (self.kv_width + self.inner * self.gated) * SOFTWARE[self.runs_on].plain
             used += self.hidden * (self.attention_width + apart)
         if "mla_up_proj" in modules and self.kv_latent:
             split, _ = self._attention_weights(layer)
