@@ -64,7 +64,6 @@ EFFECTS: Mapping[str, Callable[[Scenario], Scenario]] = {
     "clocks under the power cap": _full_clocks,
     "software": changed("graph", "software"),
     "CUDA graphs": changed(PIPELINE, cuda_graphs="none"),
-    "host": changed("cluster", "host"),
     "dispatcher of tokens": changed(PIPELINE, token_dispatcher="alltoall"),
     "overlap of ep": changed(PIPELINE, "ep_comm_overlap"),
     "overlap of tp": changed(PIPELINE, "tp_comm_overlap"),

@@ -42,10 +42,14 @@ OF_BRIDGE = COLUMNS | {
     "chunks", "cp", "ep", "fsdp", "global_batch", "microbatch", "note", "pp", "precision",
     "release", "system", "task",
 }  # fmt: skip
+POSITIVE = (
+    "gpus", "length", "tokens_per_s_per_gpu", "global_batch", "microbatch", "tp", "pp", "cp", "ep",
+)  # fmt: skip
 OF_TITAN = COLUMNS | {"dp_shard", "local_batch", "recompute", "techniques"}
 
 NCCL_SLOWDOWN = 1.22
-"""NCCL's kernels hold 24 of an H100's 132 SMs beside computing: 132 / (132 - 24)."""
+"""NCCL's kernels hold 24 of an H100's 132 SMs beside computing (recalled): 132 / (132 - 24). That
+collectives are slowed as much is ours."""
 
 
 CELLS = "cell", "rows", "asked", "fit", "mean error", "median", "worst"
@@ -121,6 +125,10 @@ def _published(row: dict[str, Any]) -> Published:
     return Published(f"{model} on {row['system']}", layout, tokens, row)
 
 
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file. Raises InputError."""
     try:
@@ -136,6 +144,9 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
             raise InputError(f"{file}:{number}: must be an object of columns")
         if missing := sorted((OF_BRIDGE if "system" in row else OF_TITAN) - row.keys()):
             raise InputError(f"{file}:{number}: has no {', '.join(missing)}")
+        positive = POSITIVE if "system" in row else ("gpus", "length", "tokens_per_s_per_gpu")
+        if wrong := [name for name in positive if not _is_positive(row[name])]:
+            raise InputError(f"{file}:{number}: {', '.join(wrong)}: must be numbers over 0")
         yield row
 
 

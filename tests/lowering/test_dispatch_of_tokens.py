@@ -109,18 +109,31 @@ def test_the_host_holds_up_what_no_graph_replays() -> None:
 
 
 def test_a_simulated_host_takes_the_place_of_counted_launches() -> None:
-    def step(graphs: str) -> tuple[float, str]:
+    def step(graphs: str, mode: str, **times: str) -> tuple[float, str]:
         told = scenario("dgx-b200", 8, "megatron-bridge", cuda_graphs=graphs)
-        told["cluster"]["host"] = {"mode": "eager", "threads": "device"}
+        told["cluster"]["host"] = {"mode": mode, "threads": "device"}
+        told["graph"]["host_time"] = times
         report = run(load_scenario(told))
         return report.seconds, str(report)
 
-    (none, text), (partial, _) = step("none"), step("partial")
+    short = {"forward": "1 us", "backward": "1 us", "update": "1 us"}
+    (none, text), (partial, _) = step("none", "eager", **short), step("partial", "eager", **short)
     assert none == partial
     assert "a bare dispatch each" not in text
-    assert "a bare dispatch each" in str(
-        run(load_scenario(scenario("dgx-b200", 8, "megatron-bridge")))
-    )
+    replayed = [step(graphs, "graph")[0] for graphs in GRAPHS]
+    assert len(set(replayed)) == 1
+    # A host of which nothing is told takes nobody's place.
+    assert step("none", "eager")[0] > step("partial", "eager")[0] > partial
+    alone = scenario("dgx-b200", 8, "megatron-bridge")
+    assert "a bare dispatch each" in str(run(load_scenario(alone)))
+
+
+def test_one_microbatch_and_full_recomputation_hide_no_tokens() -> None:
+    told = {"cuda_graphs": "full", "microbatches": 1}
+    once = seconds("gb200-nvl72", 8, **told)
+    assert once == seconds("gb200-nvl72", 8, ep_comm_overlap=True, **told)
+    with pytest.raises(InputError, match='ep_comm_overlap: does not go with recompute "full"'):
+        Parallelism(ep_comm_overlap=True, recompute="full")
 
 
 def test_copies_sent_one_by_one_are_sorted_on_both_sides() -> None:

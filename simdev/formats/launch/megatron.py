@@ -27,8 +27,8 @@ Option = tuple[str, ...]
 
 PRECISIONS: Mapping[str, tuple[Option, ...]] = {
     "bfloat16": (),
-    # A scale for a tensor, and no pass that looks for the largest element.
-    "float8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed"), ("--fp8-param-gather",)),
+    # A scale for each tensor as it is now (``Float8CurrentScaling``).
+    "float8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise"), ("--fp8-param-gather",)),
     "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8"), ("--fp8-param-gather",)),
     "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
 }
@@ -237,7 +237,7 @@ def _experts(model: Transformer, p: Parallelism) -> Iterator[Option]:
     if not model.experts:
         return
     yield from DISPATCHERS[dispatcher_of(model, p)]
-    if p.ep_comm_overlap:
+    if p.ep_comm_overlap and p.ep > 1:
         yield ("--overlap-moe-expert-parallel-comm",)
     yield "--num-experts", f"{model.experts}"
     yield "--moe-router-topk", f"{model.top_k}"

@@ -156,7 +156,7 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
     layers = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(counts, initial=0)))
     shard = shard_of(model, parallelism)
     _require_size(2 * all_buckets(shard, parallelism) * parallelism.microbatches, "bucket")
-    durations = Durations(parallelism, timings)
+    durations = Durations(parallelism, timings, any(model.host_time.values()))
     if model.is_narrow:
         # A device without such products would compute them as fast as it does wider ones.
         sheets = [durations.specs[kind] for kind in _kinds(durations)]

@@ -266,7 +266,10 @@ class Durations:
     device has no datasheet, or a task takes too long.
     """
 
-    def __init__(self, parallelism: Parallelism, timings: Timings) -> None:
+    def __init__(
+        self, parallelism: Parallelism, timings: Timings, has_host_times: bool = False
+    ) -> None:
+        self.has_host_times = has_host_times
         self.timings, self.costs = timings, timings.costs
         self.cluster, self.specs = timings.cluster, timings.specs
         self.parallelism = parallelism
@@ -298,10 +301,9 @@ class Durations:
 
     def _compute(self, rank: int, loads: Loads, part: int = 0, parts: int = 1) -> int:
         """The number of what a device of a rank takes for these loads, or for one of equal parts
-        of them. Where a host is simulated, what a host launches takes no time of its own.
+        of them.
         """
-        if self.host(rank) is not None:
-            loads = tuple(load for load in loads if not load.launches)
+        loads = self._computed(rank, loads)
         kinds = self._kinds[rank]
         by_kind = {kind: self.timings.load_ps(kind, loads) for kind in dict.fromkeys(kinds)}
         times = [by_kind[kind] for kind in (kinds if len(by_kind) > 1 else kinds[:1])]
@@ -328,6 +330,18 @@ class Durations:
                 'cluster.host.threads: a large model has a process a device; write "device"'
             )
         return host
+
+    def is_replayed(self, rank: int) -> bool:
+        """Whether the host of a rank replays the whole step as a CUDA graph."""
+        host = self.host(rank)
+        return host is not None and host.mode == "graph"
+
+    def _computed(self, rank: int, loads: Loads) -> Loads:
+        """The loads without what a host launches, where a thread or a graph takes its place."""
+        is_told = self.has_host_times and self.host(rank) is not None
+        if not (is_told or self.is_replayed(rank)):
+            return loads
+        return tuple(load for load in loads if not load.launches)
 
     def _thread(self, seconds: Fraction) -> int:
         """The number of what a host does for so long."""
@@ -368,7 +382,7 @@ class Durations:
         """The number of what is left of a collective, by its number, that goes on beside a share of
         these loads: a share of itself at the least.
         """
-        kinds = dict.fromkeys(self._kinds[rank])
+        kinds, loads = dict.fromkeys(self._kinds[rank]), self._computed(rank, loads)
         hidden = min(self.timings.load_ps(kind, loads) for kind in kinds) * share
         times = self.columns[moved].tolist()
         return self._add([max(ps - int(hidden), int(ps * kept)) for ps in times])

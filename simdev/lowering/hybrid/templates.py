@@ -23,6 +23,7 @@ from ...nouns.models.large import (
     embedding,
     layer,
     roles,
+    stops_early,
     whole_again,
 )
 from ...nouns.models.large.kernels import Loads
@@ -52,7 +53,7 @@ from .program import (
 
 # While tokens are sent beside computing 16 of 132 to 148 multiprocessors send them (DeepEP,
 # docs/README_Hybrid-EP.md).
-TAKEN = Fraction(12, 100)
+_TAKEN_BY_TOKENS = Fraction(12, 100)
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
 # The first and the last product of attention and of an MLP. Transformer Engine lets no other one
@@ -60,7 +61,7 @@ _INTO = "qkv dx", "queries dx"
 # multiprocessors, of an H100's 132 (``initialize_ub``, its defaults, as recalled).
 _ATTENTION, _MLP = ("qkv", "projection"), ("up", "down")
 _SPLITS = 4
-_TAKEN = Fraction(16, 132)
+_TAKEN_BY_SUMS = Fraction(16, 132)
 ROLES = {
     FORWARD: roles.FORWARD,
     BACKWARD: roles.BACKWARD,
@@ -202,7 +203,7 @@ class Writer(Template):
         if again:
             loads = whole_again(self.shard, block)
             self._add_turns(number, parts, roles.RECOMPUTE, loads, gathers, False, fetch)
-            self.exchange(number, FORWARD, is_whole=not self.shard.software.plain)
+            self.exchange(number, FORWARD, is_whole=not stops_early(self.shard))
             fetch = NONE
         # A layer of one bucket is still there from the recomputation.
         whole = again and parts == 1
@@ -332,7 +333,7 @@ class Writer(Template):
         overlaps = self.is_split and (p.tensor_overlap or p.tp_comm_overlap)
         if not overlaps or not self.shard.software.sums_beside:
             return _NOTHING
-        return f"{product} dw", Fraction(1), _TAKEN
+        return f"{product} dw", Fraction(1), _TAKEN_BY_SUMS
 
     def _beside(self, part: tuple[str, str], kind: str) -> Mapping[str, Beside]:
         """By collective around a part what it goes on beside.
@@ -348,7 +349,7 @@ class Writer(Template):
             product = first if kind == FORWARD else f"{last} dx"
             beside["all_gather"] = product, Fraction(p.tp - 1, p.tp), Fraction(0)
         if kind == FORWARD and p.tp_comm_overlap:
-            beside["reduce_scatter"] = last, split, 1 - split * (1 - _TAKEN)
+            beside["reduce_scatter"] = last, split, 1 - split * (1 - _TAKEN_BY_SUMS)
         elif kind != FORWARD:
             beside["reduce_scatter"] = self._summed(first)
         return beside
@@ -410,7 +411,7 @@ class Writer(Template):
             second += shard.busiest(size * model.top_k)
         return self._calls(second, second) if second else []
 
-    def _exchange_tokens(self, number: int, kind: str) -> None:
+    def _exchange_tokens(self, number: int, kind: str, is_again: bool = False) -> None:
         """Tokens to their experts, and back; on a grid of the experts' own to all parts of them,
         whose outputs are summed.
         """
@@ -418,25 +419,28 @@ class Writer(Template):
         if not shard.model.is_moe(number):
             return
         sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank)) if p.ep > 1 else ()
-        self._send_tokens(number, kind, sizes[:1])
+        self._send_tokens(number, kind, sizes[:1], is_again)
         if p.is_folded and p.expert_tp > 1:
             # Between the way there and the way back.
             for name in ("all_gather", "reduce_scatter"):
                 self.collective(EXPERT_TENSOR_QUEUE, name, shard.gathered_expert_bytes, number)
-        self._send_tokens(number, kind, sizes[1:])
+        self._send_tokens(number, kind, sizes[1:], is_again)
 
-    def _send_tokens(self, number: int, kind: str, sizes: Sequence[int]) -> None:
+    def _send_tokens(
+        self, number: int, kind: str, sizes: Sequence[int], is_again: bool = False
+    ) -> None:
         """Tokens sent one way, beside the computing of another microbatch where that is told."""
-        setting = self.shard.setting
+        setting, p = self.shard.setting, self.parallelism
         for size in sizes:
-            sent = self.durations.dispatched(
-                self.rank, size, setting.dispatcher, setting.graphs != "full"
-            )
-            if self.parallelism.ep_comm_overlap:
+            is_launched = setting.graphs != "full" and not self.durations.is_replayed(self.rank)
+            sent = self.durations.dispatched(self.rank, size, setting.dispatcher, is_launched)
+            if p.ep_comm_overlap and p.microbatches > 1 and not is_again:
                 # The other microbatch goes the other way through the layer; it is computed beside
                 # tokens on their way there and tokens on their way back.
                 other = _loads(self._block(number), BACKWARD if kind == FORWARD else FORWARD)
-                sent = self.durations.beside(self.rank, sent, other, Fraction(1, 2), TAKEN)
+                sent = self.durations.beside(
+                    self.rank, sent, other, Fraction(1, 2), _TAKEN_BY_TOKENS
+                )
             self.add(EXPERT_QUEUE, sent, size, number)
 
     def _exchange_again(self, number: int) -> None:
@@ -445,7 +449,7 @@ class Writer(Template):
         is_moe = model.is_moe(number)
         second = ("moe" if is_moe else "mlp") in shard.again
         if second:
-            self._exchange_tokens(number, FORWARD)
+            self._exchange_tokens(number, FORWARD, is_again=True)
         if "per_op" in shard.again and self.is_split and shard.software.plain:
             # What was scattered is kept.
             sizes = shard.gathered_bytes, shard.words_bytes

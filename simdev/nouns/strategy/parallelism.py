@@ -194,12 +194,7 @@ class Parallelism:
         for name in FLAGS:
             if name != "flash" or self.flash is not None:
                 yield from flag_problems(name, getattr(self, name))
-        for name, known in (("token_dispatcher", DISPATCHERS), ("cuda_graphs", GRAPHS)):
-            if getattr(self, name) is not None:
-                yield from unlisted(self, **{name: known})
-        if self.tp_comm_overlap and not self.sequence_parallel:
-            # Megatron-LM refuses it, too: an all_reduce does not go on beside a product.
-            yield "tp_comm_overlap: needs sequence_parallel"
+        yield from self._overlap_problems()
         yield from self._module_problems()
         unknown = next((target for target in self.offload if target not in OFFLOADS), None)
         if unknown is not None:
@@ -208,6 +203,16 @@ class Parallelism:
             yield "offload_layers: go with offload of activations"
         if self.offload and unknown is None and self.host_bandwidth is None:
             yield 'host_bandwidth: offload needs what PCIe reaches to host memory, like "51 GB/s"'
+
+    def _overlap_problems(self) -> Iterator[str]:
+        for name, known in (("token_dispatcher", DISPATCHERS), ("cuda_graphs", GRAPHS)):
+            if getattr(self, name) is not None:
+                yield from unlisted(self, **{name: known})
+        if self.tp_comm_overlap and not self.sequence_parallel:
+            # Megatron-LM refuses it, too: an all_reduce does not go on beside a product.
+            yield "tp_comm_overlap: needs sequence_parallel"
+        if self.ep_comm_overlap and self.recompute == RECOMPUTES[2]:
+            yield 'ep_comm_overlap: does not go with recompute "full", as in Megatron-Core'
 
     def _expert_problems(self) -> Iterator[str]:
         if not self.is_folded:
@@ -231,6 +236,8 @@ class Parallelism:
             yield f'recompute_modules: must be of {", ".join(MODULES)}, got "{unknown}"'
         elif self.recompute_modules != MODULES[:1] and self.recompute != RECOMPUTES[1]:
             yield f'recompute_modules: go with recompute "selective", got "{self.recompute}"'
+        elif "per_op" in self.recompute_modules and len(self.recompute_modules) > 1:
+            yield "recompute_modules: per_op goes alone: it tells what of all ops is made again"
         elif not self.recompute_modules:
             yield 'recompute_modules: are none; recompute "none" says so'
         if self.recompute_layers is not None and self.recompute != RECOMPUTES[2]:

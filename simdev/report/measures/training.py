@@ -266,7 +266,8 @@ class Training(Section):
             self.large.model,
             setting_of(self.large.model.runs_on, self.large.parallelism),
         )
-        if model.experts and setting.holds_up and self.large.host == "none":
+        is_told = self.large.host == "graph" or (self.large.host != "none" and model.host_time)
+        if model.experts and setting.holds_up and not is_told:
             yield (
                 "Computing of layers with experts counts what their hosts launch outside of CUDA "
                 f"graphs ({setting.graphs}): a bare dispatch each, of the datasheet or 14.2 us."

@@ -299,7 +299,10 @@ class Ground:
         recomputation.
         """
         key = plan.setup.layout._replace(context=""), plan.setup.others
-        return once(self._durations, key, lambda: Durations(plan.parallelism, self.timings))
+        has_host_times = any(self.model.host_time.values())
+        return once(
+            self._durations, key, lambda: Durations(plan.parallelism, self.timings, has_host_times)
+        )
 
     def _division(self, stages: int, again: int | None = None) -> Division:
         """Layers over stages, of each of which the first ``again`` (None: as many as of any) are

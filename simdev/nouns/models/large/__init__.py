@@ -22,7 +22,7 @@ from .shard import (
     uses_flash,
 )
 from .transformer import Transformer
-from .work import classifier, copied, embedding, layer, update, whole_again
+from .work import classifier, copied, embedding, layer, stops_early, update, whole_again
 
 __all__ = [
     "LARGE",
@@ -42,6 +42,7 @@ __all__ = [
     "modules_again",
     "resized",
     "shard_of",
+    "stops_early",
     "update",
     "uses_flash",
     "whole_again",

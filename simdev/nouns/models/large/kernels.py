@@ -49,8 +49,8 @@ class Kernel(Load):
     """The work of a kernel, and the measured op that it is like (None: there is none).
 
     It takes ``share`` of that op's time. ``attains`` is the share of the peak FLOP/s that it
-    reaches (0: that of its class). One of ``launches`` computes nothing: its host holds the device
-    up with so many launches.
+    reaches (0: that of its class). A kernel with ``launches`` computes nothing: it is the
+    time in which the device waits for so many launches of its host.
     """
 
     # What it is like follows from what it is: kernels are compared by their work.

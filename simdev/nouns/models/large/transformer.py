@@ -208,6 +208,8 @@ class Transformer:
             yield f"dense_layers: {self.dense_layers} of {self.layers} layers"
         if self.mtp >= self.layers:
             yield f"mtp: {self.mtp} of {self.layers} layers predict further tokens"
+        elif self.mtp and self.experts and self.mtp + self.dense_layers > self.layers:
+            yield f"mtp: {self.mtp} and dense_layers {self.dense_layers} of {self.layers} layers"
         if self.wide_first + self.wide_last > self.layers:
             wide = f"{self.wide_first} and wide_last {self.wide_last}"
             yield f"wide_first: {wide} are more than the {self.layers} layers"

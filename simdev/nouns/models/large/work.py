@@ -356,11 +356,11 @@ def _joined(s: Shard) -> Block:
     product; its collectives among the ranks of tp are left out (ours).
     """
     h = s.model.hidden
-    return embedding(s) + norm(s).times(2) + linear(s, "join", s.rows, 2 * h, h)
+    return embedding(s) + norm(s).times(2) + linear(s, "join", s.tokens, 2 * h, h // s.tp)
 
 
 def _per_op(forward: Loads) -> Loads:
-    """What is made again where attention and every second product are kept, the first of them."""
+    """The loads made again where attention and every second product, the first too, are kept."""
     some, products = list[Kernel](), 0
     for load in _all_but_the_last(forward):
         products += load.op_class == "gemm"
@@ -377,7 +377,14 @@ def _all_but_the_last(forward: Loads) -> Loads:
 
 def whole_again(s: Shard, block: Block) -> Loads:
     """What full recomputation makes again of a layer's forward."""
-    return _all_but_the_last(block.forward) if s.software.plain else block.forward
+    return _all_but_the_last(block.forward) if stops_early(s) else block.forward
+
+
+def stops_early(s: Shard) -> bool:
+    """Whether what is made again of a layer ends before its last product: not where a norm or a
+    gate behind that reads its output for a backward.
+    """
+    return s.software.plain and not (s.model.post_norms or s.model.shared_gate)
 
 
 def copied(s: Shard, gathered: int, reduced: int) -> Loads:
