@@ -71,8 +71,8 @@ ROLES = {
 Calls = Sequence[tuple[str, int]]
 """Collectives by name, and their bytes as nccl-tests count them."""
 Beside = tuple[str, Fraction, Fraction]
-"""The product that a collective goes on beside, the share of it that hides the collective, and the
-share of the collective that is left in any case.
+"""A product beside which a collective goes on: the share of the product that hides the collective,
+and the share of the collective left in any case.
 """
 _NOTHING = "", Fraction(0), Fraction(0)
 

@@ -55,7 +55,7 @@ LIKE = (
     ("kind",),
     (),
 )
-"""In what runs have to be alike, the nearest first. What is dropped last changed errors most: kind
+"""In what runs have to be alike, the nearest first. The keys dropped last changed errors most: kind
 and software decide which kernels there are, the precision and the device how fast they are.
 """
 FEW, FEW_PAIRS = 3, 5  # below which a range, or a mean of pairs, is none (ours)
@@ -131,7 +131,7 @@ def published_runs() -> Sequence[PublishedRun]:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The keys in which published runs are like a step (``matched``), and those in which too few
+    """The keys by which published runs are like a step (``matched``), and the keys by which too few
     are (``unmatched``), with the step's values.
     """
 
@@ -243,8 +243,8 @@ def _nearest(
     ways: Sequence[Sequence[str]] = LIKE,
     few: int = FEW,
 ) -> tuple[Keys, Keys, list[float]]:
-    """The keys in which the nearest runs with a ``few`` figures are like a step, those in which
-    they are not, and their figures; the last of the ``ways`` where none has so many.
+    """The keys by which the nearest runs with a ``few`` figures are like a step, the keys by which
+    they differ, and their figures; the last of the ``ways`` where none has so many.
     """
     for names in ways:
         wanted = {name: keys[name] for name in names}

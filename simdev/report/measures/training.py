@@ -240,7 +240,7 @@ class Training(Section):
             yield self.large.borrowed
 
     def _memory_notes(self, flash: bool) -> Iterator[str]:
-        """What is made again, and what goes to the host, to fit."""
+        """The modules made again, and the bytes that go to the host, to fit."""
         large = self.large
         chosen = large.parallelism.recompute_modules
         if large.parallelism.recompute == "selective" and flash and chosen == ("core_attn",):
