@@ -3,8 +3,8 @@ torchtitan's TOML, DeepSpeed's JSON.
 
 ``simdev plan --export`` calls ``launch_of``. A framework is a module here and a row of FRAMEWORKS.
 A field of the plan is refused where a framework has nothing like it. A note tells of each that the
-framework does in another way than was simulated. Options are recalled from each framework's code, which was
-not read again: Megatron-LM ``megatron/training/arguments.py``, torchtitan
+framework does in another way than was simulated. Options are recalled from each framework's code,
+which was not read again: Megatron-LM ``megatron/training/arguments.py``, torchtitan
 ``torchtitan/config/job_config.py``, DeepSpeed ``deepspeed/runtime/config.py``.
 """
 
