@@ -1,4 +1,4 @@
-"""What each effect of the model adds to its agreement with published runs: ``python -m
+"""The share of each effect in the agreement with published runs: ``python -m
 benchmarks.ablation [PART ...]`` asks the runs of ``benchmarks.runs`` (of cells that have one of the
 parts in their names) with one effect at a time taken away, and prints errors by group.
 

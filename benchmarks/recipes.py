@@ -1,4 +1,4 @@
-"""What the recipes behind published runs set: ``settings_of`` of a row of ``profiles/runs``.
+"""The settings of the recipes behind published runs: ``settings_of`` of a row of ``profiles/runs``.
 
 A row tells its layout; ``profiles/runs/recipes.jsonl`` tells what Megatron-Bridge's recipes set
 beside it: recomputation, offloading, CUDA graphs, the dispatcher of tokens, overlaps. A row takes
@@ -25,7 +25,7 @@ FULL_SINCE = "26.06"
 BASES = {"deepseek-v3": "hybridep"}
 DEGREES = ("tp", "pp", "cp", "chunks", "ep")
 DEFAULTS = {"cp": 1, "chunks": 1, "ep": 1, "fsdp": False}
-"""What a recipe sets where its line does not tell it."""
+"""The settings of a recipe whose line does not tell them."""
 Row = Mapping[str, Any]
 
 # Bytes/s of a GPU to host memory, each way. Behind PCIe 5 x16 51 GB/s, as of the H100 (Azure's
@@ -44,14 +44,13 @@ MORE_LAYERS = 10  # by so many at once more layers are offloaded until a run fit
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a recipe sets for a run: ``pipeline`` are fields of Parallelism, ``model`` of
+    """The settings of a recipe for a run: ``pipeline`` are fields of Parallelism, ``model`` of
     Transformer, ``release`` is that of the row, ``remark`` tells where row and recipe differ (""
     where they do not).
 
     ``cuda_graph`` is "none", "full_iteration", or what captures the parts of layers in
     ``cuda_graph_scope`` ("transformer_engine", "local"). ``dispatcher`` of tokens: "alltoall",
     "deepep", "hybridep", or "" where the recipe leaves it to its model's defaults.
-    ``fp8_attention``: fused attention computes from numbers of a byte.
     """
 
     pipeline: Mapping[str, Any]
@@ -60,8 +59,6 @@ class Settings:
     cuda_graph_scope: tuple[str, ...] = ()
     dispatcher: str = ""
     ep_overlap: bool = False
-    delay_wgrad: bool = False
-    fp8_attention: bool = False
     release: str = ""
     remark: str = ""
     family: str = ""
@@ -168,7 +165,7 @@ def _differences(recipe: Row, row: Row) -> str:
 
 def _settings(recipe: Row, row: Row) -> Settings:
     other = _differences(recipe, row)
-    names = ("cuda_graph", "dispatcher", "ep_overlap", "delay_wgrad", "fp8_attention")
+    names = ("cuda_graph", "dispatcher", "ep_overlap")
     return Settings(
         _pipeline(recipe, row),
         _model(recipe, row),

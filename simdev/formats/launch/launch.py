@@ -73,7 +73,7 @@ def dispatcher_of(model: Transformer, p: Parallelism) -> str:
 
 
 def graphs_of(model: Transformer, p: Parallelism) -> str:
-    """What of a step is replayed as CUDA graphs."""
+    """The part of a step replayed as CUDA graphs."""
     return p.cuda_graphs or SOFTWARE[model.runs_on].graphs
 
 

@@ -52,7 +52,7 @@ GRAPHS: Mapping[str, tuple[Option, ...]] = {
     "full": (("--cuda-graph-impl", "local"), ("--cuda-graph-scope", "full_iteration")),
 }
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
-"""What Megatron's FSDP shares out, by ZeRO."""
+"""The tensors that Megatron's FSDP shares out, by ZeRO."""
 STATES: Mapping[int, tuple[Option, ...]] = {
     12: (),
     8: (

@@ -328,7 +328,7 @@ class Writer(Template):
                 self.add(TENSOR_QUEUE, left, call[1], number)
 
     def _summed(self, product: str) -> Beside:
-        """What the gradient of a product's input is summed beside, over a split sequence."""
+        """The product beside which the gradient of an input is summed over a split sequence."""
         p = self.parallelism
         overlaps = self.is_split and (p.tensor_overlap or p.tp_comm_overlap)
         if not overlaps or not self.shard.software.sums_beside:

@@ -442,8 +442,8 @@ def _linear_attention(s: Shard) -> int:
 
 
 def _further(s: Shard) -> int:
-    """What predicts a further token: the embedding that is normed, both norms joined, and what the
-    classifier saves.
+    """Bytes saved to predict a further token: the embedding that is normed, both norms joined, and
+    the classifier's.
     """
     return s.rows_bytes + s.size_of(2 * s.rows * s.model.hidden) + classifier_saved(s)
 

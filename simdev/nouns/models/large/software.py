@@ -197,7 +197,7 @@ DISPATCHERS: Final[Mapping[str, Dispatcher]] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What sends the tokens of a step to experts, and what is replayed as CUDA graphs."""
+    """The dispatcher of a step's tokens, and the part of the step replayed as CUDA graphs."""
 
     software: Software
     dispatcher: Dispatcher

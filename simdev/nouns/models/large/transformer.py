@@ -51,7 +51,7 @@ class LayerParameters(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What distinguishes a layer: whether it has experts, its reach, whether it is wide, whether it
+    """The kind of a layer: whether it has experts, its reach, whether it is wide, whether it
     predicts further tokens, and whether its attention is linear.
     """
 

@@ -321,7 +321,7 @@ EXPERT_LAUNCHES = 4, 8
 
 
 def _launched(s: Shard) -> Block:
-    """What the host of a layer with experts launches and the device waits for.
+    """The launches of the host of a layer with experts for which the device waits.
 
     The host asks the device how many tokens each expert gets before it can launch them, so it does
     not run ahead (``deepseek-v3-gb200-optimization.md``, section 3.1).
@@ -376,7 +376,7 @@ def _all_but_the_last(forward: Loads) -> Loads:
 
 
 def whole_again(s: Shard, block: Block) -> Loads:
-    """What full recomputation makes again of a layer's forward."""
+    """The loads of a layer's forward that full recomputation makes again."""
     return _all_but_the_last(block.forward) if stops_early(s) else block.forward
 
 
