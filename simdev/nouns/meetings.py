@@ -147,23 +147,32 @@ def _unequal(
         )
 
 
-def merged(lengths: Mapping[int, int], meetings: Meetings) -> list[tuple[Place, ...]]:
+def merged(
+    lengths: Mapping[int, int],
+    meetings: Meetings,
+    needs: Mapping[Place, Sequence[Place]] = {},
+) -> list[tuple[Place, ...]]:
     """One order of the ops of all ranks, which keeps that of each: the place of an op, or all the
     places of a meeting in the order of its members.
 
-    ``lengths`` are numbers of ops by rank. A meeting comes when the last of its ranks is there.
-    Raises InputError with the problems of the meetings, and where ranks wait for each other in a
-    circle.
+    ``lengths`` are numbers of ops by rank, ``needs`` the earlier communications of its rank behind
+    which an op comes. A meeting comes when the last of its ranks is there. Raises InputError with
+    the problems of the meetings, and where ranks wait for each other in a circle.
     """
     refuse(meetings.problems)
     order: list[tuple[Place, ...]] = []
     position = dict.fromkeys(lengths, 0)
     arrived: defaultdict[Place, int] = defaultdict(int)  # by the place of the first member
     runnable, waiting = deque(lengths), dict[int, Meeting]()
+    open_ = set[Place]()  # communications that were issued and whose meetings are to come
     while runnable:
         rank = runnable.popleft()
         while position[rank] < lengths[rank]:
             place = rank, position[rank]
+            late = next((need for need in needs.get(place, ()) if need in open_), None)
+            if late is not None:
+                waiting[rank] = meetings.of[late]
+                break
             position[rank] += 1
             meeting = meetings.of.get(place)
             if meeting is None:
@@ -171,13 +180,15 @@ def merged(lengths: Mapping[int, int], meetings: Meetings) -> list[tuple[Place, 
                 continue
             key = meeting[0].place
             arrived[key] += 1
+            open_.add(place)
             if arrived[key] == len(meeting):
+                open_.difference_update(call.place for call in meeting)
                 order.append(tuple(call.place for call in meeting))
                 free = [call.rank for call in meeting if waiting.get(call.rank) is meeting]
                 runnable.extend(free)
                 for other in free:
                     del waiting[other]
-            elif meeting[0].place != place or meeting[0].blocking:
+            elif next(call.blocking for call in meeting if call.place == place):
                 waiting[rank] = meeting
                 break
     if waiting:

@@ -12,6 +12,7 @@ What is not covered is refused by its name. ``scripts`` runs a user's file in he
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -82,11 +83,18 @@ class Mail:
     """Python objects from rank to rank, in a store of PyTorch that all captured ranks share.
 
     ``need`` is called with a rank before its object is waited for, so that whoever runs the ranks
-    can start it.
+    can start it. A rank that ``stands`` in the place of another one, to be compared with it, reads
+    what that one got.
     """
 
-    def __init__(self, store: dist.Store, rank: int, need: Callable[[int], None]) -> None:
-        self.store, self.rank, self.need = store, rank, need
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        need: Callable[[int], None] = lambda _: None,
+        stands: int | None = None,
+    ) -> None:
+        self.store, self.rank, self.need, self.stands = store, rank, need, stands
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
 
@@ -98,9 +106,12 @@ class Mail:
     def receive(self, source: int) -> bytes:
         """The next bytes from a rank; waits for them. Raises InputError where none come."""
         number = self._received[source] = self._received.get(source, -1) + 1
-        self.need(source)
+        rank = self.rank if self.stands is None else self.stands
+        origin = source - self.rank + rank
+        if self.stands is None:
+            self.need(source)
         try:
-            return bytes(self.store.get(f"{source}>{self.rank}:{number}"))
+            return bytes(self.store.get(f"{origin}>{rank}:{number}"))
         except dist.DistStoreError:
             raise InputError(
                 f"rank {self.rank} waits for an object from rank {source} (recv_object_list), "
@@ -121,7 +132,8 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
     yield torch, "set_default_device", lambda *_: None
-    yield _foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"]
+    for home in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
+        yield home, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"]
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
     yield from _distributed(world, mail)

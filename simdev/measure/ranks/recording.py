@@ -14,22 +14,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from ...ground import PACKAGE
 from ...ground.errors import InputError
-from ..kinds import ALLOCATIONS, aten_name, named_arguments
-from ..record import Call, Record, Recorder, Scopes, TensorSpec
+from ..kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, kind_of, named_arguments
+from ..record import Call, Instance, Record, Recorder, Scopes, TensorSpec
 from .streams import Streams
 
 _HOME = str(Path(torch.__file__).parent)
@@ -63,6 +63,8 @@ KINDS = {
     "recv_": "p2p",
 }
 """Calls of process groups by their names, ``c10d`` and functional: the kinds of collectives."""
+UPDATE: Instance = (("update", 0),)
+"""Where the ops of an optimizer belong."""
 NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 # What writes into memory that its schema does not name as written.
 _WRITES = frozenset({"all_gather_copy_in"})
@@ -94,7 +96,8 @@ class RankRecorder(Recorder):
     """
 
     def __init__(self, streams: Streams, rank: int) -> None:
-        super().__init__(Scopes({}))
+        self.scopes: RankScopes
+        super().__init__(RankScopes())
         self.streams, self.rank = streams, rank
         self.recording = self.updating = False
         self.issued: dict[int, tuple[str, frozenset[int]]] = {}
@@ -113,7 +116,7 @@ class RankRecorder(Recorder):
         if self.updating:
             return "update"
         # Numbered from 0 while autograd runs a backward.
-        return "backward" if torch._C._current_graph_task_id() >= 0 else "forward"
+        return "backward" if in_backward() else "forward"
 
     @phase.setter
     def phase(self, _: str) -> None:
@@ -139,6 +142,8 @@ class RankRecorder(Recorder):
 
     def _value(self, tensor: Tensor) -> Any:
         """An answer to a script that asks for a value, which a fake tensor has not."""
+        if self.updating:
+            return 1.0  # the number of the step, which an optimizer keeps on the host
         self.streams.host_waits()
         place = self.place()
         if place:
@@ -156,22 +161,24 @@ class RankRecorder(Recorder):
                 self._note_source(output, None)
             return
         inputs = [x for x in tree_leaves(list(arguments.values())) if isinstance(x, Tensor)]
+        if self.updating and all(tensor.numel() == 1 for tensor in (*inputs, *outputs)):
+            return  # numbers of steps: the host counts them
         written = _written(func, arguments)
         outputs = outputs or written
-        known = {_key(tensor) for tensor in inputs}
-        views = not written and all(_key(tensor) in known for tensor in outputs)
+        known = {key_of(tensor) for tensor in inputs}
+        views = not written and all(key_of(tensor) in known for tensor in outputs)
         if not outputs or (views and name not in _WRITES):
             return
         if name == "convolution_backward":
             self._record_conv_backward(func, arguments, inputs, result, self._instance())
         else:
-            from ..kinds import OPERAND_ORDER, kind_of
-
             kind, operands = kind_of(func, arguments), OPERAND_ORDER.get(name)
             self._record(kind, func, arguments, inputs, outputs, self._instance(), operands)
 
-    def _instance(self) -> Any:
+    def _instance(self) -> Instance:
         phase = self.phase
+        if phase == "update":
+            return UPDATE
         node = self.scopes.new_node() if phase == "forward" else None
         instance = self.scopes.at_dispatch(phase)
         if node is not None:
@@ -179,16 +186,17 @@ class RankRecorder(Recorder):
         return instance
 
     def _record(self, *args: Any, **kwargs: Any) -> None:
-        there = tuple(self._sources.get(_key(tensor)) is not None for tensor in args[4])
+        there = tuple(self._sources.get(key_of(tensor)) is not None for tensor in args[4])
         super()._record(*args, **kwargs)
         # Inputs that were never seen before have become records in front of it.
         index = len(self.records) - 1
+        self.records[index] = replace(self.records[index], outputs=tuple(map(_spec, args[4])))
         self.placed[index] = there
         self.issued[index] = self.streams.issue(index)
 
     def _note_source(self, tensor: Tensor, source: tuple[int, int] | None) -> None:
         # Written in place: the memory stays that of whatever made it, and gets no second life.
-        if source is None or self._sources.get(_key(tensor)) is None:
+        if source is None or self._sources.get(key_of(tensor)) is None:
             super()._note_source(tensor, source)
 
     def note_size(self, storage: Any, size: int) -> None:
@@ -201,9 +209,9 @@ class RankRecorder(Recorder):
 
     def add_parameter(self, tensor: Tensor, states: Sequence[Tensor]) -> None:
         """Records a parameter as a leaf; reading one of its states counts as reading it."""
-        if _key(tensor) not in self.parameters:
+        if key_of(tensor) not in self.parameters:
             index = self.add_leaf("parameter", tensor)
-            self.parameters[_key(tensor)] = index
+            self.parameters[key_of(tensor)] = index
             self.states[index] = _bytes(states)
             for state in states:
                 self._note_source(state, (index, 0))
@@ -223,7 +231,7 @@ class RankRecorder(Recorder):
 
     def _note_call(self, func: Any, name: str, arguments: dict[str, Any], result: Any) -> None:
         if name == "wait_tensor":
-            self._wait_for_tensor(arguments["tensor"])
+            self._wait_for_tensor(arguments["tensor"], result)
             return
         if name == "barrier":
             self.streams.host_waits()
@@ -236,10 +244,13 @@ class RankRecorder(Recorder):
             for tensor in outputs:
                 self._note_source(tensor, None)
             return
-        index = self._add_message(func, message, inputs, outputs)
+        # What is called to be done at once runs in the current stream, as NCCL does it; sends and
+        # receives and functional collectives are always waited for later.
+        at_once = not arguments.get("async_op", True)
+        index = self._add_message(func, message, inputs, outputs, at_once)
         if func.namespace != "c10d":
             for tensor in outputs:
-                self._waits[_key(tensor)] = index
+                self._waits[key_of(tensor)] = index
 
     def _message(
         self, name: str, arguments: dict[str, Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
@@ -256,15 +267,20 @@ class RankRecorder(Recorder):
         return Message(kind, ranks, size, peer, sends, tag, self.place())
 
     def _add_message(
-        self, func: Any, message: Message, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        func: Any,
+        message: Message,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        at_once: bool,
     ) -> int:
-        there = tuple(self._sources.get(_key(tensor)) is not None for tensor in outputs)
-        read = [tensor for tensor in inputs if self._sources.get(_key(tensor), ()) is not None]
+        there = tuple(self._sources.get(key_of(tensor)) is not None for tensor in outputs)
+        read = [tensor for tensor in inputs if self._sources.get(key_of(tensor), ()) is not None]
         sources = tuple(self.source_of(tensor) for tensor in read)
         specs = tuple(map(TensorSpec.of, read)), tuple(map(TensorSpec.of, outputs))
         call = Call(func, (), {}, *specs)
         index = len(self.records)
-        instance = self.scopes.at_dispatch(self.phase)
+        instance = self._instance()
         operands = tuple(range(len(read)))
         self.records.append(
             Record(message.kind, self.phase, {}, call, operands, sources, call.made, instance)
@@ -273,30 +289,31 @@ class RankRecorder(Recorder):
             self._note_source(tensor, (index, number))
         self.placed[index] = there
         self.messages[index] = message
-        self._issue_message(index, message)
+        self._issue_message(index, message, at_once)
         return index
 
-    def _issue_message(self, index: int, message: Message) -> None:
-        """A call that the script waits for at once runs in the current stream, any other in the
-        stream of its communicator, behind what the current stream was given so far.
+    def _issue_message(self, index: int, message: Message, at_once: bool) -> None:
+        """Issues a call to the current stream, or to that of its communicator behind what the
+        current stream was given so far.
         """
-        streams = self.streams
+        streams, name = self.streams, f"nccl {_short(message.group)}"
         if self._batch is not None:
             # Of a batch all go at once: its end waits for each.
-            name = f"nccl {_short(message.group)}"
             before = streams.of(name).frontier | streams.current.frontier
             self.issued[index] = name, frozenset(before)
             self._batch.append(index)
-            return
-        name = f"nccl {_short(message.group)}"
-        if message.kind == "p2p":
-            name += f" {message.peer}"
-        stream = streams.of(name)
-        stream.frontier |= streams.current.frontier
-        self.issued[index] = streams.issue(index, stream)
+        elif at_once:
+            self.issued[index] = streams.issue(index)
+        else:
+            # Two ranks that send one another something alone have a communicator of their own.
+            stream = streams.of(f"{name} {message.peer}" if message.kind == "p2p" else name)
+            stream.frontier |= streams.current.frontier
+            self.issued[index] = streams.issue(index, stream)
 
-    def _wait_for_tensor(self, tensor: Tensor) -> None:
-        index = self._waits.pop(_key(tensor), None)
+    def _wait_for_tensor(self, tensor: Tensor, result: Tensor) -> None:
+        if key_of(result) != key_of(tensor):
+            super()._note_source(result, self.source_of(tensor))
+        index = self._waits.pop(key_of(tensor), None)
         if index is not None:
             self.streams.current.frontier.add(index)
 
@@ -371,6 +388,39 @@ def _group(arguments: dict[str, Any]) -> Any:
     return dist.distributed_c10d._resolve_process_group(name) if isinstance(name, str) else name
 
 
+def _spec(tensor: Tensor) -> TensorSpec:
+    """The spec of a tensor that an op makes; of a part of a larger memory that of the whole."""
+    size = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+    spec = TensorSpec.of(tensor)
+    return TensorSpec((size,), (1,), tensor.dtype) if size > tensor.numel() > 0 else spec
+
+
+def in_backward() -> bool:
+    """Whether autograd runs a backward now."""
+    return bool(torch._C._current_graph_task_id() >= 0)
+
+
+class RankScopes(Scopes):
+    """The modules of a script, of which nobody tells the names: a module that is called outside of
+    all others is a root, and names what is in it. ``roots`` are (prefix of names, module).
+    """
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.names: dict[int, str] = {}
+        self.roots: list[tuple[str, nn.Module]] = []
+
+    def enter(self, module: nn.Module, *_: Any) -> None:
+        """A module's forward begins."""
+        if id(module) not in self.names and not self.current:
+            prefix = type(module).__name__ if self.roots else ""
+            self.roots.append((prefix, module))
+            for name, child in module.named_modules(prefix=prefix):
+                self.names.setdefault(id(child), name)
+        self.recomputing = in_backward()
+        super().enter(module)
+
+
 def _ends(
     name: str, arguments: dict[str, Any], result: Any
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -407,7 +457,7 @@ def _written(func: Any, arguments: dict[str, Any]) -> list[Tensor]:
         if argument.alias_info is not None and argument.alias_info.is_write
     }
     leaves = tree_leaves([value for name, value in arguments.items() if name in names])
-    return list({_key(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
+    return list({key_of(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
 
 
 def _short(group: Sequence[int]) -> str:
@@ -415,5 +465,11 @@ def _short(group: Sequence[int]) -> str:
     return f"{group[0]}..{group[-1]} x{len(group)}"
 
 
-def _key(tensor: Tensor) -> int:
+def local(tensor: Any) -> Any:
+    """The part of a tensor that lies on this rank."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def key_of(tensor: Tensor) -> int:
+    """The number of the memory behind a tensor."""
     return int(tensor.untyped_storage()._cdata)

@@ -20,9 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -32,7 +30,7 @@ from torch.optim.optimizer import (
 from ...ground.errors import InputError
 from ..tracing import refusing
 from .pretend import Mail, World, pretended
-from .recording import RankRecorder
+from .recording import RankRecorder, local
 
 
 class StepIsRecordedError(BaseException):
@@ -87,11 +85,6 @@ def step_ends() -> None:
     if Steps.running is not None:
         Steps.running.marked = True
         Steps.running.ends()
-
-
-def local(tensor: Any) -> Any:
-    """The part of a tensor that lies on this rank."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def _is_state(value: Any) -> bool:
