@@ -160,31 +160,35 @@ def _groups(step: RankStep) -> list[tuple[int, ...]]:
 
 
 def _differing(runs: _Runs) -> list[int]:
-    """The ranks whose steps differ: rank 0 and those that it exchanges messages with stand for the
-    others, as far as the samples of its groups say so.
+    """The ranks whose steps differ: rank 0 and those that it exchanges messages with, and of each
+    of its groups one rank of every sort that is met among three samples.
     """
     runs.finish([0])
     kept = set(runs.done)
     for group in _groups(runs.done[0]):
-        samples = sorted({group[len(group) // 2], group[-1]} - kept)
+        samples = sorted({group[1], group[len(group) // 2], group[-1]} - kept)
         for rank in samples:
             runs.start(rank, stands=0)
         runs.finish([])
-        odd = [r for r in samples if runs.done[r].fingerprint != runs.done[0].fingerprint]
-        if not odd:
-            alike = ", ".join(map(str, samples))
-            runs.notes[
-                f"ranks {group[0]} to {group[-1]} ({len(group)} of a group) are taken as rank 0: "
-                f"captured alike: {alike}"
-            ] = None
+        sorts = {runs.done[0].fingerprint: 0}
+        for rank in samples:
+            sorts.setdefault(runs.done[rank].fingerprint, rank)
+        if len(samples) == 3 and len(sorts) == 4:
+            if len(group) > MOST_RANKS:
+                raise InputError(
+                    f"ranks 0, {', '.join(map(str, samples))} all differ, in a group of "
+                    f"{len(group)}: name the ranks to capture (--rank)"
+                )
+            runs.finish(group)
+            kept |= set(group)
             continue
-        if len(group) > MOST_RANKS:
-            raise InputError(
-                f"ranks {', '.join(map(str, odd))} differ from rank 0 in a group of {len(group)}: "
-                f"more than {MOST_RANKS} would have to be captured; name those to capture (--rank)"
-            )
-        runs.finish(group)
-        kept |= set(group)
+        kept |= set(sorts.values())
+        others = [str(rank) for rank in sorts.values() if rank]
+        told = f"; {', '.join(others)} differs and is simulated, too" if others else ""
+        runs.notes[
+            f"the {len(group)} ranks of the group {group[0]} to {group[-1]} are taken as rank 0, "
+            f"after captures of {', '.join(map(str, samples))}{told}"
+        ] = None
     return sorted(kept)
 
 
