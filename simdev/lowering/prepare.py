@@ -274,6 +274,20 @@ class Prepared:
             return placement[producer]
         return ring.outputs_on[output] if output >= 0 else ring.ranks[0]
 
+    def reads_there(
+        self, producer: int, output: int, consumer: int, placement: Sequence[int]
+    ) -> bool:
+        """Whether an op reads a tensor where it lies (``home``): nothing is sent.
+
+        A collective op reads each input there, and is done on all of its ranks at once.
+        """
+        rings = self.rings
+        if consumer in rings:
+            return True
+        if output < 0 and producer in rings:
+            return placement[consumer] in rings[producer].ranks
+        return placement[consumer] == self.home(producer, output, placement)
+
     @cached_property
     def gap_ps(self) -> Ints:
         """The gap of each device, after ops of positive duration."""
