@@ -146,7 +146,7 @@ class _Joint:
             "control_inputs": list(
                 dict.fromkeys(wait for _, op in renamed for wait in op.get("control_inputs", ()))
             ),
-            "outputs": [{"bytes": sum(x["bytes"] for x in op["outputs"])} for _, op in making],
+            "outputs": [_whole(op["outputs"]) for _, op in making],
             "attrs": self._attrs([r for r, _ in members], message),
             **({"stream": first["stream"]} if "stream" in first else {}),
         })  # fmt: skip
@@ -171,3 +171,10 @@ class _Joint:
                 name += "'"
             attrs["group"] = name
         return attrs
+
+
+def _whole(outputs: Sequence[Fields]) -> Fields:
+    """What a rank gets by a message, as one tensor."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return {"bytes": sum(tensor["bytes"] for tensor in outputs)}

@@ -163,6 +163,9 @@ class RankRecorder(Recorder):
         inputs = [x for x in tree_leaves(list(arguments.values())) if isinstance(x, Tensor)]
         if self.updating and all(tensor.numel() == 1 for tensor in (*inputs, *outputs)):
             return  # numbers of steps: the host counts them
+        if name.endswith("_norm_backward") and result[0] is None:
+            # Nobody wants the gradient of the input: its shape is that of the output's gradient.
+            outputs = [inputs[0], *outputs]
         written = _written(func, arguments)
         outputs = outputs or written
         known = {key_of(tensor) for tensor in inputs}
