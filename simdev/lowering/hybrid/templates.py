@@ -309,7 +309,7 @@ class Writer(Template):
         overlap.
         """
         of_experts = part == _MLP and self.shard.model.is_moe(number)
-        beside = {} if of_experts else self._beside(part, kind)
+        beside = {} if of_experts else self._beside(part, number, kind)
         loads = _loads(self._block(number), kind)
         for name, size in calls:
             self._tensor_beside((name, size), loads, beside.get(name, _NOTHING), number)
@@ -335,17 +335,18 @@ class Writer(Template):
             return _NOTHING
         return f"{product} dw", Fraction(1), _TAKEN_BY_SUMS
 
-    def _beside(self, part: tuple[str, str], kind: str) -> Mapping[str, Beside]:
-        """By collective around a part what it goes on beside.
+    def _beside(self, part: tuple[str, str], number: int, kind: str) -> Mapping[str, Beside]:
+        """By collective around a part of a layer what it goes on beside.
 
         Tokens are gathered around a ring by copy engines, and a rank begins with those that it
         has. Forward a sum follows its product split by split, backward it goes on beside the
-        gradient of the weights, which lacks the multiprocessors that it takes. A product takes as
-        long in pieces as whole (ours).
+        gradient of the weights, which lacks the multiprocessors that it takes. What is made narrow
+        behind a gather waits for all of it. A product takes as long in pieces as whole (ours).
         """
         p, (first, last) = self.parallelism, part
         split, beside = Fraction(_SPLITS - 1, _SPLITS), dict[str, Beside]()
-        if p.tp_comm_overlap:
+        reads_gathered = self.shard.of_layer(number).reads_gathered(kind != FORWARD)
+        if p.tp_comm_overlap and reads_gathered:
             product = first if kind == FORWARD else f"{last} dx"
             beside["all_gather"] = product, Fraction(p.tp - 1, p.tp), Fraction(0)
         if kind == FORWARD and p.tp_comm_overlap:

@@ -88,6 +88,10 @@ class Shard:
         is_split = self.is_narrow and self.rows < self.tokens
         return is_split and not (is_gradient and self.software.scales_apart)
 
+    def reads_gathered(self, is_gradient: bool = False) -> bool:
+        """Whether a product reads a split sequence, or the gradient of one, just as it was gathered."""
+        return not self.is_narrow or self.gathers_narrow(is_gradient)
+
     def joined_bytes(self, size: int, is_gradient: bool = False) -> int:
         """Bytes to gather of a split sequence of so many bytes in 16 bits, or of its gradient.
 

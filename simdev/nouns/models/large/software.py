@@ -90,8 +90,8 @@ class Software:
 _LOSS = Passes(
     # To float32; log_softmax: largest, sum, output, three reads of a row that no cache holds.
     (2 + 3 * 4, 4 + 4),
-    # nll: zeros; log_softmax: sum, then output, each from output and gradient; to bfloat16.
-    (2 * 8 + 4, 4 + 4 + 2),
+    # nll: zeros; log_softmax: the gradient's sum, then output from both; to bfloat16.
+    (4 + 8 + 4, 4 + 4 + 2),
 )
 # To float32, times complex numbers (which a cache holds), to bfloat16: both ways alike.
 _ROTARY = Passes((2 + 4 + 4, 4 + 4 + 2), (2 + 4 + 4, 4 + 4 + 2))
@@ -122,9 +122,10 @@ _COMPILED = _EAGER | {
     "gradients": Passes((0, 0), (2, 0)),
 }
 
-# FlashAttention-2, PyTorch's default on H100 then, causal, heads of 128, 8,192 tokens: about 365
-# and 295 of 989 TFLOP/s (FlashAttention-3, arXiv 2407.08608, figures 5 and 6; recalled).
-_FLASH_2 = 0.37, 0.30
+# FlashAttention-2, PyTorch's default on H100 then, causal, heads of 128, 8,192 tokens: forward 333
+# of 989 TFLOP/s (FlashAttention-3, arXiv 2407.08608, figure 5), backward 288 (the one figure of a
+# causal one known: Dao-AILab/flash-attention, pull request 1791, which has 284 forward).
+_FLASH_2 = 0.337, 0.291
 # Float32 scores beside those that log_softmax puts out: forward its input, in bfloat16 too;
 # backward the gradients of output and input. With scores split by tp (``loss_parallel``)
 # difference, exponential and output are tensors each, beside both inputs.
