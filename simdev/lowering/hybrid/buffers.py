@@ -53,10 +53,25 @@ def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str
     }
     if "optimizer" not in p.offload:
         sizes["optimizer state"] = p.state_bytes * shared
+    sizes["workspace"] = _gathering_bytes(program, ends, layers)
     # Of Megatron-LM, and since it has fused attention: FSDP and DeepSpeed have gradients.
     if program.shard.flash and not p.reduces_by_bucket and not program.shard.software.plain:
-        sizes["workspace"] = PARAMETER_BYTES * stand_in_parameters(program.shard, layers)
+        sizes["workspace"] += PARAMETER_BYTES * stand_in_parameters(program.shard, layers)
     return sizes
+
+
+def _gathering_bytes(program: Program, ends: int, layers: list[int]) -> int:
+    """Bytes that FSDP2 gathers into before it copies parameters out: all of the root at once, or a
+    layer while the next one comes. PyTorch's allocator keeps them for the stream that gathers.
+    """
+    p = program.parallelism
+    if not program.shard.software.fsdp or p.zero < 3 or p.replicas == 1:
+        return 0
+    each = (
+        sum(program.shard.layer_parameters(layer)) * program.gathered_bytes(layer)
+        for layer in layers
+    )
+    return max(PARAMETER_BYTES * ends, (1 + p.prefetch) * max(each, default=0))
 
 
 def add_activations(program: Program, number: int) -> None:

@@ -89,7 +89,7 @@ class Shard:
         return is_split and not (is_gradient and self.software.scales_apart)
 
     def reads_gathered(self, is_gradient: bool = False) -> bool:
-        """Whether a product reads a split sequence, or the gradient of one, just as it was gathered."""
+        """Whether a product reads a split sequence, or the gradient of one, as it was gathered."""
         return not self.is_narrow or self.gathers_narrow(is_gradient)
 
     def joined_bytes(self, size: int, is_gradient: bool = False) -> int:
