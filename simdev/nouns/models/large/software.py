@@ -130,9 +130,9 @@ _FLASH_2 = 0.337, 0.291
 # backward the gradients of output and input. With scores split by tp (``loss_parallel``)
 # difference, exponential and output are tensors each, beside both inputs.
 _LOSS_BYTES = 8, 14
-# The scores are read twice, and their gradient takes their place (Transformer Engine,
-# ``triton/cross_entropy.py``).
-_FUSED_LOSS = Passes((2 + 2, 2), (0, 0))
+# The scores are read once, and in the backward their gradient takes their place (Transformer
+# Engine, ``triton/cross_entropy.py``).
+_FUSED_LOSS = Passes((2, 0), (2, 2))
 
 SOFTWARE: Final[Mapping[str, Software]] = {
     "megatron": Software(),
