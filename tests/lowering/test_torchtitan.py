@@ -128,6 +128,16 @@ def test_float8_is_gathered_in_bytes_and_the_root_once() -> None:
     assert len([name for name in rows_of(SMALL) if name.startswith("0B0/ends/data")]) == 3
 
 
+def test_the_root_is_kept_once_for_all_microbatches() -> None:
+    plan = Parallelism(dp=2, pp=2, zero=3, microbatches=4)
+    buffers = lowered(COMPILED, plan)[0].buffers
+    kinds = np.asarray(buffers.kind) == BUFFER_KINDS.index("parameters")
+    sizes = np.asarray(buffers.bytes)[kinds & (np.asarray(buffers.filler) >= 0)].tolist()
+    shard = shard_of(COMPILED, plan)
+    for parameters in (shard.embedding_parameters, shard.classifier_parameters):
+        assert sizes.count(2 * parameters) == 1
+
+
 def test_fsdp_keeps_what_it_gathers_into() -> None:
     """In 16 bits the root, or where that is less a layer and the one that comes: throughout."""
     few = replace(COMPILED, vocabulary=1536)

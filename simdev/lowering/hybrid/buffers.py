@@ -207,20 +207,26 @@ class _Stage:
             for turn in placed.template.turns:
                 last = placed.base + turn.last
                 bytes_each = self.program.gathered_bytes(turn.layer)
-                readers = [last, *self.root_reads(placed, turn)]
+                end = self.root_end(placed, turn)
                 for row, size in turn.gathers:
-                    self.add(bytes_each * size, "parameters", placed.base + row, *readers)
+                    filler, reader = placed.base + row, last
+                    if end is not None:  # gathered by the first microbatch for all
+                        filler, reader = filler.min(keepdims=True), end
+                    self.add(bytes_each * size, "parameters", filler, reader)
                 ends = turn.reduced and turn is placed.template.ends.get("embedding")
                 tied = self.add_tied_gradient() if ends else 0
                 for row, size in turn.reduced:
                     self.add(each * (size - tied), "gradients", last, placed.base + row)
 
-    def root_reads(self, placed: Placed, turn: Turn) -> list[Ints]:
-        """The rows up to which FSDP2 keeps what a forward gathered for an end of the model."""
-        if placed is not self.forward or not self.shard.software.fsdp:
-            return []
+    def root_end(self, placed: Placed, turn: Turn) -> Ints | None:
+        """The last row up to which FSDP2 keeps what a forward gathered for an end of the model
+        (None: the turn is of no end, or not kept).
+        """
         ends = placed.template.ends.items()
-        return [_end(self.weight, name) for name, end in ends if end is turn]
+        names = [name for name, end in ends if end is turn and placed is self.forward]
+        if not names or not self.shard.software.fsdp:
+            return None
+        return _end(self.weight, names[0]).max(keepdims=True)
 
     def add_tied_gradient(self) -> int:
         """The gradient of a table that the embedding shares with the classifier, which begins it.

@@ -384,9 +384,9 @@ class Writer(Template):
         before its last collective.
         """
         shard, is_gradient = self.shard.of_layer(number), kind != FORWARD
-        first = self._calls(
-            shard.joined_bytes(shard.gathered_bytes, is_gradient), shard.words_bytes
-        )
+        # Backward the gradient of what attention puts out comes in, and that of its input goes out.
+        into, out = (shard.gathered_bytes, shard.words_bytes)[:: -1 if is_gradient else 1]
+        first = self._calls(shard.joined_bytes(into, is_gradient), out)
         second = self._second_calls(number, is_gradient)
         self._around(_ATTENTION, first, number, kind)
         self._around(_MLP, second if is_whole else second[:-1], number, kind)
