@@ -38,9 +38,6 @@ from ..symmetry import Alike, Flow
 
 SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT, EXPERT_TENSOR = range(7)
 CLASSES = 7
-# What a host needs to slice two tensors and copy one into the other: an op of eager PyTorch takes 5
-# to 10 us of it (measured by others), slices less.
-COPIED_PS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -126,8 +123,9 @@ class Part(NamedTuple):
     rel_err: float | None
 
 
-# Seconds by which a launch of a host that cannot run ahead holds up the device, where no datasheet
-# tells of dispatches: a bare dispatch of the host beside the measured H100 (profiles/h100).
+# Seconds by which a launch of a host that cannot run ahead holds up the device, and those of a copy
+# of one tensor into another, where no datasheet tells of dispatches: a bare dispatch of the host
+# beside the measured H100 (profiles/h100).
 DISPATCH = Fraction(142, 10**7)
 
 
@@ -229,10 +227,13 @@ class Timings:
                 seconds = float(cost.seconds) * load.share * self._changed(kind, load)
                 return Part(seconds, cost.rung, cost.rel_err)
         if load.launches:
-            dispatch = self.specs[kind].dispatch
-            each = DISPATCH if dispatch is None else dispatch
-            return Part(float(load.launches * each), ROOFLINE, None)
+            return Part(float(load.launches * self.dispatch(kind)), ROOFLINE, None)
         return Part(self._by_datasheet(self.specs[kind], load), ROOFLINE, None)
+
+    def dispatch(self, kind: str) -> Fraction:
+        """Seconds in which the host of a device dispatches a small op."""
+        seconds = self.specs[kind].dispatch
+        return DISPATCH if seconds is None else seconds
 
     def _changed(self, kind: str, load: Kernel) -> float:
         """How many times as long a kernel takes as on the device that was measured."""
@@ -356,8 +357,11 @@ class Durations:
         """How long (ps) the parts of a list are copied, each by a kernel that its host launches."""
         part = -(-size // parts)
         copy = (Kernel("part", "data_movement", DTYPE, 0, part, part, ""),)
-        kinds = dict.fromkeys(self._kinds[rank])
-        return parts * max(COPIED_PS, *(self.timings.load_ps(kind, copy) for kind in kinds))
+        each = (
+            max(picoseconds(self.timings.dispatch(kind)), self.timings.load_ps(kind, copy))
+            for kind in dict.fromkeys(self._kinds[rank])
+        )
+        return parts * max(each)
 
     def _collective(self, kind: int, rank: int, name: str, size: int, parts: int = 0) -> int:
         """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""

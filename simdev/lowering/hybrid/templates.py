@@ -51,17 +51,16 @@ from .program import (
     Visit,
 )
 
-# While tokens are sent beside computing 16 of 132 to 148 multiprocessors send them (DeepEP,
-# docs/README_Hybrid-EP.md).
-_TAKEN_BY_TOKENS = Fraction(12, 100)
+# Multiprocessors, of an H100's 132, that send tokens beside computing (DeepEP,
+# docs/README_Hybrid-EP.md), or sum gradients there (Transformer Engine, ``initialize_ub``, its
+# defaults, as recalled).
+_TAKEN = Fraction(16, 132)
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
 # The first and the last product of attention and of an MLP. Transformer Engine lets no other one
-# overlap with its collectives; a reduce_scatter follows its product in so many splits and takes 16
-# multiprocessors, of an H100's 132 (``initialize_ub``, its defaults, as recalled).
+# overlap with its collectives; a reduce_scatter follows its product in so many splits (the same).
 _ATTENTION, _MLP = ("qkv", "projection"), ("up", "down")
 _SPLITS = 4
-_TAKEN_BY_SUMS = Fraction(16, 132)
 ROLES = {
     FORWARD: roles.FORWARD,
     BACKWARD: roles.BACKWARD,
@@ -333,7 +332,7 @@ class Writer(Template):
         overlaps = self.is_split and (p.tensor_overlap or p.tp_comm_overlap)
         if not overlaps or not self.shard.software.sums_beside:
             return _NOTHING
-        return f"{product} dw", Fraction(1), _TAKEN_BY_SUMS
+        return f"{product} dw", Fraction(1), _TAKEN
 
     def _beside(self, part: tuple[str, str], number: int, kind: str) -> Mapping[str, Beside]:
         """By collective around a part of a layer what it goes on beside.
@@ -350,7 +349,7 @@ class Writer(Template):
             product = first if kind == FORWARD else f"{last} dx"
             beside["all_gather"] = product, Fraction(p.tp - 1, p.tp), Fraction(0)
         if kind == FORWARD and p.tp_comm_overlap:
-            beside["reduce_scatter"] = last, split, 1 - split * (1 - _TAKEN_BY_SUMS)
+            beside["reduce_scatter"] = last, split, 1 - split * (1 - _TAKEN)
         elif kind != FORWARD:
             beside["reduce_scatter"] = self._summed(first)
         return beside
@@ -439,9 +438,7 @@ class Writer(Template):
                 # The other microbatch goes the other way through the layer; it is computed beside
                 # tokens on their way there and tokens on their way back.
                 other = _loads(self._block(number), BACKWARD if kind == FORWARD else FORWARD)
-                sent = self.durations.beside(
-                    self.rank, sent, other, Fraction(1, 2), _TAKEN_BY_TOKENS
-                )
+                sent = self.durations.beside(self.rank, sent, other, Fraction(1, 2), _TAKEN)
             self.add(EXPERT_QUEUE, sent, size, number)
 
     def _exchange_again(self, number: int) -> None:
