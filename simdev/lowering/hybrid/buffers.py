@@ -226,7 +226,8 @@ class _Stage:
         names = [name for name, end in ends if end is turn and placed is self.forward]
         if not names or not self.shard.software.fsdp:
             return None
-        return _end(self.weight, names[0]).max(keepdims=True)
+        rows = _end(self.weight, names[0])
+        return rows[[int(rows.argmax())]]
 
     def add_tied_gradient(self) -> int:
         """The gradient of a table that the embedding shares with the classifier, which begins it.
