@@ -154,6 +154,9 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
     if not counts[0] and any(INPUT in kinds for kinds in schedule.kinds):
         raise InputError("stage_layers[0]: the embedding alone has no backward to be split")
     layers = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(counts, initial=0)))
+    if parallelism.zero == 3 and parallelism.pp > 1 and not parallelism.reshard_after_forward:
+        reason = "ranks of a pipeline keep what they gathered for all microbatches: zero 2"
+        raise InputError(f"reshard_after_forward: {reason}")
     shard = shard_of(model, parallelism)
     _require_size(2 * all_buckets(shard, parallelism) * parallelism.microbatches, "bucket")
     durations = Durations(parallelism, timings, any(model.host_time.values()))

@@ -192,18 +192,25 @@ class _Stage:
             for turn in placed.template.turns:
                 last = placed.base + turn.last
                 bytes_each = self.program.gathered_bytes(turn.layer)
-                readers = [last, *self.root_reads(placed, turn)]
-                for row, size in turn.gathers:
-                    self.add(bytes_each * size, "parameters", placed.base + row, *readers)
+                readers = [last, *self.later_reads(placed, turn)]
+                for sent in turn.gathers:
+                    filler = placed.base + sent.row
+                    self.add(bytes_each * sent.parameters, "parameters", filler, *readers)
                 ends = turn.reduced and turn is placed.template.ends.get("embedding")
                 tied = self.add_tied_gradient() if ends else 0
-                for row, size in turn.reduced:
-                    self.add(each * (size - tied), "gradients", last, placed.base + row)
+                for sent in turn.reduced:
+                    size = each * (sent.parameters - tied)
+                    self.add(size, "gradients", last, placed.base + sent.row)
 
-    def root_reads(self, placed: Placed, turn: Turn) -> list[Ints]:
-        """The rows up to which FSDP2 keeps what a forward gathered for an end of the model."""
-        if placed is not self.forward or not self.shard.software.fsdp:
+    def later_reads(self, placed: Placed, turn: Turn) -> list[Ints]:
+        """The rows up to which what a forward gathered is kept: by FSDP2 of an end of the model, of
+        layers where the backward does not gather them again.
+        """
+        is_kept = not self.program.parallelism.reshard_after_forward
+        if placed is not self.forward or not (is_kept or self.shard.software.fsdp):
             return []
+        if turn.layer != NO_LAYER:
+            return [self.back.base + self.back.template.visits[turn.layer].last] * is_kept
         ends = placed.template.ends.items()
         return [_end(self.weight, name) for name, end in ends if end is turn]
 

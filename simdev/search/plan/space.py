@@ -64,7 +64,7 @@ FOLDINGS = None, 1
 """Values of ``etp`` to try: experts cut as all else is, and whole on a grid of their own."""
 LISTED = {
     "schedule": SCHEDULES, "zero": ZEROS, "recompute": RECOMPUTES, "context": CONTEXTS,
-    "etp": FOLDINGS,
+    "etp": FOLDINGS, "dp_replicate": (1,),
 }  # fmt: skip
 FOLLOWS = {
     "global_batch": "is told with the question",
@@ -91,11 +91,13 @@ class Layout(NamedTuple):
     ep: int
     context: str
     etp: int | None = None
+    dp_replicate: int = 1
 
     @property
     def degrees(self) -> dict[str, Any]:
         """The fields of Parallelism that it tells."""
-        return {name: getattr(self, name) for name in (*DEGREES, "etp", "context")}
+        names = *DEGREES, "etp", "context", "dp_replicate"
+        return {name: getattr(self, name) for name in names}
 
 
 class Setup(NamedTuple):
@@ -210,8 +212,10 @@ def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
         elif name in (*COUNTS, *LISTED):
             for value in each:
                 try:
-                    is_shared = name == "ep" or (name == "etp" and value is not None)
-                    Parallelism(**({name: value} | ({"dp": value} if is_shared else {})))
+                    # The fewest replicas for so many parts, or groups of several.
+                    each = {"ep": 1, "etp": 1, "dp_replicate": 2}.get(name, 0)
+                    dp = {"dp": each * value} if each and value is not None else {}
+                    Parallelism(**({name: value} | dp))
                 except InputError as error:
                     yield from error.problems
 
@@ -278,7 +282,8 @@ class Space:
             rest = max(dp * cp * tp // (etp or tp), 1)
             for ep in self._allowed("ep", divisors(rest) if self.model.experts else [1]):
                 for context in contexts if cp > 1 else contexts[:1]:
-                    yield Layout(number, dp, cp, tp, pp, ep, context, etp)
+                    for groups in self.choices.listed["dp_replicate"]:
+                        yield Layout(number, dp, cp, tp, pp, ep, context, etp, groups)
 
     def _foldings(self, tp: int) -> Sequence[int | None]:
         """The settings of etp that are tried: as many parts as of tp have no name of their own."""
@@ -293,6 +298,8 @@ class Space:
             return f"pp: {layout.pp} stages for {self.model.layers} layers"
         if self.global_batch % layout.dp:
             return f"dp: {layout.dp} does not divide the global batch of {self.global_batch}"
+        if not self.zeros(layout):
+            return f"dp_replicate: {layout.dp_replicate} groups share nothing out with zero 0"
         return _misfit(self.model, layout._replace(cluster=0, pp=1), others)
 
     def _of_layout(
@@ -328,6 +335,8 @@ class Space:
         """The settings of ZeRO that are tried."""
         zeros = self.choices.listed["zero"]
         replicas, etp = layout.dp * layout.cp, layout.etp or layout.tp
+        if layout.dp_replicate > 1:  # groups of replicas share something out
+            return tuple(zero for zero in zeros if zero)
         # Experts may have replicas where attention has none.
         return zeros if max(replicas, replicas * layout.tp // (layout.ep * etp)) > 1 else zeros[:1]
 

@@ -287,7 +287,7 @@ def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
     if gathers_by_weight(shard.model, parallelism):
         return sum(1 for _ in _weight_shapes(shard, layer))
     sizes = zip(shard.layer_parameters(layer), parallelism.sharers, strict=True)
-    shared = sum(size for size, count in sizes if count > 1)
+    shared = sum(size for size, count in sizes if count * parallelism.dp_replicate > 1)
     return max(-(-shared // parallelism.bucket), 1)
 
 
