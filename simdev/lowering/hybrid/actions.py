@@ -15,6 +15,7 @@ import numpy as np
 
 from ...nouns.models.large import roles, update
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.shard import sums_late
 from ...nouns.schedules import BACKWARD, READERS, WEIGHT
 from ...nouns.taskgraph import Ints
 from .program import (
@@ -194,19 +195,23 @@ def add_tail(program: Program, rank: int) -> None:
     """The rows of a rank after its last action.
 
     With ``overlap`` a layer's gradient is reduced once its last microbatch has computed it, else
-    all after the last action; from ZeRO 2 on that was done microbatch by microbatch.
+    all after the last action; from ZeRO 2 on that was done microbatch by microbatch, but for sums
+    over groups of replicas that wait for the last one.
     """
     p, first, last = program.parallelism, program.rows, program.last[rank]
     tail = Writer(program, rank)
-    waits: list[int] = [row for rows in _reduced(program, rank).values() for row in rows]
+    reduced, is_late = _reduced(program, rank), sums_late(program.shard, p)
+    waits: list[int] = [row for rows in reduced.values() for row in rows]
     pairs: list[tuple[int, int]] = []
     complete: dict[int, list[int]] = {}
     # In the order in which the backward completes them, so that the first can go at once.
-    for number in reversed(program.buckets(rank)) if p.zero < 2 else ():
-        sent = tail.reduce(program.bucket(rank, number), number)
+    for number in reversed(program.buckets(rank)) if p.zero < 2 or is_late else ():
+        size = program.bucket(rank, number)
+        sent = tail.sum_groups(size, number, ()) if is_late else tail.reduce(size, number)
         ends = [each.end + first for each in sent]
         waits += ends
         ready = _computed(program, rank, number) if p.overlap else [last]
+        ready += reduced.get(number, [])
         pairs += [(before, each.row + first) for before in ready for each in sent]
         complete[number] = ends or ready
     updates = [row + first for row in _updates(program, tail)]
@@ -295,7 +300,8 @@ def tie(program: Program) -> None:
     row = tail.send(TO_NEXT, ends[1], parameters * p.gradient_bytes)
     row += program.append(tail)
     for rank in ends:
-        reduced = _reduced(program, rank).get(NO_LAYER)
+        reduced = program.ends[rank].complete.get(NO_LAYER) if p.zero >= 2 else None
+        reduced = reduced or _reduced(program, rank).get(NO_LAYER)
         ready = reduced or _computed(program, rank, NO_LAYER)
         program.edges((before, row) for before in ready)
         program.edges([(row, program.ends[rank].updates[0])])

@@ -118,8 +118,8 @@ def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
         degrees = f"{' x '.join(names)}: {counts} = {p.devices} devices"
         reason = f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}'
         raise InputError(f"{reason}; `simdev plan` tries all degrees that fit it")
-    degrees = p.replicas, p.tp, p.ep, p.expert_tp, p.cp, p.dp_replicate
-    return RankGrid(dealt(cluster, p.pp), *degrees)
+    parts = p.replicas, p.tp, p.ep, p.expert_tp, p.cp, p.dp_replicate
+    return RankGrid(dealt(cluster, p.pp), *parts)
 
 
 def dealt(cluster: Cluster, pp: int) -> tuple[tuple[int, ...], ...]:

@@ -28,7 +28,7 @@ from ...nouns.models.large import (
 )
 from ...nouns.models.large.kernels import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.models.large.shard import gathers_by_weight
+from ...nouns.models.large.shard import gathers_by_weight, sums_late
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
 from .program import (
@@ -257,26 +257,28 @@ class Writer(Template):
 
     def reduce(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
         """Gradients over all replicas; each keeps its share from ZeRO 1 on, and sums it with those
-        of other groups of replicas.
+        of other groups of replicas, unless these wait for the last microbatch.
         """
         p = self.parallelism
         name = "reduce_scatter" if p.zero else "all_reduce"
         sent = self._among_replicas(name, sizes, p.reduced_bytes, number)
-        return sent if p.dp_replicate == 1 else self._among_groups(sent, sizes, number)
+        if p.dp_replicate == 1 or sums_late(self.shard, p):
+            return sent
+        return self.sum_groups(sizes, number, sent)
 
-    def _among_groups(
-        self, sent: tuple[Sent, ...], sizes: Sequence[int], number: int
+    def sum_groups(
+        self, sizes: Sequence[int], number: int, sent: Sequence[Sent]
     ) -> tuple[Sent, ...]:
-        """Behind what is ``sent`` within groups of replicas the sums over these groups."""
+        """The sums over groups of replicas, behind what is ``sent`` within them."""
         scattered, summed = iter(sent), list[Sent]()
         queues = REPLICA_QUEUE, EXPERT_REPLICA_QUEUE
         for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False):
             if size:
                 share = -(-size // count) * self.parallelism.reduced_bytes
                 end = self.collective(queue, "all_reduce", share, number)
-                before = next(scattered) if count > 1 else Sent(end, size, end)
-                self.edges += [(before.row, end)] * (count > 1)
-                summed.append(before._replace(end=end))
+                before = next(scattered, None) if count > 1 else None
+                self.edges += [] if before is None else [(before.row, end)]
+                summed.append(Sent(end if before is None else before.row, size, end))
         return tuple(summed)
 
     def _copied(

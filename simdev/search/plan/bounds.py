@@ -46,6 +46,7 @@ from ...lowering.hybrid.buffers import persistent_bytes
 from ...lowering.hybrid.program import Program
 from ...nouns.models.large import buckets_of, shard_of
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.shard import sums_late
 from ...nouns.schedules import (
     BACKWARD,
     FORWARD,
@@ -64,6 +65,7 @@ from ..kernels import Columns
 from ..kernels.pipelines import TURN, Held, Pipeline, run_held, run_pipeline
 from .pieces import (
     ALONE,
+    BETWEEN,
     CLASSIFIER,
     COMPUTED,
     EMBEDDING,
@@ -166,7 +168,13 @@ class Path:
         """Behind the actions: sums over replicas, update, parameters gathered."""
         layers, ends = self._ready(clock, last[:, len(self.kinds) - 1])
         gathers = np.zeros((self.pp, len(SHARING)), np.int64)
-        reduced = sent if self.p.zero >= 2 else self._summed(clock, layers, ends)
+        shard = self.pieces.program.shard
+        if self.p.zero < 2:
+            reduced = self._summed(clock, layers, ends)
+        elif sums_late(shard, self.p):
+            reduced = np.maximum(sent, self._summed(clock, layers, ends, BETWEEN))
+        else:
+            reduced = sent
         updates = self.pieces.tails(self.division)[:, 0]
         if "optimizer" in self.p.offload:  # a bucket after the other, each rounded by itself
             updates = np.maximum(updates - self.ground.model.layers - 1, 0)
@@ -211,16 +219,18 @@ class Path:
         rank = np.concatenate((self.division.stage % self.pp, homes))
         return rank, lengths[np.concatenate((self.ground.kind, of_ends))]
 
-    def _summed(self, clock: Ints, layers: Ints, ends: Ints) -> Ints:
+    def _summed(
+        self, clock: Ints, layers: Ints, ends: Ints, queues: range = range(len(SHARING))
+    ) -> Ints:
         """By rank: when its gradients are summed at the earliest, each queue one after another."""
         rank, lengths = self._sent(reduces=True)
         instants = ends.max(keepdims=True) if self.pp == 1 else ends
         ready = np.concatenate((layers, instants)) if self.p.overlap else clock[rank]
         latest: Ints = np.zeros(self.pp, np.int64)
         starts = np.searchsorted(np.sort(rank), np.arange(self.pp))
-        for queue in range(len(SHARING)):
+        for queue in queues:
             # Between groups of replicas a bucket is summed when it is summed within them.
-            since = ready + (lengths[:, queue - 2] if queue > 1 else 0)
+            since = ready + (lengths[:, queue - 2] if queue in BETWEEN and self.p.zero < 2 else 0)
             # Whatever its order, a queue ends no earlier than all that is ready from an instant on.
             order = np.lexsort((-since, rank))
             total = np.cumsum(lengths[order, queue])

@@ -39,6 +39,7 @@ from ...nouns.models.large.shard import (
     classifier_saved,
     classifier_workspace,
     embedding_saved,
+    sums_late,
 )
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from ...nouns.taskgraph import Ints
@@ -89,6 +90,7 @@ def _rows(template: Template) -> list[tuple[int, int]]:
 
 SHARING = DATA_QUEUE, EXPERT_DATA_QUEUE, REPLICA_QUEUE, EXPERT_REPLICA_QUEUE
 """The queues of the replicas: within their groups, and between these."""
+BETWEEN = range(2, 4)
 
 
 def _by_queue(rows: Iterable[tuple[int, int]]) -> list[int]:
@@ -247,9 +249,12 @@ class Pieces:
 
     def _lasting(self, sizes: tuple[int, int], reduces: bool) -> list[int]:
         times = []
+        program = self.program
         for rank in self.ranks:
-            template = Writer(self.program, rank)
-            (template.reduce if reduces else template.gather)(sizes)
+            template = Writer(program, rank)
+            sent = (template.reduce if reduces else template.gather)(sizes)
+            if reduces and sums_late(program.shard, program.parallelism):
+                template.sum_groups(sizes, NO_LAYER, sent)
             times.append(_by_queue(_rows(template)))
         return list(map(min, zip(*times, strict=True)))
 

@@ -213,8 +213,8 @@ def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
             for value in each:
                 try:
                     # The fewest replicas for so many parts, or groups of several.
-                    each = {"ep": 1, "etp": 1, "dp_replicate": 2}.get(name, 0)
-                    dp = {"dp": each * value} if each and value is not None else {}
+                    fewest = {"ep": 1, "etp": 1, "dp_replicate": 2}.get(name, 0)
+                    dp = {"dp": fewest * value} if fewest and value is not None else {}
                     Parallelism(**({name: value} | dp))
                 except InputError as error:
                     yield from error.problems
@@ -258,6 +258,9 @@ class Space:
             settings = ", ".join(name for name, kind in goes.items() if kind in needed)
             kinds = " or ".join(kind for kind in goes.values() if kind in needed)
             return f"recompute, {settings}: no combination of these is {kinds}"
+        overlaps = all(dict(each).get("ep_comm_overlap") for each in self.choices.others)
+        if overlaps and self.choices.listed["recompute"] == RECOMPUTES[2:]:
+            return f'ep_comm_overlap: does not go with recompute "{RECOMPUTES[2]}"'
         names = ", ".join(self.choices.counts)
         counts = " or ".join(f"{number:,}" for number in dict.fromkeys(self.devices))
         return f"{names}: no combination of these takes all {counts} devices"
@@ -325,6 +328,8 @@ class Space:
 
     def _recomputes(self, layout: Layout, others: Settings) -> tuple[str, ...]:
         chosen = self.choices.listed["recompute"]
+        if dict(others).get("ep_comm_overlap"):
+            chosen = tuple(name for name in chosen if name != RECOMPUTES[2])
         if (needed := _recompute_of(others)) is not None:
             return tuple(name for name in chosen if name == needed)
         if "none" in chosen and uses_flash(self.model, _parallelism(others)):
