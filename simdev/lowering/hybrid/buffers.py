@@ -207,16 +207,29 @@ class _Stage:
             for turn in placed.template.turns:
                 last = placed.base + turn.last
                 bytes_each = self.program.gathered_bytes(turn.layer)
+                readers = [last, *self.later_reads(placed, turn)]
                 end = self.root_end(placed, turn)
-                for row, size in turn.gathers:
-                    filler, reader = placed.base + row, last
+                for sent in turn.gathers:
+                    filler = placed.base + sent.row
                     if end is not None:  # gathered by the first microbatch for all
-                        filler, reader = filler.min(keepdims=True), end
-                    self.add(bytes_each * size, "parameters", filler, reader)
+                        filler, readers = filler.min(keepdims=True), [end]
+                    self.add(bytes_each * sent.parameters, "parameters", filler, *readers)
                 ends = turn.reduced and turn is placed.template.ends.get("embedding")
                 tied = self.add_tied_gradient() if ends else 0
-                for row, size in turn.reduced:
-                    self.add(each * (size - tied), "gradients", last, placed.base + row)
+                for sent in turn.reduced:
+                    size = each * (sent.parameters - tied)
+                    self.add(size, "gradients", last, placed.base + sent.row)
+
+    def later_reads(self, placed: Placed, turn: Turn) -> list[Ints]:
+        """The rows up to which what a forward gathered is kept where the backward does not gather
+        it again.
+        """
+        if placed is not self.forward or self.program.parallelism.reshard_after_forward:
+            return []
+        if turn.layer != NO_LAYER:
+            return [self.back.base + self.back.template.visits[turn.layer].last]
+        ends = placed.template.ends.items()
+        return [_end(self.weight, name) for name, end in ends if end is turn]
 
     def root_end(self, placed: Placed, turn: Turn) -> Ints | None:
         """The last row up to which FSDP2 keeps what a forward gathered for an end of the model

@@ -36,14 +36,17 @@ from ..symmetry import Alike, Flow
 # are grouped: each by itself, or those that share a task, as a collective is shared by all that
 # take part in it.
 
-SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT, EXPERT_TENSOR = range(7)
-CLASSES = 7
+(
+    SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT, EXPERT_TENSOR, REPLICA, EXPERT_REPLICA,
+) = range(9)  # fmt: skip
+CLASSES = 9
 
 
 @dataclass(frozen=True)
 class RankGrid:
     """``devices[rank][g]`` are indices into the cluster; ``dp`` counts all that have the same
     parameters, the ``cp`` parts of a sample too. Experts are cut into ``ep`` x ``expert_tp`` parts.
+    ZeRO shares out within each of ``dp_replicate`` groups of replicas in a row.
     """
 
     devices: tuple[tuple[int, ...], ...]
@@ -52,6 +55,7 @@ class RankGrid:
     ep: int
     expert_tp: int
     cp: int = 1
+    dp_replicate: int = 1
 
     @property
     def copies(self) -> int:
@@ -65,9 +69,18 @@ class RankGrid:
         d, t = np.divmod(g, self.tp)
         # Of experts a device is part u of place e on their grid; all of place e, u share theirs.
         place, u = np.divmod(g, self.expert_tp)
-        experts = place // self.ep * self.expert_tp + u, g % (self.ep * self.expert_tp)
+        parts = self.ep * self.expert_tp
+        experts, part = place // self.ep * self.expert_tp + u, g % parts
+        within, across = self._shared(d, self.dp, self.tp, t)
+        of_experts = self._shared(g // parts, self.copies // parts, parts, part)
         # The parts of a sample stand in a row, too.
-        return g, d, t, *experts, d // self.cp * self.tp + t, place
+        sample = d // self.cp * self.tp + t
+        return g, d, within, experts, of_experts[0], sample, place, across, of_experts[1]
+
+    def _shared(self, replica: Ints, count: int, parts: int, part: Ints) -> tuple[Ints, Ints]:
+        """The groups that share out the states of a part, and those that have the same share."""
+        group, place = np.divmod(replica, count // self.dp_replicate)
+        return group * parts + part, place * parts + part
 
     def count(self, kind: int) -> int:
         """How many groups a class has."""
@@ -82,9 +95,10 @@ class RankGrid:
 
     def degrees(self, kind: int) -> tuple[int, ...]:
         """The degrees that make the groups of a class, beside the devices of a rank."""
-        if kind in (EXPERT, EXPERT_DATA, EXPERT_TENSOR):
-            return self.expert_tp, self.ep
-        return self.tp, self.cp if kind == CONTEXT else 1
+        groups = self.dp_replicate if kind in (DATA, EXPERT_DATA, REPLICA, EXPERT_REPLICA) else 1
+        if kind in (EXPERT, EXPERT_DATA, EXPERT_TENSOR, EXPERT_REPLICA):
+            return self.expert_tp, self.ep, groups
+        return self.tp, self.cp if kind == CONTEXT else 1, groups
 
     @cached_property
     def collapsed(self) -> RankGrid:
@@ -101,7 +115,8 @@ def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
         degrees = f"{' x '.join(names)}: {counts} = {p.devices} devices"
         reason = f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}'
         raise InputError(f"{reason}; `simdev plan` tries all degrees that fit it")
-    return RankGrid(dealt(cluster, p.pp), p.replicas, p.tp, p.ep, p.expert_tp, p.cp)
+    parts = p.replicas, p.tp, p.ep, p.expert_tp, p.cp, p.dp_replicate
+    return RankGrid(dealt(cluster, p.pp), *parts)
 
 
 def dealt(cluster: Cluster, pp: int) -> tuple[tuple[int, ...], ...]:

@@ -28,7 +28,7 @@ from ...nouns.models.large import (
 )
 from ...nouns.models.large.kernels import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.models.large.shard import gathers_by_weight
+from ...nouns.models.large.shard import gathers_by_weight, sums_late
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
 from .program import (
@@ -37,9 +37,11 @@ from .program import (
     ENDS,
     EXPERT_DATA_QUEUE,
     EXPERT_QUEUE,
+    EXPERT_REPLICA_QUEUE,
     EXPERT_TENSOR_QUEUE,
     FROM_HOST,
     NONE,
+    REPLICA_QUEUE,
     TENSOR_QUEUE,
     TO_HOST,
     TO_NEXT,
@@ -108,6 +110,7 @@ class Writer(Template):
         self.is_scattered = p.scatter_gather and p.tp > 1 and not p.sequence_parallel
         self.makes_input_gradient = kind in (BACKWARD, INPUT)
         self.reduces = p.zero >= 2 and kind in (BACKWARD, WEIGHT)
+        self.gathers_again = kind != WEIGHT and p.reshard_after_forward
 
     def receive(self, source: int) -> None:
         """Gather what the stage before or after scattered, where it runs on another rank."""
@@ -153,7 +156,7 @@ class Writer(Template):
         size, used = self.shard.embedding_parameters, self.kind == FORWARD
         if end == "classifier":
             size = self.shard.classifier_parameters
-            used = used or (self.kind != WEIGHT and not self.shard.software.fsdp)
+            used = used or (self.gathers_again and not self.shard.software.fsdp)
         sizes = [size] * (self.parallelism.zero == 3 and used)
         sums = [self.program.end_bucket(self.rank, end)] * self.reduces
         gathered = self.gather(sizes)
@@ -196,7 +199,7 @@ class Writer(Template):
 
     def _add_layer_turns(self, number: int, block: Block, fetch: int) -> None:
         """The computing of a layer, behind the forward that full recomputation repeats."""
-        gathers = self.parallelism.zero == 3 and self.kind != WEIGHT
+        gathers = self.parallelism.zero == 3 and (self.kind == FORWARD or self.gathers_again)
         again = number in self.program.again and self.makes_input_gradient
         parts = buckets_of(self.shard, self.parallelism, number)
         if again:
@@ -252,9 +255,30 @@ class Writer(Template):
         return self._among_replicas("all_gather", sizes, each, number)
 
     def reduce(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
-        """Gradients over all replicas; each keeps its share from ZeRO 1 on."""
-        name = "reduce_scatter" if self.parallelism.zero else "all_reduce"
-        return self._among_replicas(name, sizes, self.parallelism.reduced_bytes, number)
+        """Gradients over all replicas; each keeps its share from ZeRO 1 on, and sums it with those
+        of other groups of replicas, unless these wait for the last microbatch.
+        """
+        p = self.parallelism
+        name = "reduce_scatter" if p.zero else "all_reduce"
+        sent = self._among_replicas(name, sizes, p.reduced_bytes, number)
+        if p.dp_replicate == 1 or sums_late(self.shard, p):
+            return sent
+        return self.sum_groups(sizes, number, sent)
+
+    def sum_groups(
+        self, sizes: Sequence[int], number: int, sent: Sequence[Sent]
+    ) -> tuple[Sent, ...]:
+        """The sums over groups of replicas, behind what is ``sent`` within them."""
+        scattered, summed = iter(sent), list[Sent]()
+        queues = REPLICA_QUEUE, EXPERT_REPLICA_QUEUE
+        for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False):
+            if size:
+                share = -(-size // count) * self.parallelism.reduced_bytes
+                end = self.collective(queue, "all_reduce", share, number)
+                before = next(scattered, None) if count > 1 else None
+                self.edges += [] if before is None else [(before.row, end)]
+                summed.append(Sent(end if before is None else before.row, size, end))
+        return tuple(summed)
 
     def _copied(
         self, gathered: Sequence[int], reduced: Sequence[int], number: int = NO_LAYER
@@ -276,11 +300,12 @@ class Writer(Template):
     ) -> tuple[Sent, ...]:
         queues = DATA_QUEUE, EXPERT_DATA_QUEUE
         is_listed = gathers_by_weight(self.shard.model, self.parallelism)
-        return tuple(
-            Sent(self.collective(queue, name, size * each, number, count * is_listed), size)
+        rows = [
+            (self.collective(queue, name, size * each, number, count * is_listed), size)
             for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False)
             if size and count > 1
-        )
+        ]
+        return tuple(Sent(row, size, row) for row, size in rows)
 
     # What the other ranks of a replica send
 

@@ -88,8 +88,9 @@ def _spread(scenario: Scenario, report: Report, written: Any) -> str:
 
 
 def _degrees(pipeline: Parallelism, of_graph: bool) -> str:
-    etp = {"etp": pipeline.etp if pipeline.is_folded else None}
-    parts = [*degrees_over_one(pipeline.degrees | etp), f"{pipeline.microbatches} microbatches"]
+    etp = pipeline.etp if pipeline.is_folded else None
+    further = {"etp": etp, "dp_replicate": pipeline.dp_replicate}
+    parts = [*degrees_over_one(pipeline.degrees | further), f"{pipeline.microbatches} microbatches"]
     if pipeline.pp > 1 or of_graph:
         parts.append("own schedule" if pipeline.table else pipeline.schedule)
     return ", ".join(parts)

@@ -167,13 +167,15 @@ class Dispatcher:
     network to each node; else once for each expert, sorted by expert before it is sent. ``rate``
     is the share of the bandwidth between two devices of a node that it reaches (None: it takes as
     long as an all_to_all), ``wide_rate`` that over more than MEASURED_RANKS of them. ``overhead``
-    seconds pass beside each way where a host launches it.
+    seconds pass beside each way where a host launches it. ``needs`` is the dtype that came with the
+    first GPUs of NVIDIA on which it runs ("": it runs on all devices).
     """
 
     once: bool = False
     rate: Fraction | None = None
     overhead: Fraction = Fraction(0)
     wide_rate: Fraction | None = None
+    needs: str = ""
 
     def rate_over(self, ranks: int) -> Fraction | None:
         """The share of the bandwidth between two devices that is reached over so many of a node."""
@@ -189,10 +191,11 @@ DISPATCHERS: Final[Mapping[str, Dispatcher]] = {
     # DeepEP, docs/README_Hybrid-EP.md, "Performance Results" (MIT): on B200 and GB200 the kernels
     # alone move 543 to 750 GB/s over 8 to 36 ranks, 644 in the mean, of 770 between two devices;
     # calls from PyTorch take 0.15 to 0.2 ms more than the kernel.
-    "hybridep": Dispatcher(True, Fraction(84, 100), Fraction(17, 100_000)),
+    # It copies by TMA, which Hopper has first.
+    "hybridep": Dispatcher(True, Fraction(84, 100), Fraction(17, 100_000), needs="float8"),
     # The same page: DeepEP with 24 multiprocessors, over 8 to 16 ranks, by calls from PyTorch
-    # 339 to 513 GB/s, 440 in the mean.
-    "deepep": Dispatcher(True, Fraction(57, 100)),
+    # 339 to 513 GB/s, 440 in the mean. It needs Ampere at least (docs/legacy.md, "Requirements").
+    "deepep": Dispatcher(True, Fraction(57, 100), needs="tfloat32"),
 }
 
 
@@ -212,6 +215,15 @@ class Setting:
 
 def setting_of(software: str, parallelism: Parallelism) -> Setting:
     """The setting of a strategy, else of the software that runs it."""
-    runs = SOFTWARE[software]
-    name = parallelism.token_dispatcher or runs.dispatcher
-    return Setting(runs, DISPATCHERS[name], parallelism.cuda_graphs or runs.graphs)
+    dispatcher = DISPATCHERS[dispatcher_of(software, parallelism)]
+    return Setting(SOFTWARE[software], dispatcher, graphs_of(software, parallelism))
+
+
+def dispatcher_of(software: str, parallelism: Parallelism) -> str:
+    """The name of what sends tokens to experts."""
+    return parallelism.token_dispatcher or SOFTWARE[software].dispatcher
+
+
+def graphs_of(software: str, parallelism: Parallelism) -> str:
+    """The part of a step replayed as CUDA graphs."""
+    return parallelism.cuda_graphs or SOFTWARE[software].graphs
