@@ -73,10 +73,13 @@ class _ChoiceShape(TypedDict, total=False):
       of least closed form.
     - ``slowdown``: how many times longer computation and a collective take while they share a
       device, 1 (default) to 2.
+    - ``groups``: process groups by name, each a list of devices in the order of its ranks; a
+      collective with ``group`` in its ``attrs`` takes as long as among all of them.
     """
 
     tables: Any
     slowdown: Any
+    groups: dict[str, list[str]]
 
 
 FORMAT = Format(_CollectivesShape, "tables of collectives")

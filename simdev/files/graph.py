@@ -57,6 +57,8 @@ class _OpShape(TypedDict, total=False):
     - ``blocks_host``: whether the host then waits for its end; default false.
     - ``releases``: tensors that the program refers to until this op ends, where memory is
       counted as PyTorch counts it.
+    - ``stream``: the queue of its device in which it runs, as a CUDA stream, in program order;
+      default the compute queue. A collective runs in that stream of each of its ranks.
     """
 
     outputs: list[_TensorShape]

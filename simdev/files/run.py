@@ -7,7 +7,8 @@ reading does not believe them, it hands them to the checker. Faults that the che
 find (a span too short, a claim too low) are no errors here; values without sense (a row that is not
 there, a negative duration) are. A run of several ``steps`` that follow one another claims when the
 last of them ends, ``trace_ps``, in place of ``step_time_ps``; ``round`` is there where these steps
-differ, the number of tasks of each step of a round.
+differ, the number of tasks of each step of a round. ``groups`` has the op and the number of ranks
+of each collective of which only some ranks are simulated.
 
 ``--save`` writes it, ``simdev check`` judges it (the claims of a SavedRun have the names of
 ``Claim`` in ``execution/check/claims.py``), report, compare and calibrate read it. Columns follow
@@ -120,11 +121,17 @@ class _MemoryShape(TypedDict):
     overflow: _OverflowShape | None
 
 
+class _GroupsShape(TypedDict):
+    op: list[int]
+    ranks: list[int]
+
+
 class _RunShape(TypedDict):
     engine: str
     step_time_ps: NotRequired[int]
     steps: NotRequired[int]
     round: NotRequired[list[int]]
+    groups: NotRequired[_GroupsShape]
     trace_ps: NotRequired[int]
     feasible: NotRequired[bool]
     devices: _DevicesShape
@@ -153,6 +160,8 @@ _RANGES: Mapping[str, tuple[int, int | str]] = {
     "tasks.successors": (0, "tasks"),
     "resources.device": (-1, "devices"),
     "resources.sequence": (0, "tasks"),
+    "groups.op": (0, "tasks"),
+    "groups.ranks": (2, _BIG),
     "buffers.device": (0, "devices"),
     "buffers.bytes": (0, MAX_BYTES),
     "buffers.requested_bytes": (0, MAX_BYTES),
@@ -202,8 +211,8 @@ def read_run(source: PathLike | Mapping[str, Any]) -> SavedRun:
 def _table_problems(run: Fields) -> Iterator[str]:
     """Columns of one length, ids that count, names that are names."""
     tasks = len(run["tasks"]["id"])
-    for table in ("devices", "links", "resources", "tasks", "buffers", "spans"):
-        columns = run[table]
+    for table in ("devices", "links", "resources", "tasks", "buffers", "spans", "groups"):
+        columns = run.get(table, {"op": []})
         rows = tasks if table == "spans" else len(next(iter(columns.values())))
         for name, column in columns.items():
             if len(column) != rows:
@@ -227,7 +236,7 @@ def _range_problems(run: Fields) -> Iterator[str]:
         table, _, name = path.partition(".")
         most = len(run[bound]["name"]) - 1 if isinstance(bound, str) else bound
         reason = f"must be from {least} to {most}" if most >= least else "there is none to name"
-        for i, entry in enumerate(run[table].get(name, ())):
+        for i, entry in enumerate(run.get(table, {}).get(name, ())):
             # A device without a capacity has None; a list names rows.
             numbers = entry if isinstance(entry, list) else [] if entry is None else [entry]
             for j, number in enumerate(numbers):
@@ -264,6 +273,7 @@ def _written(noun: Tasks | Buffers) -> Fields:
 
 def _trace(run: Fields) -> Trace:
     spans, queues, buffers = run["spans"], run["resources"], run["buffers"]
+    groups = run.get("groups", {"op": [], "ranks": []})
     columns = (queues[name] for name in ("name", "policy", "sequence", "device"))
     kinds = [BUFFER_KINDS.index(kind) for kind in buffers["kind"]]
     capacities = [-1 if size is None else size for size in run["devices"]["capacity_bytes"]]
@@ -280,6 +290,7 @@ def _trace(run: Fields) -> Trace:
         np.array([float(rate) for rate in run["links"]["bandwidth"]], np.float64),
         steps=run.get("steps", 1),
         round=tuple(run.get("round", ())),
+        groups=dict(zip(groups["op"], groups["ranks"], strict=True)),
     )
     start, finish = np.empty((2, len(spans["id"])), np.int64)
     start[spans["id"]], finish[spans["id"]] = spans["start_ps"], spans["finish_ps"]
@@ -312,6 +323,7 @@ def write_run(trace: Trace, path: PathLike) -> None:
         "engine": trace.engine,
         **({"step_time_ps": end} if steps == 1 else {"steps": steps, "trace_ps": end}),
         **({"round": list(task_graph.round)} if task_graph.round else {}),
+        **({"groups": _groups(task_graph)} if task_graph.groups else {}),
         "feasible": trace.feasible,
         "devices": {"name": list(task_graph.devices), "capacity_bytes": capacities},
         "links": {"name": list(task_graph.links), "bandwidth": task_graph.bandwidth.tolist()},
@@ -333,6 +345,10 @@ def write_run(trace: Trace, path: PathLike) -> None:
         f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}" for key, part in parts.items()
     )
     write_text(path, f"{{{lines}}}\n")
+
+
+def _groups(task_graph: TaskGraph) -> Fields:
+    return {"op": list(task_graph.groups), "ranks": list(task_graph.groups.values())}
 
 
 def _memory_claim(memory: DeviceMemory) -> Fields:

@@ -272,12 +272,37 @@ def lower_step(
     return replace(step, task_graph=with_sharing(step.task_graph, prepared.fabric))
 
 
+def _stream_problems(prepared: Prepared, strategy: Strategy) -> Iterator[str]:
+    """The settings of a strategy that would run the ops of a stream in another order than that of
+    the program, which a stream has.
+    """
+    if strategy.collectives.groups and isinstance(strategy.sync, Sync):
+        yield "strategy.collectives.groups: a policy of synchronisation needs all ranks of a group"
+    if not prepared.graph.streamed:
+        return
+    op = prepared.graph.ops[prepared.graph.streamed[0]]
+    by_priority = strategy.order.policy == "priority" and prepared.cluster.hosted
+    reasons = {
+        "pipeline": ("a schedule", strategy.pipeline is not None),
+        "accumulate": ("each further microbatch", strategy.accumulate > 1),
+        "sync": ("a policy of synchronisation", isinstance(strategy.sync, Sync)),
+        "order": ("a host that dispatches by priority", bool(by_priority)),
+    }
+    for name, (who, holds) in reasons.items():
+        if holds:
+            yield (
+                f'strategy.{name}: {who} has an order of its own, but "{op.name}" runs in the '
+                f'stream "{op.stream}", in the order of the program'
+            )
+
+
 def _lowered(
     prepared: Prepared,
     strategy: Strategy,
     repeated: bool,
     durations: Callable[[Prepared], Ints] | None,
 ) -> LoweredStep:
+    refuse(_stream_problems(prepared, strategy))
     if strategy.pipeline is not None:
         timed = prepared if durations is None else prepared.lasting(durations(prepared))
         return staged(timed, strategy.pipeline)
@@ -301,6 +326,7 @@ def _lowered(
     elif repeated or microbatches > 1:
         ends = last_ops(graph, task_graph, placement)
         across = following(graph, task_graph, placement, ends, origins=origins)
+        across += built.streams
         step = LoweredStep(task_graph, tuple(across))
     else:
         step = LoweredStep(task_graph)

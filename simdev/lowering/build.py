@@ -9,7 +9,7 @@ be refused by ``can_be_retimed``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from ..nouns.structure import TensorOf, hands_out_parameters
 from ..nouns.taskgraph import (
     COLLECTIVE,
     PERSISTENT,
+    STREAM_PREFIX,
     TRANSFER,
     Ints,
     Rows,
@@ -52,13 +53,14 @@ class Built(NamedTuple):
 
     ``consumers`` are the ops that each transfer task serves, ``buffer_of`` the buffer of each
     output (a view has that of its base, NONE: none), ``ends`` the last messages of each collective
-    that runs as its messages.
+    that runs as its messages, ``streams`` pairs of a last task and the first op of each stream.
     """
 
     task_graph: TaskGraph
     consumers: Mapping[int, tuple[int, ...]]
     buffer_of: Mapping[TensorOf, int]
     ends: Mapping[int, tuple[int, ...]]
+    streams: tuple[tuple[int, int], ...]
 
 
 def build(prepared: Prepared, placement: list[int]) -> Built:
@@ -72,7 +74,8 @@ def build(prepared: Prepared, placement: list[int]) -> Built:
         tasks.add_transfer(transfer)
     tasks.expand_until(len(placement))
     ends = {op: tuple(last) for (op, output), last in tasks.arrivals.items() if output == NONE}
-    return Built(tasks.task_graph(), tasks.consumers, tasks.buffer_of, ends)
+    streams = tuple(tasks.chain_streams())
+    return Built(tasks.task_graph(), tasks.consumers, tasks.buffer_of, ends, streams)
 
 
 def _require_ranks(prepared: Prepared, placement: list[int]) -> None:
@@ -108,6 +111,7 @@ class _Tasks:
             i: [] for i, ring in self.rings.items() if ring.expanded
         }
         self.arrivals: dict[TensorOf, list[int]] = {}
+        self._stream_queues: dict[tuple[int, str], int] = {}
         self._names = [device.name for device in prepared.cluster.devices]
         # Plain lists: each transfer looks its tensor up, and numpy's scalars are slow there.
         reads = prepared.reads
@@ -120,7 +124,7 @@ class _Tasks:
         prepared, placement = self.prepared, self.placement
         readers = self._local_readers()
         rows = np.arange(len(placement))
-        durations = prepared.duration[rows, placement].tolist() if placement else []
+        durations = prepared.duration_at(rows, np.array(placement, np.int64)).tolist()
         gaps = prepared.gap_ps.tolist()
         # Ops are the first tasks, in file order: ids break ties, and others name an op by its row.
         for i, op in enumerate(prepared.graph.ops):
@@ -136,24 +140,51 @@ class _Tasks:
                 duration=durations[i],
                 # No gap follows an op that takes no time: nothing was launched.
                 gap=gaps[device] if durations[i] > 0 else 0,
-                held=(device,),
+                held=self._streams(i) or (device,),
             )
             self._add_buffers(op, i, device, readers)
+
+    def _streams(self, i: int) -> list[int]:
+        """The queues of an op's stream on all devices that run it, none without a stream."""
+        stream, queues = self.prepared.graph.ops[i].stream, self._stream_queues
+        if stream is None:
+            return []
+        devices = self.rings[i].ranks if i in self.rings else (self.placement[i],)
+        for device in devices:
+            if (device, stream) not in queues:
+                name = f"{STREAM_PREFIX}{stream} {self._names[device]}"
+                queues[device, stream] = self.columns.queue(name, device=device)
+        return [queues[device, stream] for device in devices]
+
+    def chain_streams(self) -> Iterator[tuple[int, int]]:
+        """Let every op of a stream wait for the one before it in the program, whatever the policy
+        of queues; pairs of the last tasks and the first op of each stream.
+
+        A collective is in the streams of all of its ranks. That they have an order leaves nothing
+        to the policy of a stream's queue: so collectives can hold it beside queues of transfers.
+        """
+        first, last = dict[int, int](), dict[int, Sequence[int]]()
+        for i in self.prepared.graph.streamed:
+            for queue in self._streams(i):
+                self.columns.wait(i, last.get(queue, ()))
+                first.setdefault(queue, i)
+                last[queue] = self.arrivals.get((i, NONE), (i,))
+        for queue, i in first.items():
+            yield from ((task, i) for task in last[queue])
 
     def _local_readers(self) -> dict[TensorOf, list[int]]:
         """The readers of each tensor where it lies, as the memory model counts them; their edges
         are added.
         """
-        reads, placement = self.prepared.reads, self.placement
-        outputs_only = self.prepared.memory.model == "outputs_only"
+        prepared, placement = self.prepared, self.placement
+        reads = prepared.reads
+        outputs_only = prepared.memory.model == "outputs_only"
         readers: dict[TensorOf, list[int]] = {}
         keys = zip(
             reads.producer.tolist(), reads.output.tolist(), reads.consumers.each(), strict=True
         )
         for producer, output, consumers in keys:
-            home = self.prepared.home(producer, output, placement)
-            # A collective op reads each input where it lies.
-            here = [c for c in consumers if c in self.rings or placement[c] == home]
+            here = [c for c in consumers if prepared.reads_there(producer, output, c, placement)]
             if producer in self.expanded:
                 self.expanded[producer].append((output, here))
             else:
@@ -167,6 +198,8 @@ class _Tasks:
         """The one task of a collective op, or that which starts its messages, and its outputs on
         their ranks.
         """
+        # Flows and what runs as its messages hold no queue.
+        streams = [] if ring.expanded or self.prepared.fabric.shares_rates else self._streams(i)
         self.columns.task(
             op.name,
             op.phase if ring.expanded else COLLECTIVE,
@@ -174,7 +207,7 @@ class _Tasks:
             op=i,
             duration=ring.duration_ps,
             size=0 if ring.expanded else ring.bytes,
-            held=ring.resources,
+            held=(*ring.resources, *streams),
             links=ring.half_links,
             flow=self.prepared.fabric.shares_rates and not ring.expanded,
         )
@@ -292,8 +325,8 @@ class _Tasks:
     def task_graph(self) -> TaskGraph:
         """The finished task graph."""
         task_graph = on_cluster(self.columns, self.prepared)
-        sharing = self._sharing(task_graph.tasks)
-        return replace(task_graph, sharing=sharing) if sharing else task_graph
+        groups = {i: ring.members for i, ring in self.rings.items() if ring.members}
+        return replace(task_graph, sharing=self._sharing(task_graph.tasks), groups=groups)
 
     def _sharing(self, tasks: Tasks) -> tuple[Sharing, ...]:
         """On which devices each task computes, and on which it is a collective (all ranks of an op,
@@ -349,7 +382,7 @@ def retimed(step: LoweredStep, prepared: Prepared) -> LoweredStep:
     sends = step.task_graph.of_kind(TRANSFER)
     # Of a microbatch, too, an op is named by its row in the graph.
     runs = np.flatnonzero(~sends)
-    duration[runs] = prepared.duration[tasks.op[runs], tasks.source[runs]]
+    duration[runs] = prepared.duration_at(tasks.op[runs], tasks.source[runs])
     moved = np.flatnonzero(sends)
     duration[moved], lag[moved], gap[moved] = _transfers(tasks, moved, prepared)
     changed = replace(tasks, duration=duration, lag=lag, gap=gap)

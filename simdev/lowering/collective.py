@@ -5,6 +5,11 @@ outputs on its ranks. No compute queue is held. Costed by closed form or table i
 holds, for its whole length, every queue that one of its messages would hold: one communicator at a
 time, as NCCL. Expanded it is its messages, one task each, which contend with everything else.
 
+With the attribute ``group`` its ranks are those of a larger process group that are simulated
+(``Collectives.groups``). It takes as long as among the whole group, and holds what the messages
+from and to its ranks cross: the other members do as these do. ``symmetry/quotient.py`` is the kin
+of this for replicas, whose collectives join all of them.
+
 ``Prepared`` asks for the collectives of a graph, ``sync/exchange.py`` for those of a policy. What
 they cost, and which messages an algorithm sends, is told by ``costs.collectives``. The checker
 (``execution.check.schedule``) has its own list of the bytes that algorithms send in all.
@@ -13,10 +18,10 @@ they cost, and which messages an algorithm sends, is told by ``costs.collectives
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from ..costs.collectives import (
@@ -32,6 +37,7 @@ from ..costs.collectives import (
     collective_model,
     pieces_of,
 )
+from ..costs.collectives.phases import KEPT, Group, Messages
 from ..ground.errors import InputError, collecting, refuse
 from ..ground.units import MAX_PS, PS_PER_SECOND, transmission_ps
 from ..nouns.cluster import Cluster
@@ -128,7 +134,8 @@ class Ring:
     all its steps, and ``bytes`` go over ``half_links``, more where several messages of a step cross
     one half-link. Expanded it takes no time and holds nothing itself: ``steps`` are its messages,
     over device indices. Of an op, ``inputs_on`` and ``outputs_on`` are the devices on which its
-    inputs and outputs lie.
+    inputs and outputs lie. ``members`` is how many ranks the group has, where ``ranks`` are only
+    those that are simulated (0: they are all).
     """
 
     ranks: tuple[int, ...]
@@ -139,6 +146,7 @@ class Ring:
     steps: tuple[Phase, ...] = ()
     inputs_on: tuple[int, ...] = ()
     outputs_on: tuple[int, ...] = ()
+    members: int = 0
 
     @property
     def expanded(self) -> bool:
@@ -160,7 +168,7 @@ class Communicators:
         self.fabric: Fabric = base.fabric if base else fabric_of(cluster)
         if base and base.choice.tables == choice.tables:
             self.model = base.model
-        self._rings: dict[tuple[CollectiveCall, str], Ring] = {}
+        self._rings: dict[tuple[CollectiveCall, str, Group], Ring] = {}
 
     def choosing(self, choice: Collectives) -> Communicators:
         """Collectives on this cluster, as another strategy chooses them."""
@@ -203,15 +211,27 @@ class Communicators:
         name = algorithm or self.choice.algorithm
         return CollectiveCall(kind, tuple(ranks), size, name, self.choice.chunks)
 
-    def costed(self, call: CollectiveCall, cost: str) -> Ring:
+    @cached_property
+    def groups(self) -> Mapping[str, Group]:
+        """The process groups of the choice, as device indices. Raises InputError."""
+        named = self.choice.groups
+        refuse(
+            f'strategy.collectives.groups["{group}"][{j}]: {problem}'
+            for group, names in named.items()
+            for j, problem in _rank_problems(self.cluster, names)
+        )
+        index = self.cluster.index
+        return {group: tuple(index[name] for name in names) for group, names in named.items()}
+
+    def costed(self, call: CollectiveCall, cost: str, simulated: Group = ()) -> Ring:
         """A collective by its "closed" form, the model's "table", "auto" or "expanded".
 
-        Raises InputError where a route is missing, an algorithm has no such form, or the time is
-        absurd.
+        It holds the queues of those of its ranks that are ``simulated`` (none: of all). Raises
+        InputError where a route is missing, an algorithm has no such form, or the time is absurd.
         """
-        key = call, cost
+        key = call, cost, simulated
         if key not in self._rings:
-            self._rings[key] = _ring_of(call, cost, self.model)
+            self._rings[key] = _ring_of(call, cost, self.model, simulated or call.ranks)
         return self._rings[key]
 
 
@@ -229,9 +249,15 @@ def _timed(
     return form, measured
 
 
-def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel) -> Ring:
+def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel, simulated: Group) -> Ring:
     form, measured = _timed(call, cost, model)
-    fabric = model.fabric
+    fabric, whole = model.fabric, simulated == call.ranks
+    if not whole and (cost == "expanded" or fabric.shares_rates):
+        what = "messages" if cost == "expanded" else "flows"
+        raise InputError(
+            f"attrs.group: {what} of a collective are those of all its ranks; cost it by its "
+            "closed form, on links that are not fair, or name all ranks of the group"
+        )
     # What is left with a result: of a broadcast all but the root, of a reduction the root.
     results = {"broadcast": len(call.ranks) - 1, "reduce": 1, "p2p": 1}
     sent = -(-bytes_sent(form.phases) // max(results.get(call.kind, len(call.ranks)), 1))
@@ -250,8 +276,22 @@ def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel) -> Ring:
         )
     if fabric.shares_rates:
         return _flow(call, model, form, closed, ps)
-    queues = tuple(fabric.first_queue + queue for queue in sorted(model.forms.crossed(form.phases)))
-    return Ring(call.ranks, ps, sent, queues, ())
+    phases = form.phases if whole else tuple(_of_ranks(form.phases, simulated))
+    queues = tuple(fabric.first_queue + queue for queue in sorted(model.forms.crossed(phases)))
+    return Ring(simulated, ps, sent, queues, (), members=0 if whole else len(call.ranks))
+
+
+def _of_ranks(phases: Iterable[Phase], ranks: Group) -> Iterator[Phase]:
+    """The messages of phases that these ranks send or get."""
+    for phase in phases:
+        if messages := _messages_of(phase.messages, ranks):
+            yield replace(phase, messages=messages)
+
+
+@lru_cache(KEPT)
+def _messages_of(messages: Messages, ranks: Group) -> Messages:
+    here = set(ranks)
+    return Messages(m for m in messages if not here.isdisjoint(m[:2]))
 
 
 def _require_few(phases: Sequence[Phase], ranks: int) -> None:
@@ -311,28 +351,41 @@ def rings(graph: Graph, positions: Sequence[int], communicators: Communicators) 
     ring_of: dict[int, Ring] = {}
     problems: list[str] = []
     for i in positions:
-        reasons = list(collective_problems(graph, communicators.cluster, i))
+        group = _group(graph.ops[i], communicators)
+        reasons = list(collective_problems(graph, communicators.cluster, i, group))
         problems += [f"ops[{i}].{reason}" for reason in reasons]
         if not reasons:
             with collecting(problems, f'ops[{i}]: "{graph.ops[i].name}": '):
-                ring_of[i] = _ring(graph, i, communicators)
+                ring_of[i] = _ring(graph, i, communicators, group or ())
     refuse(problems)
     return ring_of
 
 
-def _ring(graph: Graph, position: int, communicators: Communicators) -> Ring:
-    """An op's collective, with the devices of its inputs and of its outputs."""
+def _group(op: Op, communicators: Communicators) -> Group | None:
+    """The devices of the process group that an op names, none where it names none, None where there
+    is no such group. Raises InputError.
+    """
+    name = op.attrs.get("group")
+    return () if name is None else communicators.groups.get(name)
+
+
+def _ring(graph: Graph, position: int, communicators: Communicators, group: Group) -> Ring:
+    """An op's collective, with the devices of its inputs and of its outputs; ``group`` are all
+    ranks (none: those that the op names).
+    """
     op, operands = graph.ops[position], graph.operands[position]
     ranks = tuple(communicators.cluster.index[name] for name in op.attrs["ranks"])
+    group = group or ranks
     options = (op.attrs.get(name, getattr(communicators.choice, name)) for name in _OPTIONS)
     algorithm, cost, chunks = options
-    call = CollectiveCall(op.kind, ranks, _size(op, operands, len(ranks)), algorithm, chunks)
-    ring = communicators.costed(call, cost)
+    call = CollectiveCall(op.kind, group, _size(op, operands, len(group)), algorithm, chunks)
+    ring = communicators.costed(call, cost, ranks)
     # Of each rank the inputs of a bucket stand together.
     inputs = tuple(rank for rank in ranks for _ in range(len(op.inputs) // len(ranks)))
     outputs = ranks
     if op.kind in SINGLE_INPUT:
-        inputs, outputs = ranks[:1], ranks[1:]
+        inputs = tuple(rank for rank in ranks if rank == group[0])
+        outputs = ranks[len(inputs) :]
     made, homes = iter(outputs), list[int]()
     for tensor in op.outputs:
         # A view lies with its base.
@@ -350,39 +403,65 @@ def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
         case "all_reduce":
             return op.made[0].bytes  # of all that a rank reads
         case _:
-            return int(operands[0].bytes)
+            # Of a broadcast whose root is not simulated nobody reads.
+            return int((*operands, *op.made)[0].bytes)
 
 
-def collective_problems(graph: Graph, cluster: Cluster, position: int) -> Iterator[str]:
-    """The problems of a collective op, as ``field: reason``."""
+def _rank_problems(cluster: Cluster, names: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The names that are those of no device that runs ops, by their places."""
+    for j, name in enumerate(names):
+        if name not in cluster.index or not cluster.devices[cluster.index[name]].runs_ops:
+            yield j, f'no device that runs ops is named "{name}"'
+
+
+def collective_problems(
+    graph: Graph, cluster: Cluster, position: int, group: Group | None = ()
+) -> Iterator[str]:
+    """The problems of a collective op, as ``field: reason``; ``group`` are the devices of the group
+    that it names (none: it names none; None: there is no such group).
+    """
     op = graph.ops[position]
     names: Any = op.attrs["ranks"]
     listed = isinstance(names, Sequence) and not isinstance(names, str)
     texts = listed and all(isinstance(name, str) for name in names)
-    if not texts or len(names) < 2 or len(set(names)) < len(names):
-        yield "attrs.ranks: must name two devices at least, each once"
+    fewest = ("two devices", 2) if group == () else ("one device", 1)
+    if not texts or len(names) < fewest[1] or len(set(names)) < len(names):
+        yield f"attrs.ranks: must name {fewest[0]} at least, each once"
         return
-    for j, name in enumerate(names):
-        if name not in cluster.index or not cluster.devices[cluster.index[name]].runs_ops:
-            yield f'attrs.ranks[{j}]: no device that runs ops is named "{name}"'
+    wrong = [f"attrs.ranks[{j}]: {problem}" for j, problem in _rank_problems(cluster, names)]
+    yield from wrong
+    if group is None:
+        yield f'attrs.group: no group of strategy.collectives.groups is named "{op.attrs["group"]}"'
+    if wrong or group is None:
+        return
+    ranks, rest = [cluster.index[name] for name in names], iter(group)
+    if group and not all(rank in rest for rank in ranks):
+        yield f'attrs.ranks: must be ranks of the group "{op.attrs["group"]}", in its order'
+        return
+    if op.kind == "p2p" and len(group or ranks) != 2:
+        yield f"attrs.ranks: p2p joins two, got {len(group or ranks)}"
+        return
+    if op.kind in ("p2p", "reduce") and len(ranks) < len(group):
+        yield f"attrs.ranks: a {op.kind} needs all ranks of its group"
+        return
     given = (op.attrs.get(name, getattr(Collectives(), name)) for name in _OPTIONS)
     yield from (f"attrs.{problem}" for problem in choice_problems(*given))
     sizes = [tensor.bytes for tensor in graph.operands[position]]
-    yield from _operand_problems(op, sizes, len(names))
+    yield from _operand_problems(op, sizes, ranks, group or ranks)
 
 
-def _operand_problems(op: Op, read: list[int], ranks: int) -> Iterator[str]:
-    made = [tensor.bytes for tensor in op.made]
+def _operand_problems(
+    op: Op, read: list[int], simulated: Sequence[int], group: Sequence[int]
+) -> Iterator[str]:
+    made, ranks, members = [tensor.bytes for tensor in op.made], len(simulated), len(group)
     if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
         # A bucket: each rank reads so many tensors, and is left with one of their size.
         each = len(read) // ranks
         read = [sum(read[first : first + each]) for first in range(0, len(read), each)]
-    if op.kind == "p2p" and ranks != 2:
-        yield f"attrs.ranks: p2p joins two, got {ranks}"
-        return
-    counts = (ranks, 1 if op.kind == "reduce" else ranks)
-    if op.kind in SINGLE_INPUT:
-        counts = 1, ranks - 1
+    # The root of a broadcast need not be simulated.
+    sending = int(simulated[0] == group[0]) if op.kind in SINGLE_INPUT else ranks
+    getting = ranks - sending if op.kind in SINGLE_INPUT else ranks
+    counts = sending, 1 if op.kind == "reduce" else getting
     if (len(read), len(made)) != counts:
         if counts == (ranks, ranks):
             yield f"inputs: {ranks} ranks need as many inputs and outputs"
@@ -400,5 +479,7 @@ def _operand_problems(op: Op, read: list[int], ranks: int) -> Iterator[str]:
             if len({*read, *made}) > 1:
                 yield "inputs: all inputs and outputs must have the same bytes"
             return
-    if set(whole) != {sum(parts)}:
-        yield f"{names[0]}: each must have the {sum(parts)} bytes of all {names[1]} together"
+    # The ranks that are not simulated have parts like those that are.
+    total = sum(parts) if ranks == members else members * max(parts)
+    if set(whole) != {total} or (ranks < members and len(set(parts)) > 1):
+        yield f"{names[0]}: each must have the {total} bytes of all {names[1]} together"

@@ -74,14 +74,14 @@ def transfers(prepared: Prepared, placement: list[int]) -> Iterator[Transfer]:
     of their ids, by producer, output, destination and consumer. Raises InputError.
     """
     reads, mode, rings = prepared.reads, prepared.cluster.transfer, prepared.rings
+    reads_there = prepared.reads_there
     # One list for all tensors, written again for each: most of them go nowhere.
     targets = [0] * len(prepared.cluster.devices)
     numbers = (column.tolist() for column in (reads.producer, reads.output, reads.bytes))
     tensors = zip(*numbers, reads.consumers.each(), strict=True)
     for tensor, (producer, output, size, readers) in enumerate(tensors):
         if rings:
-            # A collective op reads each input where it lies.
-            readers = [consumer for consumer in readers if consumer not in rings]
+            readers = [c for c in readers if not reads_there(producer, output, c, placement)]
         source = prepared.home(producer, output, placement)
         count = destinations(readers, 0, len(readers), placement, source, targets)
         if not count:

@@ -158,7 +158,8 @@ def _with_queues(
     """
     order = np.argsort(place)
     queued = np.ones(len(place), np.bool_)
-    queued[list(prepared.rings)] = False  # a collective holds no device
+    # A collective holds no compute queue, nor what runs in a stream.
+    queued[[*prepared.rings, *prepared.graph.streamed]] = False
     order = order[queued[order]]
     devices = np.array(placement, np.int64)[order]
     resources = list(task_graph.resources)

@@ -40,7 +40,7 @@ from ..ground.units import (
 QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
 TRANSFERS = ("once-per-device", "per-consumer", "multicast")
 # queues are named by these and a device
-QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ", "thread ")
+QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ", "thread ", "stream ")
 HOST_MODES = ("eager", "graph", "none")
 THREADS = ("device", "node")
 DUPLEX = ("full", "half", "simplex")

@@ -147,6 +147,8 @@ class Op:
     kernels that launches (None: as measured, else 1); where it ``blocks_host`` the host then waits
     for its end. ``releases`` names tensors that the program refers to until it ends, longer than
     anything reads them; only memory that is counted as the framework's counter does knows them.
+    ``stream`` is the queue of its device in which it runs, as a CUDA stream (None: the compute
+    queue): the ops of a stream run one at a time and in program order, beside other streams.
     """
 
     name: str
@@ -166,6 +168,7 @@ class Op:
     launches: int | None = None
     blocks_host: bool = False
     releases: tuple[str, ...] = ()
+    stream: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("inputs", "control_inputs", "outputs", "attrs", "releases"):
@@ -198,8 +201,9 @@ class Op:
             )
         yield from text_problems("kind", self.kind)
         yield from unlisted(self, phase=PHASES)
-        if self.colocate is not None:
-            yield from name_problems("colocate", self.colocate)
+        for name in ("colocate", "stream"):
+            if getattr(self, name) is not None:
+                yield from name_problems(name, getattr(self, name))
         for name in SIZES:
             yield from size_problems(name, getattr(self, name))
         if self.launches is not None and not is_count(self.launches):
@@ -361,6 +365,11 @@ class Graph(Displayed):
             if op.colocate is not None:
                 members.setdefault(op.colocate, []).append(i)
         return {name: tuple(positions) for name, positions in members.items()}
+
+    @cached_property
+    def streamed(self) -> tuple[int, ...]:
+        """The positions of the ops that run in a stream of a name."""
+        return tuple(i for i, op in enumerate(self.ops) if op.stream is not None)
 
     def resolve(self, text: str) -> tuple[int, int]:
         """(position, output) of an input "op" or "op:output". Raises InputError."""

@@ -13,7 +13,7 @@ changes timing in both engines (``simdev/execution/engine``) and, in another way
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ground.errors import refuse
+from ..ground.frozen import FrozenDict
 from ..ground.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
@@ -37,6 +38,7 @@ COLLECTIVE = "collective"
 SYNC = "sync"
 DISPATCH = "dispatch"  # what a host does before its device runs an op
 THREAD_PREFIX = "thread "  # of the names of the queues of dispatches
+STREAM_PREFIX = "stream "  # of the names of the queues of streams
 BUFFER_KINDS = (
     "parameters",
     "gradients",
@@ -278,8 +280,9 @@ class TaskGraph:
     tasks of the first step first; dispatches of hosts come behind all others, as many for each
     step. Steps are alike, with as many tasks each in one order. Or they come in rounds of steps
     that differ: ``round`` is then how many tasks each step of a round has, and all of them begin
-    with the same tasks. Raises InputError where columns do not fit together or times could
-    overflow.
+    with the same tasks. ``groups`` tells of a collective that joins more ranks than are simulated,
+    by its op, how many ranks its group has. Raises InputError where columns do not fit together or
+    times could overflow.
     """
 
     tasks: Tasks
@@ -292,6 +295,7 @@ class TaskGraph:
     sharing: tuple[Sharing, ...] = ()
     steps: int = 1
     round: tuple[int, ...] = ()
+    groups: Mapping[int, int] = FrozenDict()
 
     def __post_init__(self) -> None:
         refuse(self._problems())

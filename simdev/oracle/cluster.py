@@ -33,13 +33,14 @@ Segments = Sequence[Segment | None]
 
 
 def is_covered(prepared: Prepared) -> bool:
-    """Whether the kernels know its memory model, collectives, queues and routes, and nothing slows
-    anything else.
+    """Whether the kernels know its memory model, collectives, queues and routes, nothing slows
+    anything else, and no op has a stream.
     """
     cluster = prepared.cluster
     return not (
         prepared.memory.model != "full"
         or prepared.rings
+        or prepared.graph.streamed
         or prepared.fabric.shares_rates
         or slows(cluster)
         or any(device.staging for device in cluster.devices)

@@ -93,7 +93,7 @@ CLUSTERS = (
         "device_named_like_a_thread",
         cluster('{"name": "thread gpu:0"}'),
         'devices[0].name: "thread gpu:0" reads as a queue; it may not start with send , recv , '
-        "channel , link , lane , thread ",
+        "channel , link , lane , thread , stream ",
     ),
     bad(
         "device_named_like_the_thread_of_a_node",

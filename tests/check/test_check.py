@@ -293,7 +293,7 @@ def test_a_violation_names_a_known_rule():
     tried = (
         {rule for rule, _ in (*BROKEN.values(), *CLAIMS.values())}
         # hosts: test_check_hosts.py
-        | {"bounds", "dispatch", "thread", "ahead", "blocks"}
+        | {"bounds", "dispatch", "thread", "ahead", "blocks", "stream"}
     )
     assert tried == set(RULES)
     with pytest.raises(ValueError, match="rule: must be one of"):

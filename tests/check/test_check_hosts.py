@@ -159,3 +159,13 @@ def test_a_host_waits_for_the_last_message_of_a_collective_that_blocks() -> None
     trace = simulate(lower(graph, cluster, CostModel(), Strategy(homes)))
     assert broken(trace, graph, cluster) == set()
     assert broken(moved(trace, {"dispatch after": -1}), graph, cluster) == {"blocks"}
+
+
+def test_an_op_that_overtakes_another_of_its_stream_is_found() -> None:
+    ops = [Op(name, time=5 * PS, stream="s") for name in "ab"]
+    graph, cluster = Graph("g", tuple(ops)), Cluster("one", (Device("gpu:0"),))
+    placement = {"a": "gpu:0", "b": "gpu:0"}
+    trace = simulate(lower(graph, cluster, CostModel(), Strategy(placement)))
+    assert broken(trace, graph, cluster) == set()
+    for wrong in (moved(trace, {}, ("a", "b")), moved(trace, {"b": -1})):
+        assert broken(wrong, graph, cluster) == {"stream"}

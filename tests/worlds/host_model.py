@@ -33,6 +33,7 @@ class Piece:
     priority: int = 0
     reads: tuple[tuple[int, int], ...] = ()
     collective: bool = False
+    stream: str | None = None
 
 
 @dataclass
@@ -69,9 +70,10 @@ class HostModel:
                 (step, i)
                 for step in range(self.steps)
                 for i in self._run_on(device, order)
-                if not self.pieces[i].collective
+                if not self.pieces[i].collective and self.pieces[i].stream is None
             ]
             self._chain([("op", step, i) for step, i in ran])
+            self._chain_streams(device)
             if host is not None and host.mode == "eager":
                 self._hold_back(device, host.ahead, order)
         for thread in sorted({self._thread(d) for d in range(len(self.cluster.devices))} - {None}):
@@ -176,6 +178,16 @@ class HostModel:
                     before = ("op", *ran[earlier])
                     self.edges.append((before, ("dispatch", step, i, device), 0))
                     break
+
+    def _chain_streams(self, device: int) -> None:
+        """What runs in a stream of a device runs in the order of the file."""
+        for stream in {piece.stream for piece in self.pieces} - {None}:
+            in_it = [
+                i
+                for i, piece in enumerate(self.pieces)
+                if piece.stream == stream and device in piece.devices
+            ]
+            self._chain([("op", step, i) for step in range(self.steps) for i in in_it])
 
     # Times
 

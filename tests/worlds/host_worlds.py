@@ -75,6 +75,9 @@ def host_world(tape: Tape, far: int = 1024) -> HostWorld:
             _add_collective(tape, pieces, count, replays)
         else:
             _add_op(tape, pieces, tape.number(count), replays)
+    if policy in ("fifo", "program"):
+        streams = (tape.pick(None, None, "a", "b") for _ in pieces)
+        pieces = [replace(p, stream=s) for p, s in zip(pieces, streams, strict=True)]
     ops = tuple(_op(i, piece, pieces) for i, piece in enumerate(pieces))
     graph, names = Graph("world", ops), [device.name for device in cluster.devices]
     placement = {op.name: names[piece.devices[0]] for op, piece in zip(ops, pieces, strict=True)}
@@ -146,6 +149,7 @@ def _op(i: int, piece: Piece, pieces: list[Piece]) -> Op:
         "host_time": piece.host * PS,
         "launches": piece.launches,
         "blocks_host": piece.blocks,
+        "stream": piece.stream,
     }
     if piece.collective:
         ranks = [f"gpu:{device}" for device in piece.devices]

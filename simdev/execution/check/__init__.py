@@ -14,7 +14,7 @@ come in layers; a layer is judged only where the ones below it hold, so that one
 
 What hosts dispatch is judged from the question itself, by ``host_faults`` (hosts.py): ``dispatch``
 every op has its own and starts after them, ``thread`` in their order and without delay, ``ahead``
-and ``blocks`` what they wait for.
+and ``blocks`` what they wait for, ``stream`` the ops of a stream run in program order.
 
 A new rule needs its name in ``violation.RULES`` and, where timing changes, both engines.
 

@@ -1,5 +1,5 @@
-"""Whether hosts dispatch as the execution contract says (rule 9), judged from the question: the
-graph as it runs, its cluster and its costs.
+"""Whether hosts dispatch as the execution contract says (rule 9), and streams keep the order of the
+program, judged from the question: the graph as it runs, its cluster and its costs.
 
 Of lowering's answer only the names of the tasks are believed. The order of threads, how far hosts
 are ahead, and what they wait for are worked out here once more, from the times of the trace
@@ -53,7 +53,8 @@ class _Dispatch(NamedTuple):
 def host_faults(
     graph: Graph, cluster: Cluster, costs: CostModel, trace: Trace, order: Order | None = None
 ) -> tuple[Violation, ...]:
-    """Every breach of rule 9 by a trace of ``graph`` (split already, where ops are).
+    """Every breach of rule 9, and of the order of streams, by a trace of ``graph`` (split already,
+    where ops are).
 
     ``order`` is that of the strategy; None where it is told elsewhere (a pipeline, microbatches,
     pieces of ops): then threads and devices are held against each other alone.
@@ -65,7 +66,7 @@ def host_faults(
 
 @dataclass(frozen=True, eq=False)
 class _Judge:
-    """Rules ``dispatch``, ``thread``, ``ahead`` and ``blocks``."""
+    """Rules ``dispatch``, ``thread``, ``ahead``, ``blocks`` and ``stream``."""
 
     graph: Graph
     cluster: Cluster
@@ -171,6 +172,26 @@ class _Judge:
             threads[key].append(dispatch)
         for thread in threads.values():
             yield from self._thread(thread)
+        yield from self._streams()
+
+    def _streams(self) -> Faults:
+        """Of a stream on a device the ops run step after step, each after the end of the one before
+        it in the file.
+        """
+        last: dict[tuple[str, int], Instance] = {}
+        for number, op in sorted((number, op) for op, number in self.runs):
+            run, stream = self.runs[op, number], self.graph.ops[op].stream
+            for device in run.devices if stream is not None else ():
+                key = str(stream), device
+                before, last[key] = last.get(key), (op, number)
+                if before and run.start < self.runs[before].finish:
+                    names = self.graph.ops[op].name, self.graph.ops[before[0]].name
+                    until = self.runs[before].finish
+                    text = (
+                        f'"{names[0]}" starts at {run.start}, but "{names[1]}" before it in the '
+                        f'stream "{stream}" ends at {until}'
+                    )
+                    yield Violation("stream", names, text)
 
     def _begin_after_dispatch(self) -> Faults:
         """No op starts before all of its dispatches have ended."""

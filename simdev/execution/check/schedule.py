@@ -57,6 +57,8 @@ def collective_faults(task_graph: TaskGraph) -> Faults:
         if len(sizes) < len(left[op]):
             yield Violation("bytes", (name,), f'"{name}" leaves two buffers on one device')
             continue
+        if ranks := task_graph.groups.get(int(tasks.op[op])):
+            sizes, read[op] = _of_group(sizes, ranks), _of_group(read[op], ranks)
         needs, forms = _needs(sizes, read[op]), _known_totals(sizes, read[op])
         if messages == [op]:
             by_rank = {-(-total // len(sizes)) for total in forms}
@@ -114,6 +116,14 @@ def _operands(
             if reader in read and filler != reader:
                 read[reader][device] += size
     return left, read
+
+
+def _of_group(sizes: Sizes, ranks: int) -> Sizes:
+    """The bytes of all ranks of a group. Those that are not simulated are numbers below 0, and have
+    as many as the others.
+    """
+    others = range(len(sizes) - ranks, 0) if sizes else ()
+    return {**sizes, **dict.fromkeys(others, max(sizes.values(), default=0))}
 
 
 def _needs(left: Sizes, read: Sizes) -> Sizes:

@@ -25,6 +25,7 @@ RULES = (
     "thread",
     "ahead",
     "blocks",
+    "stream",
     "step",
     "peak",
     "levels",

@@ -70,8 +70,9 @@ class Shares:
         # Rounded up, so that parts of uneven size never hold less than the whole.
         sizes = {name: ceil(getattr(self.op, name) * share) for name in KEPT_SIZES}
         sizes["workspace_bytes"] = ceil(self.op.workspace_bytes * placed.part.share)
-        hosts = {name: getattr(self.op, name) for name in ("host_time", "launches", "blocks_host")}
-        return {"phase": self.op.phase, "attrs": attrs, "time": time, **sizes, **hosts}
+        kept = ("phase", "host_time", "launches", "blocks_host", "stream")
+        same = {name: getattr(self.op, name) for name in kept}
+        return {"attrs": attrs, "time": time, **sizes, **same}
 
     def _attrs(self, placed: Placed) -> dict[str, Any]:
         op, kernel = self.op, placed.part.kernel

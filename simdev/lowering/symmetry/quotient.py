@@ -112,7 +112,7 @@ class GroupCommunicators(Communicators):
         whole = self.whole.choosing(choice)
         return GroupCommunicators(self.cluster, whole, self.everyone, self.fabric)
 
-    def costed(self, call: CollectiveCall, cost: str) -> Ring:
+    def costed(self, call: CollectiveCall, cost: str, simulated: tuple[int, ...] = ()) -> Ring:
         """A collective among those simulated: what the full group does, as they see it."""
         ring = self.whole.costed(replace(call, ranks=self.everyone), cost)
         held = self.fabric.held(ring.resources) if ring.resources else ()

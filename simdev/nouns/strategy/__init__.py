@@ -98,6 +98,9 @@ class Collectives:
     - ``slowdown``: how many times longer computation and a collective take while they share a
       device (1: they do not slow each other; Galvatron, VLDB 2022, has 1.3). At most 2: what shares
       a device is no slower than in turn.
+    - ``groups``: process groups by name, each the names of its devices in the order of its ranks. A
+      collective op that names a group (its attribute ``group``) takes as long as among all of them,
+      though ``ranks`` has only those that are simulated: the others do as these do.
     """
 
     algorithm: str = ALGORITHMS[0]
@@ -105,9 +108,16 @@ class Collectives:
     tables: tuple[Any, ...] = ()
     chunks: int | None = None
     slowdown: Annotated[Fraction, Unit(parse_slowdown, decimal_text)] = Fraction(1)
+    groups: Mapping[str, tuple[str, ...]] = FrozenDict()
 
     def __post_init__(self) -> None:
+        freeze(self, "groups")
         problems = list(choice_problems(self.algorithm, self.cost, self.chunks))
+        problems += [
+            f'groups["{name}"]: must name two devices at least, each once'
+            for name, members in self.groups.items()
+            if not 1 < len(set(members)) == len(members)
+        ]
         # A path is a sequence too; its letters would be taken for tables.
         tables: object = self.tables
         if not isinstance(tables, Sequence) or isinstance(tables, str):

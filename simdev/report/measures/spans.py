@@ -18,6 +18,7 @@ from ...execution.period import Steady
 from ...nouns.taskgraph import (
     COLLECTIVE,
     DISPATCH,
+    STREAM_PREFIX,
     SYNC,
     THREAD_PREFIX,
     TRANSFER,
@@ -163,6 +164,11 @@ def is_compute_stream(task_graph: TaskGraph, resource: Resource) -> bool:
     return resource.device >= 0 and resource.name == task_graph.devices[resource.device]
 
 
+def is_stream(resource: Resource) -> bool:
+    """Whether the resource is a stream of a name, in which ops of its device run."""
+    return resource.name.startswith(STREAM_PREFIX)
+
+
 def is_thread(resource: Resource) -> bool:
     """Whether the resource is the thread of a host, which dispatches ops."""
     return resource.name.startswith(THREAD_PREFIX)
@@ -216,7 +222,8 @@ class Row:
 
 
 def timeline_rows(trace: Trace) -> tuple[Row, ...]:
-    """Each device's compute stream and queues, in the order of the cluster, then the links.
+    """Each device's compute stream, the thread that dispatches its ops, its further streams and its
+    queues, in the order of the cluster, then the links.
 
     A task is in the row of every queue that it holds. Tasks without a queue are packed into as few
     lanes as do not overlap, one set of lanes a source device: ``out gpu:0``, ``out gpu:0 #2``.
@@ -227,20 +234,23 @@ def timeline_rows(trace: Trace) -> tuple[Row, ...]:
     queued = holders(task_graph)
     shown = shown_devices(task_graph)
     rows: list[list[Row]] = [[] for _ in range(len(task_graph.devices) + 1)]  # links are last
-    for resource, unsorted in zip(task_graph.resources, queued, strict=True):
-        tasks = _in_time(trace, unsorted)
-        if is_compute_stream(task_graph, resource) and shown[resource.device]:
-            rows[resource.device].insert(0, Row(resource.name, resource.device, True, tasks))
-        elif len(tasks):
-            row = Row(resource.name, resource.device, False, tasks)
-            # The thread that dispatches the ops of a device is right under it.
-            beside = rows[resource.device]
-            beside.insert(1 if is_thread(resource) else len(beside), row)
+    pairs = zip(task_graph.resources, queued, strict=True)
+    for resource, unsorted in sorted(pairs, key=lambda pair: _rank(task_graph, pair[0])):
+        computes = is_compute_stream(task_graph, resource) and bool(shown[resource.device])
+        if computes or len(unsorted):
+            place = resource.device, computes or is_stream(resource)
+            rows[resource.device].append(Row(resource.name, *place, _in_time(trace, unsorted)))
     computing, moving = _unqueued(trace)
     for device, name in enumerate(task_graph.devices):
         rows[device] += _lanes(trace, name, device, True, computing[device])
         rows[device] += _lanes(trace, f"out {name}", device, False, moving[device])
     return tuple(row for of_device in rows for row in of_device)
+
+
+def _rank(task_graph: TaskGraph, resource: Resource) -> int:
+    """The place of a resource's row among those of its device; equal ones keep their order."""
+    first = is_compute_stream(task_graph, resource), is_thread(resource), is_stream(resource)
+    return (*first, True).index(True)
 
 
 def _in_time(trace: Trace, tasks: Ints) -> Ints:

@@ -33,6 +33,7 @@ from .spans import (
     computing_mask,
     group,
     is_compute_stream,
+    is_stream,
     is_thread,
     sent_mask,
     shown_devices,
@@ -226,7 +227,8 @@ def _queues(trace: Trace) -> Iterator[Carrier]:
     sends = transfer_mask(task_graph)[holder]
     holders = group(rows.ids[sends], holder[sends], len(task_graph.resources))
     for resource, held in zip(task_graph.resources, holders, strict=True):
-        if not (is_compute_stream(task_graph, resource) or is_thread(resource)):
+        runs_ops = is_compute_stream(task_graph, resource) or is_stream(resource)
+        if not (runs_ops or is_thread(resource)):
             yield Carrier(resource.name, held, trace.start[held])
 
 
