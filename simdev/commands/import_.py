@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..nouns.cluster import Cluster, Host
 
 LINES = (".jsonl", ".jsonl.gz")
+TRACES = (".json", ".json.gz", ".et")
 HELP = "make a scenario, a profile, a cluster or tables of collectives of a foreign file"
 DESCRIPTION = (
     "Make a scenario (or a part of one) of a foreign file. What was left out, changed or assumed "
@@ -32,7 +33,7 @@ OPTIONS = (
     (
         "files",
         "FILE",
-        "the file (may be gzipped; - is stdin); of a Chakra trace one a rank",
+        "the file (may be gzipped; - is stdin); of traces one a rank, or the folder of all",
         {"nargs": "+"},
     ),
     ("-o --output", "OUT", "what to write (.json, .json.gz, .jsonl)", {"required": True}),
@@ -86,19 +87,25 @@ def _imported(args: Namespace) -> tuple[Any, str, str]:
     from ..files.reading import label
     from ..formats import TORCH_FORMATS, import_file, imported_text, open_source, recognise
 
-    sources = [open_source(path) for path in args.files]
-    source, first = sources[0], label(args.files[0])
+    paths = [path for file in args.files for path in files_of(file)]
+    sources = [open_source(path) for path in paths]
+    source, first = sources[0], label(paths[0])
     name = args.name or ("stdin" if args.files[0] == "-" else _title(args.files[0]))
     # The format decides which options and which ending fit, so it is told before anything is read.
     with within(first):
         format_ = args.format or recognise(source)
     _check_options(args, format_)
-    if format_ in TORCH_FORMATS and len(sources) == 1:
+    if format_ == "kineto" and args.output.lower().endswith(LINES):
+        if len(sources) > 1:
+            raise InputError("--output: a profile is made of the trace of a single rank")
         with within(first):
-            if format_ == "kineto" and args.output.lower().endswith(LINES):
-                trace = _trace(args, source)
-                return trace, format_, trace.text
-            imported = _of_torch(args, source, name, format_)
+            trace = _trace(args, source)
+        return trace, format_, trace.text
+    if format_ == "kineto":
+        imported = _of_traces(args, sources, name)
+    elif format_ in TORCH_FORMATS and len(sources) == 1:
+        with within(first):
+            imported = _of_program(args, source, name)
     else:
         dims = dict(named_number("--dim", text) for text in args.dim or ())
         imported = import_file(
@@ -111,28 +118,61 @@ def _imported(args: Namespace) -> tuple[Any, str, str]:
     return imported, format_, imported_text(imported, os.path.dirname(args.output))
 
 
-def _of_torch(args: Namespace, source: Source, name: str, format_: str) -> Any:
-    """A program of PyTorch as a scenario, or a step of a trace, with the host that dispatched
-    it.
-    """
-    from ..formats import Machine, graph_scenario, provenance_of
-    from ..measure import import_program, trace_step
+def files_of(path: str) -> list[str]:
+    """A file, or the traces that a folder holds. Raises InputError for a folder without any."""
+    if not os.path.isdir(path):
+        return [path]
+    names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    files = [name for name in names if name.endswith(TRACES)]
+    if not files:
+        raise InputError(f"{path}: holds no traces ({', '.join(TRACES)})")
+    return [os.path.join(path, name) for name in files]
 
-    made: Any
-    kind, timed, provenance = args.device, True, provenance_of([source], format_)
-    if format_ == "torch-export":
-        file = source.path if source.data is None else io.BytesIO(source.data)
-        made = import_program(file, optimizer=args.optimizer, name=name)
-        timed = bool(args.profile)
-    else:
-        made = trace_step(source.text(), args.device, args.warm_up, name)
-        kind = made.kind if args.cluster is None else None
-        provenance = provenance | {"step": dict(made.figures)}
+
+def _of_program(args: Namespace, source: Source, name: str) -> Any:
+    """A program of PyTorch as a scenario."""
+    from ..formats import Machine, graph_scenario, provenance_of
+    from ..measure import import_program
+
+    file = source.path if source.data is None else io.BytesIO(source.data)
+    made = import_program(file, optimizer=args.optimizer, name=name)
+    machine = Machine(args.cluster, args.device, args.devices, args.bandwidth, args.memory)
+    scenario = graph_scenario(
+        made.graph, machine, "torch-export", made.notes, timed=bool(args.profile)
+    )
+    return replace(scenario, provenance=provenance_of([source], "torch-export"))
+
+
+def _of_traces(args: Namespace, sources: Sequence[Source], name: str) -> Any:
+    """A step of the traces of a rank or of several, with the hosts that dispatched it."""
+    from ..files.reading import label
+    from ..formats import Imported, Machine, graph_scenario, provenance_of
+    from ..measure import trace_ranks
+    from ..nouns.strategy import Collectives, Strategy
+
+    texts = {label(source.path): source.text() for source in sources}
+    traced = trace_ranks(texts, args.device, args.warm_up)
+    kind = traced.first.kind if args.cluster is None else None
     machine = Machine(args.cluster, kind, args.devices, args.bandwidth, args.memory)
-    scenario = graph_scenario(made.graph, machine, format_, made.notes, timed=timed)
-    if format_ != "torch-export":
-        scenario = replace(scenario, cluster=_hosted(scenario.cluster, made.host))
-    return replace(scenario, provenance=provenance)
+    provenance = provenance_of(sources, "kineto") | {"step": dict(traced.figures)}
+    if not traced.communicates:
+        step = traced.first
+        graph = replace(step.graph, name=name)
+        scenario = graph_scenario(graph, machine, "kineto", step.notes)
+    else:
+        count = len(sources) if args.devices is None else args.devices
+        cluster = machine.build(count) if args.cluster is None else machine.build()
+        devices = [device.name for device in cluster.devices if device.runs_ops]
+        joined = traced.joined(name, devices)
+        scenario = Imported(
+            joined.graph,
+            cluster,
+            Strategy(joined.placement, collectives=Collectives(groups=joined.groups)),
+            source="kineto",
+            notes=(*traced.notes, *joined.notes),
+        )
+    cluster = _hosted(scenario.cluster, traced.first.host)
+    return replace(scenario, cluster=cluster, provenance=provenance)
 
 
 def _hosted(cluster: Cluster, host: Host) -> Cluster:

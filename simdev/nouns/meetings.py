@@ -24,11 +24,12 @@ class Communication:
     """A collective, a send or a receive, as one rank issues it at a position of its own.
 
     ``kind`` is that of the collective, or SEND or RECEIVE with the other rank as ``peer``.
-    ``bytes`` must be equal on all ranks; None where they may differ. ``group`` names the process
+    ``bytes`` are the share of a rank for an all-gather, else the whole buffer; on all ranks equal,
+    but for an all-to-all. ``group`` names the process
     group ("" is that of all ranks), ``ranks`` are its members in their order (none: every rank that
-    uses it). A rank goes no further in ``merged`` until the others are there, but for a send that
-    is not ``blocking``. Of a batch of messages the sends come first. ``label`` tells people where
-    it stands ("train.py:12").
+    uses it). A rank goes no further in ``merged`` until the others are there; with a send that is
+    not ``blocking`` it does where nobody else can. Of a batch of messages the sends come first.
+    ``label`` tells people where it stands ("train.py:12").
     """
 
     rank: int
@@ -116,7 +117,7 @@ def _differences(name: str, calls: Mapping[int, Sequence[Communication]]) -> Ite
         differing = [
             f"{call.where}: {call}, but {first} on {first.where}"
             for call in others
-            if (call.kind, call.bytes) != (first.kind, first.bytes)
+            if call.kind != first.kind or (call.bytes != first.bytes and first.kind != "all_to_all")
         ]
         if differing:
             yield from differing
@@ -147,6 +148,25 @@ def _unequal(
         )
 
 
+def operands(
+    kind: str, ranks: int, size: int, members: int = 0, rooted: bool = True
+) -> tuple[list[int], list[int]]:
+    """Bytes of what a collective op reads and leaves, rank by rank (docs/reference/collectives.md),
+    for the ``bytes`` of its communications. ``members`` counts the group where ``ranks`` are but
+    some of it (0: all), then ``rooted`` tells whether the root is among them.
+    """
+    if kind == "all_gather":
+        return [size] * ranks, [(members or ranks) * size] * ranks
+    if kind == "reduce_scatter" and members:
+        share = -(-size // members)
+        return [share * members] * ranks, [share] * ranks
+    if kind == "reduce_scatter":
+        return [size] * ranks, [size // ranks + (i < size % ranks) for i in range(ranks)]
+    if kind in ("broadcast", "p2p"):
+        return [size] * rooted, [size] * (ranks - rooted)
+    return [size] * ranks, [size] * (1 if kind == "reduce" else ranks)
+
+
 def merged(lengths: Mapping[int, int], meetings: Meetings) -> list[tuple[Place, ...]]:
     """One order of the ops of all ranks, which keeps that of each: the place of an op, or all the
     places of a meeting in the order of its members.
@@ -160,8 +180,11 @@ def merged(lengths: Mapping[int, int], meetings: Meetings) -> list[tuple[Place, 
     position = dict.fromkeys(lengths, 0)
     arrived: defaultdict[Place, int] = defaultdict(int)  # by the place of the first member
     runnable, waiting = deque(lengths), dict[int, Meeting]()
-    while runnable:
-        rank = runnable.popleft()
+    patient: deque[int] = deque()
+    while runnable or patient:
+        # Sends go on without their receivers only where nobody else can go on.
+        rank = (runnable or patient).popleft()
+        waiting.pop(rank, None)
         while position[rank] < lengths[rank]:
             place = rank, position[rank]
             position[rank] += 1
@@ -177,8 +200,11 @@ def merged(lengths: Mapping[int, int], meetings: Meetings) -> list[tuple[Place, 
                 runnable.extend(free)
                 for other in free:
                     del waiting[other]
-            elif meeting[0].place != place or meeting[0].blocking:
+                    if other in patient:
+                        patient.remove(other)
+            else:
                 waiting[rank] = meeting
+                patient.extend([rank] * (meeting[0].place == place and not meeting[0].blocking))
                 break
     if waiting:
         raise InputError(_circle(waiting, position))
