@@ -3,7 +3,7 @@
 ``step.py`` makes a graph of each rank's step. Here their ops are put into one order; what
 communicates meets that of the other ranks (``simdev.nouns.meetings``) and becomes one op of all,
 which the simulated network carries. In the trace of a rank it also waits for the others, so what it
-took there is told as the least of all ranks, and not simulated.
+took there is told as the least of all ranks, which only the cost "given" takes.
 
 ``simdev import`` and ``simdev compare`` call ``trace_ranks``.
 """
@@ -23,8 +23,6 @@ from ...nouns.meetings import Meeting, Place, meetings_of, merged, operands
 from .step import MOST_NAMED, Loaded, TraceStep, middle_of, step_of
 
 RANK = re.compile(r"rank[_-]?([0-9]{1,6})", re.IGNORECASE)
-MEASURED = "measured_ns"
-"""The attribute of a collective with the nanoseconds that it took where it waited least."""
 
 
 @dataclass(frozen=True)
@@ -177,10 +175,10 @@ class _Writer:
 
     def notes(self) -> Iterator[str]:
         """Sentences about what communicates."""
-        if any(MEASURED in op.attrs for op in self.ops):
+        if any("ranks" in op.attrs for op in self.ops):
             yield (
                 "communication is simulated on the cluster; what it took in the trace, least of "
-                f"all ranks, stands beside it ({MEASURED})"
+                'all ranks, is taken with "collectives": {"cost": "given"}'
             )
         if self.groups:
             yield (
@@ -253,7 +251,7 @@ class _Writer:
             ready.append(self._names[call.place])
         name = f"rank{first.rank}/{first.label}"
         least = min(op.time for op in members if isinstance(op.time, Fraction))
-        attrs = {"ranks": [self.homes[call.rank] for call in meeting], MEASURED: int(least * 10**9)}
+        attrs = {"ranks": [self.homes[call.rank] for call in meeting]}
         self._write(
             Op(
                 name,
@@ -263,6 +261,7 @@ class _Writer:
                 tuple(ready[len(read) :]),
                 tuple(map(Tensor, made)),
                 attrs | ({"group": group} if group else {}),
+                time=least,
                 host_time=0,
                 launches=0,
                 # Messages of a batch are under way at once.
