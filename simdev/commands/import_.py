@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 from ..ground.errors import InputError, printable, refuse, within
 from .options import DONE, flag, named_number
 from .outputs import JSON, output_files, progress_bar, tell
+from .traces import files_of, traced
 
 if TYPE_CHECKING:
     from ..formats import Source
-    from ..nouns.cluster import Cluster, Host
 
 LINES = (".jsonl", ".jsonl.gz")
-TRACES = (".json", ".json.gz", ".et")
 HELP = "make a scenario, a profile, a cluster or tables of collectives of a foreign file"
 DESCRIPTION = (
     "Make a scenario (or a part of one) of a foreign file. What was left out, changed or assumed "
@@ -85,7 +84,14 @@ def run(args: Namespace) -> int:
 def _imported(args: Namespace) -> tuple[Any, str, str]:
     """(what was made of the files, their format, the text to write). Raises InputError."""
     from ..files.reading import label
-    from ..formats import TORCH_FORMATS, import_file, imported_text, open_source, recognise
+    from ..formats import (
+        TORCH_FORMATS,
+        Machine,
+        import_file,
+        imported_text,
+        open_source,
+        recognise,
+    )  # fmt: skip
 
     paths = [path for file in args.files for path in files_of(file)]
     sources = [open_source(path) for path in paths]
@@ -102,7 +108,8 @@ def _imported(args: Namespace) -> tuple[Any, str, str]:
             trace = _trace(args, source)
         return trace, format_, trace.text
     if format_ == "kineto":
-        imported = _of_traces(args, sources, name)
+        machine = Machine(args.cluster, args.device, args.devices, args.bandwidth, args.memory)
+        imported: Any = traced(sources, name, machine, args.warm_up)
     elif format_ in TORCH_FORMATS and len(sources) == 1:
         with within(first):
             imported = _of_program(args, source, name)
@@ -118,17 +125,6 @@ def _imported(args: Namespace) -> tuple[Any, str, str]:
     return imported, format_, imported_text(imported, os.path.dirname(args.output))
 
 
-def files_of(path: str) -> list[str]:
-    """A file, or the traces that a folder holds. Raises InputError for a folder without any."""
-    if not os.path.isdir(path):
-        return [path]
-    names = sorted(name for name in os.listdir(path) if not name.startswith("."))
-    files = [name for name in names if name.endswith(TRACES)]
-    if not files:
-        raise InputError(f"{path}: holds no traces ({', '.join(TRACES)})")
-    return [os.path.join(path, name) for name in files]
-
-
 def _of_program(args: Namespace, source: Source, name: str) -> Any:
     """A program of PyTorch as a scenario."""
     from ..formats import Machine, graph_scenario, provenance_of
@@ -141,52 +137,6 @@ def _of_program(args: Namespace, source: Source, name: str) -> Any:
         made.graph, machine, "torch-export", made.notes, timed=bool(args.profile)
     )
     return replace(scenario, provenance=provenance_of([source], "torch-export"))
-
-
-def _of_traces(args: Namespace, sources: Sequence[Source], name: str) -> Any:
-    """A step of the traces of a rank or of several, with the hosts that dispatched it."""
-    from ..files.reading import label
-    from ..formats import Imported, Machine, graph_scenario, provenance_of
-    from ..measure import trace_ranks
-    from ..nouns.strategy import Collectives, Strategy
-
-    texts = {label(source.path): source.text() for source in sources}
-    traced = trace_ranks(texts, args.device, args.warm_up)
-    kind = traced.first.kind if args.cluster is None else None
-    machine = Machine(args.cluster, kind, args.devices, args.bandwidth, args.memory)
-    provenance = provenance_of(sources, "kineto") | {"step": dict(traced.figures)}
-    if not traced.communicates:
-        step = traced.first
-        graph = replace(step.graph, name=name)
-        scenario = graph_scenario(graph, machine, "kineto", step.notes)
-    else:
-        count = len(sources) if args.devices is None else args.devices
-        cluster = machine.build(count) if args.cluster is None else machine.build()
-        devices = [device.name for device in cluster.devices if device.runs_ops]
-        joined = traced.joined(name, devices)
-        scenario = Imported(
-            joined.graph,
-            cluster,
-            Strategy(joined.placement, collectives=Collectives(groups=joined.groups)),
-            source="kineto",
-            notes=(*traced.notes, *joined.notes),
-        )
-    cluster = _hosted(scenario.cluster, traced.first.host)
-    return replace(scenario, cluster=cluster, provenance=provenance)
-
-
-def _hosted(cluster: Cluster, host: Host) -> Cluster:
-    """A cluster that says nothing of hosts, with this one; a CPU has a host by its own entry
-    alone.
-    """
-    if cluster.host is not None or any(device.host is not None for device in cluster.devices):
-        return cluster
-    if not all(device.is_host for device in cluster.devices if device.runs_ops):
-        return replace(cluster, host=host)
-    devices = tuple(
-        replace(device, host=host) if device.runs_ops else device for device in cluster.devices
-    )
-    return replace(cluster, devices=devices)
 
 
 def _trace(args: Namespace, source: Source) -> Any:

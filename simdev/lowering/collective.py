@@ -37,7 +37,7 @@ from ..costs.collectives import (
     collective_model,
     pieces_of,
 )
-from ..costs.collectives.phases import KEPT, Group, Messages
+from ..costs.collectives.phases import KEPT, Group, Messages, bus_factor
 from ..ground.errors import InputError, collecting, refuse
 from ..ground.units import MAX_PS, PS_PER_SECOND, picoseconds, transmission_ps
 from ..nouns.cluster import Cluster
@@ -382,7 +382,8 @@ def _ring(graph: Graph, position: int, communicators: Communicators, group: Grou
     seconds = op.seconds_on(communicators.cluster.devices[ranks[0]].kind)
     if cost == "given" and seconds is not None:
         # As measured, with all that crossed its links then.
-        sent = 0 if communicators.model.fabric.shares_rates else call.size
+        sent = int(call.size * bus_factor(op.kind, len(group)))
+        sent = 0 if communicators.model.fabric.shares_rates else sent
         ring = Ring(ranks, picoseconds(seconds), sent, (), (), members=_some_of(ranks, group))
     else:
         ring = communicators.costed(call, cost, ranks)

@@ -249,3 +249,61 @@ def test_real_traces_of_gloo_tell_what_each_scheme_sends(scheme, tmp_path):
     least = max(step["host_s"] for step in steps) * 10**6
     most = max(step["step_s"] for step in steps) * 10**6
     assert least <= microseconds(scenario) <= 1.02 * most
+
+
+def predicted_op(name, phase="forward", kind="matmul", **fields):
+    return {"name": name, "phase": phase, "kind": kind, **fields}
+
+
+def test_a_real_run_is_told_beside_the_predicted_step_by_module(tmp_path, capsys):
+    """Predicted: products of 80, 50 and 20 us, an all-reduce of 1,000 us; traced are 100 us and an
+    all-reduce of 200 us behind it. The trace knows the kinds and their order alone.
+    """
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    for rank in range(2):
+        (traces / f"rank{rank}.json").write_text(of_rank(rank, *ddp()))
+    ops, places = [], {}
+    for rank in range(2):
+        layers = ("layers/0/fc", "80 us"), ("layers/1/fc", "50 us"), ("head/fc", "20 us")
+        for i, (name, time) in enumerate(layers):
+            name = f"rank{rank}/{name}"
+            waits = {"inputs": [f"sum:{rank}"]} if i == 2 else {}
+            out = {"outputs": [{"bytes": 10**6}]} if i == 0 else {}
+            ops.append(predicted_op(name, time=time, **waits, **out))
+            places[name] = f"gpu:{rank}"
+    ranks = ["gpu:0", "gpu:1"]
+    read = [f"rank{rank}/layers/0/fc" for rank in range(2)]
+    outputs = [{"bytes": 10**6}] * 2
+    ops.append(
+        predicted_op("sum", kind="all_reduce", inputs=read, outputs=outputs, attrs={"ranks": ranks})
+    )
+    cluster = {
+        "devices": [{"name": name, "kind": "h100-sxm"} for name in ranks],
+        "links": {"all_to_all": {"bandwidth": "1 GB/s"}},
+        "queues": "device",
+    }
+    scenario = {
+        "version": 1,
+        "graph": {"version": 1, "ops": ops},
+        "cluster": {"version": 1, "name": "two", **cluster},
+        "strategy": {"version": 1, "placement": places | {"sum": "gpu:0"}},
+    }
+    (tmp_path / "predicted.json").write_text(json.dumps(scenario))
+    assert main(["compare", str(tmp_path / "predicted.json"), str(traces), "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert compared["b"] == "traces, traced 330 us"
+    sheets = {sheet["title"]: sheet["rows"] for sheet in compared["sheets"]}
+    assert sheets["Ops by module"] == [
+        ["(none)", 1_000_000_000, 200_000_000, -800_000_000, -0.8],
+        ["layers/0", 160_000_000, 200_000_000, 40_000_000, 0.25],
+        ["layers/1", 100_000_000, 100_000_000, 0, 0],
+        ["head", 40_000_000, 40_000_000, 0, 0],
+    ]
+    assert [row[0] for row in sheets["Ops by kind"]] == [
+        "collective all_reduce",
+        "forward matmul",
+    ]
+    changed = [row[0] for row in sheets["Tasks that changed most"]]
+    assert changed[:3] == ["sum", "rank0/layers/0/fc", "rank1/layers/0/fc"]
+    assert dict(row[:3:2] for row in sheets["The step"])["step time"] == "330 us"
