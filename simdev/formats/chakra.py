@@ -14,88 +14,41 @@ What a collective is, costs and sends is said in ``nouns`` and ``costs``, not he
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from ..ground.errors import InputError, refuse
+from ..ground.errors import InputError, collecting, refuse
 from ..ground.units import parse_bandwidth
 from ..nouns.cluster import Cluster, Device, Link
 from ..nouns.graph import Graph, Op, Tensor
+from ..nouns.meetings import RECEIVE, SEND, Communication, Place, meetings_of, operands
 from ..nouns.strategy import Strategy
 from .chakra_messages import Node, Trace, whole
 from .imported import Imported, Machine
-
-# Which nodes of which ranks are one collective, and which receive what which others send.
 
 COLLECTIVES = (
     "all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all",
     "reduce_scatter", "reduce_scatter", "barrier",
 )  # fmt: skip
 """By the number of ``comm_type`` (et_def.proto, CollectiveCommType)."""
+PEERS = {"COMM_SEND_NODE": (SEND, "comm_dst"), "COMM_RECV_NODE": (RECEIVE, "comm_src")}
 
 Ranked = tuple[int, Node]
 """A node and the rank whose trace has it."""
 
 
-class Meetings:
-    """``of``: (rank, node id) of a collective -> its nodes on all its ranks; ``sender``: (rank,
-    node id) of a receive -> that of its send; ``problems``: where traces do not fit together.
-    """
-
-    def __init__(self, ranks: Sequence[Trace]) -> None:
-        self.of: dict[tuple[int, int], list[Ranked]] = {}
-        self.sender: dict[tuple[int, int], tuple[int, int]] = {}
-        self.problems = [*self._collectives(ranks), *self._pairs(ranks)]
-
-    def _collectives(self, ranks: Sequence[Trace]) -> Iterator[str]:
-        """The k-th collective of a group on each of its ranks is the same one."""
-        groups: defaultdict[str, defaultdict[int, list[Node]]]
-        groups = defaultdict(lambda: defaultdict(list))
-        for rank, trace in enumerate(ranks):
-            for node in filter(is_collective, trace.nodes):
-                groups[_group(node)][rank].append(node)
-        for group, members in groups.items():
-            counts = {rank: len(nodes) for rank, nodes in members.items()}
-            few, many = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-            if not group and len(members) < len(ranks):
-                silent = next(rank for rank in range(len(ranks)) if rank not in members)
-                yield f"rank {silent}: takes no part in the collectives of all ranks"
-            elif counts[few] < counts[many]:
-                title = f'of the group "{group}"' if group else "of all ranks"
-                yield (
-                    f"rank {few}: {counts[few]} collectives {title}, but {counts[many]} on rank "
-                    f"{many}"
-                )
-            else:
-                for nodes in zip(*members.values(), strict=True):
-                    meeting = list(zip(members, nodes, strict=True))
-                    self.of |= {(rank, node.id): meeting for rank, node in meeting}
-                    yield from _meeting_problems(meeting)
-
-    def _pairs(self, ranks: Sequence[Trace]) -> Iterator[str]:
-        """The k-th send from one rank to another under a tag belongs to the k-th receive of it."""
-        # Sends and receives by (source, destination, tag).
-        channels: defaultdict[tuple[int, int, int], tuple[list[Any], list[Any]]]
-        channels = defaultdict(lambda: ([], []))
-        for rank, trace in enumerate(ranks):
-            for node in trace.nodes:
-                tag = count_of(node, "comm_tag", 0)
-                if node.type == "COMM_SEND_NODE":
-                    sends, _ = channels[rank, count_of(node, "comm_dst", -1), tag]
-                    sends.append((rank, node.id))
-                elif node.type == "COMM_RECV_NODE":
-                    _, receives = channels[count_of(node, "comm_src", -1), rank, tag]
-                    receives.append((rank, node.id))
-        for (source, end, tag), (sends, receives) in channels.items():
-            if len(sends) != len(receives):
-                yield (
-                    f"{len(sends)} sends from rank {source} to {end} with tag {tag}, "
-                    f"{len(receives)} receives"
-                )
-            self.sender |= dict(zip(receives, sends, strict=False))
+def communications(ranks: Sequence[Trace]) -> Iterator[Communication]:
+    """What the ranks send each other. Raises InputError with every problem."""
+    problems: list[str] = []
+    for rank, trace in enumerate(ranks):
+        for node in trace.nodes:
+            if is_collective(node) or node.type in PEERS:
+                with collecting(problems, f"rank {rank}, node {node.id}: "):
+                    yield _communication(rank, node, len(ranks))
+    refuse(problems)
 
 
 def is_host(node: Node) -> bool:
@@ -108,25 +61,18 @@ def is_collective(node: Node) -> bool:
     return node.type == "COMM_COLL_NODE" and not (is_host(node) and "comm_size" not in node.attrs)
 
 
-def _meeting_problems(meeting: Sequence[Ranked]) -> Iterator[str]:
-    (first, root), *others = meeting
-    kind, size = call(root)
-    if kind is None:
-        yield f"rank {first}, node {root.id}: comm_type: must be from 0 to {len(COLLECTIVES) - 1}"
-    for rank, node in others:
-        if call(node) != (kind, size):
-            other, bytes_ = call(node)
-            yield (
-                f"rank {rank}, node {node.id}: {other} of {bytes_} bytes, but {kind} of {size} "
-                f"bytes on rank {first}"
-            )
-
-
-def call(node: Node) -> tuple[str | None, int]:
-    """A collective's kind (None: unknown) and size in bytes."""
-    kind = node.attrs.get("comm_type", 0)
-    is_known = isinstance(kind, int) and 0 <= kind < len(COLLECTIVES)
-    return (COLLECTIVES[kind] if is_known else None), count_of(node, "comm_size", 0)
+def _communication(rank: int, node: Node, ranks: int) -> Communication:
+    label = f"node {node.id}"
+    if node.type in PEERS:
+        kind, name = PEERS[node.type]
+        peer, tag = count_of(node, name, -1), count_of(node, "comm_tag", 0)
+        if not 0 <= peer < ranks:
+            raise InputError(f"{name}: must be a rank from 0 to {ranks - 1}, got {peer}")
+        return Communication(rank, node.id, kind, peer=peer, tag=tag, label=label)
+    number, size = node.attrs.get("comm_type", 0), count_of(node, "comm_size", 0)
+    if not isinstance(number, int) or not 0 <= number < len(COLLECTIVES):
+        raise InputError(f"comm_type: must be from 0 to {len(COLLECTIVES) - 1}")
+    return Communication(rank, node.id, COLLECTIVES[number], size, _group(node), label=label)
 
 
 def _group(node: Node) -> str:
@@ -258,7 +204,10 @@ class _Builder:
         self.estimated = 0
         self.done: dict[tuple[int, int], _Done] = {}
         self.sent: dict[tuple[int, int], str] = {}
-        self.meetings = Meetings(ranks)
+        self.nodes = {
+            (rank, node.id): node for rank, trace in enumerate(ranks) for node in trace.nodes
+        }
+        self.meetings = meetings_of(communications(ranks), range(len(ranks)))
 
     def run(self) -> None:
         """Builds all ops. Raises InputError with every problem."""
@@ -288,8 +237,11 @@ class _Builder:
     def _build(self, rank: int, node: Node) -> bool:
         """Builds a node where all that it waits for is built; returns whether it could."""
         if is_collective(node):
-            return self._meet(self.meetings.of[rank, node.id])
-        sender = self.meetings.sender.get((rank, node.id))
+            meeting = self.meetings.of[rank, node.id]
+            return self._meet(
+                [call.place for call in meeting], meeting[0].kind, meeting[0].bytes or 0
+            )
+        sender = self.meetings.of[rank, node.id][0].place if node.type == "COMM_RECV_NODE" else None
         before = self._before(rank, node)
         if before is None or (sender is not None and sender not in self.sent):
             return False
@@ -362,16 +314,16 @@ class _Builder:
         self.ops[name] = replace(op, outputs=(*op.outputs, Tensor(size)))
         return f"{name}:{len(op.outputs)}"
 
-    def _meet(self, meeting: Sequence[Ranked]) -> bool:
+    def _meet(self, places: Sequence[Place], kind: str, size: int) -> bool:
         """Builds a collective on all its ranks, once it is ready on each."""
-        first, root = meeting[0]
-        if (first, root.id) in self.done:
+        if places[0] in self.done:
             return True
+        meeting = [(rank, self.nodes[rank, number]) for rank, number in places]
         parts = [self._before(rank, node) for rank, node in meeting]
         ready = [part for part in parts if part is not None]
         if len(ready) < len(parts):
             return False
-        (kind, size), count = call(root), len(meeting)
+        count = len(meeting)
         # A rank alone has nobody to send to.
         if count == 1:
             after = ready
@@ -385,7 +337,7 @@ class _Builder:
             if kind in ("gather", "scatter"):
                 after = self._send(names, kind, size)
             else:
-                after = self._collect(meeting, names, kind or "", size)
+                after = self._collect(meeting, names, kind, size)
         for (rank, node), part in zip(meeting, after, strict=True):
             self.done[rank, node.id] = part
         return True
@@ -397,13 +349,13 @@ class _Builder:
         (docs/reference/collectives.md).
         """
         (rank, node), count = meeting[0], len(names)
-        read, made = _operands(kind, count, size)
-        operands = tuple(map(self._output, names, read))
+        read, made = operands(kind, count, size)
+        tensors = tuple(map(self._output, names, read))
         name = self._add(
             rank,
             node,
             self.devices[rank],
-            _Done(tensors=operands),
+            _Done(tensors=tensors),
             kind=kind,
             outputs=tuple(map(Tensor, made)),
             attrs={"ranks": [self.devices[rank] for rank, _ in meeting]},
@@ -428,16 +380,3 @@ class _Builder:
             _Done((root,)),
             *(_Done((name,), (self._output(root, share),)) for name in others),
         ]
-
-
-def _operands(kind: str, ranks: int, size: int) -> tuple[list[int], list[int]]:
-    """Bytes of what a collective reads and leaves, rank by rank, for ``comm_size`` as ASTRA-sim
-    means it.
-    """
-    if kind == "all_gather":
-        return [size] * ranks, [ranks * size] * ranks
-    if kind == "reduce_scatter":
-        return [size] * ranks, [size // ranks + (i < size % ranks) for i in range(ranks)]
-    if kind == "broadcast":
-        return [size], [size] * (ranks - 1)
-    return [size] * ranks, [size] * (1 if kind == "reduce" else ranks)
