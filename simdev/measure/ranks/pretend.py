@@ -299,10 +299,14 @@ def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
     def whole(group: Any, rank: int) -> int:
         return dist.get_global_rank(group, rank) if group is not None else rank
 
-    def send(objects: Any, dst: Any = None, group: Any = None, group_dst: Any = None, **_: Any) -> None:
+    def send(
+        objects: Any, dst: Any = None, group: Any = None, group_dst: Any = None, **_: Any
+    ) -> None:
         mail.send(dumps(objects), dst if dst is not None else whole(group, group_dst))
 
-    def receive(objects: Any, src: Any = None, group: Any = None, group_src: Any = None, **_: Any) -> int:
+    def receive(
+        objects: Any, src: Any = None, group: Any = None, group_src: Any = None, **_: Any
+    ) -> int:
         source = src if src is not None else whole(group, group_src)
         objects[:] = loads(mail.receive(source))
         return int(source)

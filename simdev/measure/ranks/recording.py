@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from ...ground import PACKAGE
 from ...ground.errors import InputError
 from ..kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, kind_of, named_arguments
-from ..record import Call, Instance, Record, Recorder, Scopes, TensorSpec
+from ..record import USERS, Call, Instance, Record, Recorder, Scopes, TensorSpec
 from .streams import Streams
 
 _HOME = str(Path(torch.__file__).parent)
@@ -106,6 +106,8 @@ class RankRecorder(Recorder):
         self.notes: dict[str, None] = {}
         self.parameters: dict[int, int] = {}
         self.states: dict[int, int] = {}
+        self.persistent: set[int] = set()
+        self._leaves: dict[int, Any] = {}
         self._works: dict[int, tuple[Any, tuple[int, ...]]] = {}
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
@@ -220,6 +222,18 @@ class RankRecorder(Recorder):
                 self._note_source(state, (index, 0))
                 self.lifetimes.forget(state.untyped_storage())
 
+    def note_persistent(self) -> None:
+        """Notes the leaves that are still there when the step has ended: buffers, not batches."""
+        for index, storage in self._leaves.items():
+            if USERS is not None and USERS(storage._cdata) > 2:
+                self.persistent.add(index)
+
+    def add_leaf(self, kind: str, tensor: Tensor) -> int:
+        """Records a tensor that the step is given: its record's number."""
+        index = super().add_leaf(kind, tensor)
+        self._leaves[index] = self._alive[-1]
+        return index
+
     def place(self) -> str:
         """The line of the user's code that is running, "" where none is (in hooks of autograd)."""
         frame: Any = sys._getframe(1)
@@ -256,7 +270,11 @@ class RankRecorder(Recorder):
                 self._waits[key_of(tensor)] = index
 
     def _message(
-        self, name: str, arguments: dict[str, Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
     ) -> Message:
         group = _group(arguments)
         ranks = tuple(dist.get_process_group_ranks(group))
@@ -330,7 +348,10 @@ class RankRecorder(Recorder):
             self.streams.current.frontier.update(records)
             return wait(work, *args)
 
-        with patch.object(c10d.FakeWork, "wait", waiting), _patched(c10d.ProcessGroup, self._linked):
+        with (
+            patch.object(c10d.FakeWork, "wait", waiting),
+            _patched(c10d.ProcessGroup, self._linked),
+        ):
             yield
 
     def _linked(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -424,9 +445,7 @@ class RankScopes(Scopes):
         super().enter(module)
 
 
-def _ends(
-    name: str, arguments: dict[str, Any], result: Any
-) -> tuple[list[Tensor], list[Tensor]]:
+def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors that a call of a process group reads, and those that it fills."""
 
     def tensors(*names: str) -> list[Tensor]:
