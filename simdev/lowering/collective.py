@@ -39,7 +39,7 @@ from ..costs.collectives import (
 )
 from ..costs.collectives.phases import KEPT, Group, Messages, bus_factor
 from ..ground.errors import InputError, collecting, refuse
-from ..ground.units import MAX_PS, PS_PER_SECOND, picoseconds, transmission_ps
+from ..ground.units import MAX_PS, PS_PER_SECOND, picoseconds, size_problems, transmission_ps
 from ..nouns.cluster import Cluster
 from ..nouns.fabric import Fabric, fabric_of
 from ..nouns.graph import Graph, Op
@@ -406,7 +406,11 @@ def _some_of(ranks: Group, group: Group) -> int:
 
 
 def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
-    """Bytes as nccl-tests counts them; shards of unequal size are padded to the largest."""
+    """Bytes as nccl-tests counts them; shards of unequal size are padded to the largest. The op may
+    tell them: tensors do not where a collective writes into memory that was there before.
+    """
+    if "bytes" in op.attrs:
+        return int(op.attrs["bytes"])
     match op.kind:
         case "all_gather":
             return ranks * max(int(tensor.bytes) for tensor in operands)
@@ -466,6 +470,11 @@ def _operand_problems(
     op: Op, read: list[int], simulated: Sequence[int], group: Sequence[int]
 ) -> Iterator[str]:
     made, ranks, members = [tensor.bytes for tensor in op.made], len(simulated), len(group)
+    if "bytes" in op.attrs:
+        yield from size_problems("attrs.bytes", op.attrs["bytes"])
+        if len(read) % ranks and op.kind not in SINGLE_INPUT:
+            yield f"inputs: must be as many of each of the {ranks} ranks, got {len(read)}"
+        return
     if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
         # A bucket: each rank reads so many tensors, and is left with one of their size.
         each = len(read) // ranks

@@ -167,13 +167,17 @@ def operands(
     return [size] * ranks, [size] * (1 if kind == "reduce" else ranks)
 
 
-def merged(lengths: Mapping[int, int], meetings: Meetings) -> list[tuple[Place, ...]]:
+def merged(
+    lengths: Mapping[int, int],
+    meetings: Meetings,
+    needs: Mapping[Place, Sequence[Place]] = {},
+) -> list[tuple[Place, ...]]:
     """One order of the ops of all ranks, which keeps that of each: the place of an op, or all the
     places of a meeting in the order of its members.
 
-    ``lengths`` are numbers of ops by rank. A meeting comes when the last of its ranks is there.
-    Raises InputError with the problems of the meetings, and where ranks wait for each other in a
-    circle.
+    ``lengths`` are numbers of ops by rank, ``needs`` the earlier communications of its rank behind
+    which an op comes. A meeting comes when the last of its ranks is there. Raises InputError with
+    the problems of the meetings, and where ranks wait for each other in a circle.
     """
     refuse(meetings.problems)
     order: list[tuple[Place, ...]] = []
@@ -181,12 +185,17 @@ def merged(lengths: Mapping[int, int], meetings: Meetings) -> list[tuple[Place, 
     arrived: defaultdict[Place, int] = defaultdict(int)  # by the place of the first member
     runnable, waiting = deque(lengths), dict[int, Meeting]()
     patient: deque[int] = deque()
+    open_ = set[Place]()  # communications that were issued and whose meetings are to come
     while runnable or patient:
-        # Sends go on without their receivers only where nobody else can go on.
+        # What does not block goes on without the others only where nobody else can go on.
         rank = (runnable or patient).popleft()
         waiting.pop(rank, None)
         while position[rank] < lengths[rank]:
             place = rank, position[rank]
+            late = next((need for need in needs.get(place, ()) if need in open_), None)
+            if late is not None:
+                waiting[rank] = meetings.of[late]
+                break
             position[rank] += 1
             meeting = meetings.of.get(place)
             if meeting is None:
@@ -194,7 +203,9 @@ def merged(lengths: Mapping[int, int], meetings: Meetings) -> list[tuple[Place, 
                 continue
             key = meeting[0].place
             arrived[key] += 1
+            open_.add(place)
             if arrived[key] == len(meeting):
+                open_.difference_update(call.place for call in meeting)
                 order.append(tuple(call.place for call in meeting))
                 free = [call.rank for call in meeting if waiting.get(call.rank) is meeting]
                 runnable.extend(free)
@@ -204,7 +215,8 @@ def merged(lengths: Mapping[int, int], meetings: Meetings) -> list[tuple[Place, 
                         patient.remove(other)
             else:
                 waiting[rank] = meeting
-                patient.extend([rank] * (meeting[0].place == place and not meeting[0].blocking))
+                blocks = next(call.blocking for call in meeting if call.place == place)
+                patient.extend([rank] * (not blocks))
                 break
     if waiting:
         raise InputError(_circle(waiting, position))

@@ -21,7 +21,7 @@ from math import prod
 from typing import Any
 
 from ...ground.errors import InputError
-from ..graph import Graph, Op
+from ..graph import Graph, Op, Tensor
 from .description import Access, Axis, Box, Shape
 from .dtype import bits_of, canonical
 from .regions import input_regions, output_regions, volume
@@ -223,7 +223,7 @@ def whole_bytes(graph: Graph, position: int) -> int:
     """
     op, tensors = graph.ops[position], graph.operands[position]
     strides = layouts(op.attrs.get("strides")) or []
-    total = sum(tensor.bytes for tensor in op.made)
+    total = sum(map(_written_bytes, op.made))
     if "in" not in op.attrs:
         return total + sum(tensor.bytes for tensor in tensors)
     dtypes = operand_dtypes(graph, position)
@@ -235,6 +235,13 @@ def whole_bytes(graph: Graph, position: int) -> int:
         elif i < len(tensors):
             total += tensors[i].bytes
     return total
+
+
+def _written_bytes(tensor: Tensor) -> int:
+    """Bytes of an output; what is written in place has no memory of its own, and is written."""
+    if tensor.bytes or tensor.shape is None:
+        return tensor.bytes
+    return -(-prod(tensor.shape) * bits_of(tensor.dtype) // 8)
 
 
 def is_linear(op: Op) -> bool:

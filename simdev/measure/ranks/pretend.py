@@ -1,0 +1,324 @@
+"""A world of ranks and GPUs that are not there, for a script that runs in one process.
+
+Inside ``pretended`` a training script finds what it asks for: a world of any size (PyTorch's own
+``fake`` process group, which sends nothing), the environment of ``torchrun``, and a GPU. Nothing is
+computed: all tensors are fake. They are tensors of the CPU, because a build of PyTorch without CUDA
+cannot run autograd on others; so whatever names a CUDA device is read as the CPU, streams and
+events are the stand-ins of ``streams``, and optimizers take the paths that they take on a GPU.
+
+What is not covered is refused by its name. ``scripts`` runs a user's file in here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch.distributed import device_mesh
+from torch.overrides import TorchFunctionMode
+from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...ground.errors import InputError
+from .streams import Event, Stream, Streams
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The world that a script is shown: its number of ranks, the rank that it is, GPUs a node, and
+    the compute capability and bytes of memory of a GPU.
+    """
+
+    size: int
+    rank: int = 0
+    per_node: int = 8
+    capability: tuple[int, int] = (9, 0)
+    memory: int = 80 * 10**9
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What ``torchrun`` puts into the environment of a rank."""
+        local = min(self.per_node, self.size)
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_RANK": str(self.rank % local),
+            "LOCAL_WORLD_SIZE": str(local),
+            "GROUP_RANK": str(self.rank // local),
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": "29500",
+        }
+
+
+@contextmanager
+def pretended(world: World, mail: Mail) -> Iterator[Streams]:
+    """Shows the block a world; yields the streams of its rank. Process-wide, so not twice at once.
+
+    ``mail`` carries the Python objects that ranks send one another.
+    """
+    streams = Streams()
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, world.environment))
+        for target, name, value in _replacements(world, streams, mail):
+            stack.enter_context(patch.object(target, name, value, create=True))
+        stack.enter_context(_OnCpu())
+        try:
+            yield streams
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+class Mail:
+    """Python objects from rank to rank, in a store of PyTorch that all captured ranks share.
+
+    ``need`` is called with a rank before its object is waited for, so that whoever runs the ranks
+    can start it. A rank that ``stands`` in the place of another one, to be compared with it, reads
+    what that one got.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        need: Callable[[int], None] = lambda _: None,
+        stands: int | None = None,
+    ) -> None:
+        self.store, self.rank, self.need, self.stands = store, rank, need, stands
+        self._sent: dict[int, int] = {}
+        self._received: dict[int, int] = {}
+
+    def send(self, data: bytes, to: int) -> None:
+        """Leaves bytes for another rank."""
+        number = self._sent[to] = self._sent.get(to, -1) + 1
+        self.store.set(f"{self.rank}>{to}:{number}", data)
+
+    def receive(self, source: int) -> bytes:
+        """The next bytes from a rank; waits for them. Raises InputError where none come."""
+        number = self._received[source] = self._received.get(source, -1) + 1
+        rank = self.rank if self.stands is None else self.stands
+        origin = source - self.rank + rank
+        if self.stands is None:
+            self.need(source)
+        try:
+            return bytes(self.store.get(f"{origin}>{rank}:{number}"))
+        except dist.DistStoreError:
+            raise InputError(
+                f"rank {self.rank} waits for an object from rank {source} (recv_object_list), "
+                "which sends none"
+            ) from None
+
+
+# What replaces what, while a script runs.
+
+Replacement = tuple[Any, str, Any]
+
+
+def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replacement]:
+    device = {**_streaming(streams), **_device(world)}
+    yield from ((torch.cuda, name, value) for name, value in device.items())
+    yield from ((torch.cpu, name, value) for name, value in _streaming(streams).items())
+    yield torch.Tensor, "record_stream", lambda *_: None
+    yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
+    yield torch.nn.Module, "_apply", _applied
+    yield torch, "set_default_device", lambda *_: None
+    for home in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
+        yield home, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"]
+    yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
+    yield from _meshes()
+    yield from _distributed(world, mail)
+
+
+def _streaming(streams: Streams) -> Mapping[str, Any]:
+    """What scripts ask ``torch.cuda`` for, and PyTorch itself ``torch.cpu``, to overlap work."""
+    return {
+        "Stream": Stream,
+        "Event": Event,
+        "current_stream": lambda *_: streams.current,
+        "default_stream": lambda *_: streams.default,
+        "set_stream": lambda stream: setattr(streams, "current", stream),
+        "stream": lambda stream: stream if stream is not None else nullcontext(),
+        "synchronize": lambda *_, **__: streams.host_waits(),
+    }
+
+
+def _device(world: World) -> Mapping[str, Any]:
+    """What else scripts ask ``torch.cuda`` for."""
+    local = min(world.per_node, world.size)
+    properties = SimpleNamespace(
+        name="GPU", total_memory=world.memory, multi_processor_count=132,
+        major=world.capability[0], minor=world.capability[1], is_integrated=False,
+    )  # fmt: skip
+    nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "is_bf16_supported": lambda *_, **__: True,
+        "device_count": lambda: local,
+        "current_device": lambda: world.rank % local,
+        "set_device": nothing,
+        "init": nothing,
+        "empty_cache": nothing,
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "reset_peak_memory_stats": nothing,
+        "get_device_name": lambda *_: properties.name,
+        "get_device_capability": lambda *_: world.capability,
+        "get_device_properties": lambda *_: properties,
+        "mem_get_info": lambda *_: (world.memory, world.memory),
+        "memory_stats": lambda *_: _Zeros(),
+        "memory_allocated": lambda *_: 0,
+        "max_memory_allocated": lambda *_: 0,
+        "memory_reserved": lambda *_: 0,
+        "max_memory_reserved": lambda *_: 0,
+    }
+
+
+def _applied(module: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+    """``nn.Module._apply`` as for real tensors: of fake ones it would swap the insides of tensors,
+    which fails where anything refers to them weakly.
+    """
+    for child in module.children() if recurse else ():
+        child._apply(fn)
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            continue
+        with torch.no_grad():
+            new = fn(parameter)
+        if new.device == parameter.device and type(new) is type(parameter.data):
+            parameter.data = new
+        else:
+            module._parameters[name] = torch.nn.Parameter(new, parameter.requires_grad)
+    for name, buffer in module._buffers.items():
+        module._buffers[name] = None if buffer is None else fn(buffer)
+    return module
+
+
+class _Zeros(dict[str, int]):
+    """Statistics of memory that nothing took: any of them is 0."""
+
+    def __missing__(self, key: str) -> int:
+        return 0
+
+
+def _read_as_cpu(function: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """The function with "cpu" in place of "cuda" as its argument of that position."""
+
+    def reading(*args: Any, **kwargs: Any) -> Any:
+        changed = [_on_cpu(arg) if i == position else arg for i, arg in enumerate(args)]
+        return function(*changed, **{name: _on_cpu(value) for name, value in kwargs.items()})
+
+    return reading
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, str) and value.partition(":")[0] == "cuda":
+        return "cpu"
+    return CPU if isinstance(value, torch.device) and value.type == "cuda" else value
+
+
+_OF_MESHES = ("__init__", "__getitem__", "_flatten", "_unflatten", "_concatenate", "from_group")
+
+
+def _meshes() -> Iterator[Replacement]:
+    """Device meshes look ranks up in tensors of their own: these are real."""
+    mesh = device_mesh.DeviceMesh
+    for name in filter(mesh.__dict__.__contains__, _OF_MESHES):
+        method = mesh.__dict__[name]
+        kind = type(method) if isinstance(method, staticmethod | classmethod) else None
+        function = _really(_read_as_cpu(method.__func__ if kind else method, 1))
+        yield mesh, name, kind(function) if kind else function
+    for home in (device_mesh, dist):
+        yield home, "init_device_mesh", _really(_read_as_cpu(device_mesh.init_device_mesh, 0))
+
+
+def _really(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function on real tensors, unseen by recorders."""
+
+    def real(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return real
+
+
+class _OnCpu(TorchFunctionMode):
+    """Reads every CUDA device in a call of PyTorch as the CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.device and args and _on_cpu(args[0]) != args[0]:
+            return CPU
+        if getattr(func, "__name__", "") == "__get__":
+            return func(*args, **(kwargs or {}))
+        kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_on_cpu, args), **kwargs)
+
+
+# Process groups: PyTorch's fake ones, whatever backend is asked for.
+
+
+def _distributed(world: World, mail: Mail) -> Iterator[Replacement]:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    begin, group = dist.init_process_group, dist.new_group
+
+    def init_process_group(*_: Any, **kwargs: Any) -> None:
+        kept = {key: kwargs[key] for key in ("timeout", "pg_options") if key in kwargs}
+        begin("fake", rank=world.rank, world_size=world.size, store=FakeStore(), **kept)
+
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        return group(*args, **{**kwargs, "backend": "fake"})
+
+    homes = (dist, dist.distributed_c10d, device_mesh)
+    values = {"init_process_group": init_process_group, "new_group": new_group}
+    values |= _objects(mail)
+    for home in homes:
+        for name, value in values.items():
+            if hasattr(home, name):
+                yield home, name, value
+
+
+def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
+    """The collectives over Python objects. What only all ranks together know is answered as if all
+    ranks were equal.
+    """
+    from pickle import dumps, loads
+
+    def whole(group: Any, rank: int) -> int:
+        return dist.get_global_rank(group, rank) if group is not None else rank
+
+    def send(
+        objects: Any, dst: Any = None, group: Any = None, group_dst: Any = None, **_: Any
+    ) -> None:
+        mail.send(dumps(objects), dst if dst is not None else whole(group, group_dst))
+
+    def receive(
+        objects: Any, src: Any = None, group: Any = None, group_src: Any = None, **_: Any
+    ) -> int:
+        source = src if src is not None else whole(group, group_src)
+        objects[:] = loads(mail.receive(source))
+        return int(source)
+
+    def gather(objects: Any, value: Any, *_: Any, **__: Any) -> None:
+        objects[:] = [value] * len(objects)
+
+    return {
+        "send_object_list": send,
+        "recv_object_list": receive,
+        "all_gather_object": gather,
+        "broadcast_object_list": lambda *_, **__: None,
+        "barrier": lambda *_, **__: None,
+        "monitored_barrier": lambda *_, **__: None,
+    }

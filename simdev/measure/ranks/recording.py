@@ -1,0 +1,501 @@
+"""Records the ops of one rank of a distributed step: what it computes, and what it sends.
+
+``RankRecorder`` is the recorder of ``record`` for a script that runs by itself. It sees the local
+operators behind DTensors, writes tensors that are written in place back to what made them, and
+notes with every record its stream and the records for which it waits. Calls of process groups
+(``c10d`` and functional ones) become records of the kinds of collectives, of ``p2p``, or of
+``barrier``, each with a ``Message``.
+
+``scripts`` runs a script under it; ``writing`` makes the ops of a graph of its records.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C import _distributed_c10d as c10d
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
+
+from ...ground import PACKAGE
+from ...ground.errors import InputError
+from ..kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, kind_of, named_arguments
+from ..record import USERS, Call, Instance, Record, Recorder, Scopes, TensorSpec
+from .streams import Streams
+
+_HOME = str(Path(torch.__file__).parent)
+
+KINDS = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_reduce_coalesced_": "all_reduce",
+    "broadcast_": "broadcast",
+    "broadcast": "broadcast",
+    "reduce_": "reduce",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "shard_dim_alltoall": "all_to_all",
+    "send": "p2p",
+    "recv_": "p2p",
+}
+"""Calls of process groups by their names, ``c10d`` and functional: the kinds of collectives."""
+UPDATE: Instance = (("update", 0),)
+"""Where the ops of an optimizer belong."""
+NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
+# What writes into memory that its schema does not name as written.
+_WRITES = frozenset({"all_gather_copy_in"})
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a rank does in a call of a process group.
+
+    ``group`` are the ranks of the group in their order, ``peer`` the other rank of a send or
+    receive or the root of a rooted collective (else None), ``sends`` whether this rank sends;
+    ``bytes`` as nccl-tests counts them, ``place`` the line of the script that asked for it.
+    """
+
+    kind: str
+    group: tuple[int, ...]
+    bytes: int
+    peer: int | None
+    sends: bool
+    tag: int
+    place: str
+
+
+class RankRecorder(Recorder):
+    """Fills ``records`` while a script runs and ``recording`` is true.
+
+    By the number of a record ``issued`` tells its stream and the records for which it waits,
+    ``messages`` its message, and ``placed`` which of its outputs are memory that was there before.
+    """
+
+    def __init__(self, streams: Streams, rank: int) -> None:
+        self.scopes: RankScopes
+        super().__init__(RankScopes())
+        self.streams, self.rank = streams, rank
+        self.recording = self.updating = False
+        self.issued: dict[int, tuple[str, frozenset[int]]] = {}
+        self.messages: dict[int, Message] = {}
+        self.placed: dict[int, tuple[bool, ...]] = {}
+        self.notes: dict[str, None] = {}
+        self.parameters: dict[int, int] = {}
+        self.states: dict[int, int] = {}
+        self.persistent: set[int] = set()
+        self._leaves: dict[int, Any] = {}
+        self._works: dict[int, tuple[Any, tuple[int, ...]]] = {}
+        self._waits: dict[int, int] = {}
+        self._batch: list[int] | None = None
+
+    @property
+    def phase(self) -> str:
+        """The phase of the op that is dispatched now."""
+        if self.updating:
+            return "update"
+        # Numbered from 0 while autograd runs a backward.
+        return "backward" if in_backward() else "forward"
+
+    @phase.setter
+    def phase(self, _: str) -> None:
+        pass
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operator and records it."""
+        # A DTensor takes its operators apart into those of its local tensors, which come back here.
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        name = aten_name(func)
+        if name == "_local_scalar_dense":
+            return self._value(args[0])
+        if name in ("is_nonzero", "equal"):
+            self.streams.host_waits()
+            return True
+        result = func(*args, **kwargs)
+        if self.recording and func.namespace != "prim":
+            self.lifetimes.settle(len(self.records) - 1)
+            self._note(func, named_arguments(func, args, kwargs), result)
+        return result
+
+    def _value(self, tensor: Tensor) -> Any:
+        """An answer to a script that asks for a value, which a fake tensor has not."""
+        if self.updating:
+            return 1.0  # the number of the step, which an optimizer keeps on the host
+        self.streams.host_waits()
+        place = self.place()
+        if place:
+            self.notes[f"{place}: asks for the value of a tensor; 1 was answered"] = None
+        return 1.0 if tensor.dtype.is_floating_point else tensor.dtype == torch.bool or 1
+
+    def _note(self, func: Any, arguments: dict[str, Any], result: Any) -> None:
+        name = aten_name(func)
+        if func.namespace in NAMESPACES:
+            self._note_call(func, name, arguments, result)
+            return
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        if name in ALLOCATIONS:
+            for output in outputs:
+                self._note_source(output, None)
+            return
+        inputs = [x for x in tree_leaves(list(arguments.values())) if isinstance(x, Tensor)]
+        if self.updating and all(tensor.numel() == 1 for tensor in (*inputs, *outputs)):
+            return  # numbers of steps: the host counts them
+        if name.endswith("_norm_backward") and result[0] is None:
+            # Nobody wants the gradient of the input: its shape is that of the output's gradient.
+            outputs = [inputs[0], *outputs]
+        written = _written(func, arguments)
+        outputs = outputs or written
+        known = {key_of(tensor) for tensor in inputs}
+        views = not written and all(key_of(tensor) in known for tensor in outputs)
+        if not outputs or (views and name not in _WRITES):
+            return
+        if name == "convolution_backward":
+            self._record_conv_backward(func, arguments, inputs, result, self._instance())
+        else:
+            kind, operands = kind_of(func, arguments), OPERAND_ORDER.get(name)
+            self._record(kind, func, arguments, inputs, outputs, self._instance(), operands)
+
+    def _instance(self) -> Instance:
+        phase = self.phase
+        if phase == "update":
+            return UPDATE
+        node = self.scopes.new_node() if phase == "forward" else None
+        instance = self.scopes.at_dispatch(phase)
+        if node is not None:
+            self._of_node[node] = len(self.records)
+        return instance
+
+    def _record(self, *args: Any, **kwargs: Any) -> None:
+        there = tuple(self._sources.get(key_of(tensor)) is not None for tensor in args[4])
+        super()._record(*args, **kwargs)
+        # Inputs that were never seen before have become records in front of it.
+        index = len(self.records) - 1
+        self.records[index] = replace(self.records[index], outputs=tuple(map(_spec, args[4])))
+        self.placed[index] = there
+        self.issued[index] = self.streams.issue(index)
+
+    def _note_source(self, tensor: Tensor, source: tuple[int, int] | None) -> None:
+        # Written in place: the memory stays that of whatever made it, and gets no second life.
+        if source is None or self._sources.get(key_of(tensor)) is None:
+            super()._note_source(tensor, source)
+
+    def note_size(self, storage: Any, size: int) -> None:
+        """Notes that the memory behind a tensor was given back (size 0) or taken anew."""
+        source = self._sources.get(storage._cdata)
+        if size == 0 and source is not None:
+            self.lifetimes.until[source] = len(self.records) - 1
+            self.lifetimes.forget(storage)
+        self._sources[storage._cdata] = None
+
+    def add_parameter(self, tensor: Tensor, states: Sequence[Tensor]) -> None:
+        """Records a parameter as a leaf; reading one of its states counts as reading it."""
+        if key_of(tensor) not in self.parameters:
+            index = self.add_leaf("parameter", tensor)
+            self.parameters[key_of(tensor)] = index
+            self.states[index] = _bytes(states)
+            for state in states:
+                self._note_source(state, (index, 0))
+                self.lifetimes.forget(state.untyped_storage())
+
+    def note_persistent(self) -> None:
+        """Notes the leaves that are still there when the step has ended: buffers, not batches."""
+        for index, storage in self._leaves.items():
+            if USERS is not None and USERS(storage._cdata) > 2:
+                self.persistent.add(index)
+
+    def add_leaf(self, kind: str, tensor: Tensor) -> int:
+        """Records a tensor that the step is given: its record's number."""
+        index = super().add_leaf(kind, tensor)
+        self._leaves[index] = self._alive[-1]
+        return index
+
+    def place(self) -> str:
+        """The line of the user's code that is running, "" where none is (in hooks of autograd)."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if not file.startswith((_HOME, str(PACKAGE), "<")) and "/lib/python" not in file:
+                return f"{Path(file).name}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+    # Calls of process groups.
+
+    def _note_call(self, func: Any, name: str, arguments: dict[str, Any], result: Any) -> None:
+        if name == "wait_tensor":
+            self._wait_for_tensor(arguments["tensor"], result)
+            return
+        if name == "barrier":
+            self.streams.host_waits()
+            return
+        if name not in KINDS:
+            raise InputError(f"{self.place()}: {func.namespace}.{name} is not covered by a capture")
+        inputs, outputs = _ends(name, arguments, result)
+        message = self._message(name, arguments, inputs, outputs)
+        if len(message.group) == 1 and message.kind != "p2p":
+            for tensor in outputs:
+                self._note_source(tensor, None)
+            return
+        # What is called to be done at once runs in the current stream, as NCCL does it; sends and
+        # receives and functional collectives are always waited for later.
+        at_once = not arguments.get("async_op", True)
+        index = self._add_message(func, message, inputs, outputs, at_once)
+        if func.namespace != "c10d":
+            for tensor in outputs:
+                self._waits[key_of(tensor)] = index
+
+    def _message(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+    ) -> Message:
+        group = _group(arguments)
+        ranks = tuple(dist.get_process_group_ranks(group))
+        kind, peer = KINDS[name], None
+        for argument in ("dst", "src", "root_rank"):
+            if argument in arguments:
+                peer = ranks[arguments[argument]]
+        sends = name == "send" or (kind in ("broadcast",) and peer == self.rank)
+        size = max(_bytes(inputs), _bytes(outputs))
+        tag = int(arguments.get("tag", 0))
+        return Message(kind, ranks, size, peer, sends, tag, self.place())
+
+    def _add_message(
+        self,
+        func: Any,
+        message: Message,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        at_once: bool,
+    ) -> int:
+        there = tuple(self._sources.get(key_of(tensor)) is not None for tensor in outputs)
+        read = [tensor for tensor in inputs if self._sources.get(key_of(tensor), ()) is not None]
+        sources = tuple(self.source_of(tensor) for tensor in read)
+        specs = tuple(map(TensorSpec.of, read)), tuple(map(TensorSpec.of, outputs))
+        call = Call(func, (), {}, *specs)
+        index = len(self.records)
+        instance = self._instance()
+        operands = tuple(range(len(read)))
+        self.records.append(
+            Record(message.kind, self.phase, {}, call, operands, sources, call.made, instance)
+        )
+        for number, tensor in enumerate(outputs):
+            self._note_source(tensor, (index, number))
+        self.placed[index] = there
+        self.messages[index] = message
+        self._issue_message(index, message, at_once)
+        return index
+
+    def _issue_message(self, index: int, message: Message, at_once: bool) -> None:
+        """Issues a call to the current stream, or to that of its communicator behind what the
+        current stream was given so far.
+        """
+        streams, name = self.streams, f"nccl {_short(message.group)}"
+        if self._batch is not None:
+            # Of a batch all go at once: its end waits for each.
+            before = streams.of(name).frontier | streams.current.frontier
+            self.issued[index] = name, frozenset(before)
+            self._batch.append(index)
+        elif at_once:
+            self.issued[index] = streams.issue(index)
+        else:
+            # Two ranks that send one another something alone have a communicator of their own.
+            stream = streams.of(f"{name} {message.peer}" if message.kind == "p2p" else name)
+            stream.frontier |= streams.current.frontier
+            self.issued[index] = streams.issue(index, stream)
+
+    def _wait_for_tensor(self, tensor: Tensor, result: Tensor) -> None:
+        if key_of(result) != key_of(tensor):
+            super()._note_source(result, self.source_of(tensor))
+        index = self._waits.pop(key_of(tensor), None)
+        if index is not None:
+            self.streams.current.frontier.add(index)
+
+    @contextmanager
+    def watching_groups(self) -> Iterator[None]:
+        """Links what calls of process groups return to their records, for ``work.wait()``."""
+        wait = c10d.FakeWork.wait
+
+        def waiting(work: Any, *args: Any) -> Any:
+            _, records = self._works.pop(id(work), (None, ()))
+            self.streams.current.frontier.update(records)
+            return wait(work, *args)
+
+        with (
+            patch.object(c10d.FakeWork, "wait", waiting),
+            _patched(c10d.ProcessGroup, self._linked),
+        ):
+            yield
+
+    def _linked(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        if name == "_start_coalescing":
+
+            def start(*args: Any) -> Any:
+                self._batch = []
+                return method(*args)
+
+            return start
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            first = len(self.records)
+            work = method(*args, **kwargs)
+            records = tuple(i for i in range(first, len(self.records)) if i in self.messages)
+            if name == "_end_coalescing":
+                records, self._batch = self._end_batch(), None
+            if work is not None and records:
+                self._works[id(work)] = work, records
+            return work
+
+        return call
+
+    def _end_batch(self) -> tuple[int, ...]:
+        records = tuple(self._batch or ())
+        for index in records:
+            self.streams.of(self.issued[index][0]).frontier = set(records)
+        return records
+
+
+METHODS = (
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base",
+    "allgather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "send", "recv", "barrier",
+    "_start_coalescing", "_end_coalescing", "all_gather_single", "reduce_scatter_single",
+    "all_to_all_single",
+)  # fmt: skip
+"""The methods of process groups that send."""
+
+
+@contextmanager
+def _patched(owner: Any, wrapped: Callable[[str, Any], Any]) -> Iterator[None]:
+    methods = {name: getattr(owner, name) for name in METHODS if hasattr(owner, name)}
+    for name, method in methods.items():
+        setattr(owner, name, wrapped(name, method))
+    try:
+        yield
+    finally:
+        for name, method in methods.items():
+            setattr(owner, name, method)
+
+
+# Private, but what functional collectives themselves call.
+resolve: Any = vars(dist.distributed_c10d)["_resolve_process_group"]
+
+
+def _group(arguments: dict[str, Any]) -> Any:
+    """The process group among the arguments of a call, which may name it."""
+    if "process_group" in arguments:
+        return dist.ProcessGroup.unbox(arguments["process_group"])
+    name = arguments.get("group_name")
+    return resolve(name) if isinstance(name, str) else name
+
+
+def _spec(tensor: Tensor) -> TensorSpec:
+    """The spec of a tensor that an op makes; of a part of a larger memory that of the whole."""
+    size = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+    spec = TensorSpec.of(tensor)
+    return TensorSpec((size,), (1,), tensor.dtype) if size > tensor.numel() > 0 else spec
+
+
+def in_backward() -> bool:
+    """Whether autograd runs a backward now."""
+    return bool(torch._C._current_graph_task_id() >= 0)
+
+
+class RankScopes(Scopes):
+    """The modules of a script, of which nobody tells the names: a module that is called outside of
+    all others is a root, and names what is in it. ``roots`` are (prefix of names, module).
+    """
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.names: dict[int, str] = {}
+        self.roots: list[tuple[str, nn.Module]] = []
+
+    def enter(self, module: nn.Module, *_: Any) -> None:
+        """A module's forward begins."""
+        if id(module) not in self.names and not self.current:
+            prefix = type(module).__name__ if self.roots else ""
+            self.roots.append((prefix, module))
+            for name, child in module.named_modules(prefix=prefix):
+                self.names.setdefault(id(child), name)
+        self.recomputing = in_backward()
+        super().enter(module)
+
+
+def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensors that a call of a process group reads, and those that it fills."""
+
+    def tensors(*names: str) -> list[Tensor]:
+        leaves = tree_leaves([arguments.get(argument) for argument in names])
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    if name == "send":
+        return tensors("tensors"), []
+    if name == "recv_":
+        return [], tensors("tensors")
+    if name == "barrier":
+        return [], []
+    inputs = tensors("input", "inputs", "input_tensor", "input_tensors", "tensors", "tensor")
+    outputs = tensors("output", "out", "output_tensor", "output_tensors", "outputs")
+    if not outputs:
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    return inputs, outputs or inputs
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(TensorSpec.of(tensor).bytes for tensor in tensors)
+
+
+def _written(func: Any, arguments: dict[str, Any]) -> list[Tensor]:
+    """The tensors among the arguments that the schema says are written, one a storage."""
+    if torch.Tag.inplace_view in func.tags:
+        return []
+    names = {
+        argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }
+    leaves = tree_leaves([value for name, value in arguments.items() if name in names])
+    return list({key_of(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
+
+
+def _short(group: Sequence[int]) -> str:
+    """A group in a few characters: its first and last rank and its number."""
+    return f"{group[0]}..{group[-1]} x{len(group)}"
+
+
+def local(tensor: Any) -> Any:
+    """The part of a tensor that lies on this rank."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def key_of(tensor: Tensor) -> int:
+    """The number of the memory behind a tensor."""
+    return int(tensor.untyped_storage()._cdata)

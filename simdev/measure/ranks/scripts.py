@@ -1,0 +1,157 @@
+"""Runs a training script in a world that is not there, and records one of its steps.
+
+The script is the user's file as it is. The step that is recorded runs from the end of the first
+step of an optimizer to the end of the next step of that optimizer, so that whatever happens once
+(lazy initialisation, the first all_gathers of FSDP) is over, and nothing has to be marked; where
+``simdev.step_ends()`` is called, it marks the ends instead. Once the step is recorded the script
+ends.
+
+``capture`` starts a process for every rank that is captured and calls ``captured_rank`` in it.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ...ground.errors import InputError
+from ..tracing import refusing
+from .pretend import Mail, World, pretended
+from .recording import RankRecorder, local
+
+
+class StepIsRecordedError(BaseException):
+    """Ends a script once its step is recorded; no ``except Exception`` of the script holds it."""
+
+
+class Steps:
+    """Begins and ends the recording of a step: at the ends of steps of the first optimizer."""
+
+    running: Steps | None = None
+
+    def __init__(self, recorder: RankRecorder) -> None:
+        self.recorder = recorder
+        self.marked = False
+        self.first: Optimizer | None = None
+        self.optimizers: dict[int, Optimizer] = {}
+
+    def update_begins(self, optimizer: Optimizer, *_: Any) -> None:
+        """An optimizer's step begins."""
+        self.optimizers[id(optimizer)] = optimizer
+        self.recorder.updating = True
+
+    def update_ends(self, optimizer: Optimizer, *_: Any) -> None:
+        """An optimizer's step has ended."""
+        self.recorder.updating = False
+        self.first = self.first or optimizer
+        if optimizer is self.first and not self.marked:
+            self.ends()
+
+    def ends(self) -> None:
+        """A training step has ended: the next one is recorded, or was."""
+        if self.recorder.recording:
+            self.recorder.recording = False
+            self.recorder.note_persistent()
+            raise StepIsRecordedError
+        self.recorder.streams.clear()
+        for optimizer in self.optimizers.values():
+            self._add_state(optimizer)
+        self.recorder.recording = True
+
+    def _add_state(self, optimizer: Optimizer) -> None:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            tensor = local(parameter)
+            states = [local(x) for x in optimizer.state[parameter].values() if _is_state(x)]
+            self.recorder.add_parameter(tensor, states)
+
+
+def step_ends() -> None:
+    """Marks the end of a training step, for a capture; does nothing otherwise.
+
+    A script needs it where a step is not what lies between two steps of its first optimizer.
+    """
+    if Steps.running is not None:
+        Steps.running.marked = True
+        Steps.running.ends()
+
+
+def _is_state(value: Any) -> bool:
+    # The count of steps is a number in a tensor.
+    return isinstance(value, torch.Tensor) and local(value).numel() > 1
+
+
+def captured_rank(file: Path, arguments: Sequence[str], world: World, mail: Mail) -> RankRecorder:
+    """The records of one step of a script, as a rank of a world.
+
+    Raises InputError for a script that fails, ends before a second step, or uses what is not
+    covered.
+    """
+    with running(world, mail) as steps:
+        argv = [str(file), *arguments]
+        with (
+            patch.object(sys, "argv", argv),
+            patch.object(sys, "path", [str(file.parent), *sys.path]),
+        ):
+            try:
+                runpy.run_path(str(file), run_name="__main__")
+            except StepIsRecordedError:
+                return steps.recorder
+            except SystemExit as error:
+                if error.code not in (None, 0):
+                    raise InputError(f"{file}: the script ended with {error.code}") from None
+    raise InputError(
+        f"{file}: the script ended before its second step; two steps of an optimizer are needed, "
+        "the first warms up (or mark the ends of steps by simdev.step_ends())"
+    )
+
+
+@contextmanager
+def running(world: World, mail: Mail) -> Iterator[Steps]:
+    """Runs the block as a rank of a world, on fake tensors, under a recorder."""
+    # Made before anything is replaced: its import looks through all functions of PyTorch.
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with ExitStack() as stack:
+        stack.enter_context(refusing("captured"))
+        streams = stack.enter_context(pretended(world, mail))
+        recorder = RankRecorder(streams, world.rank)
+        steps = Steps.running = Steps(recorder)
+        for hook in (
+            register_optimizer_step_pre_hook(steps.update_begins),
+            register_optimizer_step_post_hook(steps.update_ends),
+        ):
+            stack.callback(hook.remove)
+        stack.enter_context(_storages(recorder))
+        stack.enter_context(recorder.watching_groups())
+        stack.enter_context(mode)
+        stack.enter_context(recorder)
+        stack.enter_context(recorder.scopes.watching())
+        try:
+            yield steps
+        finally:
+            Steps.running = None
+
+
+@contextmanager
+def _storages(recorder: RankRecorder) -> Iterator[None]:
+    """Watches memory that is given back and taken anew: FSDP resizes what it gathered."""
+    resize = torch.UntypedStorage.resize_
+
+    def resizing(storage: Any, size: int) -> Any:
+        recorder.note_size(storage, size)
+        return resize(storage, size)
+
+    with patch.object(torch.UntypedStorage, "resize_", resizing):
+        yield

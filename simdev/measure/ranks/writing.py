@@ -1,0 +1,143 @@
+"""The ops of a graph, of what was recorded of a rank: plain data that another process can join.
+
+``RankWriter`` is the writer of ``capture`` for a rank by itself: an op has a stream, waits for the
+ops for which its stream waits, and writes no new memory where it writes in place. What the rank
+sends stays a message; ``joining`` makes one graph of all ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import takewhile
+
+from ...nouns.semantics import traits_of
+from ..capture import Writer
+from ..kinds import Fields
+from ..record import Record
+from .recording import Message, RankRecorder, key_of, local
+from .streams import DEFAULT
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """What a rank issues in a step.
+
+    ``ops`` are ops as a graph file has them, in the order of issue, without the rank in their
+    names; those at the positions of ``messages`` send or receive. ``notes`` tell a person what was
+    assumed.
+    """
+
+    rank: int
+    ops: list[Fields]
+    messages: Mapping[int, Message]
+    notes: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for ranks that do the same at other places of the world."""
+        told = [
+            (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag)
+            for m in self.messages.values()
+        ]
+        # Numbers among the attributes may tell where in the world a rank is.
+        ops = [{**op, "attrs": op["attrs"].get("in")} if "attrs" in op else op for op in self.ops]
+        text = json.dumps([ops, list(self.messages), told], sort_keys=True)
+        return sha256(text.encode()).hexdigest()
+
+
+COPIES = frozenset({"foreach_copy", "all_gather_copy_in", "split_with_sizes_copy", "chunk_cat"})
+"""Kinds of the copies that FSDP makes around its messages."""
+
+
+class RankWriter(Writer):
+    """Writes the ops of a rank, in the order in which its host issued them."""
+
+    recorder: RankRecorder
+
+    def __init__(self, recorder: RankRecorder) -> None:
+        super().__init__(recorder, _leaf_names(recorder))
+        self.messages: dict[int, Message] = {}
+        self.positions: dict[int, int] = {}
+        self._paths: dict[int, str | None] = {}
+
+    def step(self) -> RankStep:
+        """All ops of the step."""
+        self.write_step()
+        for index, size in self.recorder.states.items():
+            if index in self.positions:
+                self.ops[self.positions[index]]["state_bytes"] = size
+        recorder = self.recorder
+        return RankStep(recorder.rank, self.ops, self.messages, tuple(recorder.notes))
+
+    def _write_leaf(self, index: int, record: Record) -> None:
+        if index in self.recorder.persistent:
+            # What outlives the step beside parameters, such as buffers, takes memory as these do.
+            record = replace(record, kind="parameter")
+        super()._write_leaf(index, record)
+        self.positions[index] = len(self.ops) - 1
+        self._paths[index] = self.leaves.get(index, "").rpartition(".")[0]
+
+    def _path(self, index: int, record: Record) -> str | None:
+        """The module to which an op belongs, None where none is known. Messages and the copies
+        around them run in hooks of whatever module; they belong to what they move.
+        """
+        if index not in self.recorder.messages and record.kind not in COPIES:
+            return record.instance[-1][0] if record.instance else None
+        paths = [self._paths[i] for i, _ in record.sources]
+        known = [path.split(".") for path in paths if path is not None]
+        if not known:
+            return None
+        together = zip(*known, strict=False)
+        return ".".join(parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, together))
+
+    def _write_record(self, index: int, record: Record) -> None:
+        path = self._path(index, record)
+        self._paths[index] = path
+        if path is not None and (not record.instance or path != record.instance[-1][0]):
+            record = replace(record, instance=((path, 0),))
+        super()._write_record(index, record)
+        position = self.positions[index] = len(self.ops) - 1
+        op, recorder = self.ops[position], self.recorder
+        for tensor, there in zip(op["outputs"], recorder.placed.get(index, ()), strict=False):
+            if there:
+                tensor["bytes"] = 0
+        stream, before = recorder.issued[index]
+        if stream != DEFAULT:
+            op["stream"] = stream
+        if index in recorder.messages:
+            self.messages[position] = recorder.messages[index]
+        waits = sorted(self._names[i] for i in self._needed(index, stream, before))
+        if waits:
+            op["control_inputs"] = waits
+        if index in recorder.streams.blocking:
+            op["blocks_host"] = True
+
+    def _needed(self, index: int, stream: str, before: frozenset[int]) -> set[int]:
+        """Of the records before, those behind which the order of the stream's queue does not put
+        the op anyway: of other streams, and messages, which stand in no queue of a device.
+        """
+        recorder = self.recorder
+        return {
+            i
+            for i in before
+            if i in recorder.messages
+            or index in recorder.messages
+            or recorder.issued[i][0] != stream
+        }
+
+
+def _leaf_names(recorder: RankRecorder) -> dict[int, str]:
+    """The names of the leaves that are parameters, by record."""
+    names: dict[int, str] = {}
+    for prefix, module in recorder.scopes.roots:
+        for name, parameter in module.named_parameters(prefix=prefix):
+            index = recorder.parameters.get(key_of(local(parameter)))
+            if index is not None:
+                names.setdefault(index, name)
+    for index, record in enumerate(recorder.records):
+        if traits_of(record.kind).leaf == "parameter":
+            names.setdefault(index, "parameter")
+    return names
