@@ -132,6 +132,8 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
     yield torch, "set_default_device", lambda *_: None
+    # It draws until all values lie between its bounds, which no fake tensor ever tells.
+    yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
     for home in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
         yield home, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"]
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
