@@ -23,11 +23,13 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
+from .attention import scaled_dot_product_attention
 from .streams import Event, Stream, Streams
 
 CPU = torch.device("cpu")
@@ -260,12 +262,30 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.Tensor.backward:
+            with self:  # for what a backward computes again
+                return _backward(*args, **(kwargs or {}))
+        if func is F.scaled_dot_product_attention:
+            return scaled_dot_product_attention(*args, **(kwargs or {}))
         if func is torch.device and args and _on_cpu(args[0]) != args[0]:
             return CPU
         if getattr(func, "__name__", "") == "__get__":
             return func(*args, **(kwargs or {}))
         kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         return func(*map(_on_cpu, args), **kwargs)
+
+
+def _backward(
+    tensor: Any,
+    gradient: Any = None,
+    retain: Any = None,
+    create: bool = False,
+    inputs: Any = None,
+    **named: Any,
+) -> None:
+    """``Tensor.backward``, which looks at no mode of functions."""
+    retain, create = named.get("retain_graph", retain), named.get("create_graph", create)
+    torch.autograd.backward(tensor, gradient, retain, create, inputs=inputs)
 
 
 # Process groups: PyTorch's fake ones, whatever backend is asked for.
