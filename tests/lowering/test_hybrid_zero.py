@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,18 @@ def test_a_list_of_parts_is_copied_part_by_part(dp: int) -> None:
     sizes, taken = graph.tasks.bytes[sent].tolist(), graph.tasks.duration[sent].tolist()
     for size, ps in zip(sizes, taken, strict=True):
         assert ps == alone.cost("all_gather", range(dp), size).ps + dp * 14_200_000
+
+
+def test_a_list_takes_as_long_as_the_datasheet_tells_of_dispatches() -> None:
+    model, cluster = replace(SMALL, software="deepspeed-0.3"), starred(4, "100 MB/s")
+    longest = []
+    for seconds in (Fraction(5, 10**6), Fraction(20, 10**6)):
+        costs = CostModel(specs=(replace(SPEC, dispatch=seconds),))
+        graph, plan = lower_hybrid(
+            model, Parallelism(dp=4, zero=3), collective_model(cluster), costs
+        )
+        longest.append(graph.tasks.duration[plan.role == DATA])
+    assert set((longest[1] - longest[0]).tolist()) == {4 * 15_000_000}
 
 
 def test_a_list_of_large_parts_takes_as_long_as_its_bytes() -> None:

@@ -9,8 +9,8 @@ times. A new software is a row of SOFTWARE, a new way to send tokens one of DISP
   activation, bias, dropout and addition are one kernel each (``megatron/core/fusions``).
 - "megatron-bridge": Megatron-core as NVIDIA's recipes for measured runs set it (Megatron-Bridge,
   ``perf_recipes``).
-- "torchtitan": PyTorch eager, as of torchtitan in December 2024 (``torchtitan/models/llama``,
-  ``parallelize_llama.py``; recalled, not re-read): FSDP2, each op a kernel of its own.
+- "torchtitan": PyTorch eager, as of torchtitan in autumn 2024 (``models/llama/model.py``,
+  ``models/norms.py``, ``parallelize_llama.py``, ``train.py``): FSDP2, each op a kernel of its own.
 - "torchtitan-compiled": the same with ``torch.compile`` of each block. Inductor fuses what lies
   between products, but has no complex numbers (rotary) and was not used for the loss.
 - "deepspeed-0.3": the kernels of "megatron" with ZeRO 3 as DeepSpeed had it in 2021, before a
