@@ -16,11 +16,20 @@ from ..ground.errors import InputError, install_line
 if TYPE_CHECKING:
     from .profiles import model_names, profile_batches, profile_grid, profile_model
     from .programs import Program, import_program
-    from .traces import TraceProfile, TraceStep, import_trace, trace_profile, trace_step
+    from .traces import (
+        RankSteps,
+        TraceProfile,
+        TraceStep,
+        import_trace,
+        trace_profile,
+        trace_ranks,
+        trace_step,
+    )  # fmt: skip
     from .transfers import write_measured_cluster
 
 _HOMES = {
     "Program": "programs",
+    "RankSteps": "traces",
     "TraceProfile": "traces",
     "TraceStep": "traces",
     "import_program": "programs",
@@ -30,11 +39,13 @@ _HOMES = {
     "profile_grid": "profiles",
     "profile_model": "profiles",
     "trace_profile": "traces",
+    "trace_ranks": "traces",
     "trace_step": "traces",
     "write_measured_cluster": "transfers",
 }
 __all__ = [
     "Program",
+    "RankSteps",
     "TraceProfile",
     "TraceStep",
     "import_program",
@@ -44,6 +55,7 @@ __all__ = [
     "profile_grid",
     "profile_model",
     "trace_profile",
+    "trace_ranks",
     "trace_step",
     "write_measured_cluster",
 ]

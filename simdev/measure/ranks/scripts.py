@@ -64,6 +64,7 @@ class Steps:
         """A training step has ended: the next one is recorded, or was."""
         if self.recorder.recording:
             self.recorder.recording = False
+            self.recorder.note_persistent()
             raise StepIsRecordedError
         self.recorder.streams.clear()
         self.recorder.scopes.counts.clear()
@@ -101,7 +102,10 @@ def captured_rank(file: Path, arguments: Sequence[str], world: World, mail: Mail
     """
     with running(world, mail) as steps:
         argv = [str(file), *arguments]
-        with patch.object(sys, "argv", argv), patch.object(sys, "path", [str(file.parent), *sys.path]):
+        with (
+            patch.object(sys, "argv", argv),
+            patch.object(sys, "path", [str(file.parent), *sys.path]),
+        ):
             try:
                 runpy.run_path(str(file), run_name="__main__")
             except StepIsRecordedError:
