@@ -135,6 +135,8 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield torch.Tensor, "record_stream", lambda *_: None
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
+    # Not by _OnCpu: what a backward computes again runs outside of modes of functions.
+    yield F, "scaled_dot_product_attention", scaled_dot_product_attention
     yield torch, "set_default_device", lambda *_: None
     # It draws until all values lie between its bounds, which no fake tensor ever tells.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
@@ -264,30 +266,12 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        if func is torch.Tensor.backward:
-            with self:  # for what a backward computes again
-                return _backward(*args, **(kwargs or {}))
-        if func is F.scaled_dot_product_attention:
-            return scaled_dot_product_attention(*args, **(kwargs or {}))
         if func is torch.device and args and _on_cpu(args[0]) != args[0]:
             return CPU
         if getattr(func, "__name__", "") == "__get__":
             return func(*args, **(kwargs or {}))
         kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         return func(*map(_on_cpu, args), **kwargs)
-
-
-def _backward(
-    tensor: Any,
-    gradient: Any = None,
-    retain: Any = None,
-    create: bool = False,
-    inputs: Any = None,
-    **named: Any,
-) -> None:
-    """``Tensor.backward``, which looks at no mode of functions."""
-    retain, create = named.get("retain_graph", retain), named.get("create_graph", create)
-    torch.autograd.backward(tensor, gradient, retain, create, inputs=inputs)
 
 
 # Process groups: PyTorch's fake ones, whatever backend is asked for.
