@@ -28,6 +28,7 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
+from . import ddp
 from .streams import Event, Stream, Streams
 
 CPU = torch.device("cpu")
@@ -137,6 +138,7 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
     yield from _distributed(world, mail)
+    yield from ddp.replacements()
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
