@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
@@ -133,7 +134,10 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
     yield torch, "set_default_device", lambda *_: None
-    for home in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
+    optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
+    types = [*optimizer._foreach_supported_types, FakeTensor]
+    yield optimizer, "_foreach_supported_types", types
+    for home in (_foreach_utils, optimizer):
         yield home, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"]
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
