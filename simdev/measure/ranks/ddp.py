@@ -136,6 +136,7 @@ class Reducer:
             )
         self.hook: Callable[[Bucket], Any] | None = None
         self.is_static = self.is_expecting = self.is_unfinished = self.is_rebuilt = False
+        self.knows_unused = False
         self.steps = self.next_bucket = 0
         self.order: dict[int, None] = {}
         self.triggered = [0] * len(parameters)
@@ -231,7 +232,7 @@ class Reducer:
         if not self.is_expecting:
             return
         if not self.ready:
-            for unused in self.unused if self._looks_for_unused else ():
+            for unused in self.unused:
                 self._mark_ready(unused)
         self.left[index] -= 1
         if not self.is_static or self.left[index] == 0:
@@ -326,15 +327,21 @@ class Reducer:
             self.used_work.wait()
         if self._looks_for_unused:
             self.used.clear()
+            self.knows_unused = False
         self._rebuild()
+
+    def _learn_unused(self) -> None:
+        """Lets the host wait to learn which parameters another rank uses: here none."""
+        if not self.knows_unused:
+            self.used_work.wait()
+            Streams.running.host_waits()
+            self.knows_unused = True
 
     def _copy_out(self, bucket: Bucket, views: Mapping[int, Tensor]) -> None:
         for index, view in views.items():
             parameter = self.parameters[index]
             if (self.is_static or self.settings.finds_unused) and index not in self.used:
-                # The host waits to learn whether another rank uses it: here none does.
-                self.used_work.wait()
-                Streams.running.host_waits()
+                self._learn_unused()
                 continue
             with RankScopes.running.around(parameter):
                 self._copy_to_gradient(parameter, view, bucket.views[index])
