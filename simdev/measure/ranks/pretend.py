@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
@@ -143,6 +144,13 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield from _meshes()
     yield from _distributed(world, mail)
     yield from ddp.replacements()
+    yield FullyShardedDataParallel, "__init__", _refused
+
+
+def _refused(*_: Any, **__: Any) -> None:
+    raise InputError(
+        "FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard"
+    )
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:

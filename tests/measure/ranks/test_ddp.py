@@ -16,6 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     bf16_compress_hook,
     fp16_compress_hook,
 )
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from rank_steps import names, sent, step_of
@@ -263,6 +264,11 @@ def test_what_is_not_covered_is_refused(settings: dict[str, Any], message: str) 
     model = (lambda: make(4, 4, sparse=True)) if make else (lambda: Layers(1))
     with pytest.raises(InputError, match=message):
         step_of(script(model, **settings))
+
+
+def test_fsdp_1_is_refused() -> None:
+    with pytest.raises(InputError, match=r"\(FSDP1\): not covered by a capture; use fully_shard"):
+        step_of(lambda: FullyShardedDataParallel(Layers(1)) and None)
 
 
 def test_a_joined_script_is_refused() -> None:
