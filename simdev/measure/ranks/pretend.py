@@ -22,13 +22,16 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
+from . import ddp
 from .attention import scaled_dot_product_attention
 from .streams import Event, Stream, Streams
 
@@ -138,11 +141,22 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield torch, "set_default_device", lambda *_: None
     # It draws until all values lie between its bounds, which no fake tensor ever tells.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
-    for home in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
+    optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
+    types = [*optimizer._foreach_supported_types, FakeTensor]
+    yield optimizer, "_foreach_supported_types", types
+    for home in (_foreach_utils, optimizer):
         yield home, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"]
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
     yield from _distributed(world, mail)
+    yield from ddp.replacements()
+    yield FullyShardedDataParallel, "__init__", _refused
+
+
+def _refused(*_: Any, **__: Any) -> None:
+    raise InputError(
+        "FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard"
+    )
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:

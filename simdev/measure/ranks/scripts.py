@@ -63,8 +63,7 @@ class Steps:
     def ends(self) -> None:
         """A training step has ended: the next one is recorded, or was."""
         if self.recorder.recording:
-            self.recorder.recording = False
-            self.recorder.note_persistent()
+            self.recorder.end()
             raise StepIsRecordedError
         self.recorder.streams.clear()
         for optimizer in self.optimizers.values():
