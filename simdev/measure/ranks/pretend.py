@@ -16,12 +16,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pickle import dumps, loads
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
@@ -308,14 +310,36 @@ def _distributed(world: World, mail: Mail) -> Iterator[Replacement]:
         for name, value in values.items():
             if hasattr(home, name):
                 yield home, name, value
+    from torch.distributed.pipelining import schedules
+
+    # Sends and receives of a batch go together, as NCCL has it.
+    yield c10d.Backend, "supports_coalescing", True
+    schedule = schedules._PipelineSchedule
+    yield schedule, "_warmup_p2p", _voting(schedule._warmup_p2p, mail)
+
+
+def _voting(warm_up: Callable[..., None], mail: Mail) -> Callable[..., None]:
+    """The first words of pipeline stages to one another: numbers in tensors, on which depends how
+    each goes on. They are real ones and come by mail.
+    """
+
+    def send(tensor: Any, dst: int, **_: Any) -> None:
+        mail.send(dumps(tensor.tolist()), dst)
+
+    def receive(tensor: Any, src: int, **_: Any) -> None:
+        tensor.copy_(torch.tensor(loads(mail.receive(src))))
+
+    def voting(*args: Any, **kwargs: Any) -> None:
+        with patch.multiple(dist, send=send, recv=receive):
+            _really(warm_up)(*args, **kwargs)
+
+    return voting
 
 
 def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
     """The collectives over Python objects. What only all ranks together know is answered as if all
     ranks were equal.
     """
-    from pickle import dumps, loads
-
     def whole(group: Any, rank: int) -> int:
         return dist.get_global_rank(group, rank) if group is not None else rank
 

@@ -223,6 +223,7 @@ class RankRecorder(Recorder):
         parameter: the number of its record.
         """
         index = super().add_leaf(kind, tensor)
+        self._leaves[index] = self._alive[-1]
         if kind == "input":
             self.records[index] = replace(self.records[index], outputs=(_spec(tensor),))
             self.lifetimes.note(self._alive[-1], (index, 0))
@@ -253,12 +254,6 @@ class RankRecorder(Recorder):
             for state in states:
                 self._note_source(state, (index, 0))
                 self.lifetimes.forget(state.untyped_storage())
-
-    def add_leaf(self, kind: str, tensor: Tensor) -> int:
-        """Records a tensor that the step is given: its record's number."""
-        index = super().add_leaf(kind, tensor)
-        self._leaves[index] = self._alive[-1]
-        return index
 
     def place(self) -> str:
         """The line of the user's code that is running, "" where none is (in hooks of autograd)."""

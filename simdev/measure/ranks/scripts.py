@@ -66,6 +66,7 @@ class Steps:
             self.recorder.end()
             raise StepIsRecordedError
         self.recorder.streams.clear()
+        self.recorder.scopes.counts.clear()
         for optimizer in self.optimizers.values():
             self._add_state(optimizer)
         self.recorder.recording = True

@@ -42,8 +42,16 @@ class RankStep:
             (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag)
             for m in self.messages.values()
         ]
-        # Numbers among the attributes may tell where in the world a rank is.
-        ops = [{**op, "attrs": op["attrs"].get("in")} if "attrs" in op else op for op in self.ops]
+        # Numbers among the attributes and names of streams may tell where in the world a rank is.
+        streams: dict[str, int] = {}
+        ops = [
+            {
+                **op,
+                "attrs": op.get("attrs", {}).get("in"),
+                "stream": streams.setdefault(op.get("stream", DEFAULT), len(streams)),
+            }
+            for op in self.ops
+        ]
         text = json.dumps([ops, list(self.messages), told], sort_keys=True)
         return sha256(text.encode()).hexdigest()
 
