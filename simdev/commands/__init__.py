@@ -100,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
         for title, options in getattr(verb, "GROUPS", {}).items():
             add_options(command.add_argument_group(title), options)
         command.set_defaults(run=verb.run, usage_error=command.error, commands=commands)
+        command.set_defaults(passes_on=getattr(verb, "PASSES_ON", False))
     return commands
 
 
@@ -115,7 +116,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         options, unknown = parser().parse_known_args(given)
         options.passed_on = passed_on
         if unknown:
-            options.usage_error(_unrecognized(unknown, options.usage_error.__self__))
+            command = options.usage_error.__self__
+            options.usage_error(_unrecognized(unknown, command, options.passes_on))
         code = int(options.run(options))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -153,7 +155,9 @@ def _name(verb: ModuleType) -> str:
     return verb.__name__.rpartition(".")[2].rstrip("_")
 
 
-def _unrecognized(arguments: Sequence[str], command: argparse.ArgumentParser) -> str:
+def _unrecognized(
+    arguments: Sequence[str], command: argparse.ArgumentParser, passes_on: bool
+) -> str:
     """The message for arguments that a verb does not know, with the option written most alike."""
     flags = [flag for action in command._actions for flag in action.option_strings]
     hints = (
@@ -161,7 +165,8 @@ def _unrecognized(arguments: Sequence[str], command: argparse.ArgumentParser) ->
         for name in arguments
         if name.startswith("--") and (close := get_close_matches(name.partition("=")[0], flags, 1))
     )
-    return f"unrecognized arguments: {' '.join(arguments)}{next(hints, '')}"
+    hint = next(hints, "; what is for the script stands behind --" if passes_on else "")
+    return f"unrecognized arguments: {' '.join(arguments)}{hint}"
 
 
 @contextmanager

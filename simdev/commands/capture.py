@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, prefixed
 from ..ground.units import PS_PER_SECOND
 from .options import (
     DATASHEET_HELP,
@@ -20,6 +20,7 @@ from .options import (
     REPORT_OPTION,
     by_flags,
     cluster_value,
+    flag,
     whole_numbers,
 )
 from .outputs import JSON, json_text, output_files, printed_first, progress_bar, tell
@@ -53,7 +54,14 @@ OPTIONS = (
         {"choices": ("eager", "graph", "none")},
     ),
     ("--tokens", "N", "on which a step trains, divided by the ranks: adds tokens/s"),
-    ("--no-advice", "", "leave out what changes would bring"),
+    (
+        "--what-if",
+        "NAME=VALUE",
+        "what a setting of the script's wrappers would bring, captured anew: bucket_cap_mb=100, "
+        "reshard_after_forward=false, forward_prefetch=true, .. (again for more)",
+        {"action": "append", "default": []},
+    ),
+    ("--no-advice", "", "leave out what changes of the machine would bring"),
     ("-o --output", "OUT", "write the scenario (.json or .json.gz)"),
     REPORT_OPTION,
 )
@@ -63,8 +71,9 @@ FLAGS = {"world": "--world", "cluster": "--cluster", "nodes": "--nodes", "gpus":
 def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     worlds = whole_numbers("--world", args.world) or []
-    if len(worlds) > 1 and args.output is not None:
-        raise InputError("--output: holds one scenario; give one --world")
+    for name in ("output", "what_if") if len(worlds) > 1 else ():
+        if getattr(args, name):
+            raise InputError(f"{flag(name)}: goes with one --world")
     inputs = [(args.script, "the script")]
     with output_files(args, {"output": JSON}, inputs) as out:
         if len(worlds) > 1:
@@ -74,19 +83,31 @@ def run(args: Namespace) -> int:
 
 def _single(args: Namespace, world: int | None, place: str | None) -> int:
     from ..files import write_text
+    from ..measure import parse_setting
+    from ..report.advice import change
 
+    with prefixed("--what-if: "):
+        settings = {text: dict([parse_setting(text)]) for text in args.what_if}
     document = _document(args, world)
     tell(*document["provenance"]["notes"])
     report = _report(document)
+    # Each of the settings is captured anew.
+    changed = {text: _report(_document(args, world, settings[text])) for text in settings}
+    steps = {f"{text}, captured anew": changed[text].step_ps for text in settings}
     advice = () if args.no_advice else _advice(report)
+    advice = [*advice, *(change(name, step_ps, report.step_ps) for name, step_ps in steps.items())]
     with printed_first(_answer(args, report, advice)):
         if place is not None:
             write_text(place, _text(document, os.path.dirname(args.output)))
     return DONE if report.feasible else INFEASIBLE
 
 
-def _document(args: Namespace, world: int | None) -> dict[str, Any]:
-    """The scenario of the script in a world of so many ranks. Raises InputError."""
+def _document(
+    args: Namespace, world: int | None, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The scenario of the script in a world of so many ranks, with other settings of its wrappers.
+    Raises InputError.
+    """
     from ..measure import capture_ranks
 
     cluster = cluster_value(args.cluster, args.nodes, args.gpus)
@@ -94,7 +115,7 @@ def _document(args: Namespace, world: int | None) -> dict[str, Any]:
     with _flags(), progress_bar("capture", bar_format="{desc}: {n_fmt} ranks, {elapsed}") as bar:
         captured = capture_ranks(
             args.script, world, ranks, cluster=cluster, arguments=args.passed_on,
-            per_node=args.per_node, progress=lambda _: bar.update(),
+            per_node=args.per_node, settings=settings, progress=lambda _: bar.update(),
         )  # fmt: skip
         rows = [] if args.datasheet else args.profile
         options = {} if args.tokens is None else {"tokens": args.tokens * captured.world}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .programs import Program, import_program
     from .ranks import capture_ranks
     from .ranks.scripts import step_ends
+    from .ranks.settings import parse_setting
     from .traces import TraceProfile, TraceStep, import_trace, trace_profile, trace_step
     from .transfers import write_measured_cluster
 
@@ -30,6 +31,7 @@ _HOMES = {
     "import_program": "programs",
     "import_trace": "traces",
     "model_names": "profiles",
+    "parse_setting": "ranks.settings",
     "profile_batches": "profiles",
     "profile_grid": "profiles",
     "profile_model": "profiles",
@@ -46,6 +48,7 @@ __all__ = [
     "import_program",
     "import_trace",
     "model_names",
+    "parse_setting",
     "profile_batches",
     "profile_grid",
     "profile_model",

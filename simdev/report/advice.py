@@ -36,9 +36,13 @@ def advice(
     """
     cases = dict(_cases(report, scenario))
     now = report.step_ps
-    made = ((name, cases[name]()) for name in watch(tuple(cases)))
-    answers = (WhatIf("change", name, None, ps, 1 - ps / now if now else 0.0) for name, ps in made)
+    answers = (change(name, cases[name](), now) for name in watch(tuple(cases)))
     return tuple(sorted(answers, key=lambda answer: answer.step_ps))
+
+
+def change(name: str, step_ps: int, now_ps: int) -> WhatIf:
+    """The answer for a change, with which a step takes so long that now takes ``now_ps``."""
+    return WhatIf("change", name, None, step_ps, 1 - step_ps / now_ps if now_ps else 0.0)
 
 
 def advice_table(changes: Iterable[WhatIf], now_ps: int) -> Table:

@@ -73,6 +73,7 @@ def capture_ranks(
     cluster: Machine | None = None,
     arguments: Sequence[str] = (),
     per_node: int | None = None,
+    settings: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Captured:
     """One training step of a distributed script, or of a function, without a GPU.
@@ -82,6 +83,7 @@ def capture_ranks(
     such a function is called with. The world has as many ranks as the mesh, or ``world`` of them,
     else one on each device of the ``cluster``; ``per_node`` on a node (default: as the cluster has
     devices there, else 8). ``ranks`` are those to capture (none: those that differ are found).
+    ``settings`` take the place of what the script gives its wrappers (``settings.SETTINGS``).
     Raises InputError.
     """
     shape = dict(mesh or {})
@@ -92,11 +94,9 @@ def capture_ranks(
         whole = World(size or 1, per_node=per_node or 8)
     else:
         whole = world_of(machine_of(cluster, size)[1], size, per_node)
-    if callable(step):
-        program = partial(run_function, step, shape)
-        with within(getattr(step, "__name__", "step")):
-            return capture_program(program, whole, ranks, progress)
-    return capture_script(step, arguments, whole, ranks, progress)
+    program = partial(run_function, step, shape) if callable(step) else _of_file(step, arguments)
+    with within(getattr(step, "__name__", str(step))):
+        return capture_program(program, whole, ranks, progress, settings)
 
 
 def capture_script(
@@ -113,11 +113,15 @@ def capture_script(
     ``progress`` is called with the number of ranks done. Raises InputError.
     """
     world = world or World(1)
+    with within(str(file)):
+        return capture_program(_of_file(file, arguments), world, ranks, progress)
+
+
+def _of_file(file: str | Path, arguments: Sequence[str]) -> partial[None]:
     path = Path(file)
     if not path.is_file():
         raise InputError("no such file", str(file))
-    with within(str(file)):
-        return capture_program(partial(run_file, path, arguments), world, ranks, progress)
+    return partial(run_file, path, arguments)
 
 
 def capture_program(
@@ -125,10 +129,11 @@ def capture_program(
     world: World,
     ranks: Sequence[int] = (),
     progress: Callable[[int], None] = lambda _: None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Captured:
-    """One step of a training loop in a world of ranks (``capture_script``). Raises InputError."""
+    """One step of a training loop in a world of ranks (``capture_ranks``). Raises InputError."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = _Runs(program, world, Path(folder), progress)
+        runs = _Runs(program, world, Path(folder), progress, settings or {})
         try:
             if ranks:
                 runs.finish(ranks)
@@ -147,8 +152,10 @@ class _Runs:
         world: World,
         folder: Path,
         progress: Callable[[int], None],
+        settings: Mapping[str, Any],
     ) -> None:
         self.program, self.world, self.progress = program, world, progress
+        self.settings = settings
         self.store = str(folder / "mail")
         self.done: dict[int, RankStep] = {}
         self.notes: dict[str, None] = {}
@@ -169,7 +176,7 @@ class _Runs:
         context = multiprocessing.get_context("fork")
         mine, its = context.Pipe()
         world = replace(self.world, rank=rank)
-        target = partial(_child, self.program, world, self.store, stands, its)
+        target = partial(_child, self.program, self.settings, world, self.store, stands, its)
         process = context.Process(target=target, daemon=True)
         process.start()
         its.close()
@@ -263,6 +270,7 @@ def _differing(runs: _Runs) -> list[int]:
 
 def _child(
     program: Program,
+    settings: Mapping[str, Any],
     world: World,
     store: str,
     stands: int | None,
@@ -275,7 +283,7 @@ def _child(
     mail.store.set_timeout(PATIENCE)
     with _silent(world.rank > 0):
         try:
-            recorder = captured_rank(program, world, mail)
+            recorder = captured_rank(program, world, mail, settings)
             pipe.send(("step", RankWriter(recorder).step()))
         except InputError as error:
             pipe.send(("problems", error.problems))

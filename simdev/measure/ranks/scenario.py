@@ -30,11 +30,16 @@ def machine_of(
     """The machine with a host of this mode, and what it is. Where neither tells a mode, every op of
     an accelerator is dispatched ("eager"), as PyTorch does.
 
-    A preset of which no number is told has as many GPUs as the world has ranks. Raises InputError.
+    A preset of which no number is told has as many GPUs as the world has ranks, where these are
+    equally many on its machines. Raises InputError.
     """
     fields = _object(cluster)
+    if world is not None and world < 1:
+        raise InputError(f"world: must be at least 1, got {world}")
     if world is not None and "preset" in fields and not fields.keys() & {"nodes", "gpus"}:
-        fields["gpus"] = world
+        each = len(workers_of(read_cluster(fields))[0])
+        nodes = -(-world // each)
+        fields |= {"nodes": nodes} if world % nodes else {"gpus": world}
     read = read_cluster(fields)
     hosted = read.host is not None or any(device.host for device in read.devices)
     if host is None and (hosted or not any(map(_is_accelerator, read.devices))):

@@ -33,6 +33,7 @@ from ...ground.errors import InputError
 from ..tracing import refusing
 from .pretend import Mail, World, pretended
 from .recording import RankRecorder, local
+from .settings import changed
 
 
 class StepIsRecordedError(BaseException):
@@ -98,14 +99,18 @@ Program = Callable[[], None]
 """A training loop, run as a rank of a world that is set up around it."""
 
 
-def captured_rank(program: Program, world: World, mail: Mail) -> RankRecorder:
-    """The records of one step of a training loop, as a rank of a world.
+def captured_rank(
+    program: Program, world: World, mail: Mail, settings: Mapping[str, Any] | None = None
+) -> RankRecorder:
+    """The records of one step of a training loop, as a rank of a world, with other ``settings`` of
+    its wrappers.
 
     Raises InputError for one that fails, ends before a second step, or uses what is not covered.
     """
     with running(world, mail) as steps:
         try:
-            program()
+            with changed(settings or {}):
+                program()
         except StepIsRecordedError:
             return steps.recorder
     raise InputError(
