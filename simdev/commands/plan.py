@@ -356,8 +356,7 @@ def _shown(plans: Plans) -> Iterator[str]:
     if len(plans.question.clusters) > 1:
         yield "devices"
     yield from (name for name in ("cp", "ep") if frame[name].max() > 1)
-    if "etp" in frame:
-        yield "etp"
+    yield from (name for name in ("etp", "dp_replicate") if name in frame)
     yield from ("dp", "tp", "pp", "microbatch", "microbatches", "schedule", "zero", "recompute")
     if frame["cp"].max() > 1:
         yield "context"

@@ -20,11 +20,20 @@ if TYPE_CHECKING:
     from .ranks import capture_ranks
     from .ranks.scripts import step_ends
     from .ranks.settings import parse_setting
-    from .traces import TraceProfile, TraceStep, import_trace, trace_profile, trace_step
+    from .traces import (
+        RankSteps,
+        TraceProfile,
+        TraceStep,
+        import_trace,
+        trace_profile,
+        trace_ranks,
+        trace_step,
+    )  # fmt: skip
     from .transfers import write_measured_cluster
 
 _HOMES = {
     "Program": "programs",
+    "RankSteps": "traces",
     "TraceProfile": "traces",
     "TraceStep": "traces",
     "capture_ranks": "ranks",
@@ -37,11 +46,13 @@ _HOMES = {
     "profile_model": "profiles",
     "step_ends": "ranks.scripts",
     "trace_profile": "traces",
+    "trace_ranks": "traces",
     "trace_step": "traces",
     "write_measured_cluster": "transfers",
 }
 __all__ = [
     "Program",
+    "RankSteps",
     "TraceProfile",
     "TraceStep",
     "capture_ranks",
@@ -54,6 +65,7 @@ __all__ = [
     "profile_model",
     "step_ends",
     "trace_profile",
+    "trace_ranks",
     "trace_step",
     "write_measured_cluster",
 ]

@@ -142,7 +142,7 @@ Source = tuple[int, int]
 
 # The number of references to a storage; private, so some version of PyTorch may lack it. Without it
 # no end of a lifetime is known.
-_USERS: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+USERS: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
 
 class Lifetimes:
@@ -169,9 +169,9 @@ class Lifetimes:
 
     def settle(self, last: int) -> None:
         """Finds the storages that nobody refers to any more, after the record ``last``."""
-        if _USERS is None:
+        if USERS is None:
             return
-        dead = [key for key, (_, storage) in self._live.items() if _USERS(storage._cdata) <= 1]
+        dead = [key for key, (_, storage) in self._live.items() if USERS(storage._cdata) <= 1]
         for key in dead:
             source, _ = self._live.pop(key)
             if source is not None:

@@ -10,7 +10,7 @@ import io
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from ...execution.scenario import Scenario, load_scenario
 from ...ground.errors import InputError, within
@@ -132,6 +132,7 @@ def capture_program(
     settings: Mapping[str, Any] | None = None,
 ) -> Captured:
     """One step of a training loop in a world of ranks (``capture_ranks``). Raises InputError."""
+    _load()
     with tempfile.TemporaryDirectory() as folder:
         runs = _Runs(program, world, Path(folder), progress, settings or {})
         try:
@@ -141,6 +142,16 @@ def capture_program(
             return runs.captured(_differing(runs))
         finally:
             runs.end()
+
+
+def _load() -> None:
+    """Loads what scripts use of PyTorch once, here: every rank is a copy of this process."""
+    import torch.distributed.fsdp
+    import torch.distributed.pipelining
+    import torch.distributed.tensor.parallel  # noqa: F401
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    FakeTensorMode()
 
 
 class _Runs:
@@ -172,7 +183,6 @@ class _Runs:
             raise InputError(f"rank {rank}: the world has {self.world.size} ranks")
         if stands is not None:
             self.stands[rank] = stands
-        # PyTorch is loaded here already: a copy of this process starts at once.
         context = multiprocessing.get_context("fork")
         mine, its = context.Pipe()
         world = replace(self.world, rank=rank)
@@ -209,6 +219,29 @@ class _Runs:
             for peer in _peers(value):
                 self.start(peer)
 
+    def sorts(self, ranks: Iterable[int]) -> dict[str, int]:
+        """By what a rank does the first rank that does it, of rank 0 and of these, which read what
+        rank 0 is sent.
+        """
+        samples = sorted(ranks)
+        for rank in samples:
+            self.start(rank, stands=0)
+        self.finish([])
+        sorts: dict[str, int] = {}
+        for rank in (0, *samples):
+            sorts.setdefault(self.done[rank].fingerprint, rank)
+        return sorts
+
+    def all_of(self, group: Sequence[int]) -> dict[str, int]:
+        """All ranks of a group, each by itself. Raises InputError where these are too many."""
+        if len(group) > MOST_RANKS:
+            raise InputError(
+                f"no two ranks that were captured of a group of {len(group)} do the same: name "
+                "those to capture (--rank)"
+            )
+        self.finish(group)
+        return {f"{rank}": rank for rank in group}
+
     def captured(self, ranks: Sequence[int]) -> Captured:
         """The steps of these ranks."""
         steps = tuple(self.done[rank] for rank in ranks)
@@ -236,36 +269,46 @@ def _groups(step: RankStep) -> list[tuple[int, ...]]:
 
 
 def _differing(runs: _Runs) -> list[int]:
-    """The ranks whose steps differ: rank 0 and those that it exchanges messages with, and of each
-    of its groups one rank of every sort that is met among three samples.
+    """The ranks whose steps differ: rank 0 and those that it exchanges messages with, and those of
+    another sort that are met among samples of its groups.
+
+    Two ranks are compared with rank 0 that differ from it in every group at once; only where they
+    do something else, each group is looked at by itself.
     """
     runs.finish([0])
     kept = set(runs.done)
-    for group in _groups(runs.done[0]):
-        samples = sorted({group[1], group[len(group) // 2], group[-1]} - kept)
-        for rank in samples:
-            runs.start(rank, stands=0)
-        runs.finish([])
-        sorts = {runs.done[0].fingerprint: 0}
-        for rank in samples:
-            sorts.setdefault(runs.done[rank].fingerprint, rank)
-        if len(samples) == 3 and len(sorts) == 4:
-            if len(group) > MOST_RANKS:
-                raise InputError(
-                    f"ranks 0, {', '.join(map(str, samples))} all differ, in a group of "
-                    f"{len(group)}: name the ranks to capture (--rank)"
-                )
-            runs.finish(group)
-            kept |= set(group)
-            continue
-        kept |= set(sorts.values())
-        others = [str(rank) for rank in sorts.values() if rank]
-        told = f"; {', '.join(others)} differs and is simulated, too" if others else ""
-        runs.notes[
-            f"the {len(group)} ranks of the group {group[0]} to {group[-1]} are taken as rank 0, "
-            f"after captures of {', '.join(map(str, samples))}{told}"
-        ] = None
+    groups = _independent(runs.done[0], kept)
+    samples = {sum(group[i] for group in groups) for i in (1, -1)} - kept
+    sorts = runs.sorts(samples)
+    if len(sorts) > 1:
+        for group in groups:
+            near = {group[1], group[len(group) // 2], group[-1]}
+            here = runs.sorts(near)
+            if len(here) == 4:
+                # No two are alike: nobody stands for anybody.
+                here = runs.all_of(group)
+            samples, sorts = samples | near, sorts | here
+    kept |= set(sorts.values())
+    alike = runs.world.size - len(kept)
+    if alike:
+        others = sorted(samples - kept)
+        checked = f"captures of {', '.join(map(str, others))} say so" if others else "not checked"
+        told = ", ".join(map(str, sorted(kept)))
+        runs.notes[f"ranks {told} stand for the {alike} others: {checked}"] = None
     return sorted(kept)
+
+
+def _independent(step: RankStep, known: Collection[int]) -> list[tuple[int, ...]]:
+    """The groups of a rank that share no other rank with one another or with those known: the
+    dimensions of its mesh along which ranks may be alike.
+    """
+    chosen: list[tuple[int, ...]] = []
+    seen = set(known)
+    for group in sorted(_groups(step), key=len):
+        if seen.isdisjoint(set(group) - {step.rank}):
+            chosen.append(group)
+            seen |= set(group)
+    return chosen
 
 
 def _child(
@@ -277,9 +320,7 @@ def _child(
     pipe: Connection,
 ) -> None:
     """Captures one rank, in a process of its own; tells its step or its problems."""
-    mail = Mail(
-        dist.FileStore(store, -1), world.rank, lambda rank: pipe.send(("need", rank)), stands
-    )
+    mail = Mail(FileStore(store, -1), world.rank, lambda rank: pipe.send(("need", rank)), stands)
     mail.store.set_timeout(PATIENCE)
     with _silent(world.rank > 0):
         try:

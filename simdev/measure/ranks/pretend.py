@@ -23,11 +23,13 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
+from .attention import scaled_dot_product_attention
 from .streams import Event, Stream, Streams
 
 CPU = torch.device("cpu")
@@ -89,7 +91,7 @@ class Mail:
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Any,
         rank: int,
         need: Callable[[int], None] = lambda _: None,
         stands: int | None = None,
@@ -132,6 +134,8 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
     yield torch, "set_default_device", lambda *_: None
+    # It draws until all values lie between its bounds, which no fake tensor ever tells.
+    yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
     for home in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
         yield home, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"]
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
@@ -258,12 +262,30 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.Tensor.backward:
+            with self:  # for what a backward computes again
+                return _backward(*args, **(kwargs or {}))
+        if func is F.scaled_dot_product_attention:
+            return scaled_dot_product_attention(*args, **(kwargs or {}))
         if func is torch.device and args and _on_cpu(args[0]) != args[0]:
             return CPU
         if getattr(func, "__name__", "") == "__get__":
             return func(*args, **(kwargs or {}))
         kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         return func(*map(_on_cpu, args), **kwargs)
+
+
+def _backward(
+    tensor: Any,
+    gradient: Any = None,
+    retain: Any = None,
+    create: bool = False,
+    inputs: Any = None,
+    **named: Any,
+) -> None:
+    """``Tensor.backward``, which looks at no mode of functions."""
+    retain, create = named.get("retain_graph", retain), named.get("create_graph", create)
+    torch.autograd.backward(tensor, gradient, retain, create, inputs=inputs)
 
 
 # Process groups: PyTorch's fake ones, whatever backend is asked for.
@@ -299,10 +321,14 @@ def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
     def whole(group: Any, rank: int) -> int:
         return dist.get_global_rank(group, rank) if group is not None else rank
 
-    def send(objects: Any, dst: Any = None, group: Any = None, group_dst: Any = None, **_: Any) -> None:
+    def send(
+        objects: Any, dst: Any = None, group: Any = None, group_dst: Any = None, **_: Any
+    ) -> None:
         mail.send(dumps(objects), dst if dst is not None else whole(group, group_dst))
 
-    def receive(objects: Any, src: Any = None, group: Any = None, group_src: Any = None, **_: Any) -> int:
+    def receive(
+        objects: Any, src: Any = None, group: Any = None, group_src: Any = None, **_: Any
+    ) -> int:
         source = src if src is not None else whole(group, group_src)
         objects[:] = loads(mail.receive(source))
         return int(source)

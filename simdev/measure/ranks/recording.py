@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from ...ground import PACKAGE
 from ...ground.errors import InputError
 from ..kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, kind_of, named_arguments
-from ..record import Call, Instance, Record, Recorder, Scopes, TensorSpec
+from ..record import USERS, Call, Instance, Record, Recorder, Scopes, TensorSpec
 from .streams import Streams
 
 _HOME = str(Path(torch.__file__).parent)
@@ -106,6 +106,8 @@ class RankRecorder(Recorder):
         self.notes: dict[str, None] = {}
         self.parameters: dict[int, int] = {}
         self.states: dict[int, int] = {}
+        self.persistent: set[int] = set()
+        self._leaves: dict[int, Any] = {}
         self._works: dict[int, tuple[Any, tuple[int, ...]]] = {}
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
@@ -148,7 +150,7 @@ class RankRecorder(Recorder):
         place = self.place()
         if place:
             self.notes[f"{place}: asks for the value of a tensor; 1 was answered"] = None
-        return tensor.dtype.is_floating_point and 1.0 or (tensor.dtype == torch.bool) or 1
+        return 1.0 if tensor.dtype.is_floating_point else tensor.dtype == torch.bool or 1
 
     def _note(self, func: Any, arguments: dict[str, Any], result: Any) -> None:
         name = aten_name(func)
@@ -220,6 +222,18 @@ class RankRecorder(Recorder):
                 self._note_source(state, (index, 0))
                 self.lifetimes.forget(state.untyped_storage())
 
+    def note_persistent(self) -> None:
+        """Notes the leaves that are still there when the step has ended: buffers, not batches."""
+        for index, storage in self._leaves.items():
+            if USERS is not None and USERS(storage._cdata) > 2:
+                self.persistent.add(index)
+
+    def add_leaf(self, kind: str, tensor: Tensor) -> int:
+        """Records a tensor that the step is given: its record's number."""
+        index = super().add_leaf(kind, tensor)
+        self._leaves[index] = self._alive[-1]
+        return index
+
     def place(self) -> str:
         """The line of the user's code that is running, "" where none is (in hooks of autograd)."""
         frame: Any = sys._getframe(1)
@@ -256,7 +270,11 @@ class RankRecorder(Recorder):
                 self._waits[key_of(tensor)] = index
 
     def _message(
-        self, name: str, arguments: dict[str, Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
     ) -> Message:
         group = _group(arguments)
         ranks = tuple(dist.get_process_group_ranks(group))
@@ -330,7 +348,10 @@ class RankRecorder(Recorder):
             self.streams.current.frontier.update(records)
             return wait(work, *args)
 
-        with patch.object(c10d.FakeWork, "wait", waiting), _patched(c10d.ProcessGroup, self._linked):
+        with (
+            patch.object(c10d.FakeWork, "wait", waiting),
+            _patched(c10d.ProcessGroup, self._linked),
+        ):
             yield
 
     def _linked(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -383,12 +404,16 @@ def _patched(owner: Any, wrapped: Callable[[str, Any], Any]) -> Iterator[None]:
             setattr(owner, name, method)
 
 
+# Private, but what functional collectives themselves call.
+resolve: Any = vars(dist.distributed_c10d)["_resolve_process_group"]
+
+
 def _group(arguments: dict[str, Any]) -> Any:
     """The process group among the arguments of a call, which may name it."""
     if "process_group" in arguments:
         return dist.ProcessGroup.unbox(arguments["process_group"])
     name = arguments.get("group_name")
-    return dist.distributed_c10d._resolve_process_group(name) if isinstance(name, str) else name
+    return resolve(name) if isinstance(name, str) else name
 
 
 def _spec(tensor: Tensor) -> TensorSpec:
@@ -424,9 +449,7 @@ class RankScopes(Scopes):
         super().enter(module)
 
 
-def _ends(
-    name: str, arguments: dict[str, Any], result: Any
-) -> tuple[list[Tensor], list[Tensor]]:
+def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors that a call of a process group reads, and those that it fills."""
 
     def tensors(*names: str) -> list[Tensor]:

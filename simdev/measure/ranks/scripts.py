@@ -67,6 +67,7 @@ class Steps:
         """A training step has ended: the next one is recorded, or was."""
         if self.recorder.recording:
             self.recorder.recording = False
+            self.recorder.note_persistent()
             raise StepIsRecordedError
         self.recorder.streams.clear()
         for optimizer in self.optimizers.values():

@@ -163,7 +163,8 @@ def _in_order(s: Shard, is_gathered: bool = False) -> Block:
     if s.overlaps:
         sent = kernel_of("shared part", "data_movement", s.rows_bytes, s.rows_bytes)
         added = kernel_of("sum of parts", "elementwise", size, s.rows_bytes)
-        return Block(sent, order) if is_gathered else Block(added, sent)
+        back = sent if s.reads_gathered(is_gradient=True) else order
+        return Block(sent, order) if is_gathered else Block(added, back)
     if is_gathered and s.gathers_narrow():
         return Block(kernel_of("order", "data_movement", size // 2, size // 2), order)
     return Block(order, order)
