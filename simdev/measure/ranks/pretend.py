@@ -156,9 +156,7 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
 
 
 def _refused(*_: Any, **__: Any) -> None:
-    raise InputError(
-        "FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard"
-    )
+    raise InputError("FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard")
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
@@ -340,6 +338,7 @@ def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
     """The collectives over Python objects. What only all ranks together know is answered as if all
     ranks were equal.
     """
+
     def whole(group: Any, rank: int) -> int:
         return dist.get_global_rank(group, rank) if group is not None else rank
 

@@ -86,7 +86,8 @@ class RankWriter(Writer):
             record = replace(record, kind="parameter")
         super()._write_leaf(index, record)
         self.positions[index] = len(self.ops) - 1
-        self._paths[index] = self.leaves.get(index, "").rpartition(".")[0]
+        is_named = index in self.recorder.parameters.values()
+        self._paths[index] = self.leaves[index].rpartition(".")[0] if is_named else None
 
     def _path(self, index: int, record: Record) -> str | None:
         """The module to which an op belongs, None where none is known. Messages and the copies
@@ -97,7 +98,7 @@ class RankWriter(Writer):
         paths = [self._paths[i] for i, _ in record.sources]
         known = [path.split(".") for path in paths if path is not None]
         if not known:
-            return None
+            return record.instance[-1][0] if record.instance else None
         together = zip(*known, strict=False)
         return ".".join(parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, together))
 
