@@ -24,7 +24,9 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -32,6 +34,7 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
+from . import ddp
 from .attention import scaled_dot_product_attention
 from .streams import Event, Stream, Streams
 
@@ -141,11 +144,20 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield torch, "set_default_device", lambda *_: None
     # It draws until all values lie between its bounds, which no fake tensor ever tells.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
-    for home in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
+    optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
+    types = [*optimizer._foreach_supported_types, FakeTensor]
+    yield optimizer, "_foreach_supported_types", types
+    for home in (_foreach_utils, optimizer):
         yield home, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"]
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
     yield from _distributed(world, mail)
+    yield from ddp.replacements()
+    yield FullyShardedDataParallel, "__init__", _refused
+
+
+def _refused(*_: Any, **__: Any) -> None:
+    raise InputError("FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard")
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
@@ -331,6 +343,7 @@ def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
     """The collectives over Python objects. What only all ranks together know is answered as if all
     ranks were equal.
     """
+
     def whole(group: Any, rank: int) -> int:
         return dist.get_global_rank(group, rank) if group is not None else rank
 

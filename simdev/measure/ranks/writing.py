@@ -17,7 +17,7 @@ from ...nouns.semantics import traits_of
 from ..capture import Writer
 from ..kinds import Fields
 from ..record import Record
-from .recording import Message, RankRecorder, key_of, local
+from .recording import Message, RankRecorder, key_of, local, unwrapped
 from .streams import DEFAULT
 
 
@@ -86,7 +86,8 @@ class RankWriter(Writer):
             record = replace(record, kind="parameter")
         super()._write_leaf(index, record)
         self.positions[index] = len(self.ops) - 1
-        self._paths[index] = self.leaves.get(index, "").rpartition(".")[0]
+        is_named = index in self.recorder.parameters.values()
+        self._paths[index] = self.leaves[index].rpartition(".")[0] if is_named else None
 
     def _path(self, index: int, record: Record) -> str | None:
         """The module to which an op belongs, None where none is known. Messages and the copies
@@ -97,7 +98,7 @@ class RankWriter(Writer):
         paths = [self._paths[i] for i, _ in record.sources]
         known = [path.split(".") for path in paths if path is not None]
         if not known:
-            return None
+            return record.instance[-1][0] if record.instance else None
         together = zip(*known, strict=False)
         return ".".join(parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, together))
 
@@ -144,7 +145,7 @@ def _leaf_names(recorder: RankRecorder) -> dict[int, str]:
         for name, parameter in module.named_parameters(prefix=prefix):
             index = recorder.parameters.get(key_of(local(parameter)))
             if index is not None:
-                names.setdefault(index, name)
+                names.setdefault(index, unwrapped(name))
     for index, record in enumerate(recorder.records):
         if traits_of(record.kind).leaf == "parameter":
             names.setdefault(index, "parameter")
