@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +14,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    _PipelineScheduleRuntime,
+    get_schedule_class,
+)
 
-from rank_steps import names
 from simdev import load_scenario, run
-from simdev.ground.errors import InputError
 from simdev.measure.ranks import Captured, capture_program
 from simdev.measure.ranks.joining import joined
 from simdev.measure.ranks.pretend import World
 from simdev.measure.ranks.writing import RankStep
-from simdev.nouns.schedules import named_schedule
+from simdev.nouns.schedules import named_schedule, schedule_csv
 from worlds.scenarios import question
 
 WIDTH, ROWS = 8, 2
@@ -51,8 +54,11 @@ def pipeline(
     microbatches: int,
     chunks: int = 1,
     known: Callable[[int], bool] = lambda _: False,
+    table: Path | None = None,
 ) -> Callable[[], None]:
-    """A script; the stages for which ``known`` holds are given the shapes of their tensors."""
+    """A script; the stages for which ``known`` holds are given the shapes of their tensors. With a
+    ``table``, a CSV file, it runs that schedule.
+    """
 
     def train() -> None:
         dist.init_process_group("nccl")
@@ -61,19 +67,26 @@ def pipeline(
         if schedule in ("ZBVZeroBubble", "DualPipeV"):
             numbers = [rank, stages - 1 - rank]
         shape = torch.empty(ROWS, WIDTH)
+        within = torch.empty(ROWS, WIDTH, requires_grad=True)
         parts = [
             PipelineStage(
                 Stage(n),
                 n,
                 stages,
                 torch.device("cuda"),
-                **({"input_args": (shape,), "output_args": (shape,)} if known(n) else {}),
+                **(
+                    {"input_args": (within if n else shape,), "output_args": (within,)}
+                    if known(n)
+                    else {}
+                ),
             )
             for n in numbers
         ]
-        kind = get_schedule_class(schedule)
+        kind = _PipelineScheduleRuntime if table else get_schedule_class(schedule)
         several = issubclass(kind, PipelineScheduleMulti)
         runner = kind(parts if several else parts[0], microbatches, loss_fn=loss_of)
+        if table:
+            runner._load_csv(str(table))
         weights = [p for part in parts for p in part.submod.parameters()]
         optimizer = torch.optim.SGD(weights, lr=0.1)
         for _ in range(2):
@@ -135,6 +148,23 @@ def test_actions_come_in_the_order_of_the_published_schedule(
     table = named_schedule(schedule, ranks, microbatches, chunks)
     assert [step.rank for step in steps] == list(range(ranks))
     assert [actions(step) for step in steps] == list(map(expected, table.rows))
+
+
+def test_actions_are_those_of_a_table(tmp_path: Path) -> None:
+    """ZB-H1, which PyTorch has no schedule for."""
+    table = named_schedule("ZB-H1", 3, 4)
+    file = tmp_path / "zb-h1.csv"
+    file.write_text(schedule_csv(table))
+    steps = captured("ZB-H1", 3, 4, table=file).steps
+    assert [actions(step) for step in steps] == list(map(expected, table.rows))
+
+
+@pytest.mark.parametrize("known", [lambda _: True, lambda stage: stage == 1], ids=["all", "some"])
+def test_stages_vote_whether_shapes_are_known(known: Callable[[int], bool]) -> None:
+    """Where all are they are trusted, else all stages infer them: the step is the same."""
+    with_shapes, without = captured("1F1B", 2, 2, known=known), captured("1F1B", 2, 2)
+    fingerprints = [[step.fingerprint for step in each.steps] for each in (with_shapes, without)]
+    assert fingerprints[0] == fingerprints[1]
 
 
 @pytest.mark.parametrize("schedule", ["1F1B", "GPipe"])
