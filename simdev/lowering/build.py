@@ -124,7 +124,7 @@ class _Tasks:
         prepared, placement = self.prepared, self.placement
         readers = self._local_readers()
         rows = np.arange(len(placement))
-        durations = prepared.duration[rows, placement].tolist() if placement else []
+        durations = prepared.duration_at(rows, np.array(placement, np.int64)).tolist()
         gaps = prepared.gap_ps.tolist()
         # Ops are the first tasks, in file order: ids break ties, and others name an op by its row.
         for i, op in enumerate(prepared.graph.ops):
@@ -382,7 +382,7 @@ def retimed(step: LoweredStep, prepared: Prepared) -> LoweredStep:
     sends = step.task_graph.of_kind(TRANSFER)
     # Of a microbatch, too, an op is named by its row in the graph.
     runs = np.flatnonzero(~sends)
-    duration[runs] = prepared.duration[tasks.op[runs], tasks.source[runs]]
+    duration[runs] = prepared.duration_at(tasks.op[runs], tasks.source[runs])
     moved = np.flatnonzero(sends)
     duration[moved], lag[moved], gap[moved] = _transfers(tasks, moved, prepared)
     changed = replace(tasks, duration=duration, lag=lag, gap=gap)
