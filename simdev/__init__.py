@@ -3,7 +3,8 @@ devices.
 
 The names below are the front door; each is imported when it is first asked for. ``load_scenario``
 opens a file, ``run`` answers any scenario with a Report, ``oracle_of`` and ``Oracle`` score many
-placements of one, ``sweep`` runs many, ``plan`` tries every way to spread a large model.
+placements of one, ``sweep`` runs many, ``plan`` tries every way to spread a large model,
+``profile`` measures the step of a PyTorch module.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .execution.engine import simulate
     from .execution.scenario import Scenario, load_scenario
     from .ground.errors import InputError
+    from .measure import profile
     from .nouns.cluster import Cluster, Device, Link
     from .nouns.graph import Graph, Op, Tensor
     from .nouns.strategy import Strategy
@@ -45,6 +47,7 @@ __all__ = [
     "oracle_of",
     "plan",
     "plot_gantt",
+    "profile",
     "run",
     "simulate",
     "sweep",
@@ -55,6 +58,7 @@ _HOMES = {
     "execution.engine": ("simulate",),
     "execution.scenario": ("Scenario", "load_scenario"),
     "ground.errors": ("InputError",),
+    "measure": ("profile",),
     "nouns.cluster": ("Cluster", "Device", "Link"),
     "nouns.graph": ("Graph", "Op", "Tensor"),
     "nouns.strategy": ("Strategy",),

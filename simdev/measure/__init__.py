@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..ground.errors import InputError, install_line
 
 if TYPE_CHECKING:
-    from .profiles import model_names, profile_batches, profile_grid, profile_model
+    from .profiles import model_names, profile, profile_batches, profile_grid, profile_model
     from .programs import Program, import_program
     from .traces import (
         RankSteps,
@@ -35,6 +35,7 @@ _HOMES = {
     "import_program": "programs",
     "import_trace": "traces",
     "model_names": "profiles",
+    "profile": "profiles",
     "profile_batches": "profiles",
     "profile_grid": "profiles",
     "profile_model": "profiles",
@@ -51,6 +52,7 @@ __all__ = [
     "import_program",
     "import_trace",
     "model_names",
+    "profile",
     "profile_batches",
     "profile_grid",
     "profile_model",
