@@ -28,6 +28,7 @@ from .options import (
     SAVE_OPTION,
     SCENARIO_HELP,
     by_flags,
+    cluster_value,
     flag,
     require_limit,
 )
@@ -257,9 +258,7 @@ def _document(args: Namespace) -> dict[str, Any] | None:
         pipeline[name] = [part.strip() for part in pipeline[name].split(",")]
     if args.csv is not None:
         pipeline["table"] = args.csv
-    counts = {name: getattr(args, name) for name in ("nodes", "gpus")}
-    settings = {name: count for name, count in counts.items() if count is not None}
-    cluster = {"preset": args.cluster, **settings} if settings else args.cluster
+    cluster = cluster_value(args.cluster, args.nodes, args.gpus)
     graph = {"model": args.model} | ({} if args.length is None else {"length": args.length})
     rows: dict[str, Any] = {"profile": []} if args.datasheet else {}
     return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}} | rows

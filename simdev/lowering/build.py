@@ -47,6 +47,9 @@ from .transfer import (
     transfers,
 )
 
+STATE_OF = "state of "
+"""What the name of the buffer of an optimizer's state says before that of its parameter."""
+
 
 class Built(NamedTuple):
     """The task graph of a placement, with fifo queues; its first tasks are the ops.
@@ -219,7 +222,7 @@ class _Tasks:
         buffer = self.columns.buffer
         buffer(op.name, device, op.param_bytes, "parameters", PERSISTENT)
         buffer(f"gradient of {op.name}", device, op.grad_bytes, "gradients", PERSISTENT)
-        buffer(f"state of {op.name}", device, op.state_bytes, "optimizer state", PERSISTENT)
+        buffer(f"{STATE_OF}{op.name}", device, op.state_bytes, "optimizer state", PERSISTENT)
         space, needed = op.workspace_bytes, self.prepared.costed.updating.get(i)
         buffer(f"workspace of {op.name}", device, space, "workspace", i, requested=needed)
         # What a parameter hands to its readers is counted above already.

@@ -8,20 +8,24 @@ from __future__ import annotations
 import contextlib
 import io
 import multiprocessing
+import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from math import prod
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import FileStore
 
-from ...ground.errors import InputError
+from ...execution.scenario import Scenario, load_scenario
+from ...ground.errors import InputError, within
 from .pretend import Mail, World
-from .scripts import captured_rank
+from .scenario import Machine, machine_of, scenario_of, world_of
+from .scripts import Program, captured_rank, run_file, run_function
 from .writing import RankStep, RankWriter
 
 MOST_RANKS = 64
@@ -34,12 +38,65 @@ PATIENCE = timedelta(minutes=10)
 class Captured:
     """The steps of the ranks that were captured, by rank, and what a person has to know.
 
-    ``world`` is the number of ranks, of which each that is missing does as one of these.
+    ``world`` is the number of ranks, of which each that is missing does as one of these, and
+    ``per_node`` how many of them a node has.
     """
 
     steps: tuple[RankStep, ...]
     world: int
     notes: tuple[str, ...]
+    per_node: int = 8
+
+    def document(
+        self, cluster: Machine, profiles: Sequence[str] | None = None, **settings: Any
+    ) -> dict[str, Any]:
+        """The scenario on a cluster, as a file has it (``scenario_of``). Raises InputError."""
+        world = World(self.world, per_node=self.per_node)
+        settings = {"notes": self.notes, **settings}
+        return scenario_of(self.steps, world, cluster, profiles, **settings)
+
+    def scenario(
+        self, cluster: Machine, profiles: Sequence[str] | None = None, **settings: Any
+    ) -> Scenario:
+        """The scenario on a cluster: a preset ("dgx-h100"), a path, or an object of one with
+        settings ({"preset": "dgx-h100", "nodes": 2}). Raises InputError.
+        """
+        return load_scenario(self.document(cluster, profiles, **settings))
+
+
+def capture_ranks(
+    step: str | Path | Callable[..., Any],
+    world: int | None = None,
+    ranks: Sequence[int] = (),
+    *,
+    mesh: Mapping[str, int] | None = None,
+    cluster: Machine | None = None,
+    arguments: Sequence[str] = (),
+    per_node: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Captured:
+    """One training step of a distributed script, or of a function, without a GPU.
+
+    ``step`` is the path of a script with its ``arguments``, or a function that trains, or that
+    makes (model, inputs, loss). ``mesh``, like {"dp": 8, "tp": 4}, is that of the device mesh which
+    such a function is called with. The world has as many ranks as the mesh, or ``world`` of them,
+    else one on each device of the ``cluster``; ``per_node`` on a node (default: as the cluster has
+    devices there, else 8). ``ranks`` are those to capture (none: those that differ are found).
+    ``settings`` take the place of what the script gives its wrappers (``settings.SETTINGS``).
+    Raises InputError.
+    """
+    shape = dict(mesh or {})
+    size = prod(shape.values()) if shape and world is None else world
+    if shape and size != prod(shape.values()):
+        raise InputError(f"mesh: has {prod(shape.values())} ranks, the world {size}")
+    if cluster is None:
+        whole = World(size or 1, per_node=per_node or 8)
+    else:
+        whole = world_of(machine_of(cluster, size)[1], size, per_node)
+    program = partial(run_function, step, shape) if callable(step) else _of_file(step, arguments)
+    with within(getattr(step, "__name__", str(step))):
+        return capture_program(program, whole, ranks, progress, settings)
 
 
 def capture_script(
@@ -56,12 +113,28 @@ def capture_script(
     ``progress`` is called with the number of ranks done. Raises InputError.
     """
     world = world or World(1)
+    with within(str(file)):
+        return capture_program(_of_file(file, arguments), world, ranks, progress)
+
+
+def _of_file(file: str | Path, arguments: Sequence[str]) -> partial[None]:
     path = Path(file)
     if not path.is_file():
         raise InputError("no such file", str(file))
+    return partial(run_file, path, arguments)
+
+
+def capture_program(
+    program: Program,
+    world: World,
+    ranks: Sequence[int] = (),
+    progress: Callable[[int], None] = lambda _: None,
+    settings: Mapping[str, Any] | None = None,
+) -> Captured:
+    """One step of a training loop in a world of ranks (``capture_ranks``). Raises InputError."""
     _load()
     with tempfile.TemporaryDirectory() as folder:
-        runs = _Runs(path, tuple(arguments), world, Path(folder), progress)
+        runs = _Runs(program, world, Path(folder), progress, settings or {})
         try:
             if ranks:
                 runs.finish(ranks)
@@ -86,13 +159,14 @@ class _Runs:
 
     def __init__(
         self,
-        file: Path,
-        arguments: tuple[str, ...],
+        program: Program,
         world: World,
         folder: Path,
         progress: Callable[[int], None],
+        settings: Mapping[str, Any],
     ) -> None:
-        self.file, self.arguments, self.world, self.progress = file, arguments, world, progress
+        self.program, self.world, self.progress = program, world, progress
+        self.settings = settings
         self.store = str(folder / "mail")
         self.done: dict[int, RankStep] = {}
         self.notes: dict[str, None] = {}
@@ -112,7 +186,7 @@ class _Runs:
         context = multiprocessing.get_context("fork")
         mine, its = context.Pipe()
         world = replace(self.world, rank=rank)
-        target = partial(_child, self.file, self.arguments, world, self.store, stands, its)
+        target = partial(_child, self.program, self.settings, world, self.store, stands, its)
         process = context.Process(target=target, daemon=True)
         process.start()
         its.close()
@@ -172,7 +246,7 @@ class _Runs:
         """The steps of these ranks."""
         steps = tuple(self.done[rank] for rank in ranks)
         notes = dict.fromkeys(note for step in steps for note in step.notes)
-        return Captured(steps, self.world.size, (*self.notes, *notes))
+        return Captured(steps, self.world.size, (*self.notes, *notes), self.world.per_node)
 
     def end(self) -> None:
         """Ends whatever is still running."""
@@ -214,7 +288,11 @@ def _differing(runs: _Runs) -> list[int]:
                 # No two are alike: nobody stands for anybody.
                 here = runs.all_of(group)
             samples, sorts = samples | near, sorts | here
-    kept |= set(sorts.values())
+    # Whoever is kept brings those along that it exchanges messages with.
+    for rank in sorts.values():
+        runs.finish(_peers(runs.done[rank]))
+        runs.stands.pop(rank, None)
+    kept = runs.done.keys() - runs.stands.keys()
     alike = runs.world.size - len(kept)
     if alike:
         others = sorted(samples - kept)
@@ -238,8 +316,8 @@ def _independent(step: RankStep, known: Collection[int]) -> list[tuple[int, ...]
 
 
 def _child(
-    file: Path,
-    arguments: Sequence[str],
+    program: Program,
+    settings: Mapping[str, Any],
     world: World,
     store: str,
     stands: int | None,
@@ -250,7 +328,7 @@ def _child(
     mail.store.set_timeout(PATIENCE)
     with _silent(world.rank > 0):
         try:
-            recorder = captured_rank(file, arguments, world, mail)
+            recorder = captured_rank(program, world, mail, settings)
             pipe.send(("step", RankWriter(recorder).step()))
         except InputError as error:
             pipe.send(("problems", error.problems))
@@ -258,9 +336,10 @@ def _child(
 
 @contextlib.contextmanager
 def _silent(is_silent: bool) -> Iterator[None]:
-    """Hides what a script prints, of all ranks but one."""
+    """Hides what a script prints, of all ranks but one, which talks to stderr."""
     if not is_silent:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
         return
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield

@@ -29,6 +29,7 @@ from .section import Facts, Places, Section, Step
 from .spans import (
     Bools,
     Window,
+    apart,
     computing,
     computing_mask,
     group,
@@ -193,6 +194,37 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
     first = np.cumsum(size) - size
     at = np.arange(int(size.sum())) + np.repeat(ranks.ptr[queue[rows]] - first, size)
     return ranks.ids[at], np.repeat(rows, size)
+
+
+def exposed_ps(trace: Trace, window: Window) -> tuple[Ints, Ints]:
+    """(By task how many devices that compute it occupies; how long these wait for it together, in
+    ps.) A device waits for a transfer that is in flight while it computes nothing; of several, for
+    the one that began first.
+    """
+    tasks, released = trace.task_graph.tasks, trace.finish + trace.task_graph.tasks.lag
+    runs = computing(trace.task_graph)
+    touches = group(*_ends(trace, np.flatnonzero(transfer_mask(trace.task_graph))), len(runs))
+    count, exposed = np.zeros((2, len(tasks)), np.int64)
+    for run, both in zip(runs, touches, strict=True):
+        touch = np.unique(both) if len(run) else both[:0]
+        start = np.maximum(trace.start[touch], window.begin_ps)
+        order, begin, length = apart(start, np.minimum(released[touch], window.end_ps))
+        _, *busy = apart(trace.start[run], trace.finish[run])
+        hidden = _covered(begin + length, *busy) - _covered(begin, *busy)
+        count[touch] += 1
+        exposed[touch[order]] += length - hidden
+    return count, exposed
+
+
+def _covered(time: Ints, begin: Ints, length: Ints) -> Ints:
+    """How much of the time before each of these times spans cover that lie apart."""
+    if not len(begin):
+        return np.zeros(len(time), np.int64)
+    before = np.searchsorted(begin, time, side="right")
+    last = np.maximum(before - 1, 0)
+    so_far = np.concatenate(([0], np.cumsum(length)))[last]
+    covered: Ints = so_far + np.clip(time - begin[last], 0, length[last])
+    return covered
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -287,7 +287,7 @@ class Plans:
         question, setup = self.question, scored.plan.setup
         samples, devices = question.global_batch, question.devices[setup.layout.cluster]
         sizes = samples, samples * question.model.length, setup.microbatches
-        throughput = Throughput(scored.row["step_ps"], *sizes, devices, question.price)
+        throughput = Throughput(scored.row["step_ps"], *sizes, devices, question.price, True)
         return throughput.to_json().get(COST)
 
 
