@@ -26,7 +26,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel
+from torch.distributed.fsdp._fully_shard import _fsdp_init, _fully_shard
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -153,11 +154,24 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield from _meshes()
     yield from _distributed(world, mail)
     yield from ddp.replacements()
-    yield FullyShardedDataParallel, "__init__", _refused
+    for kind, instead in REFUSED.items():
+        yield kind, "__init__", _refusing(kind.__name__, instead)
 
 
-def _refused(*_: Any, **__: Any) -> None:
-    raise InputError("FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard")
+REFUSED = {
+    FullyShardedDataParallel: " (FSDP1): not covered by a capture; use fully_shard",
+    CPUOffloadPolicy: ": what lies in the memory of the host is not covered by a capture",
+    torch.autograd.graph.save_on_cpu: ": what lies in the memory of the host is not covered by a "
+    "capture; let it be computed again (torch.utils.checkpoint)",
+}
+"""What is refused by its name, and why."""
+
+
+def _refusing(name: str, why: str) -> Callable[..., None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InputError(f"{name}{why}")
+
+    return refuse
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
@@ -255,6 +269,9 @@ def _meshes() -> Iterator[Replacement]:
     """Device meshes look ranks up in tensors of their own: these are real. What DTensors run to
     learn the shapes of whole tensors is no work of a device.
     """
+    for home in (_fsdp_init, _fully_shard):
+        name = "_get_post_forward_mesh_info"
+        yield home, name, _really(getattr(home, name))
     shapes = ShardingPropagator._propagate_tensor_meta_non_cached
     yield ShardingPropagator, shapes.__name__, _really(shapes)
     mesh = device_mesh.DeviceMesh
