@@ -76,9 +76,10 @@ _WRITES = frozenset({"all_gather_copy_in"})
 class Message:
     """What a rank does in a call of a process group.
 
-    ``group`` are the ranks of the group in their order, ``peer`` the other rank of a send or
-    receive or the root of a rooted collective (else None), ``sends`` whether this rank sends;
-    ``bytes`` as nccl-tests counts them, ``place`` the line of the script that asked for it.
+    ``group`` are the ranks of the group in their order and ``name`` what PyTorch calls it, alike on
+    all of them; ``peer`` is the other rank of a send or receive or the root of a rooted collective
+    (else None), ``sends`` whether this rank sends; ``bytes`` as nccl-tests counts them, ``place``
+    the line of the script that asked for it.
     """
 
     kind: str
@@ -88,6 +89,7 @@ class Message:
     sends: bool
     tag: int
     place: str
+    name: str = ""
 
 
 class RankRecorder(Recorder):
@@ -113,6 +115,7 @@ class RankRecorder(Recorder):
         self._works: dict[int, tuple[Any, Future]] = {}
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
+        self._communicators: dict[tuple[int, ...], dict[str, int]] = {}
 
     @property
     def phase(self) -> str:
@@ -309,7 +312,7 @@ class RankRecorder(Recorder):
         sends = name == "send" or (kind in ("broadcast",) and peer == self.rank)
         size = max(_bytes(inputs), _bytes(outputs))
         tag = int(arguments.get("tag", 0))
-        return Message(kind, ranks, size, peer, sends, tag, self.place())
+        return Message(kind, ranks, size, peer, sends, tag, self.place(), group.group_name)
 
     def _add_message(
         self,
@@ -341,7 +344,9 @@ class RankRecorder(Recorder):
         """Issues a call to the current stream, or to that of its communicator behind what the
         current stream was given so far.
         """
-        streams, name = self.streams, f"nccl {_short(message.group)}"
+        names = self._communicators.setdefault(message.group, {})
+        number = names.setdefault(message.name, len(names))
+        streams, name = self.streams, f"nccl {_short(message.group)}" + "'" * number
         if self._batch is not None:
             # Of a batch all go at once: its end waits for each.
             before = streams.of(name).frontier | streams.current.frontier

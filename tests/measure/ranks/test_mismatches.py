@@ -37,6 +37,12 @@ def other_order(rank: int) -> None:
         dist.all_reduce(torch.zeros(size))
 
 
+def other_communicator(rank: int) -> None:
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    for group in (first, second) if rank else (second, first):
+        dist.all_reduce(torch.zeros(8), group=group)
+
+
 def no_receive(rank: int) -> None:
     if rank == 0:
         dist.send(torch.zeros(8), 1)
@@ -97,6 +103,10 @@ def join(body: Callable[[int], None]) -> None:
         (
             other_order,
             f"rank 1, {HERE}: all_reduce of 32 bytes, but all_reduce of 16 bytes on rank 0, {HERE}",
+        ),
+        (
+            other_communicator,
+            f"rank 0, {HERE} waits in all_reduce .* for rank 1; rank 1, {HERE} waits .* for rank 0",
         ),
         (
             no_receive,
