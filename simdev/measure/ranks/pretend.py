@@ -279,9 +279,26 @@ def _meshes() -> Iterator[Replacement]:
         method = mesh.__dict__[name]
         kind = type(method) if isinstance(method, staticmethod | classmethod) else None
         function = _really(_read_as_cpu(method.__func__ if kind else method, 1))
+        function = _of_ranks(function) if name == "__init__" else function
         yield mesh, name, kind(function) if kind else function
-    for home in (device_mesh, dist):
-        yield home, "init_device_mesh", _really(_read_as_cpu(device_mesh.init_device_mesh, 0))
+
+
+def _of_ranks(make: Callable[..., None]) -> Callable[..., None]:
+    """The constructor of a mesh, for which ``init_device_mesh`` numbers the ranks in a tensor."""
+
+    def made(self: Any, device_type: str, mesh: Any = None, **kwargs: Any) -> None:
+        if isinstance(mesh, FakeTensor):
+            raise InputError(
+                "DeviceMesh: the values of a tensor of ranks are not known in a capture; give "
+                "lists, or use init_device_mesh"
+            )
+        numbered = kwargs.get("_rank_map")
+        if isinstance(numbered, FakeTensor):
+            with _disable_current_modes():
+                kwargs["_rank_map"] = torch.arange(len(numbered), dtype=torch.int)
+        make(self, device_type, mesh, **kwargs)
+
+    return made
 
 
 def _really(function: Callable[..., Any]) -> Callable[..., Any]:

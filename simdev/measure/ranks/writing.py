@@ -39,13 +39,12 @@ class RankStep:
     def fingerprint(self) -> str:
         """Equal for ranks that do the same at other places of the world."""
         # Of several groups of the same ranks it matters which comes first.
-        groups = {m.group: set[str]() for m in self.messages.values()}
-        for m in self.messages.values():
-            groups[m.group].add(m.name)
+        names = {m.name: m.group for m in self.messages.values()}
+        order = sorted(names, key=lambda name: (len(name), name))
         told = [
-            (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag)
-            + (sorted(groups[m.group], key=lambda name: (len(name), name)).index(m.name),)
+            (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag, number)
             for m in self.messages.values()
+            for number in [[n for n in order if names[n] == m.group].index(m.name)]
         ]
         # Numbers among the attributes and names of streams may tell where in the world a rank is.
         streams: dict[str, int] = {}

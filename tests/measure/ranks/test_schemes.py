@@ -97,6 +97,28 @@ def test_gradients_are_scattered_once_however_many_batches(
     assert kinds.count("all_gather") == LAYERS * gathers * parts
 
 
+def test_without_a_mesh_all_ranks_share_a_module() -> None:
+    def script() -> None:
+        net = layers()
+        fully_shard(net)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(2):
+            net(torch.randn(2, WIDTH, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    # The root is kept from its forward to its backward.
+    assert sent(step_of(script)) == [
+        ("all_gather", LAYERS * WEIGHT),
+        ("reduce_scatter", LAYERS * WEIGHT),
+    ]
+
+
+def test_a_mesh_of_a_tensor_is_refused() -> None:
+    with pytest.raises(InputError, match="DeviceMesh: the values of a tensor of ranks"):
+        step_of(lambda: device_mesh.DeviceMesh("cuda", torch.arange(4).view(2, 2)))  # type: ignore[arg-type, return-value]
+
+
 def test_resharding_to_fewer_ranks_gathers_from_these() -> None:
     step = step_of(train(reshard_after_forward=2))
     gathers = [m.group for m in step.messages.values() if m.kind == "all_gather"]
