@@ -444,10 +444,11 @@ def step_of(loaded: Loaded, number: int, device: str | None, name: str) -> Trace
         name, timeline, kind, replay, loaded.messages, gradients, _update(events)
     )
     figures = _figures(timeline, calls, step.unnamed)
+    updates = [span for span in _optimizers(events) if start <= span.start < (end or span.end)]
     # A CPU runs an operator itself before it goes on to the next.
     host = Host() if on_device else Host(ahead=1)
     notes = [
-        *_notes(loaded, figures),
+        *_notes(loaded, figures, len(updates)),
         *_unnamed(graph, kind, figures, step.unnamed),
     ]
     return TraceStep(graph, kind, host, tuple(notes), figures, step.messages)
@@ -462,10 +463,15 @@ def middle_of(lengths: Sequence[int]) -> int:
     return lengths.index(statistics.median_low(lengths)) if lengths else 0
 
 
+def _optimizers(events: Events) -> list[Event]:
+    """The steps of optimizers."""
+    spans = (span for root in events.roots for span in root.inside())
+    return [span for span in spans if span.name.startswith(OPTIMIZER)]
+
+
 def _update(events: Events) -> str | None:
     """The kind of the optimizer's updates."""
-    spans = [span for root in events.roots for span in root.inside()]
-    steps = [span for span in spans if span.name.startswith(OPTIMIZER)]
+    steps = _optimizers(events)
     present = {inner.name for step in steps for inner in step.inside()}
     return update_kind(steps[0].name, present) if steps else None
 
@@ -491,7 +497,7 @@ def _figures(timeline: Timeline, calls: Sequence[Call], fused: Mapping[str, int]
     return figures | ({"compiled_s": sum(fused.values()) / 1e9} if fused else {})
 
 
-def _notes(loaded: Loaded, figures: Mapping[str, Any]) -> Iterator[str]:
+def _notes(loaded: Loaded, figures: Mapping[str, Any], updates: int) -> Iterator[str]:
     steps, skipped, on_device = loaded.steps, loaded.skipped, bool(loaded.events.kernels)
     if not steps:
         yield "the trace marks no steps: the whole of it is one"
@@ -505,6 +511,8 @@ def _notes(loaded: Loaded, figures: Mapping[str, Any]) -> Iterator[str]:
     )
     whose = "the host's times hold" if on_device else "times of a CPU hold"
     yield f"{whose} the profiler's own work: without it the step is shorter"
+    if updates > 1:
+        yield f"{updates} optimizers in a step: memory counts the parameters of the first"
     devices = figures["devices"]
     if devices > 1:
         yield f"kernels of {devices} devices are one after another on a single one"
