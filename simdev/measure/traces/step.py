@@ -24,8 +24,8 @@ from ...nouns.semantics.dtype import bits_of
 from ...nouns.structure import PREFIXES
 from ..kinds import Fields
 from .calls import Call, is_fused, kernel_row, region_of
-from .communication import Communications, is_finished, module_of, works_of
-from .events import ANNOTATIONS, LAUNCHES, Event, Events, busy, parse_events
+from .communication import GLOO, Communications, is_finished, module_of, works_of
+from .events import LAUNCHES, Event, Events, busy, parse_events
 from .reading import Replay, calls_of, kind_of_device, steps_of, types_of
 from .replay import ATEN, Replayed, shares
 from .timeline import (
@@ -52,7 +52,6 @@ STATES = {"adam": 2, "adamw": 2, "sgd_momentum": 1, "sgd": 0, "adagrad": 1, "rms
 _NANOSECOND = Fraction(1, 10**9)
 COMMUNICATION = "communication"
 """The stream of what communicates on a CPU, which has none."""
-WAITING = LAUNCHES | ANNOTATIONS
 Talk = Callable[[Piece], Sequence[Communication]]
 Key = tuple[int, str]
 """Elements and dtype of a tensor."""
@@ -87,7 +86,7 @@ class Step:
         if messages:
             self._communicate(piece, messages)
             return
-        if not piece.kernels and call.event is not None and call.event.category in WAITING:
+        if call.event is not None and not piece.kernels and _is_wait(call.event):
             phase = self.ops[-1].phase if self.ops else "forward"
             self.add_host(call.event.name, piece.host_ns, phase, piece)
             return
@@ -307,6 +306,11 @@ def _has_work(part: Replayed) -> bool:
 def _size(parameter: Parameter) -> int:
     shape, dtype = parameter
     return prod(shape) * bits_of(dtype) // 8
+
+
+def _is_wait(event: Event) -> bool:
+    """Whether this is a call that waits for the device, or what gloo did meanwhile."""
+    return event.category in LAUNCHES or event.name.startswith(GLOO)
 
 
 def _plain(piece: Piece) -> Replayed:
