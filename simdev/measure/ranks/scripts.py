@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -161,6 +162,9 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with ExitStack() as stack:
         stack.enter_context(refusing("captured"))
+        stack.enter_context(warnings.catch_warnings())
+        # deepcopy of a module asks for it; there is nothing behind it to be harmed.
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
         streams = stack.enter_context(pretended(world, mail))
         recorder = RankRecorder(streams, world.rank)
         steps = Steps.running = Steps(recorder)
