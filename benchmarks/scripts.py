@@ -1,11 +1,11 @@
 """Training scripts really run, two processes over gloo, beside what is simulated of their capture:
 ``python -m benchmarks.scripts [ddp] [fsdp] [pipeline] [--seconds N]``.
 
-The script (``gloo_training``) is run as it is and captured as it is. Its operators are profiled on a
-core for N seconds each way of training, gloo's collectives and messages over sizes, and how much
-computing and an all_reduce lengthen each other on a core. Nothing is fitted to a step. A process has
-a core of its own, with one thread that computes, and gloo's. Needs two idle cores: the spread of
-the steps, before and after profiling, is printed beside.
+The script (``gloo_training``) is run as it is and captured as it is. Its operators are profiled on
+a core, N seconds for each way of training; gloo's collectives and messages are measured over sizes,
+and how much computing and an all_reduce lengthen each other on a core. Nothing is fitted to a step.
+A process has a core of its own, with one thread that computes, and gloo's. Needs two idle cores: the
+spread of the steps, before and after profiling, is printed beside.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from simdev.measure.steps import measure_alone, profile_text
 from simdev.measure.timers import keep_freed_memory
 from simdev.measure.transfers import (
     MESSAGES,
+    LinkTimes,
     cluster_object,
     fit_line,
     measure_messages,
@@ -112,17 +113,19 @@ def messages() -> dict[str, Any]:
     links = times["p2p"]
     cluster = cluster_object(RANKS, device_kind("cpu"), links, fit_line(links.sizes, links.p50))
     tables = [
-        {
-            "collective": kind,
-            "ranks": RANKS,
-            "anchors": [[size, f"{second * 1e6:.3f} us"] for size, second in zip(t.sizes, t.p50)],
-        }
-        for kind, t in times.items()
+        {"collective": kind, "ranks": RANKS, "anchors": anchors(of_kind)}
+        for kind, of_kind in times.items()
     ]
     slowdown = round(measure_slowdown(), 2)
     print(f"computing beside an all_reduce: both {slowdown} times as long")
     choice = {"cost": "table", "slowdown": slowdown, "tables": {"version": 1, "tables": tables}}
     return {"cluster": cluster, "collectives": choice}
+
+
+def anchors(times: LinkTimes) -> list[list[Any]]:
+    """Pairs of bytes and time, as tables of collectives have them."""
+    pairs = zip(times.sizes, times.p50, strict=True)
+    return [[size, f"{seconds * 1e6:.3f} us"] for size, seconds in pairs]
 
 
 def predicted(kind: str, profiles: Sequence[Path], machine: dict[str, Any]) -> float:

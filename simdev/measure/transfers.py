@@ -153,8 +153,8 @@ def measure_messages(
 def measure_slowdown(size: int = MESSAGE_SIZES[-1], reps: int = REPS) -> float:
     """How many times longer an all_reduce and computing take while they share a core (1 to 2).
 
-    Products and all_reduces that take equally long by themselves are run beside one another: k times
-    as long.
+    Products and an all_reduce that take equally long by themselves take k times as long beside one
+    another.
     """
     alone, sent, both = np.median(_between_two(_compete, size, reps), 0)
     return float(min(2, max(1, 1 + (both - max(alone, sent)) / min(alone, sent))))
