@@ -4,7 +4,7 @@
 The script (``gloo_training``) is run as it is and captured as it is. Its operators are profiled on
 a core, N seconds for each way of training; gloo's collectives and messages are measured over sizes,
 and how much computing and an all_reduce lengthen each other on a core. Nothing is fitted to a step.
-A process has a core of its own, with one thread that computes, and gloo's. Needs two idle cores: the
+A process has a core of its own for its thread that computes and gloo's. Needs two idle cores: the
 spread of the steps, before and after profiling, is printed beside.
 """
 
