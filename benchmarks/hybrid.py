@@ -70,18 +70,26 @@ class Published:
 
 
 def _b200(tp: int, pp: int, dp: int, ms: float, gib: float) -> Published:
-    # Nothing overlaps: the source's launchers leave it switched off.
-    p = {"tp": tp, "pp": pp, "dp": dp, "microbatches": 4, "zero": 1, "sequence_parallel": tp > 1}
-    p |= {"overlap": False, "tensor_overlap": False}
     model = {"name": "llama3-70b", "layers": 12, "length": 4096}
-    return Published(
-        f"Llama-3 70B of 12 layers, tp {tp} pp {pp} dp {dp}",
-        model,
-        ("dgx-b200", 1),
-        p,
-        ms / 1e3,
-        gib,
-    )
+    name = f"Llama-3 70B of 12 layers, tp {tp} pp {pp} dp {dp}"
+    return _of_simumax(name, model, {"tp": tp, "pp": pp, "dp": dp}, ms, gib)
+
+
+def _experts(version: int, ep: int, ms: float, gib: float) -> Published:
+    # Tokens over the mean of an expert are dropped there, and the router has no bias.
+    model = {"name": f"deepseek-v{version}", "layers": 4, "length": 4096, "dense_layers": 1}
+    degrees = {"ep": ep, "dp": ep, "pp": 8 // ep}
+    name = f"DeepSeek-V{version} of 4 layers, ep {ep} pp {8 // ep} dp {ep}"
+    return _of_simumax(name, model, degrees, ms, gib)
+
+
+def _of_simumax(
+    name: str, model: Mapping[str, Any], degrees: Mapping[str, int], ms: float, gib: float
+) -> Published:
+    # Nothing overlaps: the source's launchers leave it switched off.
+    p = {**degrees, "microbatches": 4, "zero": 1, "sequence_parallel": degrees.get("tp", 1) > 1}
+    p |= {"overlap": False, "tensor_overlap": False}
+    return Published(name, model, ("dgx-b200", 1), p, ms / 1e3, gib)
 
 
 STATE = 45.5625  # GiB of parameters, gradients and optimizer state, both models (figure 1)
@@ -140,6 +148,12 @@ B200 = (
     _b200(2, 1, 4, 725.5, 60.68),
     _b200(4, 1, 2, 409.8, 39.07),
     _b200(8, 1, 1, 280.9, 28.29),
+)
+B200_EXPERTS = (
+    _experts(2, 8, 366.6, 45.63),
+    _experts(2, 4, 282.1, 44.70),
+    _experts(3, 8, 603.2, 104.30),
+    _experts(3, 4, 452.2, 114.00),
 )
 
 
@@ -344,7 +358,8 @@ def main(arguments: list[str] | None = None) -> int:
         print("the steps with and without symmetry differ", file=sys.stderr)
         return 1
     rows = [errors(row) for row in A100]
-    b200 = {costs: [errors(row, costs) for row in B200] for costs in COSTS}
+    both = *B200, *B200_EXPERTS
+    b200 = {costs: [errors(row, costs) for row in both] for costs in COSTS}
     carried = [errors(row, COSTS[2]) for row in A100]
     terms = calculon_terms()
     if options.json:

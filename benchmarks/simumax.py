@@ -30,6 +30,7 @@ PEAK = 2250e12  # FLOP/s: what the efficiencies are shares of
 BANDWIDTH, LATENCY = 8000 * 2**30, Fraction(30, 10**6)  # bytes/s, and seconds a pass
 PASSES, LOSS = 0.666, 0.3246  # shares of the bandwidth
 PRODUCTS, ATTENTION = Fraction("0.488"), Fraction("0.70")  # of the peak, where a shape is not told
+LATENTS = 1536, 576  # DeepSeek's: of queries; of keys and values, and the positions beside them
 Shares = tuple[float, ...]
 
 
@@ -52,11 +53,13 @@ def device() -> DeviceSpec:
 
 @cache
 def _operators() -> dict[tuple[int, ...], Shares]:
-    """Shares of the peak, forward, backward and of weights: by (m, k, n), or by (heads,)."""
+    """Shares of the peak, forward, backward and of weights: by (m, k, n), or of attention by heads
+    and the width of each.
+    """
     table = {}
     with (PEER_FILES / "simumax" / "operators.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            names = ("m", "k", "n") if row["op"] == "matmul" else ("heads",)
+            names = ("heads", "k") if row["op"] == "attention" else ("m", "k", "n")
             shares = (float(row[name] or 1) for name in ("forward", "backward", "weight"))
             table[tuple(int(row[name]) for name in names)] = tuple(shares)
     return table
@@ -67,7 +70,7 @@ def collectives() -> tuple[CollectiveTable, ...]:
     """What the machine's collectives take over 2, 4 and 8 of its devices: a line each."""
     with (PEER_FILES / "simumax" / "collectives.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    return tuple(_line(row, ranks) for row in rows for ranks in (2, 4, 8))
+    return tuple(_line(row, int(ranks)) for row in rows for ranks in row["ranks"].split())
 
 
 def _line(row: Mapping[str, str], ranks: int) -> CollectiveTable:
@@ -85,10 +88,11 @@ def _line(row: Mapping[str, str], ranks: int) -> CollectiveTable:
 
 def profile(model: Transformer, p: Parallelism) -> Profile:
     """Measured rows for the products and attention of a model's shard, as far as they are told."""
-    shard = shard_of(model, p)
+    # The source counts the FLOPs of attention over all pairs.
+    shard = shard_of(replace(model, causal=False), p)
     kernels = (
         kernel
-        for block in (layer(shard, 0), classifier(shard))
+        for block in (layer(shard, 0), layer(shard, model.layers - 1), classifier(shard))
         for kernel in (*block.forward, *block.backward, *block.weight)
     )
     rows = {row.key: row for row in _rows(kernels)}
@@ -100,10 +104,25 @@ def _rows(kernels: Iterator[Kernel]) -> Iterator[Row]:
         if kernel.op_class not in ("gemm", "attention"):
             continue
         shape, which = _asked(kernel)
-        if shape in _operators():
-            seconds = kernel.flops / PEAK / _operators()[shape][which]
+        parts = _parts(shape)
+        if all(part in _operators() for part in parts):
+            shares = (_operators()[part][which] / part[-1] for part in parts)
+            whole = sum(part[-1] for part in parts)
+            seconds = kernel.flops / PEAK * sum(1 / share for share in shares) / whole
             key = device_prefix(B200) + kernel.key.removeprefix(device_prefix(""))
             yield Row(key, Fraction(f"{seconds:.6e}"))
+
+
+def _parts(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The shapes of the table that make a kernel's: latents of queries, and of keys and values, are
+    products of their own there, and tokens of an expert are padded to eights.
+    """
+    *rows, columns = shape
+    if columns == sum(LATENTS):
+        return [(*rows, width) for width in LATENTS]
+    if len(shape) == 3:
+        rows[0] = -(-rows[0] // 8) * 8
+    return [(*rows, columns)]
 
 
 def _asked(kernel: Kernel) -> tuple[tuple[int, ...], int]:
@@ -111,7 +130,7 @@ def _asked(kernel: Kernel) -> tuple[tuple[int, ...], int]:
     _, _, phase, attrs, operands, _, _ = json.loads(kernel.key)
     backward = int(phase == PHASE_CODES["backward"])
     if kernel.op_class == "attention":
-        return (operands[0][1],), backward
+        return (operands[0][1], operands[0][3]), backward
     (m, a), (b, c) = operands
     if attrs.get("transpose_a"):
         return (m, c, a), 2

@@ -3,7 +3,9 @@ devices.
 
 The names below are the front door; each is imported when it is first asked for. ``load_scenario``
 opens a file, ``run`` answers any scenario with a Report, ``oracle_of`` and ``Oracle`` score many
-placements of one, ``sweep`` runs many, ``plan`` tries every way to spread a large model.
+placements of one, ``sweep`` runs many, ``plan`` tries every way to spread a large model,
+``profile`` measures the step of a PyTorch module, ``capture`` makes a scenario of a distributed
+PyTorch script.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from .execution.engine import simulate
     from .execution.scenario import Scenario, load_scenario
     from .ground.errors import InputError
+    from .measure import capture_ranks as capture
+    from .measure import profile, step_ends
     from .nouns.cluster import Cluster, Device, Link
     from .nouns.graph import Graph, Op, Tensor
     from .nouns.strategy import Strategy
@@ -41,12 +45,15 @@ __all__ = [
     "Strategy",
     "Tensor",
     "__version__",
+    "capture",
     "load_scenario",
     "oracle_of",
     "plan",
     "plot_gantt",
+    "profile",
     "run",
     "simulate",
+    "step_ends",
     "sweep",
 ]
 
@@ -55,6 +62,7 @@ _HOMES = {
     "execution.engine": ("simulate",),
     "execution.scenario": ("Scenario", "load_scenario"),
     "ground.errors": ("InputError",),
+    "measure": ("capture", "profile", "step_ends"),
     "nouns.cluster": ("Cluster", "Device", "Link"),
     "nouns.graph": ("Graph", "Op", "Tensor"),
     "nouns.strategy": ("Strategy",),
@@ -68,6 +76,7 @@ _HOMES = {
 provide("html_of", "simdev.report.nouns:html_of")
 provide("read_profile", "simdev.files.profile:read_profile")
 provide("methods", "simdev.learn.methods:METHODS")
+_NAMES = {"capture": "capture_ranks"}  # there is a module measure.capture
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
@@ -75,7 +84,9 @@ def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, getattr(import_module(f".{home}", __name__), name))
+    return globals().setdefault(
+        name, getattr(import_module(f".{home}", __name__), _NAMES.get(name, name))
+    )
 
 
 def __dir__() -> list[str]:

@@ -18,12 +18,14 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from types import ModuleType
 from typing import Any, NoReturn, TextIO, cast
 
 from .. import __version__
 from ..ground.errors import OutOfMemoryError, SimdevError, one_line, reason_of
 from . import (
     calibrate,
+    capture,
     check,
     clusters,
     compare,
@@ -47,8 +49,8 @@ from .options import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED, 
 from .outputs import SafeStream
 
 VERBS = (
-    simulate, sweep, report, explore, compare, plan, search, train, family, pipeline, check,
-    import_, calibrate, profile, serve, clusters, examples, completion, doctor,
+    simulate, capture, sweep, report, explore, compare, plan, search, train, family, pipeline,
+    check, import_, calibrate, profile, serve, clusters, examples, completion, doctor,
 )  # fmt: skip
 
 
@@ -84,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     for verb in VERBS:
         epilog = getattr(verb, "EPILOG", None)
         command = verbs.add_parser(
-            verb.__name__.rpartition(".")[2].rstrip("_"),
+            _name(verb),
             help=verb.HELP,
             description=verb.DESCRIPTION,
             epilog=epilog,
@@ -98,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
         for title, options in getattr(verb, "GROUPS", {}).items():
             add_options(command.add_argument_group(title), options)
         command.set_defaults(run=verb.run, usage_error=command.error, commands=commands)
+        command.set_defaults(passes_on=getattr(verb, "PASSES_ON", False))
     return commands
 
 
@@ -109,9 +112,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        options, unknown = parser().parse_known_args(arguments)
+        given, passed_on = _apart(sys.argv[1:] if arguments is None else arguments)
+        options, unknown = parser().parse_known_args(given)
+        options.passed_on = passed_on
         if unknown:
-            options.usage_error(_unrecognized(unknown, options.usage_error.__self__))
+            command = options.usage_error.__self__
+            options.usage_error(_unrecognized(unknown, command, options.passes_on))
         code = int(options.run(options))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -136,7 +142,22 @@ def _run(arguments: Sequence[str] | None) -> int:
     return code
 
 
-def _unrecognized(arguments: Sequence[str], command: argparse.ArgumentParser) -> str:
+def _apart(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """(The arguments for simdev, those behind ``--``) of a verb that passes these on."""
+    verb = next((v for v in VERBS if arguments[:1] == [_name(v)]), None)
+    if "--" not in arguments or not getattr(verb, "PASSES_ON", False):
+        return arguments, ()
+    cut = arguments.index("--")
+    return arguments[:cut], arguments[cut + 1 :]
+
+
+def _name(verb: ModuleType) -> str:
+    return verb.__name__.rpartition(".")[2].rstrip("_")
+
+
+def _unrecognized(
+    arguments: Sequence[str], command: argparse.ArgumentParser, passes_on: bool
+) -> str:
     """The message for arguments that a verb does not know, with the option written most alike."""
     flags = [flag for action in command._actions for flag in action.option_strings]
     hints = (
@@ -144,7 +165,8 @@ def _unrecognized(arguments: Sequence[str], command: argparse.ArgumentParser) ->
         for name in arguments
         if name.startswith("--") and (close := get_close_matches(name.partition("=")[0], flags, 1))
     )
-    return f"unrecognized arguments: {' '.join(arguments)}{next(hints, '')}"
+    hint = next(hints, "; what is for the script stands behind --" if passes_on else "")
+    return f"unrecognized arguments: {' '.join(arguments)}{hint}"
 
 
 @contextmanager

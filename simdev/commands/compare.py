@@ -6,7 +6,7 @@ Differences and their tables are made in ``report/page/step.py``.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +14,19 @@ from ..ground.errors import InputError, printable
 from .options import DONE, PRICE_OPTION, require_price
 from .outputs import json_text, output_files, printed_first, tell
 from .report import PAGE, page_inputs
+from .traces import as_traced, files_of, is_traced
 
-HELP = "tell two steps apart: scenarios or saved runs"
+HELP = "tell two steps apart: scenarios, saved runs or traces of real ones"
 DESCRIPTION = (
-    "Compares two steps, each a scenario or a saved run, part by part; parts are matched by name."
+    "Compares two steps, each a scenario, a saved run or a real run's traces, part by part; parts "
+    "are matched by name, the ops of traces by their kind and order."
 )
 OPTIONS = (
     (
         "first",
         "A",
-        "a scenario (or an example's name) or a saved run (JSON, may be gzipped; - is stdin)",
+        "a scenario (or an example's name), a saved run (JSON, may be gzipped; - is stdin), or the "
+        "trace of torch.profiler, or the folder of those of all ranks",
     ),
     ("second", "B", "another one"),
     ("-o --output", "OUT", "write a page too, with both on one time axis (.html)"),
@@ -44,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("A and B: only one of them can be stdin")
     for file in filter(is_results, files):
         raise InputError("is a table; compare takes scenarios and saved runs", file)
-    with output_files(args, {"output": PAGE}, page_inputs(files)) as out:
+    with output_files(args, {"output": PAGE}, _inputs(files)) as out:
         first, second = _subjects(files, args.price)
         with printed_first(_json(first, second) if args.json else _text(first, second)):
             if "output" in out:
@@ -54,10 +57,24 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
+def _inputs(files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(path, description) of the files that a page may not replace."""
+    for file in files:
+        if is_traced(file):
+            yield from ((trace, "a trace") for trace in files_of(file))
+        else:
+            yield from page_inputs([file])
+
+
 def _subjects(files: Sequence[str], price: str | None) -> tuple[Any, Any]:
     from ..report.page import read_subject
 
-    first, second = (read_subject(file, price) for file in files)
+    read = [None if is_traced(file) else read_subject(file, price) for file in files]
+    # A trace knows no modules: its ops are named as those of the step beside it.
+    first, second = (
+        subject or as_traced(file, read[1 - i])
+        for i, (file, subject) in enumerate(zip(files, read, strict=True))
+    )
     # Files of the same name in two folders are told apart by their paths.
     if first.name == second.name and files[0] != files[1]:
         return replace(first, name=files[0]), replace(second, name=files[1])
@@ -71,7 +88,7 @@ def _text(first: Any, second: Any) -> str:
     why = reasons(first.report, second.report)
     lines = [f"A: {first.name}", f"B: {second.name}", verdict(first, second), *why]
     parts = ["\n".join(map(printable, lines))]
-    tables = compare_tables(first.report, second.report)
+    tables = compare_tables(first, second)
     return "\n\n".join([*parts, *(table_text(table) for table in tables if table.rows)])
 
 
@@ -83,6 +100,6 @@ def _json(first: Any, second: Any) -> str:
         "b": second.name,
         "verdict": verdict(first, second),
         "reasons": list(reasons(first.report, second.report)),
-        "sheets": [table.to_json() for table in compare_tables(first.report, second.report)],
+        "sheets": [table.to_json() for table in compare_tables(first, second)],
     }
     return json_text(comparison)

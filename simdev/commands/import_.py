@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from ..ground.errors import InputError, printable, refuse, within
 from .options import DONE, flag, named_number
 from .outputs import JSON, output_files, progress_bar, tell
+from .traces import files_of, traced
 
 if TYPE_CHECKING:
     from ..formats import Source
-    from ..nouns.cluster import Cluster, Host
 
 LINES = (".jsonl", ".jsonl.gz")
 HELP = "make a scenario, a profile, a cluster or tables of collectives of a foreign file"
@@ -32,7 +32,7 @@ OPTIONS = (
     (
         "files",
         "FILE",
-        "the file (may be gzipped; - is stdin); of a Chakra trace one a rank",
+        "the file (may be gzipped; - is stdin); of traces one a rank, or the folder of all",
         {"nargs": "+"},
     ),
     ("-o --output", "OUT", "what to write (.json, .json.gz, .jsonl)", {"required": True}),
@@ -84,21 +84,35 @@ def run(args: Namespace) -> int:
 def _imported(args: Namespace) -> tuple[Any, str, str]:
     """(what was made of the files, their format, the text to write). Raises InputError."""
     from ..files.reading import label
-    from ..formats import TORCH_FORMATS, import_file, imported_text, open_source, recognise
+    from ..formats import (
+        TORCH_FORMATS,
+        Machine,
+        import_file,
+        imported_text,
+        open_source,
+        recognise,
+    )  # fmt: skip
 
-    sources = [open_source(path) for path in args.files]
-    source, first = sources[0], label(args.files[0])
+    paths = [path for file in args.files for path in files_of(file)]
+    sources = [open_source(path) for path in paths]
+    source, first = sources[0], label(paths[0])
     name = args.name or ("stdin" if args.files[0] == "-" else _title(args.files[0]))
     # The format decides which options and which ending fit, so it is told before anything is read.
     with within(first):
         format_ = args.format or recognise(source)
     _check_options(args, format_)
-    if format_ in TORCH_FORMATS and len(sources) == 1:
+    if format_ == "kineto" and args.output.lower().endswith(LINES):
+        if len(sources) > 1:
+            raise InputError("--output: a profile is made of the trace of a single rank")
         with within(first):
-            if format_ == "kineto" and args.output.lower().endswith(LINES):
-                trace = _trace(args, source)
-                return trace, format_, trace.text
-            imported = _of_torch(args, source, name, format_)
+            trace = _trace(args, source)
+        return trace, format_, trace.text
+    if format_ == "kineto":
+        machine = Machine(args.cluster, args.device, args.devices, args.bandwidth, args.memory)
+        imported: Any = traced(sources, name, machine, args.warm_up)
+    elif format_ in TORCH_FORMATS and len(sources) == 1:
+        with within(first):
+            imported = _of_program(args, source, name)
     else:
         dims = dict(named_number("--dim", text) for text in args.dim or ())
         imported = import_file(
@@ -111,42 +125,18 @@ def _imported(args: Namespace) -> tuple[Any, str, str]:
     return imported, format_, imported_text(imported, os.path.dirname(args.output))
 
 
-def _of_torch(args: Namespace, source: Source, name: str, format_: str) -> Any:
-    """A program of PyTorch as a scenario, or a step of a trace, with the host that dispatched
-    it.
-    """
+def _of_program(args: Namespace, source: Source, name: str) -> Any:
+    """A program of PyTorch as a scenario."""
     from ..formats import Machine, graph_scenario, provenance_of
-    from ..measure import import_program, trace_step
+    from ..measure import import_program
 
-    made: Any
-    kind, timed, provenance = args.device, True, provenance_of([source], format_)
-    if format_ == "torch-export":
-        file = source.path if source.data is None else io.BytesIO(source.data)
-        made = import_program(file, optimizer=args.optimizer, name=name)
-        timed = bool(args.profile)
-    else:
-        made = trace_step(source.text(), args.device, args.warm_up, name)
-        kind = made.kind if args.cluster is None else None
-        provenance = provenance | {"step": dict(made.figures)}
-    machine = Machine(args.cluster, kind, args.devices, args.bandwidth, args.memory)
-    scenario = graph_scenario(made.graph, machine, format_, made.notes, timed=timed)
-    if format_ != "torch-export":
-        scenario = replace(scenario, cluster=_hosted(scenario.cluster, made.host))
-    return replace(scenario, provenance=provenance)
-
-
-def _hosted(cluster: Cluster, host: Host) -> Cluster:
-    """A cluster that says nothing of hosts, with this one; a CPU has a host by its own entry
-    alone.
-    """
-    if cluster.host is not None or any(device.host is not None for device in cluster.devices):
-        return cluster
-    if not all(device.is_host for device in cluster.devices if device.runs_ops):
-        return replace(cluster, host=host)
-    devices = tuple(
-        replace(device, host=host) if device.runs_ops else device for device in cluster.devices
+    file = source.path if source.data is None else io.BytesIO(source.data)
+    made = import_program(file, optimizer=args.optimizer, name=name)
+    machine = Machine(args.cluster, args.device, args.devices, args.bandwidth, args.memory)
+    scenario = graph_scenario(
+        made.graph, machine, "torch-export", made.notes, timed=bool(args.profile)
     )
-    return replace(cluster, devices=devices)
+    return replace(scenario, provenance=provenance_of([source], "torch-export"))
 
 
 def _trace(args: Namespace, source: Source) -> Any:

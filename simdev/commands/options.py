@@ -89,6 +89,13 @@ def named_number(option: str, text: str) -> tuple[str, int]:
     return name, number
 
 
+def cluster_value(name: str, nodes: int | None, gpus: int | None) -> str | dict[str, Any]:
+    """The cluster of ``--cluster``, ``--nodes`` and ``--gpus``, as a scenario has it."""
+    counts = {"nodes": nodes, "gpus": gpus}
+    settings = {key: count for key, count in counts.items() if count is not None}
+    return {"preset": name, **settings} if settings else name
+
+
 def flag(name: str) -> str:
     """The option whose argument has this name: ``--save-csv`` of ``save_csv``."""
     return f"--{name.replace('_', '-')}"

@@ -28,6 +28,7 @@ from .options import (
     SAVE_OPTION,
     SCENARIO_HELP,
     by_flags,
+    cluster_value,
     flag,
     require_limit,
 )
@@ -77,6 +78,7 @@ COUNTS = {
     "global_batch": "samples of a step, instead of microbatches, which follow from it",
     "chunks": "stages a rank, of interleaved schedules",
     "zero": "0 to 3: what the replicas share out (default 1, the optimizer state)",
+    "dp_replicate": "groups of replicas, within each of which these share out (HSDP; default 1)",
     "prefetch": "layers whose parameters or activations are fetched ahead (default 1)",
     "in_flight": "buckets that ZeRO 2 and 3 reduce beside the backward (default 1)",
     "bucket": "most parameters of such a bucket (default 500,000,000; else a layer)",
@@ -103,6 +105,7 @@ SWITCHES = {
     "flash": "attention keeps its scores (default of models published before 2023)",
     "sequence_parallel": "do not split the sequence among the parts of tp",
     "tensor_overlap": "gather inputs again before the gradients of products, not beside them",
+    "reshard_after_forward": "ZeRO 3 gathers parameters once for forward and backward",
 }
 OFF_SWITCHES = {
     "tp_comm_overlap": "collectives of a split sequence go on beside products of tp",
@@ -255,9 +258,7 @@ def _document(args: Namespace) -> dict[str, Any] | None:
         pipeline[name] = [part.strip() for part in pipeline[name].split(",")]
     if args.csv is not None:
         pipeline["table"] = args.csv
-    counts = {name: getattr(args, name) for name in ("nodes", "gpus")}
-    settings = {name: count for name, count in counts.items() if count is not None}
-    cluster = {"preset": args.cluster, **settings} if settings else args.cluster
+    cluster = cluster_value(args.cluster, args.nodes, args.gpus)
     graph = {"model": args.model} | ({} if args.length is None else {"length": args.length})
     rows: dict[str, Any] = {"profile": []} if args.datasheet else {}
     return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}} | rows

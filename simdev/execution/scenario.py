@@ -44,7 +44,7 @@ from .period import STEPS, simulate_strategy
 if TYPE_CHECKING:
     from ..files import ScenarioFiles
 
-OPTIONS = ("engine", "memory", "symmetry", "steps", "limit", "samples", "price")
+OPTIONS = ("engine", "memory", "symmetry", "steps", "limit", "samples", "tokens", "price")
 """Fields of a scenario that are under ``options`` in its file."""
 
 
@@ -65,7 +65,8 @@ class Scenario:
     - ``steps``: "once", or "repeated": one step after another.
     - ``limit``: what may take longer by a guess is refused before it is lowered: seconds, a text
       with a unit, or "none".
-    - ``samples`` of a step of a graph (None: as many as its inputs tell, where they do).
+    - ``samples`` of a step of a graph (None: as many as its inputs tell, where they do), and
+      ``tokens`` of it (None: not told).
     - ``price`` of a GPU's hour in dollars, a number or like "$2.5"; None: costs are not told.
     """
 
@@ -79,6 +80,7 @@ class Scenario:
     steps: str = STEPS[0]
     limit: Number = LIMIT
     samples: int | None = None
+    tokens: int | None = None
     price: Number | None = None
 
     def __post_init__(self) -> None:
@@ -112,8 +114,10 @@ class Scenario:
                 parse(value)
             except ValueError as error:
                 yield f"{name}: {error}"
-        if self.samples is not None and not (is_count(self.samples) and self.samples):
-            yield f"samples: must be a whole number from 1 on, got {written(self.samples)}"
+        for name in ("samples", "tokens"):
+            count = getattr(self, name)
+            if count is not None and not (is_count(count) and count):
+                yield f"{name}: must be a whole number from 1 on, got {written(count)}"
         if self.steps not in STEPS:
             yield f'steps: must be one of {", ".join(STEPS)}, got "{self.steps}"'
         yield from (
@@ -141,8 +145,9 @@ class Scenario:
                 yield f"strategy.pipeline.{beside}: {reason}"
         if self.steps != STEPS[0]:
             yield f"steps: {name} is a large model by its sizes; its step is simulated once"
-        if self.samples is not None:
-            yield f"samples: the pipeline of {name} tells them"
+        for told in ("samples", "tokens"):
+            if getattr(self, told) is not None:
+                yield f"{told}: the pipeline of {name} tells them"
         if self.costs.strict:
             yield f"costs: some of the layers of {name} are estimated"
         if self.memory != MemoryModel():

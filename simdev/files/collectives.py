@@ -67,7 +67,7 @@ class _ChoiceShape(TypedDict, total=False):
 
     - ``algorithm``: ``auto`` (default), the fastest, or ``ring``, ``tree``, ``hierarchical`` or
       ``direct``.
-    - ``cost``: ``auto`` (default), ``closed``, ``table`` or ``expanded``.
+    - ``cost``: ``auto`` (default), ``closed``, ``table``, ``expanded`` or ``given``.
     - ``tables``: measured tables, by name or as an object; default those of the cluster.
     - ``chunks``: into how many a broadcast or reduce along a chain is cut; default the number
       of least closed form.

@@ -170,12 +170,17 @@ def shipped_rows(kinds: Iterable[str]) -> tuple[Profile, ...]:
     return tuple(profile for kind in kinds for profile in _shipped_profiles(kind))
 
 
-@cache
-def _shipped_profiles(kind: str) -> tuple[Profile, ...]:
+def shipped_paths(kind: str) -> list[Path]:
+    """The profiles that ship for a kind of device: grids, and then steps of models."""
     folder = examples_folder() / "profiles"
     paths = [*sorted(folder.glob("*/grids/*.jsonl")), *sorted(folder.glob("*/*.jsonl"))]
     # By the names of files and not by a pattern: a cluster may call its devices anything.
-    profiles = [read_profile(path) for path in paths if kind and kind == _measured_on(path)]
+    return [path for path in paths if kind and kind == _measured_on(path)]
+
+
+@cache
+def _shipped_profiles(kind: str) -> tuple[Profile, ...]:
+    profiles = map(read_profile, shipped_paths(kind))
     return tuple(
         profile for profile in profiles if any(f'"{PRECISIONS[0]}"' in key for key in profile.rows)
     )

@@ -231,6 +231,7 @@ class _OptionsShape(TypedDict, total=False):
     - ``limit``: how long a step may take by a guess, like ``600 s`` (default 60 s), or
       ``none``.
     - ``samples``: of a step, where the inputs of the graph do not tell.
+    - ``tokens``: of a step.
     - ``price``: of an hour of each device, like ``$2.5``.
     """
 
@@ -240,6 +241,7 @@ class _OptionsShape(TypedDict, total=False):
     steps: str
     limit: Any
     samples: int | None
+    tokens: int | None
     price: Any
 
 

@@ -24,7 +24,7 @@ from ..ground.errors import InputError, collecting, refuse
 from ..ground.units import parse_bandwidth
 from ..nouns.cluster import Cluster, Device, Link
 from ..nouns.graph import Graph, Op, Tensor
-from ..nouns.meetings import RECEIVE, SEND, Communication, Place, meetings_of
+from ..nouns.meetings import RECEIVE, SEND, Communication, Place, meetings_of, operands
 from ..nouns.strategy import Strategy
 from .chakra_messages import Node, Trace, whole
 from .imported import Imported, Machine
@@ -349,13 +349,13 @@ class _Builder:
         (docs/reference/collectives.md).
         """
         (rank, node), count = meeting[0], len(names)
-        read, made = _operands(kind, count, size)
-        operands = tuple(map(self._output, names, read))
+        read, made = operands(kind, count, size)
+        tensors = tuple(map(self._output, names, read))
         name = self._add(
             rank,
             node,
             self.devices[rank],
-            _Done(tensors=operands),
+            _Done(tensors=tensors),
             kind=kind,
             outputs=tuple(map(Tensor, made)),
             attrs={"ranks": [self.devices[rank] for rank, _ in meeting]},
@@ -380,16 +380,3 @@ class _Builder:
             _Done((root,)),
             *(_Done((name,), (self._output(root, share),)) for name in others),
         ]
-
-
-def _operands(kind: str, ranks: int, size: int) -> tuple[list[int], list[int]]:
-    """Bytes of what a collective reads and leaves, rank by rank, for ``comm_size`` as ASTRA-sim
-    means it.
-    """
-    if kind == "all_gather":
-        return [size] * ranks, [ranks * size] * ranks
-    if kind == "reduce_scatter":
-        return [size] * ranks, [size // ranks + (i < size % ranks) for i in range(ranks)]
-    if kind == "broadcast":
-        return [size], [size] * (ranks - 1)
-    return [size] * ranks, [size] * (1 if kind == "reduce" else ranks)

@@ -180,11 +180,16 @@ def imported_text(imported: AnyImported, folder: str = "") -> str:
         head = json_line({"version": 1, "name": imported.name})[:-1]
         return f'{head}, "tables": [\n {tables}\n], "provenance": {json_line(provenance)}}}\n'
     assert isinstance(imported, Imported)
+    strategy = imported.strategy
+    choice = {"collectives": {"groups": strategy.collectives.groups}}
     parts = {
         "version": "1",
         "graph": graph_text(imported.graph),
         "cluster": cluster_text(imported.cluster).strip(),
-        "strategy": json_line({"placement": dict(imported.strategy.placement)}),
+        "strategy": json_line(
+            {"placement": dict(strategy.placement)}
+            | (choice if strategy.collectives.groups else {})
+        ),
     }
     if imported.profiles:
         parts["profile"] = json_line([seen_from(folder, path) for path in imported.profiles])

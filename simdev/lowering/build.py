@@ -47,6 +47,9 @@ from .transfer import (
     transfers,
 )
 
+STATE_OF = "state of "
+"""What the name of the buffer of an optimizer's state says before that of its parameter."""
+
 
 class Built(NamedTuple):
     """The task graph of a placement, with fifo queues; its first tasks are the ops.
@@ -124,7 +127,7 @@ class _Tasks:
         prepared, placement = self.prepared, self.placement
         readers = self._local_readers()
         rows = np.arange(len(placement))
-        durations = prepared.duration[rows, placement].tolist() if placement else []
+        durations = prepared.duration_at(rows, np.array(placement, np.int64)).tolist()
         gaps = prepared.gap_ps.tolist()
         # Ops are the first tasks, in file order: ids break ties, and others name an op by its row.
         for i, op in enumerate(prepared.graph.ops):
@@ -219,7 +222,7 @@ class _Tasks:
         buffer = self.columns.buffer
         buffer(op.name, device, op.param_bytes, "parameters", PERSISTENT)
         buffer(f"gradient of {op.name}", device, op.grad_bytes, "gradients", PERSISTENT)
-        buffer(f"state of {op.name}", device, op.state_bytes, "optimizer state", PERSISTENT)
+        buffer(f"{STATE_OF}{op.name}", device, op.state_bytes, "optimizer state", PERSISTENT)
         space, needed = op.workspace_bytes, self.prepared.costed.updating.get(i)
         buffer(f"workspace of {op.name}", device, space, "workspace", i, requested=needed)
         # What a parameter hands to its readers is counted above already.
@@ -382,7 +385,7 @@ def retimed(step: LoweredStep, prepared: Prepared) -> LoweredStep:
     sends = step.task_graph.of_kind(TRANSFER)
     # Of a microbatch, too, an op is named by its row in the graph.
     runs = np.flatnonzero(~sends)
-    duration[runs] = prepared.duration[tasks.op[runs], tasks.source[runs]]
+    duration[runs] = prepared.duration_at(tasks.op[runs], tasks.source[runs])
     moved = np.flatnonzero(sends)
     duration[moved], lag[moved], gap[moved] = _transfers(tasks, moved, prepared)
     changed = replace(tasks, duration=duration, lag=lag, gap=gap)

@@ -37,9 +37,9 @@ from ..costs.collectives import (
     collective_model,
     pieces_of,
 )
-from ..costs.collectives.phases import KEPT, Group, Messages
+from ..costs.collectives.phases import KEPT, Group, Messages, bus_factor
 from ..ground.errors import InputError, collecting, refuse
-from ..ground.units import MAX_PS, PS_PER_SECOND, size_problems, transmission_ps
+from ..ground.units import MAX_PS, PS_PER_SECOND, picoseconds, size_problems, transmission_ps
 from ..nouns.cluster import Cluster
 from ..nouns.fabric import Fabric, fabric_of
 from ..nouns.graph import Graph, Op
@@ -278,7 +278,7 @@ def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel, simulated:
         return _flow(call, model, form, closed, ps)
     phases = form.phases if whole else tuple(_of_ranks(form.phases, simulated))
     queues = tuple(fabric.first_queue + queue for queue in sorted(model.forms.crossed(phases)))
-    return Ring(simulated, ps, sent, queues, (), members=0 if whole else len(call.ranks))
+    return Ring(simulated, ps, sent, queues, (), members=_some_of(simulated, call.ranks))
 
 
 def _of_ranks(phases: Iterable[Phase], ranks: Group) -> Iterator[Phase]:
@@ -379,7 +379,14 @@ def _ring(graph: Graph, position: int, communicators: Communicators, group: Grou
     options = (op.attrs.get(name, getattr(communicators.choice, name)) for name in _OPTIONS)
     algorithm, cost, chunks = options
     call = CollectiveCall(op.kind, group, _size(op, operands, len(group)), algorithm, chunks)
-    ring = communicators.costed(call, cost, ranks)
+    seconds = op.seconds_on(communicators.cluster.devices[ranks[0]].kind)
+    if cost == "given" and seconds is not None:
+        # As measured, with all that crossed its links then.
+        sent = int(call.size * bus_factor(op.kind, len(group)))
+        sent = 0 if communicators.model.fabric.shares_rates else sent
+        ring = Ring(ranks, picoseconds(seconds), sent, (), (), members=_some_of(ranks, group))
+    else:
+        ring = communicators.costed(call, cost, ranks)
     # Of each rank the inputs of a bucket stand together.
     inputs = tuple(rank for rank in ranks for _ in range(len(op.inputs) // len(ranks)))
     outputs = ranks
@@ -391,6 +398,11 @@ def _ring(graph: Graph, position: int, communicators: Communicators, group: Grou
         # A view lies with its base.
         homes.append(next(made) if tensor.view_of is None else homes[tensor.view_of])
     return replace(ring, inputs_on=inputs, outputs_on=tuple(homes))
+
+
+def _some_of(ranks: Group, group: Group) -> int:
+    """How many ranks a group has of which only some are simulated, 0 where all are."""
+    return 0 if ranks == group else len(group)
 
 
 def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:

@@ -143,8 +143,8 @@ class _Entries:
         owner = np.where(eager, place, entry_of[device])
         kept = np.flatnonzero(first)
         ends = _ends(task[kept], dispatches.ends)
-        length = np.where(eager, prepared.host_ps[op, device], launch[device])
-        launches = prepared.launches[op, device]
+        length, launches = prepared.dispatches_at(op, device)
+        length = np.where(eager, length, launch[device])
         return cls(
             task[kept], op[kept], device[kept], length[kept], launches[kept],
             blocks[kept], eager[kept], Rows.of_pairs(owner, task, len(kept)), ends,

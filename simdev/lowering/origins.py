@@ -136,7 +136,9 @@ def host_origins(
     if dispatches is not None:
         replayed = set[int]()
         pairs = Counter(zip(dispatches.op.tolist(), dispatches.device.tolist(), strict=True))
-        for (op, device), number in pairs.items():
+        ops, places = np.array(list(pairs), np.int64).reshape(-1, 2).T
+        lengths = dispatches.prepared.dispatches_at(ops, places)[0].tolist()
+        for ((op, device), number), ps in zip(pairs.items(), lengths, strict=True):
             host = cluster.host_of(device)
             if host is None or host.mode != "eager":
                 replayed.add(device)
@@ -146,7 +148,7 @@ def host_origins(
             cost = dispatches.prepared.costed.host_cost(op, cluster.devices[device].kind)
             unknown += number * (cost is None)
             if cost is not None:
-                totals[cost.rung] += int(dispatches.prepared.host_ps[op, device]) * number
+                totals[cost.rung] += ps * number
         count += sum(times[device] for device in replayed)
     total = sum(totals.values())
     rungs = {rung: ps / total for rung, ps in totals.items() if ps}
@@ -162,6 +164,6 @@ def _mean_ps(prepared: Prepared, devices: Ints, copies: Ints) -> int:
     ]
     alone = np.array([i not in prepared.rings for i in range(len(devices))], np.bool_)
     there = np.flatnonzero(np.array(bare, np.bool_)[devices] & alone) if len(devices) else devices
-    duration = prepared.duration[there, devices[there]]
+    duration = prepared.duration_at(there, devices[there])
     number = copies[devices[there]] * (duration > 0)
     return int(np.average(duration, weights=number)) if number.any() else 0

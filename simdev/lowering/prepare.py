@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -33,13 +33,13 @@ from ..costs.rows import fields_of, object_at
 from ..ground.errors import InputError, MissingCostError
 from ..ground.frozen import FrozenDict
 from ..ground.units import picoseconds
-from ..nouns.cluster import Cluster
+from ..nouns.cluster import Cluster, Host
 from ..nouns.fabric import Fabric, Segment
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel, with_training_state
 from ..nouns.semantics import op_class
 from ..nouns.strategy import Collectives
-from ..nouns.taskgraph import Ints, Rows
+from ..nouns.taskgraph import Ints, Rows, distinct
 from .collective import KINDS, Communicators, Ring, is_collective, rings
 
 UNKNOWN = -1  # duration of an op of unknown cost
@@ -190,7 +190,7 @@ class Prepared:
         self.collectives = collectives
         self.communicators = communicators or Communicators(cluster, collectives)
         self._running: Prepared | None = None
-        self.speed = Fraction(1)
+        self.speed, self.host_speed = Fraction(1), 1
 
     def on(self, cluster: Cluster) -> Prepared:
         """The graph on another cluster. Answers about graph and costs alone are shared."""
@@ -209,6 +209,13 @@ class Prepared:
         there = copy(self)
         there.speed, there._running = speed, None
         there.__dict__.pop("duration", None)
+        return there
+
+    def dispatching(self, cluster: Cluster, speed: int) -> Prepared:
+        """A copy with the hosts of another cluster of these devices, so many times faster."""
+        there = copy(self)
+        there.cluster, there.host_speed = cluster, speed
+        there.__dict__.pop("host_ps", None)
         return there
 
     def of(self, graph: Graph, collectives: Collectives) -> Prepared:
@@ -300,22 +307,7 @@ class Prepared:
     @cached_property
     def duration(self) -> Ints:
         """Duration in ps by op and device; UNKNOWN where no cost is known."""
-        devices = self.cluster.devices
-        table = np.full((len(self.graph.ops), len(devices)), UNKNOWN, np.int64)
-        # Costs are by kind of device; whether a kind runs ops is read off its first device.
-        first = {device.kind: device for device in reversed(devices)}
-        for d, device in enumerate(devices):
-            if first[device.kind].runs_ops:
-                table[:, d] = self.costed.durations(device.kind)
-        if self.speed != 1:
-            known = table > 0  # UNKNOWN is below 0 and stays
-            exact = table[known].astype(object)
-            table[known] = (-(-exact * self.speed.denominator // self.speed.numerator)).astype(
-                np.int64
-            )
-        for i, ring in self.rings.items():
-            table[i] = ring.duration_ps
-        return table
+        return self._table(self._durations)
 
     @cached_property
     def host_ps(self) -> Ints:
@@ -323,32 +315,84 @@ class Prepared:
 
         0 where it is unknown, where the device has no host, and where its host replays CUDA graphs.
         """
-        return np.maximum(self._of_hosts(0), 0)
+        return self._table(self._host_ps)
 
     @cached_property
     def launches(self) -> Ints:
         """By op and device the launches of the op; 0 as for ``host_ps``."""
-        return self._of_hosts(1)
+        return self._table(self._launches)
+
+    def duration_at(self, ops: Ints, devices: Ints) -> Ints:
+        """``duration`` of each op on the device beside it."""
+        # Another pass may have given a table of its own (``lasting``).
+        if "duration" in self.__dict__:
+            cells: Ints = self.duration[ops, devices]
+            return cells
+        return self._cells(self._durations, ops, devices)
+
+    def dispatches_at(self, ops: Ints, devices: Ints) -> tuple[Ints, Ints]:
+        """``host_ps`` and ``launches`` of each op on the device beside it."""
+        columns = self._host_ps, self._launches
+        length, launches = (self._cells(column, ops, devices) for column in columns)
+        return length, launches
+
+    def _table(self, column: Callable[[int], Ints]) -> Ints:
+        """A column of all ops for each device."""
+        table = np.empty((len(self.graph.ops), len(self.cluster.devices)), np.int64)
+        for like in dict.fromkeys(self._like):
+            table[:, np.array(self._like) == like] = column(like)[:, None]
+        return table
+
+    def _cells(self, column: Callable[[int], Ints], ops: Ints, devices: Ints) -> Ints:
+        """The cells of ``_table``, which for thousands of devices is too large to be made."""
+        cells, like = np.empty(len(ops), np.int64), np.array(self._like, np.int64)[devices]
+        for first in distinct(like).tolist():
+            there = like == first
+            cells[there] = column(first)[ops[there]]
+        return cells
+
+    @cached_property
+    def _like(self) -> list[int]:
+        """By device the first device of its kind and host: all that an op costs there is alike."""
+        first: dict[tuple[str, Host | None], int] = {}
+        devices = enumerate(self.cluster.devices)
+        return [first.setdefault((d.kind, self.cluster.host_of(i)), i) for i, d in devices]
+
+    def _durations(self, device: int) -> Ints:
+        # Costs are by kind of device; whether a kind runs ops is read off its first device.
+        kind = self.cluster.devices[device].kind
+        column = np.full(len(self.graph.ops), UNKNOWN, np.int64)
+        if next(d for d in self.cluster.devices if d.kind == kind).runs_ops:
+            column[:] = self.costed.durations(kind)
+        if self.speed != 1:
+            known = column > 0  # UNKNOWN is below 0 and stays
+            exact = column[known].astype(object)
+            column[known] = -(-exact * self.speed.denominator // self.speed.numerator)
+        column[list(self.rings)] = [ring.duration_ps for ring in self.rings.values()]
+        return column
+
+    def _host_ps(self, device: int) -> Ints:
+        return -(-np.maximum(self._of_host(device, 0), 0) // self.host_speed)
+
+    def _launches(self, device: int) -> Ints:
+        return self._of_host(device, 1)
 
     @property
     def blocks(self) -> NDArray[np.bool_]:
         """By op whether its host waits for it."""
         return self.costed.blocks
 
-    def _of_hosts(self, column: int) -> Ints:
-        """A column of ``CostedGraph.host_columns`` by op and device."""
-        table = np.zeros((len(self.graph.ops), len(self.cluster.devices)), np.int64)
-        for device in self.cluster.hosted:
-            host = self.cluster.host_of(device)
-            if host is not None and host.mode == "eager":
-                kind = self.cluster.devices[device].kind
-                table[:, device] = self.costed.host_columns(kind)[column]
-        return table
+    def _of_host(self, device: int, column: int) -> Ints:
+        """A column of ``CostedGraph.host_columns``, 0 where no host dispatches op by op."""
+        host = self.cluster.host_of(device)
+        if host is None or host.mode != "eager":
+            return np.zeros(len(self.graph.ops), np.int64)
+        return self.costed.host_columns(self.cluster.devices[device].kind)[column]
 
     def require_costs(self, placement: Sequence[int]) -> None:
         """Raise MissingCostError naming every op whose cost on its device is not known."""
         devices = np.array(placement, np.int64)
-        known = self.duration[np.arange(len(devices)), devices] != UNKNOWN
+        known = self.duration_at(np.arange(len(devices)), devices) != UNKNOWN
         missing = np.flatnonzero(~known).tolist()
         if missing:
             kinds = [self.cluster.devices[placement[op]].kind for op in missing]

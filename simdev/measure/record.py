@@ -102,7 +102,8 @@ class Scopes:
         from torch.nn.modules import module
 
         before = module.register_module_forward_pre_hook(self.enter)
-        after = module.register_module_forward_hook(self.leave)
+        # A checkpoint leaves the modules that it runs again by an exception, once it has enough.
+        after = module.register_module_forward_hook(self.leave, always_call=True)
         try:
             yield
         finally:
@@ -142,7 +143,7 @@ Source = tuple[int, int]
 
 # The number of references to a storage; private, so some version of PyTorch may lack it. Without it
 # no end of a lifetime is known.
-_USERS: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+USERS: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
 
 class Lifetimes:
@@ -169,9 +170,9 @@ class Lifetimes:
 
     def settle(self, last: int) -> None:
         """Finds the storages that nobody refers to any more, after the record ``last``."""
-        if _USERS is None:
+        if USERS is None:
             return
-        dead = [key for key, (_, storage) in self._live.items() if _USERS(storage._cdata) <= 1]
+        dead = [key for key, (_, storage) in self._live.items() if USERS(storage._cdata) <= 1]
         for key in dead:
             source, _ = self._live.pop(key)
             if source is not None:

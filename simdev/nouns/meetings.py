@@ -24,11 +24,12 @@ class Communication:
     """A collective, a send or a receive, as one rank issues it at a position of its own.
 
     ``kind`` is that of the collective, or SEND or RECEIVE with the other rank as ``peer``.
-    ``bytes`` must be equal on all ranks; None where they may differ. ``group`` names the process
+    ``bytes`` are the share of a rank for an all-gather, else the whole buffer; on all ranks equal,
+    but for an all-to-all. ``group`` names the process
     group ("" is that of all ranks), ``ranks`` are its members in their order (none: every rank that
-    uses it). A rank goes no further in ``merged`` until the others are there, but for a send that
-    is not ``blocking``. Of a batch of messages the sends come first. ``label`` tells people where
-    it stands ("train.py:12").
+    uses it). A rank goes no further in ``merged`` until the others are there; with a send that is
+    not ``blocking`` it does where nobody else can. Of a batch of messages the sends come first.
+    ``label`` tells people where it stands ("train.py:12").
     """
 
     rank: int
@@ -116,7 +117,7 @@ def _differences(name: str, calls: Mapping[int, Sequence[Communication]]) -> Ite
         differing = [
             f"{call.where}: {call}, but {first} on {first.where}"
             for call in others
-            if (call.kind, call.bytes) != (first.kind, first.bytes)
+            if call.kind != first.kind or (call.bytes != first.bytes and first.kind != "all_to_all")
         ]
         if differing:
             yield from differing
@@ -147,6 +148,25 @@ def _unequal(
         )
 
 
+def operands(
+    kind: str, ranks: int, size: int, members: int = 0, rooted: bool = True
+) -> tuple[list[int], list[int]]:
+    """Bytes of what a collective op reads and leaves, rank by rank (docs/reference/collectives.md),
+    for the ``bytes`` of its communications. ``members`` counts the group where ``ranks`` are but
+    some of it (0: all), then ``rooted`` tells whether the root is among them.
+    """
+    if kind == "all_gather":
+        return [size] * ranks, [(members or ranks) * size] * ranks
+    if kind == "reduce_scatter" and members:
+        share = -(-size // members)
+        return [share * members] * ranks, [share] * ranks
+    if kind == "reduce_scatter":
+        return [size] * ranks, [size // ranks + (i < size % ranks) for i in range(ranks)]
+    if kind in ("broadcast", "p2p"):
+        return [size] * rooted, [size] * (ranks - rooted)
+    return [size] * ranks, [size] * (1 if kind == "reduce" else ranks)
+
+
 def merged(
     lengths: Mapping[int, int],
     meetings: Meetings,
@@ -164,9 +184,12 @@ def merged(
     position = dict.fromkeys(lengths, 0)
     arrived: defaultdict[Place, int] = defaultdict(int)  # by the place of the first member
     runnable, waiting = deque(lengths), dict[int, Meeting]()
+    patient: deque[int] = deque()
     open_ = set[Place]()  # communications that were issued and whose meetings are to come
-    while runnable:
-        rank = runnable.popleft()
+    while runnable or patient:
+        # What does not block goes on without the others only where nobody else can go on.
+        rank = (runnable or patient).popleft()
+        waiting.pop(rank, None)
         while position[rank] < lengths[rank]:
             place = rank, position[rank]
             late = next((need for need in needs.get(place, ()) if need in open_), None)
@@ -188,8 +211,12 @@ def merged(
                 runnable.extend(free)
                 for other in free:
                     del waiting[other]
-            elif next(call.blocking for call in meeting if call.place == place):
+                    if other in patient:
+                        patient.remove(other)
+            else:
                 waiting[rank] = meeting
+                blocks = next(call.blocking for call in meeting if call.place == place)
+                patient.extend([rank] * (not blocks))
                 break
     if waiting:
         raise InputError(_circle(waiting, position))

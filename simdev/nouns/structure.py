@@ -56,6 +56,24 @@ def scope_of(name: str) -> str:
     return forward_name(name).rpartition("/")[0]
 
 
+OUTSIDE = "loss"
+"""The scope of what a training script computes outside of its modules."""
+_RANK = re.compile(r"rank [0-9]+/")
+
+
+def of_rank(rank: int, name: str) -> str:
+    """The name of a rank's op in the graph of all ranks."""
+    return f"rank {rank}/{name}"
+
+
+def rank_module(name: str) -> str | None:
+    """The module of an op of a rank: "layers/0/wq" of "rank 3/grad/layers/0/wq/matmul"; OUTSIDE of
+    all modules. None for an op of no rank.
+    """
+    rank = _RANK.match(name)
+    return None if rank is None else scope_of(name[rank.end() :]) or OUTSIDE
+
+
 def module_pattern(module: str) -> re.Pattern[str]:
     """A pattern that the names of all ops of a module match, in every phase and step.
 

@@ -103,6 +103,8 @@ def _strategy_line(strategy: Strategy) -> str:
         parts.append(f"pipeline of {' x '.join(factors)}")
         parts += [f"ep {experts}"] if experts > 1 else []
         parts += [f"etp {pipeline.etp}"] if pipeline.is_folded else []
+        groups = pipeline.dp_replicate
+        parts += [f"dp_replicate {groups}"] if groups > 1 else []
     parts += [f"order {strategy.order.policy}", f"sync {sync}"]
     parts += [f"{strategy.accumulate} microbatches"] if strategy.accumulate > 1 else []
     return f"Strategy: {', '.join(parts)}"

@@ -21,7 +21,6 @@ by ``tests/report/test_whatif.py`` and ``tests/scenario/test_changes.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -100,9 +99,8 @@ class FasterStep:
         dispatches = self.step.dispatches
         if dispatches is None:
             return step_time_ps(self.trace(self.step, engine))
-        prepared = copy(dispatches.prepared)
-        prepared.cluster = with_launches(prepared.cluster, self.factor)
-        prepared.host_ps = -(-dispatches.prepared.host_ps // self.factor)
+        cluster = with_launches(dispatches.prepared.cluster, self.factor)
+        prepared = dispatches.prepared.dispatching(cluster, self.factor)
         faster = replace(dispatches, prepared=prepared)
         return step_time_ps(self.trace(replace(self.step, dispatches=faster), engine))
 

@@ -237,7 +237,7 @@ def test_files_that_are_nothing_or_not_there(tmp_path, capsys, monkeypatch):
         ("binary", "binary: of no format"),
         ("empty", "empty: of no format"),
         ("none", "none: no such file"),
-        (".", ".: is a directory"),
+        (".", ".: holds no traces"),
     ):
         assert main(["import", name, "-o", "s.json"]) == 2
         assert problem in capsys.readouterr().err

@@ -44,13 +44,14 @@ NUMBERS = {
     "kv_latent": "kv-lora-rank", "head": "qk-head-dim", "rotary": "qk-pos-emb-head-dim",
     "value": "v-head-dim", "channels": "kv-channels", "skip": "window-attn-skip-freq",
     "first": "num-layers-at-start-in-bf16", "last": "num-layers-at-end-in-bf16",
-    "further": "mtp-num-layers",
+    "further": "mtp-num-layers", "instances": "num-distributed-optimizer-instances",
     "router_groups": "moe-router-num-groups", "router_top": "moe-router-group-topk",
 }  # fmt: skip
 TEXTS = {
     "layout": "pipeline-model-parallel-layout", "granularity": "recompute-granularity",
     "method": "recompute-method", "norm": "normalization", "sharded":
-    "data-parallel-sharding-strategy", "cp_way": "cp-comm-type", "fp8": "fp8-recipe",
+    "data-parallel-sharding-strategy", "outer": "outer-dp-sharding-strategy",
+    "cp_way": "cp-comm-type", "fp8": "fp8-recipe",
     "fp8_format": "fp8-format", "fp4": "fp4-recipe", "fp4_format": "fp4-format",
     "position": "position-embedding-type", "dispatcher": "moe-token-dispatcher-type",
     "backend": "attention-backend", "checkpoint": "ckpt-format", "freq": "moe-layer-freq",
@@ -109,6 +110,12 @@ def of_megatron(model: Transformer, p: Parallelism, text: str) -> None:
         assert len(set(counts)) == 1
         assert (args.chunks or 1) == p.chunks
     assert args.use_distributed_optimizer == (p.zero > 0 and max(p.sharers) > 1)
+    assert (args.instances or 1) == p.dp_replicate
+    assert (args.outer is not None) == (p.dp_replicate > 1 and p.zero > 1)
+    if args.overlap_moe_expert_parallel_comm:  # as Megatron-core's TransformerConfig asserts
+        assert args.expert > 1
+        assert args.granularity != "full"
+        assert args.pipeline == 1 or args.chunks or args.layout.count("|") + 1 > args.pipeline
     again = args.granularity if args.granularity == "full" else "none"
     assert again == ("full" if p.recompute == "full" else "none")
 
@@ -120,7 +127,11 @@ def of_torchtitan(model: Transformer, p: Parallelism, text: str) -> None:
         degrees[f"data_parallel_{name}_degree"] for name in ("shard", "replicate")
     )  # fmt: skip
     assert shard * copies == p.dp
-    assert (shard if p.zero == 0 else copies) == 1
+    assert (shard, copies) == ((1, p.dp) if p.zero == 0 else (p.dp // p.dp_replicate, copies))
+    assert copies == (p.dp if p.zero == 0 else p.dp_replicate)
+    if p.zero > 1:
+        kept = p.zero == 2 or not p.reshard_after_forward
+        assert degrees["fsdp_reshard_after_forward"] == ("never" if kept else "always")
     assert degrees["tensor_parallel_degree"] == p.tp
     assert degrees["context_parallel_degree"] == p.cp
     assert training["global_batch_size"] == p.samples
@@ -146,6 +157,8 @@ def of_torchtitan(model: Transformer, p: Parallelism, text: str) -> None:
 def of_deepspeed(model: Transformer, p: Parallelism, text: str) -> None:
     value = json.loads(text)
     assert value["zero_optimization"]["stage"] == p.zero
+    groups = p.dp // value["zero_optimization"].get("mics_shard_size", p.dp)
+    assert groups == p.dp_replicate
     assert value["train_batch_size"] == p.samples
     assert value["train_micro_batch_size_per_gpu"] == p.microbatch
     assert value["gradient_accumulation_steps"] == p.microbatches
@@ -178,7 +191,9 @@ def test_every_framework_has_its_endings() -> None:
 def test_what_is_exported_parses_back_or_is_refused(framework: str, model: Transformer) -> None:
     written = refused = 0
     easy = {"sequence_parallel": False, "cp": 1, "ep": 1} if framework == "deepspeed" else {}
-    for p in (*drawn(model, 600), *drawn(model, 600, zero=[0, 3], schedule=["1F1B"], **easy)):
+    easy |= {"dp_replicate": [1, 2], "reshard_after_forward": [True, False]}
+    easy |= {"ep_comm_overlap": [False, True]} if model.experts else {}
+    for p in (*drawn(model, 600), *drawn(model, 900, zero=[0, 1, 3], schedule=["1F1B"], **easy)):
         try:
             launch = launch_of(framework, model, p)
         except InputError as error:
@@ -226,6 +241,7 @@ PAIRS: list[tuple[str, Mapping[str, Any], str]] = [
         {"recompute": "selective", "recompute_modules": ("mlp_act",)},
         "recompute_modules: mlp_act",
     ),
+    ("megatron", {"dp": 2, "zero": 3, "reshard_after_forward": False}, "reshard_after_forward: "),
     ("torchtitan", {"pp": 4, "microbatches": 8, "schedule": "ZB-H2"}, "schedule: ZB-H2"),
     ("torchtitan", {"dp": 2, "zero": 1}, "zero: 1, for FSDP"),
     ("torchtitan", {"dp": 2, "tp": 2, "zero": 0}, "zero: 0 beside other degrees"),
@@ -237,6 +253,8 @@ PAIRS: list[tuple[str, Mapping[str, Any], str]] = [
     ),
     ("deepspeed", {"pp": 2, "dp": 2, "microbatches": 4, "zero": 2}, "zero: 2 beside a pipeline"),
     ("deepspeed", {"cp": 2}, "cp: 2"),
+    ("deepspeed", {"dp": 4, "dp_replicate": 2}, "dp_replicate: 2 beside ZeRO 1"),
+    ("deepspeed", {"dp": 2, "zero": 3, "reshard_after_forward": False}, "reshard_after_forward: "),
     ("deepspeed", {"tp": 2}, "sequence_parallel: beside tp"),
 ]
 
@@ -263,6 +281,12 @@ def test_settings_of_today_are_arguments_of_megatron() -> None:
     for framework, name in (("torchtitan", "token_dispatcher: deepep"), ("deepspeed", "ep: 4")):
         with pytest.raises(InputError, match=name):
             launch_of(framework, EXPERTS, Parallelism(**fields, zero=3))
+    for more, problem in (
+        ({"pp": 2}, "pp 2 without virtual stages"),
+        ({"recompute": "selective", "recompute_modules": ("moe",)}, "recompute_modules moe"),
+    ):
+        with pytest.raises(InputError, match=f"ep_comm_overlap: {problem}"):
+            launch_of("megatron", EXPERTS, Parallelism(**fields | more))
     bridge = large_model("deepseek-v3", software="megatron-bridge")
     args = parsed(launch_of("megatron", bridge, Parallelism(dp=8, ep=8)).text)
     assert (args.flex, args.graphs) == ("hybridep", "transformer_engine")
@@ -282,6 +306,13 @@ def test_settings_of_today_are_those_of_torchtitan() -> None:
         launch_of("megatron", model, p)
     notes = launch_of("torchtitan", LARGE["llama3-8b"], Parallelism(dp=4, zero=3)).notes
     assert notes[0].startswith("kernels were simulated as megatron runs them")
+
+
+def test_graphs_of_a_software_are_refused_with_what_leaves_them_out() -> None:
+    model = large_model("llama3-8b", software="megatron-bridge")
+    with pytest.raises(InputError, match="cuda_graphs: partial; --set cuda_graphs=none leaves"):
+        launch_of("torchtitan", model, Parallelism(dp=8, zero=3))
+    assert launch_of("torchtitan", model, Parallelism(dp=8, zero=3, cuda_graphs="none"))
 
 
 def test_precisions_that_a_framework_has_not_are_refused() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from simdev import load_scenario, run
 from simdev.ground.errors import InputError
-from simdev.nouns.models.large import layer, shard_of
+from simdev.nouns.models.large import large_model, layer, shard_of
 from simdev.nouns.models.large.software import DISPATCHERS, SOFTWARE
 from simdev.nouns.strategy.parallelism import DISPATCHERS as NAMES
 from simdev.nouns.strategy.parallelism import GRAPHS, Parallelism
@@ -153,3 +153,30 @@ def test_what_is_not_known_is_refused() -> None:
             Parallelism(**{name: "fast"})
     with pytest.raises(InputError, match="ep_comm_overlap"):
         Parallelism(ep_comm_overlap=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "dispatcher", "refused"),
+    [
+        ("p3-16xlarge", "deepep", "v100"), ("mi300x-8x", "deepep", "mi300x"),
+        ("mi300x-8x", "hybridep", "mi300x"), ("dgx-a100-80", "hybridep", "a100-80"),
+        ("dgx-a100-80", "deepep", ""), ("dgx-h100", "hybridep", ""),
+    ],
+)  # fmt: skip
+def test_a_dispatcher_runs_on_the_gpus_that_it_was_written_for(
+    cluster: str, dispatcher: str, refused: str
+) -> None:
+    pipeline = {"dp": 8, "ep": 8, "token_dispatcher": dispatcher}
+    graph = {"model": "mixtral-8x7b", "layers": 2, "length": 256}
+    scenario = {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}}
+    if not refused:
+        assert run(load_scenario(scenario)).step_ps
+        return
+    with pytest.raises(InputError, match=f'token_dispatcher: {dispatcher} .* not for "{refused}"'):
+        run(load_scenario(scenario))
+
+
+@pytest.mark.parametrize("fields", [{"token_dispatcher": "deepep"}, {"ep_comm_overlap": True}])
+def test_a_model_without_experts_sends_no_tokens(fields: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"{next(iter(fields))}: llama3-8b has no experts"):
+        shard_of(large_model("llama3-8b"), Parallelism(dp=8, **fields))

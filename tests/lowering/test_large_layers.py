@@ -274,6 +274,20 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, object], reason
     assert reason in error.value.problems
 
 
+def test_gradients_of_latents_are_scattered_where_latents_are_gathered() -> None:
+    """64 tokens of 44 + 36 + 8 latents, or of width 96, in 16 bits; the products' input once more
+    for the gradient of their weights.
+    """
+    tasks = lowered(LATENT, Parallelism(tp=2))[0].tasks
+    latents, words = 2 * 64 * 88, 2 * 64 * 96
+    for action, sizes in (
+        ("F", [latents, words, words, words]),
+        ("B", [words, latents, words, latents, words, words]),
+    ):
+        names = (f"0{action}0/layer_0/tensor" in tasks.name[task] for task in range(len(tasks)))
+        assert [int(tasks.bytes[task]) for task, here in enumerate(names) if here] == sizes
+
+
 def test_a_fused_loss_keeps_scores_of_16_bits_alone() -> None:
     """Its gradient takes their place (Transformer Engine, ``cross_entropy.py``)."""
     scores = 2 * 64 * 512

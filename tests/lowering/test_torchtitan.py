@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks.runs import Published, published, scenario_of
@@ -29,6 +30,7 @@ from simdev.nouns.models.large import (
 )
 from simdev.nouns.models.large.work import Kernel
 from simdev.nouns.strategy.parallelism import Parallelism
+from simdev.nouns.taskgraph import BUFFER_KINDS
 from worlds.costs import SPEC
 
 SMALL = replace(LEARNT, positions=False, dropout=False, causal=True)
@@ -126,6 +128,36 @@ def test_float8_is_gathered_in_bytes_and_the_root_once() -> None:
     assert len([name for name in rows_of(SMALL) if name.startswith("0B0/ends/data")]) == 3
 
 
+def test_the_root_is_kept_once_for_all_microbatches() -> None:
+    plan = Parallelism(dp=2, pp=2, zero=3, microbatches=4)
+    buffers = lowered(COMPILED, plan)[0].buffers
+    kinds = np.asarray(buffers.kind) == BUFFER_KINDS.index("parameters")
+    sizes = np.asarray(buffers.bytes)[kinds & (np.asarray(buffers.filler) >= 0)].tolist()
+    shard = shard_of(COMPILED, plan)
+    for parameters in (shard.embedding_parameters, shard.classifier_parameters):
+        assert sizes.count(2 * parameters) == 1
+
+
+def test_fsdp_keeps_what_it_gathers_into() -> None:
+    """In 16 bits the root, or where that is less a layer and the one that comes: throughout."""
+    few = replace(COMPILED, vocabulary=1536)
+    each, sharded = 2 * sum(few.layer_parameters(0)), {"dp": 2, "zero": 3}
+    root = 2 * (2 * 1536 * 256 + few.norm_parameters())
+    assert each < root < 2 * each
+    for model, plan, size in (
+        (few, sharded, 2 * each),
+        (few, sharded | {"prefetch": 0}, root),
+        (few, {"zero": 3}, 0),
+        (replace(few, software="megatron"), sharded, 0),
+    ):
+        buffers = lowered(model, Parallelism(**plan))[0].buffers  # type: ignore[arg-type]
+        lasting = np.flatnonzero(np.asarray(buffers.filler) < 0)
+        kept = [
+            int(buffers.bytes[i]) for i in lasting if BUFFER_KINDS[buffers.kind[i]] == "workspace"
+        ]
+        assert set(kept) == ({size} if size else set())
+
+
 def test_fsdp_copies_what_it_gathers_and_reduces() -> None:
     """2 + 2 bytes a parameter that is gathered, 2 + 4 a gradient."""
     model = collective_model(read_preset("h100-500w-8x"))
@@ -155,9 +187,11 @@ def test_a_split_sequence_is_gathered_narrow_and_put_in_order(narrow: bool) -> N
         )
         into = words // 2 if narrow else words
         # Beside products a half is handed out, and what was sent is added up; no product is found
-        # for a sum of gradients, which is put in order as ever.
+        # for a sum of gradients, which is put in order as ever, nor for a gradient that is made
+        # narrow behind the gather.
         assert forward == ([words // 2, words] if overlaps else [into, words]) * 2
-        assert backward == ([words, words // 2] if overlaps else [words, words]) * 2
+        sent = words // 2 if overlaps and not narrow else words
+        assert backward == [words, sent] * 2
     if narrow:
         casts = [load.read for load in made.forward if load.kind.startswith("qkv cast")]
         assert casts == [words // 2] * 2  # of a half of the sequence: largest, and rows
@@ -166,7 +200,7 @@ def test_a_split_sequence_is_gathered_narrow_and_put_in_order(narrow: bool) -> N
 def test_attention_is_flash_attention_2_at_the_clock_of_the_cap() -> None:
     load = Kernel("attention", "attention", "bfloat16", 10**12, 0, 0, "", attains=0.37)
     for kind, cluster, clock in (
-        ("h100-sxm", "dgx-h100", 1), ("h100-500w", "h100-500w-8x", 0.776 / 0.92),
+        ("h100-sxm", "dgx-h100", 1), ("h100-500w", "h100-500w-8x", 0.686 / 0.92),
     ):  # fmt: skip
         scenario = load_scenario(
             {"graph": "llama3-8b", "cluster": cluster, "strategy": {"pipeline": {"dp": 8}}}
@@ -199,19 +233,18 @@ def titan() -> list[Published]:
     return [each for each in published() if "torchtitan" in each.cell]
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 8])
+@pytest.mark.parametrize("number", [0, 1, 2, 7, 8])
 def test_published_runs(number: int) -> None:
-    """Within 12 % of the time of a step, and 9 % of the peak, which counts what PyTorch reserves
-    and does not use.
+    """Within 6 % of the time of a step, and of the peak, which counts what PyTorch reserves and
+    does not use.
     """
     run = titan()[number]
-    assert run.row["techniques"].count("async") == 0
     trace = execute(load_scenario(scenario_of(run))).trace
-    assert trace.end_ps / 10**12 == pytest.approx(run.seconds, rel=0.12)
+    assert trace.end_ps / 10**12 == pytest.approx(run.seconds, rel=0.06)
     peak = max(memory.peak for memory in trace.memory) / 2**30
     assert all(memory.overflow is None for memory in trace.memory)
     if run.row["peak_gib"]:
-        assert 0.91 <= peak / run.row["peak_gib"] <= 1.0
+        assert 0.94 <= peak / run.row["peak_gib"] <= 1.02
 
 
 def test_a_pipeline_keeps_its_parameters_gathered() -> None:

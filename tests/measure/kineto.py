@@ -52,6 +52,24 @@ def launch(start, correlation, thread=1, duration=2):
     )
 
 
+def nccl(
+    start, duration, correlation, name="allreduce", nelems=(250_000, 250_000), stream=20, **more
+):
+    """A kernel of NCCL with what PyTorch told of its collective, among ranks 0 and 1."""
+    event = kernel(start, duration, correlation, stream, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    event["args"] |= {
+        "Collective name": name,
+        "In msg nelems": nelems[0],
+        "Out msg nelems": nelems[1],
+        "Group size": 2,
+        "dtype": "Float",
+        "Process Group Name": "0",
+        "Process Group Ranks": "[0, 1]",
+        **more,
+    }
+    return event
+
+
 MATRIX = [("float", [64, 32], ""), ("float", [32, 16], "")]
 H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
 
@@ -66,6 +84,11 @@ def trace(*events, devices=H100, **more) -> str:
             **more,
         }
     )
+
+
+def of_rank(rank, *events, **more) -> str:
+    """The trace of a rank."""
+    return trace(*events, distributedInfo={"backend": "nccl", "rank": rank, **more})
 
 
 def simulated_us(step: TraceStep) -> float:

@@ -30,7 +30,7 @@ def subject(name: str, **changes: Any) -> Subject:
 
 
 def rows(first: Subject, second: Subject) -> dict[str, dict[str, tuple[Any, ...]]]:
-    found = compare_tables(first.report, second.report)
+    found = compare_tables(first, second)
     return {sheet.title: {row[0]: row[1:] for row in sheet.rows} for sheet in found}
 
 
@@ -95,7 +95,7 @@ def test_devices_and_tasks_of_one_only_are_told() -> None:
         "b",
         analyze(Outcome(trace_of([Span("x", 0, 5, "gpu:9"), Span("z", 5, 6, "gpu:9")], ["gpu:9"]))),
     )
-    found = {sheet.title: sheet for sheet in compare_tables(first.report, second.report)}
+    found = {sheet.title: sheet for sheet in compare_tables(first, second)}
     assert {row[0]: row[1:3] for row in found["Devices"].rows} == {
         "gpu:0": (9, None),
         "gpu:9": (None, 6),

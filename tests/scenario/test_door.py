@@ -89,12 +89,12 @@ def test_every_shipped_scenario_goes_through_the_same_calls(path: Path) -> None:
     assert isinstance(scenario, Scenario)
     report = run(scenario)
     assert isinstance(report, Report)
-    subject, row = read_subject(str(path)).report, sweep(path).iloc[0]
+    read, row = read_subject(str(path)), sweep(path).iloc[0]
     for figure in ("step_ps", "bubble", "exposed", "idle", "feasible", "memory_excess"):
-        assert getattr(subject, figure) == getattr(report, figure)
+        assert getattr(read.report, figure) == getattr(report, figure)
     assert (row["step_time_ps"], row["bubble"]) == (report.step_ps, report.bubble)
     assert row["exposed_communication"] == report.exposed
-    assert next(compare_tables(report, subject)).title == "The step"
+    assert next(compare_tables(read, read)).title == "The step"
 
 
 @pytest.mark.parametrize("name", sorted(ALIKE))

@@ -80,6 +80,33 @@ WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     ),
     ({**SPARSE, "precision": "nvfp4", "wide_last": 1, "mtp": 1}, "dgx-b200", {"schedule": "1F1B"}),
     ({**SPARSE, **LINEAR}, "dgx-a100-40", {"schedule": EVERY}),
+    (
+        {**DENSE, "software": "torchtitan"},
+        "nc-a100-pairs",
+        {
+            "schedule": EVERY,
+            "dp_replicate": [1, 2, 4],
+            "in_flight": [0, 2],
+            "reshard_after_forward": [True, False],
+        },
+    ),
+    (
+        {**SPARSE, "software": "torchtitan-compiled"},
+        "dgx-a100-40",
+        {"dp_replicate": [2, 4], "bucket": 1_000_000, "in_flight": [1, 2]},
+    ),
+    (SPARSE, "dgx-a100-40", {"dp_replicate": [2, 4], "overlap": [True, False]}),
+    (TIED, "nc-a100-pairs", {"schedule": EVERY, "dp_replicate": 2}),
+    (
+        {**SPARSE, "software": "megatron-bridge"},
+        "dgx-b200",
+        {"schedule": EVERY, "ep_comm_overlap": [False, True]},
+    ),
+    (
+        {**SPARSE, "software": "megatron-bridge"},
+        "dgx-b200",
+        {"slowdown": [1.5, 2], "token_dispatcher": ["alltoall", "deepep"], "cuda_graphs": "full"},
+    ),
     ({**DENSE, "layers": 9, "vocabulary": 512}, MIXED, {"schedule": EVERY, "chunks": [1, 2]}),
 ]
 
@@ -114,6 +141,11 @@ def check_bounds(world: int, count: int, seed: int) -> None:
         # Of orders that follow from times the bound knows none.
         exact = plan.zero < 2 or not question.model.tied
         exact = exact and cluster != MIXED and plan.schedule not in (*PAIRED, *SEARCHED)
+        # Nor does it know how sums within groups of replicas are queued before those between them
+        # behind the last microbatch, and how much computing and collectives slow each other.
+        each = plan.zero >= 2 and question.model.runs_on.startswith("torchtitan")
+        exact = exact and (each or plan.setup.layout.dp_replicate == 1)
+        exact = exact and "slowdown" not in others
         if exact and not others.get("offload"):
             least = 0.99 if others.get("scatter_gather") else 1
             assert bound.step_ps >= least * row["step_ps"], plan

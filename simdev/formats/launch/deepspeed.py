@@ -49,6 +49,8 @@ def _zero(p: Parallelism) -> dict[str, Any]:
     zero: dict[str, Any] = {"stage": p.zero, "overlap_comm": p.overlap}
     if p.zero >= 2:
         zero |= {"contiguous_gradients": True, "reduce_bucket_size": p.bucket}
+    if p.dp_replicate > 1:
+        zero |= {"mics_shard_size": p.sharers[0], "mics_hierarchical_params_gather": False}
     if "optimizer" in p.offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     return zero
@@ -61,6 +63,10 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield from of_1f1b(p)
     if p.pp > 1 and p.zero >= 2:
         yield f"zero: {p.zero} beside a pipeline; --set zero=0,1 leaves it out"
+    if p.dp_replicate > 1 and p.zero < 3:
+        yield f"dp_replicate: {p.dp_replicate} beside ZeRO {p.zero}; --set zero=3 has MiCS"
+    if p.zero == 3 and not p.reshard_after_forward and p.replicas > 1:
+        yield "reshard_after_forward: false; --set zero=2 keeps parameters, too"
     if p.cp > 1:
         yield f"cp: {p.cp}; --set cp=1 leaves it out"
     if p.ep > 1 or p.is_folded:
@@ -110,5 +116,7 @@ def _notes(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"PipelineModule deals out the layers; simulated were {counts}"
     elif p.recompute == "full":
         yield "the program wraps each layer in deepspeed.checkpointing.checkpoint"
+    if p.dp_replicate > 1:
+        yield "the program makes the model within deepspeed.zero.MiCS_Init"
     if "optimizer" in p.offload:
         yield "the update runs on the host there, and was simulated on the device"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...lowering.hybrid import even_layers
 from ...nouns.models.large import Transformer
-from ...nouns.models.large.software import SOFTWARE
+from ...nouns.models.large.software import SOFTWARE, dispatcher_of, graphs_of
 from ...nouns.schedules import CHUNKED
 from ...nouns.strategy.parallelism import Parallelism
 
@@ -26,6 +26,11 @@ Exporter = Callable[[Transformer, Parallelism], Launch]
 def stage_layers(model: Transformer, p: Parallelism) -> tuple[int, ...]:
     """The layers of each stage."""
     return p.stage_layers or even_layers(model.layers, p.pp * p.chunks)
+
+
+def gathers_again(p: Parallelism) -> bool:
+    """Whether parameters are gathered for the backward again."""
+    return p.zero == 3 and p.reshard_after_forward
 
 
 def is_interleaved(p: Parallelism) -> bool:
@@ -58,23 +63,13 @@ def setting_problems(
     model: Transformer, p: Parallelism, dispatchers: Sequence[str] = ("alltoall",)
 ) -> Iterator[str]:
     """Why tokens cannot be sent to experts, or graphs be replayed, as was simulated."""
-    name = dispatcher_of(model, p)
+    name = dispatcher_of(model.runs_on, p)
     if model.experts and p.ep > 1 and name not in dispatchers:
-        yield f"token_dispatcher: {name}"
-    if (graphs := graphs_of(model, p)) != "none":
-        yield f"cuda_graphs: {graphs}"
+        yield f"token_dispatcher: {name}; --set token_dispatcher={','.join(dispatchers)}"
+    if (graphs := graphs_of(model.runs_on, p)) != "none":
+        yield f"cuda_graphs: {graphs}; --set cuda_graphs=none leaves them out"
     if p.ep_comm_overlap and p.ep > 1:
         yield "ep_comm_overlap: true"
-
-
-def dispatcher_of(model: Transformer, p: Parallelism) -> str:
-    """The name of what sends tokens to experts."""
-    return p.token_dispatcher or SOFTWARE[model.runs_on].dispatcher
-
-
-def graphs_of(model: Transformer, p: Parallelism) -> str:
-    """The part of a step replayed as CUDA graphs."""
-    return p.cuda_graphs or SOFTWARE[model.runs_on].graphs
 
 
 def software_note(model: Transformer, framework: str) -> Iterator[str]:

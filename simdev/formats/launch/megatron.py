@@ -8,14 +8,14 @@ from itertools import accumulate, pairwise
 
 from ...ground.errors import refuse
 from ...nouns.models.large import Transformer, modules_again, uses_flash
+from ...nouns.models.large.software import dispatcher_of, graphs_of
 from ...nouns.schedules import round_of
 from ...nouns.strategy.parallelism import Parallelism
 from .launch import (
     LINEAR,
     NARROW,
     Launch,
-    dispatcher_of,
-    graphs_of,
+    gathers_again,
     is_interleaved,
     of_1f1b,
     size_problems,
@@ -69,7 +69,8 @@ def megatron(model: Transformer, p: Parallelism) -> Launch:
     refuse(_problems(model, p))
     parts = (
         _degrees(model, p), _stages(model, p), _replicas(p), _memory(model, p), _sizes(model),
-        _attention(model, p), _experts(model, p), _precision(model), GRAPHS[graphs_of(model, p)],
+        _attention(model, p), _experts(model, p), _precision(model),
+        GRAPHS[graphs_of(model.runs_on, p)],
     )  # fmt: skip
     lines = (shlex.join(option) for part in parts for option in part)
     return Launch("\n".join(lines) + "\n", tuple(_notes(model, p)))
@@ -81,6 +82,10 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"chunks: {p.microbatches} microbatches are fewer than pp {p.pp}"
     if _is_sharded(p) and p.pp > 1:
         yield f"zero: {p.zero} beside a pipeline; --set zero=0,1 or --set pp=1 leaves it out"
+    if _is_sharded(p) and not gathers_again(p) and p.zero == 3:
+        yield "reshard_after_forward: false; --set zero=2 keeps parameters, too"
+    if p.ep_comm_overlap and p.ep > 1:
+        yield from _overlap_problems(model, p)
     if _reduced(p) not in (2, 4) or (p.zero < 2 and p.gradient_bytes != _reduced(p)):
         yield f"reduce_bytes: {_reduced(p)} of gradients kept in {p.gradient_bytes}"
     if p.state_bytes not in STATES:
@@ -92,6 +97,16 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     if model.experts and p.tp > 1 and not p.sequence_parallel:
         yield "sequence_parallel: experts beside tp need it"
     yield from size_problems(model, ("post_norms", "joint_norms", *NARROW, *LINEAR))
+
+
+def _overlap_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
+    """What ``TransformerConfig`` asserts beside overlap_moe_expert_parallel_comm."""
+    if p.pp > 1 and p.chunks == 1:
+        yield f"ep_comm_overlap: pp {p.pp} without virtual stages; --set chunks=2 has some"
+    if model.mtp > 1:
+        yield f"ep_comm_overlap: mtp {model.mtp}, more than 1"
+    if "moe" in modules_again(model, p):
+        yield "ep_comm_overlap: recompute_modules moe"
 
 
 def _is_sharded(p: Parallelism) -> bool:
@@ -155,6 +170,10 @@ def _replicas(p: Parallelism) -> Iterator[Option]:
         yield ("--use-megatron-fsdp",)
         yield "--data-parallel-sharding-strategy", SHARDED[p.zero]
         yield "--ckpt-format", "fsdp_dtensor"
+    if p.dp_replicate > 1:
+        # Its FSDP would share the optimizer's state out over these, too, with "optim".
+        yield from [("--outer-dp-sharding-strategy", "no_shard")] * _is_sharded(p)
+        yield "--num-distributed-optimizer-instances", f"{p.dp_replicate}"
     if p.overlap:
         yield ("--overlap-grad-reduce",)
         if p.zero == 3 and p.prefetch:
@@ -236,7 +255,7 @@ def _latents(model: Transformer) -> Iterator[Option]:
 def _experts(model: Transformer, p: Parallelism) -> Iterator[Option]:
     if not model.experts:
         return
-    yield from DISPATCHERS[dispatcher_of(model, p)]
+    yield from DISPATCHERS[dispatcher_of(model.runs_on, p)]
     if p.ep_comm_overlap and p.ep > 1:
         yield ("--overlap-moe-expert-parallel-comm",)
     yield "--num-experts", f"{model.experts}"

@@ -14,6 +14,7 @@ from .launch import (
     LINEAR,
     NARROW,
     Launch,
+    gathers_again,
     setting_problems,
     size_problems,
     software_note,
@@ -96,7 +97,7 @@ def _training(model: Transformer, p: Parallelism) -> dict[str, Any]:
 
 
 def _parallelism(model: Transformer, p: Parallelism) -> dict[str, Any]:
-    replicate = p.dp if p.zero == 0 else 1
+    replicate = p.dp if p.zero == 0 else p.dp_replicate
     value: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": p.dp // replicate,
@@ -109,7 +110,7 @@ def _parallelism(model: Transformer, p: Parallelism) -> dict[str, Any]:
     if model.experts:
         value |= {"expert_parallel_degree": p.ep, "expert_tensor_parallel_degree": p.expert_tp}
     if p.zero >= 2:
-        value["fsdp_reshard_after_forward"] = "always" if p.zero == 3 else "never"
+        value["fsdp_reshard_after_forward"] = "always" if gathers_again(p) else "never"
     if p.cp > 1:
         ways = {"all_gather": "allgather", "ring": "alltoall"}
         value["context_parallel_rotate_method"] = ways[p.context]

@@ -11,6 +11,7 @@ templates.py, actions.py and buffers.py, and the bounds of plans (``search.plan.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
@@ -21,10 +22,11 @@ from ...costs.collectives import CollectiveModel
 from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops, peak_name
 from ...ground.errors import InputError, refuse
 from ...ground.units import PS_PER_SECOND
-from ...nouns.models.large import Transformer, all_buckets, shard_of
+from ...nouns.models.large import Shard, Transformer, all_buckets, shard_of
 from ...nouns.models.large.precision import FORMATS
 from ...nouns.models.large.roles import LargeStep
 from ...nouns.models.large.shard import classifier_kept, classifier_saved, embedding_saved
+from ...nouns.models.large.software import DISPATCHERS, dispatcher_of
 from ...nouns.schedules import (
     FORWARD,
     INPUT,
@@ -154,14 +156,13 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
     if not counts[0] and any(INPUT in kinds for kinds in schedule.kinds):
         raise InputError("stage_layers[0]: the embedding alone has no backward to be split")
     layers = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(counts, initial=0)))
+    if parallelism.zero == 3 and parallelism.pp > 1 and not parallelism.reshard_after_forward:
+        reason = "ranks of a pipeline keep what they gathered for all microbatches: zero 2"
+        raise InputError(f"reshard_after_forward: {reason}")
     shard = shard_of(model, parallelism)
     _require_size(2 * all_buckets(shard, parallelism) * parallelism.microbatches, "bucket")
     durations = Durations(parallelism, timings, any(model.host_time.values()))
-    if model.is_narrow:
-        # A device without such products would compute them as fast as it does wider ones.
-        sheets = [durations.specs[kind] for kind in _kinds(durations)]
-        dtype = FORMATS[model.precision].dtype
-        refuse(no_peak(s, dtype) for s in sheets if dtype not in s.flops)
+    refuse(_device_problems(durations, shard))
     program = Program(shard, parallelism, schedule, layers, durations)
     program.schedule = searched(program)
     for rank in range(schedule.ranks):
@@ -176,6 +177,22 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
     join_pairs(program)
     add_dispatches(program)
     return program
+
+
+def _device_problems(durations: Durations, shard: Shard) -> Iterator[str]:
+    """What the devices lack of the products or of the way to send tokens that are asked of them."""
+    model, p = shard.model, durations.parallelism
+    sheets = [durations.specs[kind] for kind in _kinds(durations)]
+    if model.is_narrow:
+        # A device without such products would compute them as fast as it does wider ones.
+        dtype = FORMATS[model.precision].dtype
+        yield from (no_peak(s, dtype) for s in sheets if dtype not in s.flops)
+    needs = DISPATCHERS[dispatcher_of(model.runs_on, p)].needs if p.ep > 1 else ""
+    for sheet in sheets if needs else ():
+        # A datasheet's name begins with the maker's, where it has one.
+        if needs not in sheet.flops or sheet.name.startswith("AMD "):
+            reason = f'is for GPUs of NVIDIA with {needs}, not for "{sheet.kind}"'
+            yield f"token_dispatcher: {dispatcher_of(model.runs_on, p)} {reason}"
 
 
 def even_layers(layers: int, stages: int) -> tuple[int, ...]:

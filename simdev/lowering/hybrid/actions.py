@@ -15,6 +15,7 @@ import numpy as np
 
 from ...nouns.models.large import roles, update
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.shard import sums_late
 from ...nouns.schedules import BACKWARD, READERS, WEIGHT
 from ...nouns.taskgraph import Ints
 from .program import (
@@ -194,30 +195,34 @@ def add_tail(program: Program, rank: int) -> None:
     """The rows of a rank after its last action.
 
     With ``overlap`` a layer's gradient is reduced once its last microbatch has computed it, else
-    all after the last action; from ZeRO 2 on that was done microbatch by microbatch.
+    all after the last action; from ZeRO 2 on that was done microbatch by microbatch, but for sums
+    over groups of replicas that wait for the last one.
     """
     p, first, last = program.parallelism, program.rows, program.last[rank]
     tail = Writer(program, rank)
-    waits: list[int] = [row for rows in _reduced(program, rank).values() for row in rows]
+    reduced, is_late = _reduced(program, rank), sums_late(program.shard, p)
+    waits: list[int] = [row for rows in reduced.values() for row in rows]
     pairs: list[tuple[int, int]] = []
     complete: dict[int, list[int]] = {}
     # In the order in which the backward completes them, so that the first can go at once.
-    for number in reversed(program.buckets(rank)) if p.zero < 2 else ():
-        sent = tail.reduce(program.bucket(rank, number), number)
-        rows = [row + first for row, _ in sent]
-        waits += rows
+    for number in reversed(program.buckets(rank)) if p.zero < 2 or is_late else ():
+        size = program.bucket(rank, number)
+        sent = tail.sum_groups(size, number, ()) if is_late else tail.reduce(size, number)
+        ends = [each.end + first for each in sent]
+        waits += ends
         ready = _computed(program, rank, number) if p.overlap else [last]
-        pairs += [(before, row) for before in ready for row in rows]
-        complete[number] = rows or ready
+        ready += reduced.get(number, [])
+        pairs += [(before, each.row + first) for before in ready for each in sent]
+        complete[number] = ends or ready
     updates = [row + first for row in _updates(program, tail)]
     # The update needs the norm of all gradients (clipping), so it waits for every one.
     pairs += [(row, updates[0]) for row in dict.fromkeys([*waits, last])]
     pairs += pairwise(updates)
     # ZeRO 3 gathers what was updated when it uses it.
     gathers = [
-        row + first
+        sent.row + first
         for number in (program.buckets(rank) if p.zero in (1, 2) else ())
-        for row, _ in tail.gather(program.bucket(rank, number), number)
+        for sent in tail.gather(program.bucket(rank, number), number)
     ]
     pairs += [(updates[-1], row) for row in gathers]
     program.append(tail)
@@ -245,7 +250,7 @@ def _reduced(program: Program, rank: int) -> dict[int, list[int]]:
     reduced: dict[int, list[int]] = {}
     for placed in program.gradients[rank]:
         for turn in placed.template.turns:
-            rows = [sent.row + placed.last for sent in turn.reduced]
+            rows = [sent.end + placed.last for sent in turn.reduced]
             reduced.setdefault(turn.layer, []).extend(rows)
     return reduced
 
@@ -289,13 +294,14 @@ def tie(program: Program) -> None:
     ends = schedule.rank_of[0], schedule.rank_of[-1]
     if not shard.model.tied or program.tied_table(ends[0]):
         return
-    tail, shares = Template(ends[0], program.durations), p.replicas if p.zero >= 2 else 1
+    tail, shares = Template(ends[0], program.durations), p.sharers[0] if p.zero >= 2 else 1
     # A ring over two ranks sends half there and back, twice: as long as one transfer.
     parameters = -(-shard.model.hidden * shard.vocabulary // shares)
     row = tail.send(TO_NEXT, ends[1], parameters * p.gradient_bytes)
     row += program.append(tail)
     for rank in ends:
-        reduced = _reduced(program, rank).get(NO_LAYER)
+        reduced = program.ends[rank].complete.get(NO_LAYER) if p.zero >= 2 else None
+        reduced = reduced or _reduced(program, rank).get(NO_LAYER)
         ready = reduced or _computed(program, rank, NO_LAYER)
         program.edges((before, row) for before in ready)
         program.edges([(row, program.ends[rank].updates[0])])

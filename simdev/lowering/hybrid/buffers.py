@@ -53,10 +53,25 @@ def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str
     }
     if "optimizer" not in p.offload:
         sizes["optimizer state"] = p.state_bytes * shared
+    sizes["workspace"] = _gathering_bytes(program, ends, layers)
     # Of Megatron-LM, and since it has fused attention: FSDP and DeepSpeed have gradients.
     if program.shard.flash and not p.reduces_by_bucket and not program.shard.software.plain:
-        sizes["workspace"] = PARAMETER_BYTES * stand_in_parameters(program.shard, layers)
+        sizes["workspace"] += PARAMETER_BYTES * stand_in_parameters(program.shard, layers)
     return sizes
+
+
+def _gathering_bytes(program: Program, ends: int, layers: list[int]) -> int:
+    """Bytes that FSDP2 gathers into before it copies parameters out: all of the root at once, or a
+    layer while the next one comes. PyTorch's allocator keeps them for the stream that gathers.
+    """
+    p = program.parallelism
+    if not program.shard.software.fsdp or p.zero < 3 or p.replicas == 1:
+        return 0
+    each = (
+        sum(program.shard.layer_parameters(layer)) * program.gathered_bytes(layer)
+        for layer in layers
+    )
+    return max(PARAMETER_BYTES * ends, (1 + p.prefetch) * max(each, default=0))
 
 
 def add_activations(program: Program, number: int) -> None:
@@ -192,20 +207,40 @@ class _Stage:
             for turn in placed.template.turns:
                 last = placed.base + turn.last
                 bytes_each = self.program.gathered_bytes(turn.layer)
-                readers = [last, *self.root_reads(placed, turn)]
-                for row, size in turn.gathers:
-                    self.add(bytes_each * size, "parameters", placed.base + row, *readers)
+                readers = [last, *self.later_reads(placed, turn)]
+                end = self.root_end(placed, turn)
+                for sent in turn.gathers:
+                    filler = placed.base + sent.row
+                    if end is not None:  # gathered by the first microbatch for all
+                        filler, readers = filler.min(keepdims=True), [end]
+                    self.add(bytes_each * sent.parameters, "parameters", filler, *readers)
                 ends = turn.reduced and turn is placed.template.ends.get("embedding")
                 tied = self.add_tied_gradient() if ends else 0
-                for row, size in turn.reduced:
-                    self.add(each * (size - tied), "gradients", last, placed.base + row)
+                for sent in turn.reduced:
+                    size = each * (sent.parameters - tied)
+                    self.add(size, "gradients", last, placed.base + sent.row)
 
-    def root_reads(self, placed: Placed, turn: Turn) -> list[Ints]:
-        """The rows up to which FSDP2 keeps what a forward gathered for an end of the model."""
-        if placed is not self.forward or not self.shard.software.fsdp:
+    def later_reads(self, placed: Placed, turn: Turn) -> list[Ints]:
+        """The rows up to which what a forward gathered is kept where the backward does not gather
+        it again.
+        """
+        if placed is not self.forward or self.program.parallelism.reshard_after_forward:
             return []
+        if turn.layer != NO_LAYER:
+            return [self.back.base + self.back.template.visits[turn.layer].last]
         ends = placed.template.ends.items()
         return [_end(self.weight, name) for name, end in ends if end is turn]
+
+    def root_end(self, placed: Placed, turn: Turn) -> Ints | None:
+        """The last row up to which FSDP2 keeps what a forward gathered for an end of the model
+        (None: the turn is of no end, or not kept).
+        """
+        ends = placed.template.ends.items()
+        names = [name for name, end in ends if end is turn and placed is self.forward]
+        if not names or not self.shard.software.fsdp:
+            return None
+        rows = _end(self.weight, names[0])
+        return rows[[int(rows.argmax())]]
 
     def add_tied_gradient(self) -> int:
         """The gradient of a table that the embedding shares with the classifier, which begins it.

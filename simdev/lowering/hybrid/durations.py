@@ -36,17 +36,17 @@ from ..symmetry import Alike, Flow
 # are grouped: each by itself, or those that share a task, as a collective is shared by all that
 # take part in it.
 
-SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT, EXPERT_TENSOR = range(7)
-CLASSES = 7
-# What a host needs to slice two tensors and copy one into the other: an op of eager PyTorch takes 5
-# to 10 us of it (measured by others), slices less.
-COPIED_PS = 10_000_000
+(
+    SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT, EXPERT_TENSOR, REPLICA, EXPERT_REPLICA,
+) = range(9)  # fmt: skip
+CLASSES = 9
 
 
 @dataclass(frozen=True)
 class RankGrid:
     """``devices[rank][g]`` are indices into the cluster; ``dp`` counts all that have the same
     parameters, the ``cp`` parts of a sample too. Experts are cut into ``ep`` x ``expert_tp`` parts.
+    ZeRO shares out within each of ``dp_replicate`` groups of replicas in a row.
     """
 
     devices: tuple[tuple[int, ...], ...]
@@ -55,6 +55,7 @@ class RankGrid:
     ep: int
     expert_tp: int
     cp: int = 1
+    dp_replicate: int = 1
 
     @property
     def copies(self) -> int:
@@ -68,9 +69,18 @@ class RankGrid:
         d, t = np.divmod(g, self.tp)
         # Of experts a device is part u of place e on their grid; all of place e, u share theirs.
         place, u = np.divmod(g, self.expert_tp)
-        experts = place // self.ep * self.expert_tp + u, g % (self.ep * self.expert_tp)
+        parts = self.ep * self.expert_tp
+        experts, part = place // self.ep * self.expert_tp + u, g % parts
+        within, across = self._shared(d, self.dp, self.tp, t)
+        of_experts = self._shared(g // parts, self.copies // parts, parts, part)
         # The parts of a sample stand in a row, too.
-        return g, d, t, *experts, d // self.cp * self.tp + t, place
+        sample = d // self.cp * self.tp + t
+        return g, d, within, experts, of_experts[0], sample, place, across, of_experts[1]
+
+    def _shared(self, replica: Ints, count: int, parts: int, part: Ints) -> tuple[Ints, Ints]:
+        """The groups that share out the states of a part, and those that have the same share."""
+        group, place = np.divmod(replica, count // self.dp_replicate)
+        return group * parts + part, place * parts + part
 
     def count(self, kind: int) -> int:
         """How many groups a class has."""
@@ -85,9 +95,10 @@ class RankGrid:
 
     def degrees(self, kind: int) -> tuple[int, ...]:
         """The degrees that make the groups of a class, beside the devices of a rank."""
-        if kind in (EXPERT, EXPERT_DATA, EXPERT_TENSOR):
-            return self.expert_tp, self.ep
-        return self.tp, self.cp if kind == CONTEXT else 1
+        groups = self.dp_replicate if kind in (DATA, EXPERT_DATA, REPLICA, EXPERT_REPLICA) else 1
+        if kind in (EXPERT, EXPERT_DATA, EXPERT_TENSOR, EXPERT_REPLICA):
+            return self.expert_tp, self.ep, groups
+        return self.tp, self.cp if kind == CONTEXT else 1, groups
 
     @cached_property
     def collapsed(self) -> RankGrid:
@@ -104,7 +115,8 @@ def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
         degrees = f"{' x '.join(names)}: {counts} = {p.devices} devices"
         reason = f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}'
         raise InputError(f"{reason}; `simdev plan` tries all degrees that fit it")
-    return RankGrid(dealt(cluster, p.pp), p.replicas, p.tp, p.ep, p.expert_tp, p.cp)
+    parts = p.replicas, p.tp, p.ep, p.expert_tp, p.cp, p.dp_replicate
+    return RankGrid(dealt(cluster, p.pp), *parts)
 
 
 def dealt(cluster: Cluster, pp: int) -> tuple[tuple[int, ...], ...]:
@@ -126,8 +138,9 @@ class Part(NamedTuple):
     rel_err: float | None
 
 
-# Seconds by which a launch of a host that cannot run ahead holds up the device, where no datasheet
-# tells of dispatches: a bare dispatch of the host beside the measured H100 (profiles/h100).
+# Seconds by which a launch of a host that cannot run ahead holds up the device, and those of a copy
+# of one tensor into another, where no datasheet tells of dispatches: a bare dispatch of the host
+# beside the measured H100 (profiles/h100).
 DISPATCH = Fraction(142, 10**7)
 
 
@@ -229,10 +242,13 @@ class Timings:
                 seconds = float(cost.seconds) * load.share * self._changed(kind, load)
                 return Part(seconds, cost.rung, cost.rel_err)
         if load.launches:
-            dispatch = self.specs[kind].dispatch
-            each = DISPATCH if dispatch is None else dispatch
-            return Part(float(load.launches * each), ROOFLINE, None)
+            return Part(float(load.launches * self.dispatch(kind)), ROOFLINE, None)
         return Part(self._by_datasheet(self.specs[kind], load), ROOFLINE, None)
+
+    def dispatch(self, kind: str) -> Fraction:
+        """Seconds in which the host of a device dispatches a small op."""
+        seconds = self.specs[kind].dispatch
+        return DISPATCH if seconds is None else seconds
 
     def _changed(self, kind: str, load: Kernel) -> float:
         """How many times as long a kernel takes as on the device that was measured."""
@@ -356,8 +372,11 @@ class Durations:
         """How long (ps) the parts of a list are copied, each by a kernel that its host launches."""
         part = -(-size // parts)
         copy = (Kernel("part", "data_movement", DTYPE, 0, part, part, ""),)
-        kinds = dict.fromkeys(self._kinds[rank])
-        return parts * max(COPIED_PS, *(self.timings.load_ps(kind, copy) for kind in kinds))
+        each = (
+            max(picoseconds(self.timings.dispatch(kind)), self.timings.load_ps(kind, copy))
+            for kind in dict.fromkeys(self._kinds[rank])
+        )
+        return parts * max(each)
 
     def _collective(self, kind: int, rank: int, name: str, size: int, parts: int = 0) -> int:
         """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""

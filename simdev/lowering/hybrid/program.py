@@ -49,7 +49,9 @@ from .durations import (
     DATA,
     EXPERT,
     EXPERT_DATA,
+    EXPERT_REPLICA,
     EXPERT_TENSOR,
+    REPLICA,
     SINGLE,
     TENSOR,
     Durations,
@@ -79,12 +81,14 @@ class Queue(NamedTuple):
     CONTEXT_QUEUE,
     DATA_QUEUE,
     EXPERT_DATA_QUEUE,
+    REPLICA_QUEUE,
+    EXPERT_REPLICA_QUEUE,
     TO_NEXT,
     TO_PREVIOUS,
     TO_HOST,
     FROM_HOST,
     THREAD,
-) = range(12)
+) = range(14)
 QUEUES = (
     Queue("", SINGLE, NONE),
     Queue("tensor", TENSOR, roles.TENSOR),
@@ -93,6 +97,8 @@ QUEUES = (
     Queue("context", CONTEXT, roles.TENSOR),
     Queue("data", DATA, roles.DATA),
     Queue("experts' data", EXPERT_DATA, roles.DATA),
+    Queue("replicas", REPLICA, roles.DATA),
+    Queue("experts' replicas", EXPERT_REPLICA, roles.DATA),
     Queue("to next", SINGLE, roles.PIPELINE),
     Queue("to previous", SINGLE, roles.PIPELINE),
     Queue("to host", SINGLE, roles.HOST),
@@ -128,10 +134,15 @@ class Visit(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A row of a collective over the replicas, and how many parameters it gathers or reduces."""
+    """A row of a collective over the replicas, and how many parameters it gathers or reduces.
+
+    ``end`` is the row that completes a gradient: behind the first one where groups of replicas
+    (``dp_replicate``) sum their shares, else the same.
+    """
 
     row: int
     parameters: int
+    end: int
 
 
 class Turn(NamedTuple):

@@ -28,7 +28,7 @@ from ...nouns.models.large import (
 )
 from ...nouns.models.large.kernels import Loads
 from ...nouns.models.large.roles import NO_LAYER
-from ...nouns.models.large.shard import gathers_by_weight
+from ...nouns.models.large.shard import gathers_by_weight, sums_late
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part
 from .durations import EXPERT
 from .program import (
@@ -37,9 +37,11 @@ from .program import (
     ENDS,
     EXPERT_DATA_QUEUE,
     EXPERT_QUEUE,
+    EXPERT_REPLICA_QUEUE,
     EXPERT_TENSOR_QUEUE,
     FROM_HOST,
     NONE,
+    REPLICA_QUEUE,
     TENSOR_QUEUE,
     TO_HOST,
     TO_NEXT,
@@ -51,17 +53,16 @@ from .program import (
     Visit,
 )
 
-# While tokens are sent beside computing 16 of 132 to 148 multiprocessors send them (DeepEP,
-# docs/README_Hybrid-EP.md).
-_TAKEN_BY_TOKENS = Fraction(12, 100)
+# Multiprocessors, of an H100's 132, that send tokens beside computing (DeepEP,
+# docs/README_Hybrid-EP.md), or sum gradients there (Transformer Engine, ``initialize_ub``, its
+# defaults, as recalled).
+_TAKEN = Fraction(16, 132)
 # The gradient of what attention's first product reads, without and with latents.
 _INTO = "qkv dx", "queries dx"
 # The first and the last product of attention and of an MLP. Transformer Engine lets no other one
-# overlap with its collectives; a reduce_scatter follows its product in so many splits and takes 16
-# multiprocessors, of an H100's 132 (``initialize_ub``, its defaults, as recalled).
+# overlap with its collectives; a reduce_scatter follows its product in so many splits (the same).
 _ATTENTION, _MLP = ("qkv", "projection"), ("up", "down")
 _SPLITS = 4
-_TAKEN_BY_SUMS = Fraction(16, 132)
 ROLES = {
     FORWARD: roles.FORWARD,
     BACKWARD: roles.BACKWARD,
@@ -109,6 +110,7 @@ class Writer(Template):
         self.is_scattered = p.scatter_gather and p.tp > 1 and not p.sequence_parallel
         self.makes_input_gradient = kind in (BACKWARD, INPUT)
         self.reduces = p.zero >= 2 and kind in (BACKWARD, WEIGHT)
+        self.gathers_again = kind != WEIGHT and p.reshard_after_forward
 
     def receive(self, source: int) -> None:
         """Gather what the stage before or after scattered, where it runs on another rank."""
@@ -154,7 +156,7 @@ class Writer(Template):
         size, used = self.shard.embedding_parameters, self.kind == FORWARD
         if end == "classifier":
             size = self.shard.classifier_parameters
-            used = used or (self.kind != WEIGHT and not self.shard.software.fsdp)
+            used = used or (self.gathers_again and not self.shard.software.fsdp)
         sizes = [size] * (self.parallelism.zero == 3 and used)
         sums = [self.program.end_bucket(self.rank, end)] * self.reduces
         gathered = self.gather(sizes)
@@ -197,7 +199,7 @@ class Writer(Template):
 
     def _add_layer_turns(self, number: int, block: Block, fetch: int) -> None:
         """The computing of a layer, behind the forward that full recomputation repeats."""
-        gathers = self.parallelism.zero == 3 and self.kind != WEIGHT
+        gathers = self.parallelism.zero == 3 and (self.kind == FORWARD or self.gathers_again)
         again = number in self.program.again and self.makes_input_gradient
         parts = buckets_of(self.shard, self.parallelism, number)
         if again:
@@ -253,9 +255,30 @@ class Writer(Template):
         return self._among_replicas("all_gather", sizes, each, number)
 
     def reduce(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
-        """Gradients over all replicas; each keeps its share from ZeRO 1 on."""
-        name = "reduce_scatter" if self.parallelism.zero else "all_reduce"
-        return self._among_replicas(name, sizes, self.parallelism.reduced_bytes, number)
+        """Gradients over all replicas; each keeps its share from ZeRO 1 on, and sums it with those
+        of other groups of replicas, unless these wait for the last microbatch.
+        """
+        p = self.parallelism
+        name = "reduce_scatter" if p.zero else "all_reduce"
+        sent = self._among_replicas(name, sizes, p.reduced_bytes, number)
+        if p.dp_replicate == 1 or sums_late(self.shard, p):
+            return sent
+        return self.sum_groups(sizes, number, sent)
+
+    def sum_groups(
+        self, sizes: Sequence[int], number: int, sent: Sequence[Sent]
+    ) -> tuple[Sent, ...]:
+        """The sums over groups of replicas, behind what is ``sent`` within them."""
+        scattered, summed = iter(sent), list[Sent]()
+        queues = REPLICA_QUEUE, EXPERT_REPLICA_QUEUE
+        for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False):
+            if size:
+                share = -(-size // count) * self.parallelism.reduced_bytes
+                end = self.collective(queue, "all_reduce", share, number)
+                before = next(scattered, None) if count > 1 else None
+                self.edges += [] if before is None else [(before.row, end)]
+                summed.append(Sent(end if before is None else before.row, size, end))
+        return tuple(summed)
 
     def _copied(
         self, gathered: Sequence[int], reduced: Sequence[int], number: int = NO_LAYER
@@ -277,11 +300,12 @@ class Writer(Template):
     ) -> tuple[Sent, ...]:
         queues = DATA_QUEUE, EXPERT_DATA_QUEUE
         is_listed = gathers_by_weight(self.shard.model, self.parallelism)
-        return tuple(
-            Sent(self.collective(queue, name, size * each, number, count * is_listed), size)
+        rows = [
+            (self.collective(queue, name, size * each, number, count * is_listed), size)
             for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False)
             if size and count > 1
-        )
+        ]
+        return tuple(Sent(row, size, row) for row, size in rows)
 
     # What the other ranks of a replica send
 
@@ -309,7 +333,7 @@ class Writer(Template):
         overlap.
         """
         of_experts = part == _MLP and self.shard.model.is_moe(number)
-        beside = {} if of_experts else self._beside(part, kind)
+        beside = {} if of_experts else self._beside(part, number, kind)
         loads = _loads(self._block(number), kind)
         for name, size in calls:
             self._tensor_beside((name, size), loads, beside.get(name, _NOTHING), number)
@@ -333,23 +357,24 @@ class Writer(Template):
         overlaps = self.is_split and (p.tensor_overlap or p.tp_comm_overlap)
         if not overlaps or not self.shard.software.sums_beside:
             return _NOTHING
-        return f"{product} dw", Fraction(1), _TAKEN_BY_SUMS
+        return f"{product} dw", Fraction(1), _TAKEN
 
-    def _beside(self, part: tuple[str, str], kind: str) -> Mapping[str, Beside]:
-        """By collective around a part what it goes on beside.
+    def _beside(self, part: tuple[str, str], number: int, kind: str) -> Mapping[str, Beside]:
+        """By collective around a part of a layer what it goes on beside.
 
         Tokens are gathered around a ring by copy engines, and a rank begins with those that it
         has. Forward a sum follows its product split by split, backward it goes on beside the
-        gradient of the weights, which lacks the multiprocessors that it takes. A product takes as
-        long in pieces as whole (ours).
+        gradient of the weights, which lacks the multiprocessors that it takes. What is made narrow
+        behind a gather waits for all of it. A product takes as long in pieces as whole (ours).
         """
         p, (first, last) = self.parallelism, part
         split, beside = Fraction(_SPLITS - 1, _SPLITS), dict[str, Beside]()
-        if p.tp_comm_overlap:
+        reads_gathered = self.shard.of_layer(number).reads_gathered(kind != FORWARD)
+        if p.tp_comm_overlap and reads_gathered:
             product = first if kind == FORWARD else f"{last} dx"
             beside["all_gather"] = product, Fraction(p.tp - 1, p.tp), Fraction(0)
         if kind == FORWARD and p.tp_comm_overlap:
-            beside["reduce_scatter"] = last, split, 1 - split * (1 - _TAKEN_BY_SUMS)
+            beside["reduce_scatter"] = last, split, 1 - split * (1 - _TAKEN)
         elif kind != FORWARD:
             beside["reduce_scatter"] = self._summed(first)
         return beside
@@ -383,9 +408,9 @@ class Writer(Template):
         before its last collective.
         """
         shard, is_gradient = self.shard.of_layer(number), kind != FORWARD
-        first = self._calls(
-            shard.joined_bytes(shard.gathered_bytes, is_gradient), shard.words_bytes
-        )
+        # Backward the gradient of what attention puts out comes in, and that of its input goes out.
+        into, out = (shard.gathered_bytes, shard.words_bytes)[:: -1 if is_gradient else 1]
+        first = self._calls(shard.joined_bytes(into, is_gradient), out)
         second = self._second_calls(number, is_gradient)
         self._around(_ATTENTION, first, number, kind)
         self._around(_MLP, second if is_whole else second[:-1], number, kind)
@@ -438,9 +463,7 @@ class Writer(Template):
                 # The other microbatch goes the other way through the layer; it is computed beside
                 # tokens on their way there and tokens on their way back.
                 other = _loads(self._block(number), BACKWARD if kind == FORWARD else FORWARD)
-                sent = self.durations.beside(
-                    self.rank, sent, other, Fraction(1, 2), _TAKEN_BY_TOKENS
-                )
+                sent = self.durations.beside(self.rank, sent, other, Fraction(1, 2), _TAKEN)
             self.add(EXPERT_QUEUE, sent, size, number)
 
     def _exchange_again(self, number: int) -> None:

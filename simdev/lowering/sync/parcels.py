@@ -199,7 +199,8 @@ def _waits(
         for i, op in enumerate(graph.ops)
         if op.phase != "update" and placement[i] == worker and op.inputs
     ]
-    return waits[rows], prepared.duration[rows, worker]
+    there = np.array(rows, np.int64)
+    return waits[there], prepared.duration_at(there, np.full(len(there), worker))
 
 
 def _receive_ps(prepared: Prepared, weight: Weight) -> int:

@@ -8,20 +8,24 @@ from __future__ import annotations
 import contextlib
 import io
 import multiprocessing
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from math import prod
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
-from ...ground.errors import InputError
+from ...execution.scenario import Scenario, load_scenario
+from ...ground.errors import InputError, within
 from .pretend import Mail, World
-from .scripts import captured_rank
+from .scenario import Machine, machine_of, scenario_of, world_of
+from .scripts import Program, captured_rank, run_file, run_function
 from .writing import RankStep, RankWriter
 
 MOST_RANKS = 64
@@ -34,12 +38,65 @@ PATIENCE = timedelta(minutes=10)
 class Captured:
     """The steps of the ranks that were captured, by rank, and what a person has to know.
 
-    ``world`` is the number of ranks, of which each that is missing does as one of these.
+    ``world`` is the number of ranks, of which each that is missing does as one of these, and
+    ``per_node`` how many of them a node has.
     """
 
     steps: tuple[RankStep, ...]
     world: int
     notes: tuple[str, ...]
+    per_node: int = 8
+
+    def document(
+        self, cluster: Machine, profiles: Sequence[str] | None = None, **settings: Any
+    ) -> dict[str, Any]:
+        """The scenario on a cluster, as a file has it (``scenario_of``). Raises InputError."""
+        world = World(self.world, per_node=self.per_node)
+        settings = {"notes": self.notes, **settings}
+        return scenario_of(self.steps, world, cluster, profiles, **settings)
+
+    def scenario(
+        self, cluster: Machine, profiles: Sequence[str] | None = None, **settings: Any
+    ) -> Scenario:
+        """The scenario on a cluster: a preset ("dgx-h100"), a path, or an object of one with
+        settings ({"preset": "dgx-h100", "nodes": 2}). Raises InputError.
+        """
+        return load_scenario(self.document(cluster, profiles, **settings))
+
+
+def capture_ranks(
+    step: str | Path | Callable[..., Any],
+    world: int | None = None,
+    ranks: Sequence[int] = (),
+    *,
+    mesh: Mapping[str, int] | None = None,
+    cluster: Machine | None = None,
+    arguments: Sequence[str] = (),
+    per_node: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Captured:
+    """One training step of a distributed script, or of a function, without a GPU.
+
+    ``step`` is the path of a script with its ``arguments``, or a function that trains, or that
+    makes (model, inputs, loss). ``mesh``, like {"dp": 8, "tp": 4}, is that of the device mesh which
+    such a function is called with. The world has as many ranks as the mesh, or ``world`` of them,
+    else one on each device of the ``cluster``; ``per_node`` on a node (default: as the cluster has
+    devices there, else 8). ``ranks`` are those to capture (none: those that differ are found).
+    ``settings`` take the place of what the script gives its wrappers (``settings.SETTINGS``).
+    Raises InputError.
+    """
+    shape = dict(mesh or {})
+    size = prod(shape.values()) if shape and world is None else world
+    if shape and size != prod(shape.values()):
+        raise InputError(f"mesh: has {prod(shape.values())} ranks, the world {size}")
+    if cluster is None:
+        whole = World(size or 1, per_node=per_node or 8)
+    else:
+        whole = world_of(machine_of(cluster, size)[1], size, per_node)
+    program = partial(run_function, step, shape) if callable(step) else _of_file(step, arguments)
+    with within(getattr(step, "__name__", str(step))):
+        return capture_program(program, whole, ranks, progress, settings)
 
 
 def capture_script(
@@ -56,11 +113,28 @@ def capture_script(
     ``progress`` is called with the number of ranks done. Raises InputError.
     """
     world = world or World(1)
+    with within(str(file)):
+        return capture_program(_of_file(file, arguments), world, ranks, progress)
+
+
+def _of_file(file: str | Path, arguments: Sequence[str]) -> partial[None]:
     path = Path(file)
     if not path.is_file():
         raise InputError("no such file", str(file))
+    return partial(run_file, path, arguments)
+
+
+def capture_program(
+    program: Program,
+    world: World,
+    ranks: Sequence[int] = (),
+    progress: Callable[[int], None] = lambda _: None,
+    settings: Mapping[str, Any] | None = None,
+) -> Captured:
+    """One step of a training loop in a world of ranks (``capture_ranks``). Raises InputError."""
+    _load()
     with tempfile.TemporaryDirectory() as folder:
-        runs = _Runs(path, tuple(arguments), world, Path(folder), progress)
+        runs = _Runs(program, world, Path(folder), progress, settings or {})
         try:
             if ranks:
                 runs.finish(ranks)
@@ -70,18 +144,29 @@ def capture_script(
             runs.end()
 
 
+def _load() -> None:
+    """Loads what scripts use of PyTorch once, here: every rank is a copy of this process."""
+    import torch.distributed.fsdp
+    import torch.distributed.pipelining
+    import torch.distributed.tensor.parallel  # noqa: F401
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    FakeTensorMode()
+
+
 class _Runs:
     """The processes that capture ranks. ``done`` are the steps by rank."""
 
     def __init__(
         self,
-        file: Path,
-        arguments: tuple[str, ...],
+        program: Program,
         world: World,
         folder: Path,
         progress: Callable[[int], None],
+        settings: Mapping[str, Any],
     ) -> None:
-        self.file, self.arguments, self.world, self.progress = file, arguments, world, progress
+        self.program, self.world, self.progress = program, world, progress
+        self.settings = settings
         self.store = str(folder / "mail")
         self.done: dict[int, RankStep] = {}
         self.notes: dict[str, None] = {}
@@ -98,11 +183,10 @@ class _Runs:
             raise InputError(f"rank {rank}: the world has {self.world.size} ranks")
         if stands is not None:
             self.stands[rank] = stands
-        # PyTorch is loaded here already: a copy of this process starts at once.
         context = multiprocessing.get_context("fork")
         mine, its = context.Pipe()
         world = replace(self.world, rank=rank)
-        target = partial(_child, self.file, self.arguments, world, self.store, stands, its)
+        target = partial(_child, self.program, self.settings, world, self.store, stands, its)
         process = context.Process(target=target, daemon=True)
         process.start()
         its.close()
@@ -135,11 +219,34 @@ class _Runs:
             for peer in _peers(value):
                 self.start(peer)
 
+    def sorts(self, ranks: Iterable[int]) -> dict[str, int]:
+        """By what a rank does the first rank that does it, of rank 0 and of these, which read what
+        rank 0 is sent.
+        """
+        samples = sorted(ranks)
+        for rank in samples:
+            self.start(rank, stands=0)
+        self.finish([])
+        sorts: dict[str, int] = {}
+        for rank in (0, *samples):
+            sorts.setdefault(self.done[rank].fingerprint, rank)
+        return sorts
+
+    def all_of(self, group: Sequence[int]) -> dict[str, int]:
+        """All ranks of a group, each by itself. Raises InputError where these are too many."""
+        if len(group) > MOST_RANKS:
+            raise InputError(
+                f"no two ranks that were captured of a group of {len(group)} do the same: name "
+                "those to capture (--rank)"
+            )
+        self.finish(group)
+        return {f"{rank}": rank for rank in group}
+
     def captured(self, ranks: Sequence[int]) -> Captured:
         """The steps of these ranks."""
         steps = tuple(self.done[rank] for rank in ranks)
         notes = dict.fromkeys(note for step in steps for note in step.notes)
-        return Captured(steps, self.world.size, (*self.notes, *notes))
+        return Captured(steps, self.world.size, (*self.notes, *notes), self.world.per_node)
 
     def end(self) -> None:
         """Ends whatever is still running."""
@@ -150,7 +257,9 @@ class _Runs:
 
 def _peers(step: RankStep) -> list[int]:
     """The ranks with which a rank exchanges messages."""
-    return sorted({m.peer for m in step.messages.values() if m.kind == "p2p" and m.peer is not None})
+    return sorted(
+        {m.peer for m in step.messages.values() if m.kind == "p2p" and m.peer is not None}
+    )
 
 
 def _groups(step: RankStep) -> list[tuple[int, ...]]:
@@ -160,52 +269,66 @@ def _groups(step: RankStep) -> list[tuple[int, ...]]:
 
 
 def _differing(runs: _Runs) -> list[int]:
-    """The ranks whose steps differ: rank 0 and those that it exchanges messages with, and of each
-    of its groups one rank of every sort that is met among three samples.
+    """The ranks whose steps differ: rank 0 and those that it exchanges messages with, and those of
+    another sort that are met among samples of its groups.
+
+    Two ranks are compared with rank 0 that differ from it in every group at once; only where they
+    do something else, each group is looked at by itself.
     """
     runs.finish([0])
     kept = set(runs.done)
-    for group in _groups(runs.done[0]):
-        samples = sorted({group[1], group[len(group) // 2], group[-1]} - kept)
-        for rank in samples:
-            runs.start(rank, stands=0)
-        runs.finish([])
-        sorts = {runs.done[0].fingerprint: 0}
-        for rank in samples:
-            sorts.setdefault(runs.done[rank].fingerprint, rank)
-        if len(samples) == 3 and len(sorts) == 4:
-            if len(group) > MOST_RANKS:
-                raise InputError(
-                    f"ranks 0, {', '.join(map(str, samples))} all differ, in a group of "
-                    f"{len(group)}: name the ranks to capture (--rank)"
-                )
-            runs.finish(group)
-            kept |= set(group)
-            continue
-        kept |= set(sorts.values())
-        others = [str(rank) for rank in sorts.values() if rank]
-        told = f"; {', '.join(others)} differs and is simulated, too" if others else ""
-        runs.notes[
-            f"the {len(group)} ranks of the group {group[0]} to {group[-1]} are taken as rank 0, "
-            f"after captures of {', '.join(map(str, samples))}{told}"
-        ] = None
+    groups = _independent(runs.done[0], kept)
+    samples = {sum(group[i] for group in groups) for i in (1, -1)} - kept
+    sorts = runs.sorts(samples)
+    if len(sorts) > 1:
+        for group in groups:
+            near = {group[1], group[len(group) // 2], group[-1]}
+            here = runs.sorts(near)
+            if len(here) == 4:
+                # No two are alike: nobody stands for anybody.
+                here = runs.all_of(group)
+            samples, sorts = samples | near, sorts | here
+    # Whoever is kept brings those along that it exchanges messages with.
+    for rank in sorts.values():
+        runs.finish(_peers(runs.done[rank]))
+        runs.stands.pop(rank, None)
+    kept = runs.done.keys() - runs.stands.keys()
+    alike = runs.world.size - len(kept)
+    if alike:
+        others = sorted(samples - kept)
+        checked = f"captures of {', '.join(map(str, others))} say so" if others else "not checked"
+        told = ", ".join(map(str, sorted(kept)))
+        runs.notes[f"ranks {told} stand for the {alike} others: {checked}"] = None
     return sorted(kept)
 
 
+def _independent(step: RankStep, known: Collection[int]) -> list[tuple[int, ...]]:
+    """The groups of a rank that share no other rank with one another or with those known: the
+    dimensions of its mesh along which ranks may be alike.
+    """
+    chosen: list[tuple[int, ...]] = []
+    seen = set(known)
+    for group in sorted(_groups(step), key=len):
+        if seen.isdisjoint(set(group) - {step.rank}):
+            chosen.append(group)
+            seen |= set(group)
+    return chosen
+
+
 def _child(
-    file: Path,
-    arguments: Sequence[str],
+    program: Program,
+    settings: Mapping[str, Any],
     world: World,
     store: str,
     stands: int | None,
     pipe: Connection,
 ) -> None:
     """Captures one rank, in a process of its own; tells its step or its problems."""
-    mail = Mail(dist.FileStore(store, -1), world.rank, lambda rank: pipe.send(("need", rank)), stands)
+    mail = Mail(FileStore(store, -1), world.rank, lambda rank: pipe.send(("need", rank)), stands)
     mail.store.set_timeout(PATIENCE)
     with _silent(world.rank > 0):
         try:
-            recorder = captured_rank(file, arguments, world, mail)
+            recorder = captured_rank(program, world, mail, settings)
             pipe.send(("step", RankWriter(recorder).step()))
         except InputError as error:
             pipe.send(("problems", error.problems))
@@ -213,9 +336,10 @@ def _child(
 
 @contextlib.contextmanager
 def _silent(is_silent: bool) -> Iterator[None]:
-    """Hides what a script prints, of all ranks but one."""
+    """Hides what a script prints, of all ranks but one, which talks to stderr."""
     if not is_silent:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
         return
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...ground.errors import InputError
 from ...nouns.meetings import RECEIVE, SEND, Communication, Place, meetings_of, merged
 from ..kinds import Fields
 from .recording import Message

@@ -16,21 +16,25 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pickle import dumps, loads
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
 from . import ddp
+from .attention import scaled_dot_product_attention
 from .streams import Event, Stream, Streams
 
 CPU = torch.device("cpu")
@@ -92,7 +96,7 @@ class Mail:
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Any,
         rank: int,
         need: Callable[[int], None] = lambda _: None,
         stands: int | None = None,
@@ -134,7 +138,11 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield torch.Tensor, "record_stream", lambda *_: None
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
+    # Not by _OnCpu: what a backward computes again runs outside of modes of functions.
+    yield F, "scaled_dot_product_attention", scaled_dot_product_attention
     yield torch, "set_default_device", lambda *_: None
+    # It draws until all values lie between its bounds, which no fake tensor ever tells.
+    yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
     types = [*optimizer._foreach_supported_types, FakeTensor]
     yield optimizer, "_foreach_supported_types", types
@@ -149,9 +157,7 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
 
 
 def _refused(*_: Any, **__: Any) -> None:
-    raise InputError(
-        "FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard"
-    )
+    raise InputError("FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard")
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
@@ -304,21 +310,48 @@ def _distributed(world: World, streams: Streams, mail: Mail) -> Iterator[Replace
         for name, value in values.items():
             if hasattr(home, name):
                 yield home, name, value
+    from torch.distributed.pipelining import schedules
+
+    # Sends and receives of a batch go together, as NCCL has it.
+    yield c10d.Backend, "supports_coalescing", True
+    schedule = schedules._PipelineSchedule
+    yield schedule, "_warmup_p2p", _voting(schedule._warmup_p2p, mail)
+
+
+def _voting(warm_up: Callable[..., None], mail: Mail) -> Callable[..., None]:
+    """The first words of pipeline stages to one another: numbers in tensors, on which depends how
+    each goes on. They are real ones and come by mail.
+    """
+
+    def send(tensor: Any, dst: int, **_: Any) -> None:
+        mail.send(dumps(tensor.tolist()), dst)
+
+    def receive(tensor: Any, src: int, **_: Any) -> None:
+        tensor.copy_(torch.tensor(loads(mail.receive(src))))
+
+    def voting(*args: Any, **kwargs: Any) -> None:
+        with patch.multiple(dist, send=send, recv=receive):
+            _really(warm_up)(*args, **kwargs)
+
+    return voting
 
 
 def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
     """The collectives over Python objects. What only all ranks together know is answered as if all
     ranks were equal.
     """
-    from pickle import dumps, loads
 
     def whole(group: Any, rank: int) -> int:
         return dist.get_global_rank(group, rank) if group is not None else rank
 
-    def send(objects: Any, dst: Any = None, group: Any = None, group_dst: Any = None, **_: Any) -> None:
+    def send(
+        objects: Any, dst: Any = None, group: Any = None, group_dst: Any = None, **_: Any
+    ) -> None:
         mail.send(dumps(objects), dst if dst is not None else whole(group, group_dst))
 
-    def receive(objects: Any, src: Any = None, group: Any = None, group_src: Any = None, **_: Any) -> int:
+    def receive(
+        objects: Any, src: Any = None, group: Any = None, group_src: Any = None, **_: Any
+    ) -> int:
         source = src if src is not None else whole(group, group_src)
         objects[:] = loads(mail.receive(source))
         return int(source)

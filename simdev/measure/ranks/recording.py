@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 from ...ground import PACKAGE
 from ...ground.errors import InputError
 from ..kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, kind_of, named_arguments
-from ..record import Call, Instance, Record, Recorder, Scopes, TensorSpec
+from ..record import USERS, Call, Instance, Record, Recorder, Scopes, TensorSpec
 from .streams import Future, Streams
 
 _HOME = str(Path(torch.__file__).parent)
@@ -107,6 +107,8 @@ class RankRecorder(Recorder):
         self.notes: dict[str, None] = {}
         self.parameters: dict[int, int] = {}
         self.states: dict[int, int] = {}
+        self.persistent: set[int] = set()
+        self._leaves: dict[int, Any] = {}
         self._works: dict[int, tuple[Any, Future]] = {}
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
@@ -221,18 +223,19 @@ class RankRecorder(Recorder):
         parameter: the number of its record.
         """
         index = super().add_leaf(kind, tensor)
+        self._leaves[index] = self._alive[-1]
         if kind == "input":
             self.records[index] = replace(self.records[index], outputs=(_spec(tensor),))
             self.lifetimes.note(self._alive[-1], (index, 0))
         return index
 
     def end(self) -> None:
-        """Ends the step: inputs that somebody still refers to live on."""
+        """Ends the step, and notes the leaves that outlive it: buffers, not batches."""
         self.recording = False
         self.lifetimes.settle(len(self.records) - 1)
-        for index, record in enumerate(self.records):
-            if record.kind == "input":
-                self.lifetimes.until.setdefault((index, 0), len(self.records) - 1)
+        for index, storage in self._leaves.items():
+            if USERS is not None and USERS(storage._cdata) > 2:
+                self.persistent.add(index)
 
     def note_size(self, storage: Any, size: int) -> None:
         """Notes that the memory behind a tensor was given back (size 0) or taken anew."""
@@ -425,12 +428,16 @@ def _patched(owner: Any, wrapped: Callable[[str, Any], Any]) -> Iterator[None]:
             setattr(owner, name, method)
 
 
+# Private, but what functional collectives themselves call.
+resolve: Any = vars(dist.distributed_c10d)["_resolve_process_group"]
+
+
 def _group(arguments: dict[str, Any]) -> Any:
     """The process group among the arguments of a call, which may name it."""
     if "process_group" in arguments:
         return dist.ProcessGroup.unbox(arguments["process_group"])
     name = arguments.get("group_name")
-    return dist.distributed_c10d._resolve_process_group(name) if isinstance(name, str) else name
+    return resolve(name) if isinstance(name, str) else name
 
 
 def _spec(tensor: Tensor) -> TensorSpec:

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import device_mesh
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -31,6 +33,7 @@ from ...ground.errors import InputError
 from ..tracing import refusing
 from .pretend import Mail, World, pretended
 from .recording import RankRecorder, local
+from .settings import changed
 
 
 class StepIsRecordedError(BaseException):
@@ -66,6 +69,7 @@ class Steps:
             self.recorder.end()
             raise StepIsRecordedError
         self.recorder.streams.clear()
+        self.recorder.scopes.counts.clear()
         for optimizer in self.optimizers.values():
             self._add_state(optimizer)
         self.recorder.recording = True
@@ -92,26 +96,62 @@ def _is_state(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and local(value).numel() > 1
 
 
-def captured_rank(file: Path, arguments: Sequence[str], world: World, mail: Mail) -> RankRecorder:
-    """The records of one step of a script, as a rank of a world.
+Program = Callable[[], None]
+"""A training loop, run as a rank of a world that is set up around it."""
 
-    Raises InputError for a script that fails, ends before a second step, or uses what is not
-    covered.
+
+def captured_rank(
+    program: Program, world: World, mail: Mail, settings: Mapping[str, Any] | None = None
+) -> RankRecorder:
+    """The records of one step of a training loop, as a rank of a world, with other ``settings`` of
+    its wrappers.
+
+    Raises InputError for one that fails, ends before a second step, or uses what is not covered.
     """
     with running(world, mail) as steps:
-        argv = [str(file), *arguments]
-        with patch.object(sys, "argv", argv), patch.object(sys, "path", [str(file.parent), *sys.path]):
-            try:
-                runpy.run_path(str(file), run_name="__main__")
-            except StepIsRecordedError:
-                return steps.recorder
-            except SystemExit as error:
-                if error.code not in (None, 0):
-                    raise InputError(f"{file}: the script ended with {error.code}") from None
+        try:
+            with changed(settings or {}):
+                program()
+        except StepIsRecordedError:
+            return steps.recorder
     raise InputError(
-        f"{file}: the script ended before its second step; two steps of an optimizer are needed, "
-        "the first warms up (or mark the ends of steps by simdev.step_ends())"
+        "ended before its second step; two steps of an optimizer are needed, the first warms up "
+        "(or mark the ends of steps by simdev.step_ends())"
     )
+
+
+def run_file(file: Path, arguments: Sequence[str]) -> None:
+    """Runs a script as ``python FILE ARGUMENTS`` does. Raises InputError where it exits."""
+    path = [str(file.parent), *sys.path]
+    with patch.object(sys, "argv", [str(file), *arguments]), patch.object(sys, "path", path):
+        try:
+            runpy.run_path(str(file), run_name="__main__")
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                raise InputError(f"the script ended with {error.code}") from None
+
+
+def run_function(step: Callable[..., Any], mesh: Mapping[str, int]) -> None:
+    """Runs a function that trains by itself, or one that makes (model, inputs, loss), which is
+    trained for two steps with AdamW.
+
+    The function is called with a device mesh where ``mesh`` names dimensions and their sizes. The
+    process group is there. ``loss`` is called with what the model makes of the inputs (a tensor or
+    a sequence of them).
+    """
+    dist.init_process_group("nccl")
+    names, sizes = tuple(mesh), tuple(mesh.values())
+    shape = (device_mesh.init_device_mesh("cuda", sizes, mesh_dim_names=names),) if mesh else ()
+    made = step(*shape)
+    if made is None:
+        return
+    model, inputs, loss = made
+    batch = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        loss(model(*batch)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 @contextmanager

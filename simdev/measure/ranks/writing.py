@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import takewhile
 
 from ...nouns.semantics import traits_of
 from ..capture import Writer
 from ..kinds import Fields
+from ..record import Record
 from .recording import Message, RankRecorder, key_of, local
 from .streams import DEFAULT
 
@@ -40,12 +42,22 @@ class RankStep:
             (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag)
             for m in self.messages.values()
         ]
-        # Numbers among the attributes may tell where in the world a rank is.
+        # Numbers among the attributes and names of streams may tell where in the world a rank is.
+        streams: dict[str, int] = {}
         ops = [
-            {**op, "attrs": op["attrs"].get("in")} if "attrs" in op else op for op in self.ops
+            {
+                **op,
+                "attrs": op.get("attrs", {}).get("in"),
+                "stream": streams.setdefault(op.get("stream", DEFAULT), len(streams)),
+            }
+            for op in self.ops
         ]
         text = json.dumps([ops, list(self.messages), told], sort_keys=True)
         return sha256(text.encode()).hexdigest()
+
+
+COPIES = frozenset({"foreach_copy", "all_gather_copy_in", "split_with_sizes_copy", "chunk_cat"})
+"""Kinds of the copies that FSDP makes around its messages."""
 
 
 class RankWriter(Writer):
@@ -57,7 +69,7 @@ class RankWriter(Writer):
         super().__init__(recorder, _leaf_names(recorder))
         self.messages: dict[int, Message] = {}
         self.positions: dict[int, int] = {}
-        self._behind: dict[str, int] = {}
+        self._paths: dict[int, str | None] = {}
 
     def step(self) -> RankStep:
         """All ops of the step."""
@@ -68,12 +80,34 @@ class RankWriter(Writer):
         recorder = self.recorder
         return RankStep(recorder.rank, self.ops, self.messages, tuple(recorder.notes))
 
-    def _write_leaf(self, index: int, record: object) -> None:
-        super()._write_leaf(index, record)  # type: ignore[arg-type]
+    def _write_leaf(self, index: int, record: Record) -> None:
+        if index in self.recorder.persistent:
+            # What outlives the step beside parameters, such as buffers, takes memory as these do.
+            record = replace(record, kind="parameter")
+        super()._write_leaf(index, record)
         self.positions[index] = len(self.ops) - 1
+        is_named = index in self.recorder.parameters.values()
+        self._paths[index] = self.leaves[index].rpartition(".")[0] if is_named else None
 
-    def _write_record(self, index: int, record: object) -> None:
-        super()._write_record(index, record)  # type: ignore[arg-type]
+    def _path(self, index: int, record: Record) -> str | None:
+        """The module to which an op belongs, None where none is known. Messages and the copies
+        around them run in hooks of whatever module; they belong to what they move.
+        """
+        if index not in self.recorder.messages and record.kind not in COPIES:
+            return record.instance[-1][0] if record.instance else None
+        paths = [self._paths[i] for i, _ in record.sources]
+        known = [path.split(".") for path in paths if path is not None]
+        if not known:
+            return record.instance[-1][0] if record.instance else None
+        together = zip(*known, strict=False)
+        return ".".join(parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, together))
+
+    def _write_record(self, index: int, record: Record) -> None:
+        path = self._path(index, record)
+        self._paths[index] = path
+        if path is not None and (not record.instance or path != record.instance[-1][0]):
+            record = replace(record, instance=((path, 0),))
+        super()._write_record(index, record)
         position = self.positions[index] = len(self.ops) - 1
         op, recorder = self.ops[position], self.recorder
         for tensor, there in zip(op["outputs"], recorder.placed.get(index, ()), strict=False):
@@ -98,16 +132,15 @@ class RankWriter(Writer):
         return {
             i
             for i in before
-            if i in recorder.messages or index in recorder.messages or recorder.issued[i][0] != stream
+            if i in recorder.messages
+            or index in recorder.messages
+            or recorder.issued[i][0] != stream
         }
-
-    def _scope(self, instance: object) -> str:
-        return super()._scope(instance)  # type: ignore[arg-type]
 
 
 def _leaf_names(recorder: RankRecorder) -> dict[int, str]:
     """The names of the leaves that are parameters, by record."""
-    names = {}
+    names: dict[int, str] = {}
     for prefix, module in recorder.scopes.roots:
         for name, parameter in module.named_parameters(prefix=prefix):
             index = recorder.parameters.get(key_of(local(parameter)))

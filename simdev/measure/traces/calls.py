@@ -1,37 +1,32 @@
 """The calls of a traced step, what ``torch.compile`` left among them, and how long each took.
 
-A *call* is an operator together with the kernels that it launched. The module has four parts:
+A *call* is an operator together with the kernels that it launched. The module has two parts:
 
 - ``device_calls`` and ``host_calls`` find the calls of a trace. A kernel belongs to the outermost
-  operator around its launch that counts. A composite operator, which only calls others, does not
+  operator around its launch that counts; one that communicates is a call by itself, and so is a
+  call of ``c10d`` on a CPU. A composite operator, which only calls others, does not
   count; nor does a span of autograd or of a compiled region. A kernel that such a span launches
   itself belongs to it, or where the span is a region's, is a call without operator. So every kernel
   of a marked step is in some call; kernels outside of all marked steps are left out.
 - The names that ``torch.compile`` gives to regions, graphs and fused kernels.
-- ``device_timeline`` and ``host_timeline`` tell for each call, or for each piece of a call in which
-  the host waits, the time of the device, the time of the host, and whether the host waits.
-- ``waits`` finds the host's calls that wait for the device.
 
-Callers: ``simdev/measure/traces/reading.py`` makes rows of a profile of the calls, and
-``simdev/measure/traces/step.py`` ops of a graph. Other names of PyTorch are known to ``events.py``
-(categories of spans) and ``updates.py`` (optimizers) beside this module; the keys of ``kernel_row``
-are those of the rows that ``simdev/measure/operators.py`` writes. Nothing here raises InputError:
-``step.py`` refuses a step without operators before it asks for a timeline. Tests:
-``tests/measure/test_traces.py`` (calls), ``test_trace_recipes.py`` (compiled models),
-``test_trace_steps.py`` and ``test_trace_waits.py`` (timelines and waits).
+``timeline.py`` puts the calls of a step in time, ``reading.py`` makes rows of a profile of them,
+``step.py`` ops of a graph. Other names of PyTorch are known to ``events.py`` (categories of spans),
+``communication.py`` and ``updates.py`` (optimizers) beside this module; the keys of ``kernel_row``
+are those of the rows that ``simdev/measure/operators.py`` writes. Nothing here raises InputError.
+Tests: ``tests/measure/test_traces.py`` (calls) and ``test_trace_recipes.py`` (compiled models).
 """
 
 from __future__ import annotations
 
 import re
-import statistics
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from math import prod
 
 from ..kinds import Fields, dtype_name
+from .communication import GLOO, is_communication
 from .events import ANNOTATIONS, LAUNCHES, OPERATORS, Event, Events, is_shape
 from .replay import ATEN, DTYPES, is_composite
 from .updates import OPTIMIZER
@@ -60,6 +55,12 @@ class Call:
             return self.event.name
         launch, kernel = self.kernels[0]
         return CUDA_GRAPH if launch is not None and "GraphLaunch" in launch.name else kernel.name
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it is a message or a collective."""
+        event = self.kernels[0][1] if self.kernels else self.event
+        return event is not None and is_communication(event)
 
     @property
     def host_ns(self) -> int:
@@ -142,7 +143,7 @@ def device_calls(events: Events, steps: Sequence[Event]) -> list[Call]:
         number = step_at(steps, at)
         if number is None:
             continue
-        key = (id(owner or launch or kernel), number)
+        key = (id(kernel if is_communication(kernel) else owner or launch or kernel), number)
         calls.setdefault(key, Call(owner, number)).kernels.append((launch, kernel))
     return list(calls.values())
 
@@ -175,7 +176,9 @@ def host_calls(events: Events, steps: Sequence[Event]) -> Iterator[Call]:
     stack = list(reversed(events.roots))
     while stack:
         event = stack.pop()
-        counts = owners.counts(event)
+        if event.name.startswith(GLOO) and event.parent is None:
+            continue  # a thread of gloo's: what it copies and adds is part of the communication
+        counts = owners.counts(event) or is_communication(event)
         if not counts:
             stack.extend(reversed(event.children))
         number = step_at(steps, event.start)
@@ -297,264 +300,3 @@ def fused_row(event: Event) -> tuple[Fields, list[Fields]]:
     if graph:
         row |= {"op": REGION_KIND, "attrs": {"graph": graph[1][:16]}}
     return row, outputs
-
-
-# The timeline of a traced step: for each of its calls the time of the device, the time of the host,
-# and whether the host waits.
-#
-# The times are chosen so that a simulated host, which dispatches call i for h_i while the device
-# runs it for d_i, reproduces the traced step. For this the sum h_1 + .. + h_i has to be the moment
-# at which the host released call i. A kernel that found the device idle was released when it
-# started; one that had to queue was released when its launch was done. Where a call has several
-# kernels, the latest decides: release = max over k of (release of kernel k - device time of the
-# call's kernels before k). Waiting for the device is no time of the host. So where the host waited
-# until the device was done, the time of the next call counts from there; where it waited in the
-# middle of a call, the call is cut there into pieces.
-
-FULL = 1000
-"""With so many launches under way, a launch that takes longer than usual is taken to wait for room
-in the stream: a stream of PyTorch holds about 1,024.
-"""
-
-
-@dataclass(eq=False)
-class Piece:
-    """A call, a part of a call, or a wait.
-
-    A call is cut into parts where the host waits in the middle of it; ``last`` is true for the last
-    part, and for a whole call. A wait that lies in no call has no kernels. ``device_ns`` is the
-    time on the device: that of the kernels without their overlap with earlier ones, and the gaps
-    before kernels that were already released. ``host_ns`` is the time of the host, ``blocks``
-    whether the host then waits for the device.
-    """
-
-    call: Call
-    kernels: list[Pair]
-    last: bool
-    device_ns: int = 0
-    host_ns: int = 0
-    blocks: bool = False
-
-    @property
-    def launched(self) -> int:
-        """When the first kernel was launched, in ns; where there is none, when the operator or the
-        wait began.
-        """
-        if not self.kernels and self.call.event is not None:
-            return self.call.event.start
-        return _launches_of(self.kernels[0])
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """A step's pieces in the order of their launches.
-
-    ``rest_ns`` is the time of the host after the last piece; ``step_ns`` the time from the start of
-    the step until both the device and the host have finished.
-    """
-
-    pieces: tuple[Piece, ...]
-    rest_ns: int
-    step_ns: int
-
-
-def device_timeline(
-    waiting: Sequence[Event], calls: Sequence[Call], start: int, end: int | None, marked: bool
-) -> Timeline:
-    """The timeline of the calls of one step, at least one of them with kernels.
-
-    ``start`` and ``end`` are moments of the host in ns, ``end`` None where the step goes on to the
-    end of the trace; ``waiting`` are all waits of the trace. Where steps are not ``marked`` or have
-    no ``end``, the step ends with its last kernel or its last wait.
-    """
-    stops = [wait for wait in waiting if start <= wait.start and (not end or wait.start < end)]
-    launched = sorted(_pieces(calls, stops), key=lambda piece: piece.launched)
-    finish = max(kernel.end for piece in launched for _, kernel in piece.kernels)
-    if end is None or not marked:
-        end = max((wait.end for wait in stops), default=start)
-    times, released = _device_times(launched)
-    stalls = _stalls(launched)
-    pieces = _with_waits(launched, stops)
-    # The simulated step: when its host can go on, and when its device is done.
-    host = device = start
-    for piece in pieces:
-        ran, release = 0, host if piece.kernels else piece.launched
-        for _, kernel in piece.kernels:
-            release = max(release, released[id(kernel)] - ran)
-            ran += times[id(kernel)]
-        piece.device_ns = ran
-        piece.host_ns = max(0, release - host - stalls.get(id(piece), 0))
-        host = max(release, host)
-        device = max(device, host) + ran
-        if piece.blocks:
-            host = device
-    return Timeline(tuple(pieces), max(0, end - host), max(finish, end) - start)
-
-
-def _with_waits(pieces: Sequence[Piece], stops: Sequence[Event]) -> list[Piece]:
-    """The pieces and, between them, the waits for everything that was launched before.
-
-    A wait inside the operator that launched last makes that piece block, and is no piece itself.
-    Two kinds of waits are left out: one that ends while the device still runs earlier kernels, for
-    it is time of the host, and one during which another thread launches, for it delays no launch.
-    """
-    over = (max(kernel.end for _, kernel in piece.kernels) for piece in pieces)
-    timed, ends = list(pieces), list(accumulate(over, max))
-    starts = [piece.launched for piece in pieces]
-    for wait in stops:
-        i = bisect_right(starts, wait.start)
-        launches_meanwhile = i < len(starts) and starts[i] < wait.end
-        waits_for_less = i and wait.name not in ALL_STREAMS and wait.end < ends[i - 1]
-        if not i or launches_meanwhile or waits_for_less:
-            continue
-        last = pieces[i - 1]
-        if last.call.event in [*wait.above()] or wait in [launch for launch, _ in last.kernels]:
-            last.blocks = True
-        else:
-            timed.append(Piece(Call(wait, last.call.step), [], True, blocks=True))
-    return sorted(timed, key=lambda piece: piece.launched)
-
-
-def bounds(events: Events, steps: Sequence[Event], number: int) -> tuple[int, int | None]:
-    """When a step begins and ends on the host, in ns; where no steps are marked, the step is the
-    whole trace and has no end (None).
-    """
-    if not steps:
-        return min(root.start for root in events.roots), None
-    return steps[number].start, steps[number].end
-
-
-def host_times(
-    events: Events, calls: Sequence[Call], steps: Sequence[Event], marked: bool
-) -> dict[int, int]:
-    """The host's ns of every call, by the call's ``id``; arguments as for ``device_timeline``."""
-    times: dict[int, int] = {}
-    waiting = waits(events)
-    by_step: dict[int, list[Call]] = {}
-    for call in calls:
-        by_step.setdefault(call.step, []).append(call)
-    for number, members in by_step.items():
-        start, end = bounds(events, steps, number)
-        for piece in device_timeline(waiting, members, start, end, marked).pieces:
-            times[id(piece.call)] = times.get(id(piece.call), 0) + piece.host_ns
-    return times
-
-
-def host_timeline(calls: Sequence[Call], start: int, end: int | None) -> Timeline:
-    """The timeline of a step on a CPU, which is host and device at once: operators are the time of
-    the device, and what lies between them is the time of the host.
-    """
-    pieces, now = [], start
-    for call in sorted(calls, key=lambda call: call.event.start if call.event else 0):
-        assert call.event is not None
-        piece = Piece(call, [], True, call.host_ns, max(0, call.event.start - now))
-        pieces.append(piece)
-        # A graph's operators lie inside it: its own kernels run around them.
-        now = max(now, call.event.start) + call.host_ns
-    finish = max(now, end or 0)
-    return Timeline(tuple(pieces), finish - now, finish - start)
-
-
-def _launches_of(pair: Pair) -> int:
-    launch, kernel = pair
-    return kernel.start if launch is None else launch.start
-
-
-def _pieces(calls: Sequence[Call], stops: Sequence[Event]) -> list[Piece]:
-    """The calls, cut where the host waits between two of their launches."""
-    starts = [wait.start for wait in stops]
-    pieces = []
-    for call in calls:
-        parts: dict[int, list[Pair]] = {}
-        for pair in call.kernels:
-            parts.setdefault(bisect_left(starts, _launches_of(pair)), []).append(pair)
-        cut = list(parts.values())
-        pieces += [Piece(call, pairs, pairs is cut[-1]) for pairs in cut]
-    return pieces
-
-
-def _device_times(pieces: Sequence[Piece]) -> tuple[dict[int, int], dict[int, int]]:
-    """By the kernel's ``id`` its time on the device and the moment of its release, in ns.
-
-    The time counts from the end of the kernel before where the kernel was released by then.
-    """
-    pairs = [pair for piece in pieces for pair in piece.kernels]
-    times: dict[int, int] = {}
-    released: dict[int, int] = {}
-    end: int | None = None
-    for launch, kernel in sorted(pairs, key=lambda pair: (pair[1].start, _launches_of(pair))):
-        begin = kernel.start if end is None else max(kernel.start, end)
-        times[id(kernel)] = max(0, kernel.end - begin)
-        released[id(kernel)] = kernel.start
-        if launch is not None and end is not None:
-            # A copy that the host waits for is launched long before the call returns.
-            ready = launch.start if launch.end >= kernel.end else launch.end
-            if ready <= end:
-                released[id(kernel)] = min(ready, kernel.start)
-                times[id(kernel)] += max(0, kernel.start - end)
-        end = kernel.end if end is None else max(end, kernel.end)
-    return times, released
-
-
-def _stalls(pieces: Sequence[Piece]) -> dict[int, int]:
-    """By the piece's ``id`` the ns for which its launches waited for room (``FULL``)."""
-    pairs = [pair for piece in pieces for pair in piece.kernels]
-    ends = sorted(kernel.end for _, kernel in pairs)
-    launches = sorted(launch.start for launch, _ in pairs if launch is not None)
-    if len(launches) <= FULL:
-        return {}
-    usual = statistics.median(launch.duration for launch, _ in pairs if launch is not None)
-    stalls: dict[int, int] = {}
-    for piece in pieces:
-        for launch in {id(launch): launch for launch, _ in piece.kernels}.values():
-            if launch is None:
-                continue
-            under_way = bisect_right(launches, launch.start) - bisect_right(ends, launch.start)
-            if under_way >= FULL:
-                extra = max(0, round(launch.duration - usual))
-                stalls[id(piece)] = stalls.get(id(piece), 0) + extra
-    return stalls
-
-
-def waits(events: Events) -> list[Event]:
-    """The host's calls that wait for the device, in the order of their starts.
-
-    Only threads that launch kernels count: a wait of a data loader or of a watchdog delays no
-    launch.
-    """
-    spans = [span for root in events.roots for span in root.inside() if span.category in LAUNCHES]
-    launching = {
-        span.thread for span in spans if span.number("correlation") in events.by_correlation
-    }
-    stops = [span for span in spans if span.name in WAITS or _waits_for_copy(span, events)]
-    stops = sorted((span for span in stops if span.thread in launching), key=lambda s: s.start)
-    if events.by_profiler and all(span.name in ALL_STREAMS for span in stops[-2:]):
-        # These two waits are no part of the step: PyTorch's profiler waits for the device when its
-        # ``with`` block is exited, and Kineto when it stops.
-        del stops[-2:]
-    return stops
-
-
-ALL_STREAMS = frozenset({"cudaDeviceSynchronize", "cuCtxSynchronize", "hipDeviceSynchronize"})
-"""Calls that wait for everything that was launched, on every stream."""
-
-WAITS = ALL_STREAMS | {
-    *("cudaStreamSynchronize", "cuStreamSynchronize", "hipStreamSynchronize"),
-    *("cudaEventSynchronize", "cuEventSynchronize", "hipEventSynchronize"),
-}
-
-
-def _waits_for_copy(launch: Event, events: Events) -> bool:
-    """Whether a launch copied between host and device and returned only after the copy: then the
-    host waited for it.
-    """
-    copies: Mapping[int | None, Sequence[Event]] = events.by_correlation
-    return any(
-        is_copy(kernel, "HtoD", "DtoH") and kernel.end <= launch.end
-        for kernel in copies.get(launch.number("correlation"), ())
-    )
-
-
-def is_copy(kernel: Event, *ways: str) -> bool:
-    """Whether a kernel is a copy in one of these directions (HtoD, DtoH, DtoD), by its name."""
-    return kernel.name.startswith("Memcpy") and any(way in kernel.name for way in ways)

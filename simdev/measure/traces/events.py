@@ -123,7 +123,8 @@ class Events:
     what launched them.
 
     ``devices`` are the names of the GPUs; ``by_profiler`` tells that PyTorch's profiler wrote when
-    it stopped, as it does at the end of every trace.
+    it stopped, as it does at the end of every trace; ``distributed`` is what the trace's head tells
+    of rank, world and process groups.
     """
 
     roots: tuple[Event, ...]
@@ -132,6 +133,13 @@ class Events:
     by_operator: Groups
     devices: tuple[str, ...]
     by_profiler: bool = False
+    distributed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that wrote the trace, as far as it tells."""
+        rank = self.distributed.get("rank")
+        return rank if type(rank) is int and rank >= 0 else None
 
     @property
     def kernels(self) -> list[Event]:
@@ -154,6 +162,7 @@ def parse_events(text: str) -> Events:
         if event.category in ANNOTATIONS and (match := STEP.match(event.name))
     ]
     kernels = [event for event in events if event.category in KERNELS]
+    distributed = trace.get("distributedInfo")
     launches = {event.number("correlation") for event in events if event.category in LAUNCHES}
     launched = [kernel.number("correlation") in launches - {None} for kernel in kernels]
     return Events(
@@ -164,6 +173,7 @@ def parse_events(text: str) -> Events:
         _grouped(compress(kernels, map(not_, launched)), "External id"),
         _devices(trace.get("deviceProperties")),
         any(isinstance(entry, dict) and entry.get("name") == WINDOW_END for entry in entries),
+        distributed if isinstance(distributed, dict) else {},
     )
 
 

@@ -26,9 +26,10 @@ from ..kinds import Fields
 from ..provenance import gpu_kind
 from ..steps import Measured, profile_text
 from ..timers import median, timing_fields
-from .calls import Call, device_calls, fused_row, host_calls, host_times, is_fused, kernel_row
+from .calls import Call, device_calls, fused_row, host_calls, is_fused, kernel_row
 from .events import Argument, Event, Events, busy, is_shape, parse_events
 from .replay import ATEN, DTYPES, Replayed, Types, UnknownError, fills_new_memory, replayed, shares
+from .timeline import host_times
 from .updates import OPTIMIZER, Parameter, Timed, optimizer_steps, parameters_of, update_rows
 
 # What the operators of a trace are, as far as it tells: each kind of call put together once.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, count
@@ -18,26 +18,25 @@ from typing import Any
 from ...ground.errors import InputError
 from ...nouns.cluster import Host
 from ...nouns.graph import Graph, Op, Tensor
+from ...nouns.meetings import Communication
 from ...nouns.semantics import work
 from ...nouns.semantics.dtype import bits_of
 from ...nouns.structure import PREFIXES
 from ..kinds import Fields
-from .calls import (
-    Call,
+from .calls import Call, is_fused, kernel_row, region_of
+from .communication import Communications, is_finished, module_of, works_of
+from .events import ANNOTATIONS, LAUNCHES, Event, Events, busy, parse_events
+from .reading import Replay, calls_of, kind_of_device, steps_of, types_of
+from .replay import ATEN, Replayed, shares
+from .timeline import (
     Piece,
     Timeline,
     bounds,
     device_timeline,
     host_timeline,
     is_copy,
-    is_fused,
-    kernel_row,
-    region_of,
     waits,
-)
-from .events import LAUNCHES, Event, Events, busy, parse_events
-from .reading import Replay, calls_of, kind_of_device, steps_of, types_of
-from .replay import ATEN, Replayed, shares
+)  # fmt: skip
 from .updates import OPTIMIZER, Parameter, gradients_of, update_kind
 
 # The graph of a traced step: its calls in their order, with the times of the trace.
@@ -51,6 +50,10 @@ STATES = {"adam": 2, "adamw": 2, "sgd_momentum": 1, "sgd": 0, "adagrad": 1, "rms
 """Tensors of state a parameter, by kind of update without its ending."""
 
 _NANOSECOND = Fraction(1, 10**9)
+COMMUNICATION = "communication"
+"""The stream of what communicates on a CPU, which has none."""
+WAITING = LAUNCHES | ANNOTATIONS
+Talk = Callable[[Piece], Sequence[Communication]]
 Key = tuple[int, str]
 """Elements and dtype of a tensor."""
 
@@ -61,18 +64,32 @@ class Step:
 
     kind: str
     replay: Replay
+    talk: Talk
     ops: list[Op] = field(default_factory=list)
+    messages: dict[str, Communication] = field(default_factory=dict)
     unnamed: Counter[str] = field(default_factory=Counter)
     gradients: list[str] = field(default_factory=list)
     _taken: set[str] = field(default_factory=set)
     _latest: dict[Key, str] = field(default_factory=dict)
     _around: dict[int, dict[Key, str]] = field(default_factory=dict)
+    _last: dict[str | None, tuple[str, ...]] = field(default_factory=dict)
+    _names: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    _streams: dict[str, str | None] = field(default_factory=dict)
 
     def add(self, piece: Piece) -> None:
         """Writes a piece: an op, or several where one call is several ops."""
+        self._add(piece)
+        self._names[id(piece)] = self._last[piece.stream]
+
+    def _add(self, piece: Piece) -> None:
         call = piece.call
-        if call.event is not None and call.event.category in LAUNCHES:
-            self.add_host(call.event.name, piece.host_ns, self.ops[-1].phase, piece.blocks)
+        messages = self.talk(piece) if call.communicates else []
+        if messages:
+            self._communicate(piece, messages)
+            return
+        if not piece.kernels and call.event is not None and call.event.category in WAITING:
+            phase = self.ops[-1].phase if self.ops else "forward"
+            self.add_host(call.event.name, piece.host_ns, phase, piece)
             return
         if not piece.last or _copies(piece) or call.event is None:
             if is_fused(call.name):
@@ -89,15 +106,53 @@ class Step:
         for part, share in zip(parts, shares(rows) if len(rows) > 1 else [1.0], strict=True):
             self._write(piece, part, share, first=part is parts[0])
 
-    def add_host(self, name: str, host_ns: int, phase: str, blocks: bool = False) -> None:
-        """Writes what the host does alone, and whether it then waits for all that it launched."""
-        before, time = (self.ops[-1].name,), host_ns * _NANOSECOND
-        self.ops.append(
+    def add_host(self, name: str, host_ns: int, phase: str, wait: Piece | None = None) -> None:
+        """Writes what the host does alone; where that is a ``wait``, it then waits for what the
+        piece names, else for all that it launched.
+        """
+        after = self._after(wait) if wait and wait.after else chain(*self._last.values())
+        self.add_op(
             Op(
-                self._unique(name), "host", phase, (), before,
-                time=0, host_time=time, blocks_host=blocks,
+                self._unique(name), "host", phase, (), tuple(dict.fromkeys(after)),
+                time=0, host_time=host_ns * _NANOSECOND, blocks_host=wait is not None,
             )
         )  # fmt: skip
+
+    def add_op(self, op: Op) -> None:
+        """Writes an op, behind those of its stream."""
+        self.ops.append(op)
+        self._last[op.stream] = (op.name,)
+
+    def _after(self, piece: Piece) -> Iterator[str]:
+        """The op before in the piece's stream, then what it waits for in others."""
+        yield from self._last.get(piece.stream, ())
+        yield from (name for other in piece.after for name in self._names[id(other)])
+
+    def _communicate(self, piece: Piece, messages: Sequence[Communication]) -> None:
+        """Writes what a piece communicates, each message of a batch."""
+        call, stream = piece.call, piece.stream or COMMUNICATION
+        where = module_of(call.event or piece.kernels[0][0])
+        piece.stream, after = stream, tuple(dict.fromkeys(self._after(piece)))
+        for message in messages:
+            name = PREFIXES.get(call.phase, "") + (f"{where}/" if where else "") + message.kind
+            name = self._unique(name)
+            first = message is messages[0]
+            self.add_op(
+                Op(
+                    name,
+                    message.kind,
+                    call.phase,
+                    control_inputs=after,
+                    attrs={"bytes": message.bytes},
+                    time=piece.device_ns * _NANOSECOND,
+                    host_time=piece.host_ns * _NANOSECOND if first else 0,
+                    # A CPU's thread goes on at once.
+                    launches=int(bool(piece.kernels)),
+                    stream=stream,
+                )
+            )
+            self.messages[name] = replace(message, label=name)
+        self._last[stream] = tuple(op.name for op in self.ops[-len(messages) :])
 
     def keep_gradient(self, parameter: Parameter) -> int:
         """Notes that the latest output of a parameter's size is its gradient; returns the bytes of
@@ -117,22 +172,25 @@ class Step:
         name = self._unique(prefix + row["op"])
         if any(Op(name).problems()):
             name = self._unique("call")
-        inputs = self._reads(call, row)
+        # What another stream made is waited for as the kernels' times tell, not by its shape.
+        inputs = tuple(
+            text for text in self._reads(call, row) if self._streams[text] == piece.stream
+        )
         outputs = part.outputs
         if call.phase == "update" and call.name.endswith("_"):
             # Made in place, where the parameters and the optimizer's state lie.
             outputs = [output | {"bytes": 0} for output in outputs]
-        before = (self.ops[-1].name,) if self.ops and not inputs else ()
+        before = [] if inputs and not piece.after else [*dict.fromkeys(self._after(piece))]
         time = Fraction(round(piece.device_ns * share)) * _NANOSECOND
         launches = len({id(launch) for launch, _ in piece.kernels})
         seen: dict[str, Any] = {"in": row["in"], "dt": row["dt"]} if row["in"] else {}
-        self.ops.append(
+        self.add_op(
             Op(
                 name,
                 kind=row["op"],
                 phase=call.phase,
                 inputs=inputs,
-                control_inputs=before,
+                control_inputs=tuple(before),
                 outputs=tuple(Tensor(**output) for output in outputs),
                 attrs=row["attrs"] | seen,
                 # Another kind of device has a time of its own where the ladder can tell it.
@@ -141,9 +199,10 @@ class Step:
                 host_time=piece.host_ns * _NANOSECOND if first else 0,
                 launches=max(1, launches) if first else 1,
                 blocks_host=piece.blocks and first,
+                stream=piece.stream,
             )
         )
-        self._remember(call, row, inputs, name, [made for made in outputs if made["bytes"]])
+        self._remember(piece, row, inputs, name, [made for made in outputs if made["bytes"]])
 
     def _reads(self, call: Call, row: Fields) -> tuple[str, ...]:
         """The tensors that the op is taken to read."""
@@ -163,12 +222,14 @@ class Step:
         return next((self._around[number] for number in numbers if number in self._around), {})
 
     def _remember(
-        self, call: Call, row: Fields, inputs: Sequence[str], name: str, outputs: Sequence[Fields]
+        self, piece: Piece, row: Fields, inputs: Sequence[str], name: str, outputs: Sequence[Fields]
     ) -> None:
+        call, stream = piece.call, piece.stream
         made = {
             (prod(output["shape"]), output["dtype"]): f"{name}:{i}" if i else name
             for i, output in reversed(list(enumerate(outputs)))
         }
+        self._streams |= dict.fromkeys(made.values(), stream)
         if call.phase == "forward":
             keys = [(prod(shape), dtype) for shape, dtype in zip(row["in"], row["dt"], strict=True)]
             read = {key: self._latest[key] for key in keys if self._latest.get(key) in inputs}
@@ -188,17 +249,18 @@ def step_graph(
     timeline: Timeline,
     kind: str,
     replay: Replay,
+    talk: Talk,
     gradients: Sequence[tuple[int, Parameter]],
     update: str | None,
-) -> tuple[Graph, Counter[str]]:
-    """The graph of a step on a kind of device, and ns by kind of what a compiler fused.
+) -> tuple[Graph, Step]:
+    """The graph of a step on a kind of device, and what else is known of its ops.
 
-    ``gradients`` as ``gradients_of`` tells them; ``update`` is the kind of the optimizer's updates,
-    where it is known.
+    ``talk`` tells what a piece communicates, ``gradients`` are as ``gradients_of`` tells them,
+    ``update`` is the kind of the optimizer's updates, where it is known.
     """
-    step = Step(kind, replay)
+    step = Step(kind, replay, talk)
     if gradients:
-        step.ops.append(_parameters([parameter for _, parameter in gradients], update))
+        step.add_op(_parameters([parameter for _, parameter in gradients], update))
     left, unmade = deque(gradients), 0
     for piece in timeline.pieces:
         while left and left[0][0] < piece.launched:
@@ -218,7 +280,7 @@ def step_graph(
         if name not in reached and not name.startswith(f"{last.name}:")
     ]
     step.ops[-1] = replace(last, inputs=(*last.inputs, *kept))
-    return Graph(name, tuple(step.ops)), step.unnamed
+    return Graph(name, tuple(step.ops)), step
 
 
 def _parameters(parameters: Sequence[Parameter], update: str | None) -> Op:
@@ -254,6 +316,9 @@ def _plain(piece: Piece) -> Replayed:
         home = is_copy(piece.kernels[0][1], "DtoH")
         kind = "copy_to_host" if home else "copy_to_device"
         attrs["bytes"] = sum(kernel.number("bytes") or 0 for _, kernel in piece.kernels)
+    elif call.communicates and piece.kernels:
+        kernel = piece.kernels[0][1]
+        kind = str(kernel.args.get("Collective name") or _short(kernel.name))
     elif call.event is not None:
         kind = call.event.name.removeprefix(ATEN).strip("_") or "op"
         kind = kind if piece.last else f"{kind} (part)"
@@ -290,7 +355,7 @@ MOST_NAMED = 5
 @dataclass(frozen=True)
 class TraceStep:
     """A traced step: its graph on a kind of device, the host that dispatches it, notes for people,
-    and figures (seconds, counts) for the provenance.
+    figures (seconds, counts) for the provenance, and by op what it communicates.
     """
 
     graph: Graph
@@ -298,6 +363,48 @@ class TraceStep:
     host: Host
     notes: tuple[str, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
+    messages: Mapping[str, Communication] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The trace of a rank: its steps that count, how many were left out as ``skipped``, whether it
+    marks them, what it communicates, and gloo's span of each call by its ``id``.
+    """
+
+    events: Events
+    steps: Sequence[Event]
+    skipped: int
+    marked: bool
+    calls: Sequence[Call]
+    talk: Communications
+    works: Mapping[int, Event]
+
+    @classmethod
+    def of(cls, text: str, warm_up: int | None = None) -> Loaded:
+        """A trace by its text. Raises InputError."""
+        events = parse_events(text)
+        steps, skipped, marked = steps_of(events, warm_up)
+        calls = calls_of(events, steps)
+        talking = [call.event for call in calls if call.event is not None and call.communicates]
+        works = {} if events.kernels else works_of(events, talking)
+        return cls(events, steps, skipped, marked, calls, Communications(events), works)
+
+    @property
+    def lengths(self) -> list[int]:
+        """The ns of each step; those in which a communication has no end count as endless."""
+        open_ = [work for work in self.works.values() if not is_finished(work)]
+        return [
+            2**62 if any(step.start <= work.start < step.end for work in open_) else step.duration
+            for step in self.steps
+        ]
+
+    def messages(self, piece: Piece) -> list[Communication]:
+        """What a piece communicates, of a batch the sends first."""
+        event = piece.call.event
+        if not piece.kernels:
+            return self.talk.of_call(event, self.works.get(id(event))) if event else []
+        return [call for pair in piece.kernels for call in self.talk.of_kernel(*pair)]
 
 
 def trace_step(
@@ -308,17 +415,21 @@ def trace_step(
     ``device`` and ``warm_up`` as in ``import_trace``; a CPU's step names its times itself, so its
     kind may be left out: "cpu". Raises InputError.
     """
-    events = parse_events(text)
+    loaded = Loaded.of(text, warm_up)
+    return step_of(loaded, middle_of(loaded.lengths), device, name)
+
+
+def step_of(loaded: Loaded, number: int, device: str | None, name: str) -> TraceStep:
+    """The step of a number (from 0, without the warm-up) of a trace. Raises InputError."""
+    events, steps, marked = loaded.events, loaded.steps, loaded.marked
     kind = kind_of_device(events, device or (None if events.kernels else "cpu"))
-    steps, skipped, marked = steps_of(events, warm_up)
-    number = _median_step(steps)
     start, end = bounds(events, steps, number)
     gradients = gradients_of(events.roots, start)
     replay = Replay(types_of(events), [parameter for _, parameter in gradients])
     on_device = bool(events.kernels)
     calls = [
         call
-        for call in calls_of(events, steps)
+        for call in loaded.calls
         # A view computes nothing: on a CPU it is the host's.
         if call.step == number and (on_device or not _is_view(call, replay))
     ]
@@ -327,29 +438,28 @@ def trace_step(
     timeline = (
         device_timeline(waits(events), calls, start, end, marked)
         if on_device
-        else host_timeline(calls, start, end if marked else None)
+        else host_timeline(calls, start, end if marked else None, loaded.works)
     )
-    graph, fused = step_graph(name, timeline, kind, replay, gradients, _update(events))
-    figures = _figures(timeline, calls, fused)
+    graph, step = step_graph(
+        name, timeline, kind, replay, loaded.messages, gradients, _update(events)
+    )
+    figures = _figures(timeline, calls, step.unnamed)
     # A CPU runs an operator itself before it goes on to the next.
     host = Host() if on_device else Host(ahead=1)
     notes = [
-        *_notes(steps, skipped, marked, figures, on_device),
-        *_unnamed(graph, kind, figures, fused),
+        *_notes(loaded, figures),
+        *_unnamed(graph, kind, figures, step.unnamed),
     ]
-    return TraceStep(graph, kind, host, tuple(notes), figures)
+    return TraceStep(graph, kind, host, tuple(notes), figures, step.messages)
 
 
 def _is_view(call: Call, replay: Replay) -> bool:
     return call.event is not None and replay.of(call.event) == []
 
 
-def _median_step(steps: Sequence[Event]) -> int:
-    """The number of the step of median length."""
-    if not steps:
-        return 0
-    middle = statistics.median_low(step.duration for step in steps)
-    return next(i for i, step in enumerate(steps) if step.duration == middle)
+def middle_of(lengths: Sequence[int]) -> int:
+    """The number of the step of median length, 0 where there are none."""
+    return lengths.index(statistics.median_low(lengths)) if lengths else 0
 
 
 def _update(events: Events) -> str | None:
@@ -364,7 +474,10 @@ def _figures(timeline: Timeline, calls: Sequence[Call], fused: Mapping[str, int]
     """Figures of the step in seconds: the traced step, the time of its kernels, the part of ops."""
     pieces = timeline.pieces
     kernels = [kernel for call in calls for _, kernel in call.kernels]
-    device = sum(piece.device_ns for piece in pieces)
+    times = {talks: 0 for talks in (False, True)}
+    for piece in pieces:
+        times[piece.call.communicates] += piece.device_ns
+    device = times[False]
     figures = {
         "step_s": timeline.step_ns / 1e9,
         "kernels_s": (busy(kernels) if kernels else device) / 1e9,
@@ -374,19 +487,15 @@ def _figures(timeline: Timeline, calls: Sequence[Call], fused: Mapping[str, int]
         "devices": len({kernel.number("device") for kernel in kernels}) or 1,
         "waits": sum(piece.blocks for piece in pieces),
     }
+    figures |= {"communication_s": times[True] / 1e9} if times[True] else {}
     return figures | ({"compiled_s": sum(fused.values()) / 1e9} if fused else {})
 
 
-def _notes(
-    steps: Sequence[Event],
-    skipped: int,
-    marked: bool,
-    figures: Mapping[str, Any],
-    on_device: bool,
-) -> Iterator[str]:
+def _notes(loaded: Loaded, figures: Mapping[str, Any]) -> Iterator[str]:
+    steps, skipped, on_device = loaded.steps, loaded.skipped, bool(loaded.events.kernels)
     if not steps:
         yield "the trace marks no steps: the whole of it is one"
-    elif not marked:
+    elif not loaded.marked:
         yield f"the trace marks no steps: {len(steps) + skipped} are told by the optimizer's"
     if len(steps) > 1:
         yield f"the step of median length of {len(steps)}, {skipped} left out as warm-up"

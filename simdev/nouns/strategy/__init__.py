@@ -81,7 +81,7 @@ __all__ = [
 
 FORMS = ("ring", "tree", "hierarchical", "direct")
 ALGORITHMS = ("auto", *FORMS)
-COSTS = ("auto", "closed", "table", "expanded")
+COSTS = ("auto", "closed", "table", "expanded", "given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Collectives:
     - ``algorithm``: one of ALGORITHMS; "auto" is the fastest.
     - ``cost``: "closed", one task of the length of the closed form; "table", of the time in
       ``tables`` (the fastest closed form where they hold none); "expanded", its messages one by
-      one; "auto" as ``settled_cost`` has it.
+      one; "given", as long as its op tells, else as "closed"; "auto" as ``settled_cost`` has it.
     - ``tables``: CollectiveTables measured inside one node; none: those that the cluster names.
     - ``chunks``: into how many a broadcast or reduce along a chain is cut (None: the number of
       least closed form).

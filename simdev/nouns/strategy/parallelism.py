@@ -43,10 +43,12 @@ GRAPHS = ("none", "partial", "full")
 MOST = 2**20
 DEGREES = ("dp", "cp", "tp", "pp", "ep")
 MAY_BE_NONE = ("etp", "global_batch", "offload_layers", "recompute_layers", "reduce_bytes")
-COUNTS = (*DEGREES, "etp", "microbatches", "microbatch", "global_batch", "chunks")
+COUNTS = (
+    *DEGREES, "dp_replicate", "etp", "microbatches", "microbatch", "global_batch", "chunks",
+)  # fmt: skip
 FLAGS = (
     "overlap", "flash", "sequence_parallel", "tensor_overlap", "tp_comm_overlap", "scatter_gather",
-    "ep_comm_overlap",
+    "ep_comm_overlap", "reshard_after_forward",
 )  # fmt: skip
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
 """The fields that a pipeline of a graph with ops may have."""
@@ -82,6 +84,11 @@ class Parallelism:
       of ZeRO 2 and 3 is a layer, the embedding or the classifier; a layer of more than ``bucket``
       parameters is cut into equal ones. ``overlap``: gradients are reduced beside the backward,
       with ZeRO 2 and 3 of ``in_flight`` buckets at once (the backward waits), else of none.
+    - ``dp_replicate``: so many groups of dp / dp_replicate replicas in a row, within each of which
+      ZeRO shares out; behind that the shares of a gradient are summed over the groups (HSDP of
+      PyTorch, ``fully_shard`` on a mesh of two dimensions; Megatron-core's
+      ``--num-distributed-optimizer-instances``). ``reshard_after_forward``: ZeRO 3 gathers a bucket
+      for the backward again; else it stays from the forward on, on a single rank of the pipeline.
     - ``reduce_bytes`` of a gradient on its way between replicas (None: those of a parameter, 2,
       with ZeRO 2 and 3, else ``gradient_bytes``). ``message_latency``: seconds that every
       collective and transfer takes beside what the cluster says of it.
@@ -142,6 +149,8 @@ class Parallelism:
     stages: tuple[tuple[str, ...] | str, ...] = ()
     ranks: tuple[str, ...] = ()
     zero: int = 1
+    dp_replicate: int = 1
+    reshard_after_forward: bool = True
     prefetch: int = 1
     in_flight: int = 1
     bucket: int = 500_000_000
@@ -189,7 +198,10 @@ class Parallelism:
         problems = list(self._count_problems())
         yield from problems
         if not problems:
-            yield from self._expert_problems()
+            problems = list(self._expert_problems())
+            yield from problems
+        if not problems and self.dp_replicate > 1:
+            yield from self._replicate_problems()
         yield from unlisted(self, context=CONTEXTS, recompute=RECOMPUTES)
         for name in FLAGS:
             if name != "flash" or self.flash is not None:
@@ -229,6 +241,17 @@ class Parallelism:
             # Each rank of tp would send the same tokens; Megatron-core refuses it, too.
             reason = "needs sequence_parallel: ranks of tp send tokens of their own"
             yield f"etp: {self.expert_tp} beside tp {self.tp} {reason}"
+
+    def _replicate_problems(self) -> Iterator[str]:
+        shards = self.dp // self.dp_replicate
+        if self.dp % self.dp_replicate:
+            yield f"dp_replicate: {self.dp_replicate} does not divide dp {self.dp}"
+        elif self.expert_replicas % self.dp_replicate:
+            reason = f"does not divide the {self.expert_replicas} replicas of the experts"
+            yield f"dp_replicate: {self.dp_replicate} {reason}"
+        elif not self.zero or max(self.sharers) == 1:
+            reason = f"zero {self.zero} shares nothing out among {shards} replicas"
+            yield f"dp_replicate: {self.dp_replicate} of dp {self.dp}: {reason}"
 
     def _module_problems(self) -> Iterator[str]:
         unknown = next((name for name in self.recompute_modules if name not in MODULES), None)
@@ -316,9 +339,14 @@ class Parallelism:
         return self.expert_tp != self.tp
 
     @property
+    def expert_replicas(self) -> int:
+        """Devices that have the same part of the experts."""
+        return self.replicas * self.tp // (self.ep * self.expert_tp)
+
+    @property
     def sharers(self) -> tuple[int, int]:
         """The numbers of devices that share the parameters of all layers, and of experts."""
-        return self.replicas, self.replicas * self.tp // (self.ep * self.expert_tp)
+        return self.replicas // self.dp_replicate, self.expert_replicas // self.dp_replicate
 
     @property
     def reduces_by_bucket(self) -> bool:
@@ -361,7 +389,7 @@ class Parallelism:
 
 def degrees_over_one(degrees: Mapping[str, int | None]) -> list[str]:
     """The degrees over 1, and etp where it is told, as people write them: "dp 2", "tp 4"."""
-    known = {name: degrees.get(name, 1) for name in DEGREES}
+    known = {name: degrees.get(name, 1) for name in (*DEGREES, "dp_replicate")}
     texts = [f"{name} {count}" for name, count in known.items() if count != 1]
     return texts + [f"etp {etp}" for etp in [degrees.get("etp")] if etp is not None]
 

@@ -331,6 +331,7 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
             "closed": "closed forms",
             "table": f"{len(tables)} measured tables, closed forms where these end",
             "expanded": "their messages one by one",
+            "given": "the times that their ops tell",
         }[settled_cost(collectives.cost, collectives.algorithm, bool(tables))]
         slower = f", slowed {float(collectives.slowdown):g} times beside computing"
         yield (

@@ -130,7 +130,7 @@ class Throughput(Section):
     ``samples`` and ``tokens`` are those of a whole step, of all microbatches of all
     replicas; None: not known. ``microbatches`` are those of a replica (None: it has none).
     ``devices`` are all workers of the cluster, for they are paid whether they work or not,
-    ``price`` the dollars of an hour of each (None: not told).
+    ``price`` the dollars of an hour of each (None: not told). ``is_large``: of a large model.
     """
 
     name = "throughput"
@@ -142,23 +142,26 @@ class Throughput(Section):
     microbatches: int | None
     devices: int
     price: Fraction | None
+    is_large: bool
 
     @classmethod
     def of(cls, scenario: Scenario, step_ps: int) -> Throughput:
         """The throughput of a scenario whose step takes so long."""
         graph, strategy = scenario.graph, scenario.strategy
-        pipeline, tokens = strategy.pipeline, None
+        pipeline = strategy.pipeline
         count = strategy.accumulate if pipeline is None else pipeline.microbatches
         if isinstance(graph, Graph):
             each = samples_of(graph) if scenario.samples is None else scenario.samples
             samples = None if each is None else each * count
+            tokens = scenario.tokens
         else:
             samples = 0 if pipeline is None else pipeline.samples
             tokens = samples * graph.length
         price = None if scenario.price is None else parse_price(scenario.price)
         devices = len(scenario.cluster.workers)
         is_cut = pipeline is not None or count > 1
-        return cls(step_ps, samples, tokens, count if is_cut else None, devices, price)
+        is_large = not isinstance(graph, Graph)
+        return cls(step_ps, samples, tokens, count if is_cut else None, devices, price, is_large)
 
     @classmethod
     def of_step(cls, step: Step) -> Throughput | None:
@@ -217,7 +220,7 @@ class Throughput(Section):
     def lines(self) -> Iterator[str]:
         """A line for a terminal, where anything is known."""
         # Of a large model the lines above have the batch and the tokens by second.
-        skipped = "tokens/s" if self.tokens is not None else ""
+        skipped = "tokens/s" if self.is_large else ""
         parts = [
             f"{text} {name.removeprefix('cost ')}"
             for name, _, text in self.figures()

@@ -173,7 +173,8 @@ class Training(Section):
         large, p = self.large, self.large.parallelism
         experts = f" x ep {p.ep}" if p.ep > 1 else ""
         experts += f" x etp {p.etp}" if p.is_folded else ""
-        context = f" x cp {p.cp}" if p.cp > 1 else ""
+        context = f" in {p.dp_replicate} groups" if p.dp_replicate > 1 else ""
+        context += f" x cp {p.cp}" if p.cp > 1 else ""
         yield (
             f"{large.model.name}: dp {p.dp}{context} x tp {p.tp} x pp {p.pp}{experts}, "
             f"{p.microbatches} microbatches of {p.microbatch} ({p.samples:,} samples a step), "

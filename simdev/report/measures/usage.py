@@ -29,6 +29,7 @@ from .section import Facts, Places, Section, Step
 from .spans import (
     Bools,
     Window,
+    apart,
     computing,
     computing_mask,
     group,
@@ -195,6 +196,37 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
     return ranks.ids[at], np.repeat(rows, size)
 
 
+def exposed_ps(trace: Trace, window: Window) -> tuple[Ints, Ints]:
+    """(By task how many devices that compute it occupies; how long these wait for it together, in
+    ps.) A device waits for a transfer that is in flight while it computes nothing; of several, for
+    the one that began first.
+    """
+    tasks, released = trace.task_graph.tasks, trace.finish + trace.task_graph.tasks.lag
+    runs = computing(trace.task_graph)
+    touches = group(*_ends(trace, np.flatnonzero(transfer_mask(trace.task_graph))), len(runs))
+    count, exposed = np.zeros((2, len(tasks)), np.int64)
+    for run, both in zip(runs, touches, strict=True):
+        touch = np.unique(both) if len(run) else both[:0]
+        start = np.maximum(trace.start[touch], window.begin_ps)
+        order, begin, length = apart(start, np.minimum(released[touch], window.end_ps))
+        _, *busy = apart(trace.start[run], trace.finish[run])
+        hidden = _covered(begin + length, *busy) - _covered(begin, *busy)
+        count[touch] += 1
+        exposed[touch[order]] += length - hidden
+    return count, exposed
+
+
+def _covered(time: Ints, begin: Ints, length: Ints) -> Ints:
+    """How much of the time before each of these times spans cover that lie apart."""
+    if not len(begin):
+        return np.zeros(len(time), np.int64)
+    before = np.searchsorted(begin, time, side="right")
+    last = np.maximum(before - 1, 0)
+    so_far = np.concatenate(([0], np.cumsum(length)))[last]
+    covered: Ints = so_far + np.clip(time - begin[last], 0, length[last])
+    return covered
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Carrier:
     """A carrier of transfers: a queue, a half-link or a pair of devices; ``start`` is when each
@@ -296,16 +328,18 @@ def every_link(uses: Sequence[LinkUse], symmetry: Symmetry) -> tuple[LinkUse, ..
 @dataclass(frozen=True)
 class Devices(Section):
     """How every device of the cluster is used; ``shown`` marks the devices worth a row of the table
-    (``shown_devices``). Each device represents so many ``copies``.
+    (``shown_devices``). Each device represents so many ``copies``; ``members`` is how many ranks
+    the largest process group has of which only some are simulated (0: there is none).
     """
 
     name = "devices"
-    places = Places(entries=30, facts=30, tables=10)
+    places = Places(entries=30, facts=30, tables=10, notes=30)
 
     uses: tuple[DeviceUse, ...]
     shown: Bools
     copies: int
     detailed: bool
+    members: int
 
     @classmethod
     def of_step(cls, step: Step) -> Devices:
@@ -314,7 +348,8 @@ class Devices(Section):
         shown = shown_devices(step.trace.task_graph)
         if step.alike is not None:
             uses, shown = every_device(uses, step.alike), shown[step.alike.stands]
-        return cls(uses, shown, step.copies, step.outcome.large is None)
+        members = max(step.trace.task_graph.groups.values(), default=0)
+        return cls(uses, shown, step.copies, step.outcome.large is None, members)
 
     @property
     def working(self) -> tuple[DeviceUse, ...]:
@@ -356,6 +391,14 @@ class Devices(Section):
         }  # fmt: skip
         note = "Exposed: a transfer from or to the device is under way while it computes nothing."
         yield Table("Devices", columns, rows, note, min(count, DEVICES_SHOWN))
+
+    def notes(self) -> Iterator[str]:
+        """How many devices stand for the ranks of their process groups."""
+        if self.members:
+            yield (
+                f"{len(self.working):,} devices are simulated for groups of up to "
+                f"{self.members:,} ranks: collectives take as long as among all of these."
+            )
 
     def to_json(self) -> Json:
         """By name the figures of each device."""

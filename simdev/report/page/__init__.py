@@ -24,7 +24,17 @@ from ..figures.style import ALARM, COLOURS, DEVICES
 from ..results import is_results, read_results, results_data
 from ..whatif import WhatIf, what_ifs
 from .answers import answers_data
-from .step import Subject, compare_data, compare_tables, read_subject, reasons, run_data, verdict
+from .ops import named_like
+from .step import (
+    Subject,
+    compare_data,
+    compare_tables,
+    read_subject,
+    reasons,
+    run_data,
+    simulated,
+    verdict,
+)  # fmt: skip
 
 # A report as one HTML page that needs nothing else: data, style and script are inside, and
 # nothing is fetched.
@@ -94,12 +104,14 @@ __all__ = [
     "compare_data",
     "compare_tables",
     "is_results",
+    "named_like",
     "page",
     "read_results",
     "read_subject",
     "reasons",
     "results_data",
     "run_data",
+    "simulated",
     "verdict",
     "what_ifs",
 ]

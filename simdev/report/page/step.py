@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
-
 from ...execution.changes import kinds_of
 from ...execution.check import check
 from ...execution.scenario import Outcome, Scenario, execute, load_scenario, prepare
@@ -32,6 +30,7 @@ from ..measures.training import difference, difference_tables
 from ..report import Report, analyze
 from ..table import BYTES, CHANGE, COUNT, SHARE, TEXT, TIME, Json, Table, change
 from ..whatif import FACTOR, RESOURCE, WhatIf
+from .ops import ROWS_SHOWN, a_step, op_tables, step_tasks, time_table
 from .timeline import timeline
 
 # What a page answers, in a line: which model on which devices, spread how.
@@ -88,8 +87,9 @@ def _spread(scenario: Scenario, report: Report, written: Any) -> str:
 
 
 def _degrees(pipeline: Parallelism, of_graph: bool) -> str:
-    etp = {"etp": pipeline.etp if pipeline.is_folded else None}
-    parts = [*degrees_over_one(pipeline.degrees | etp), f"{pipeline.microbatches} microbatches"]
+    etp = pipeline.etp if pipeline.is_folded else None
+    further = {"etp": etp, "dp_replicate": pipeline.dp_replicate}
+    parts = [*degrees_over_one(pipeline.degrees | further), f"{pipeline.microbatches} microbatches"]
     if pipeline.pp > 1 or of_graph:
         parts.append("own schedule" if pipeline.table else pipeline.schedule)
     return ", ".join(parts)
@@ -146,7 +146,7 @@ def read_subject(path: str, price: Number | None = None, value: Any = None) -> S
             return Subject(name, analyze(Outcome(saved.trace)), violations=violations)
         if not isinstance(value, Mapping):
             raise InputError(f"must be an object (a scenario), got {shown(value)}")
-        subject = _simulated(name, _priced(scenario or load_scenario(value), price))
+        subject = simulated(name, _priced(scenario or load_scenario(value), price))
         return replace(subject, strategy=value.get("strategy"))
     except InputError as error:
         raise error.within(label(path)) from None
@@ -156,7 +156,8 @@ def _priced(scenario: Scenario, price: Number | None) -> Scenario:
     return scenario if price is None else replace(scenario, price=price)
 
 
-def _simulated(name: str, scenario: Scenario) -> Subject:
+def simulated(name: str, scenario: Scenario) -> Subject:
+    """The step of a scenario, simulated now. Raises SimdevError."""
     # Prepared once: the kinds of the ops are asked for after the step was lowered.
     prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
     report = analyze(execute(scenario, prepared))
@@ -266,7 +267,6 @@ def _what_if_note(subject: Subject) -> str:
 # Two steps side by side: what changed, in tables and on one time axis.
 
 TASKS = 500  # the tasks whose times changed most
-ROWS_SHOWN = 12  # in a terminal
 
 
 def compare_data(first: Subject, second: Subject) -> Json:
@@ -286,7 +286,7 @@ def compare_data(first: Subject, second: Subject) -> Json:
         "names": [subject.name for subject in subjects.values()],
         "headlines": [headline(report) for report in reports],
         "timelines": [timeline(report.trace) for report in reports],
-        "sheets": tables_json(list(compare_tables(*reports))),
+        "sheets": tables_json(list(compare_tables(first, second))),
     }
 
 
@@ -317,14 +317,14 @@ def reasons(first: Report, second: Report) -> Iterator[str]:
         yield f"A trains on {counts[0]:,} tokens a step, B on {counts[1]:,}."
 
 
-def compare_tables(first: Report, second: Report) -> Iterator[Table]:
+def compare_tables(a: Subject, b: Subject) -> Iterator[Table]:
     """All differences, from the whole to the single task."""
-    reports = first, second
+    reports = first, second = a.report, b.report
     yield _step_table(first, second)
     if first.training is not None and second.training is not None:
         yield from difference_tables(first.training, second.training)
     title = "Critical path: what the step time is spent on"
-    yield _time_table(title, "blame", first.blame, second.blame)
+    yield time_table(title, "blame", first.blame, second.blame)
     devices = [{device.name: device for device in report.devices} for report in reports]
     yield _pair_table(
         "Devices", "device", {"busy": TIME, "of step": SHARE, "peak": BYTES}, devices,
@@ -335,7 +335,9 @@ def compare_tables(first: Report, second: Report) -> Iterator[Table]:
         "Links and queues", "queue or link", {"transfers": COUNT, "carried": BYTES, "busy": TIME},
         links, lambda link: (link.transfers, link.bytes, link.busy_ps), busiest_first=True,
     )  # fmt: skip
-    yield _time_table("Work by kind of task", "kind", *map(_by_kind, reports))
+    yield time_table("Work by kind of task", "kind", *map(_by_kind, reports))
+    if a.kinds is not None and b.kinds is not None:
+        yield from op_tables((first, a.kinds), (second, b.kinds))
     yield _task_table(first, second)
 
 
@@ -377,16 +379,6 @@ def _training_figures(report: Report) -> Iterator[tuple[str, float, str]]:
             yield name, share, f"{share:.1%} ({training.large.peak_dtype})"
 
 
-def _time_table(
-    title: str, column: str, first: Mapping[str, int], second: Mapping[str, int]
-) -> Table:
-    """Times in ps by name; what takes none in both is left out."""
-    pairs = [(name, first.get(name, 0), second.get(name, 0)) for name in {**first, **second}]
-    rows = tuple((name, a, b, b - a, change(a, b)) for name, a, b in pairs if a or b)
-    columns = {column: TEXT, "A": TIME, "B": TIME, "added": TIME, "change": CHANGE}
-    return Table(title, columns, rows, shown=ROWS_SHOWN)
-
-
 def _pair_table(
     title: str,
     column: str,
@@ -410,7 +402,7 @@ def _pair_table(
 
 def _by_kind(report: Report) -> Mapping[str, int]:
     """The time of one step's tasks in ps by kind, on all devices that are alike."""
-    rows, trace = _a_step(report), report.trace
+    rows, trace = a_step(report), report.trace
     times = Counter[str]()
     moves = transfer_mask(trace.task_graph)[rows].tolist()
     counts = task_counts(trace.task_graph, report.symmetry)
@@ -421,21 +413,11 @@ def _by_kind(report: Report) -> Mapping[str, int]:
     return {kind: -(-ps // steps) for kind, ps in times.items()}
 
 
-def _a_step(report: Report) -> slice:
-    """The rows of the tasks of one step (a round, where steps differ): where steps repeat, of the
-    last that is counted.
-    """
-    graph, steady = report.trace.task_graph, report.steady
-    each = graph.first_dispatch // graph.rounds
-    counted = 0 if steady is None else len(steady.periods_ps) // steady.round
-    return slice(counted * each, (counted + 1) * each)
-
-
 def _task_table(first: Report, second: Report) -> Table:
     """The tasks of both steps whose time, start or place changed, the largest changes of time
     first.
     """
-    a, b = _tasks(first), _tasks(second)
+    a, b = step_tasks(first), step_tasks(second)
     both = [(name, *a[name], *b[name]) for name in a if name in b and a[name] != b[name]]
     rows = [
         (name, here, there, length, long, long - length, start, late, late - start)
@@ -451,14 +433,3 @@ def _task_table(first: Report, second: Report) -> Table:
         f"only; {len(rows):,} of those in both changed."
     )
     return Table("Tasks that changed most", columns, tuple(rows[:TASKS]), note, ROWS_SHOWN)
-
-
-def _tasks(report: Report) -> dict[str, tuple[str, int, int]]:
-    """Where each task of a step ran, its start in the step and its length (ps), by name."""
-    graph, rows = report.trace.task_graph, _a_step(report)
-    start, finish = report.trace.start[rows], report.trace.finish[rows]
-    places = np.array(graph.devices, dtype=object)[graph.tasks.source[rows]].tolist()
-    # A single step begins at 0, one of several with its first task.
-    begin = 0 if report.steady is None or not len(start) else start.min()
-    times = zip(places, (start - begin).tolist(), (finish - start).tolist(), strict=True)
-    return dict(zip(graph.tasks.name[: len(start)], times, strict=True))

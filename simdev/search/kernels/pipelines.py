@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...nouns.taskgraph import Ints
 from . import kernel, opener, part
 
-TURN = 7  # fields of a turn
+TURN = 9  # fields of a turn
 
 
 class Pipeline(NamedTuple):
@@ -21,7 +21,7 @@ class Pipeline(NamedTuple):
 
     Where replicas send each other something during the actions ``turns`` tells it: by stage and
     kind those from ``turn_at`` on, each by what its rank does before, during and after it, then by
-    queue how long is gathered before and summed after.
+    queue how long is gathered before and summed after, and behind that between groups of replicas.
     """
 
     ranks: int
@@ -42,7 +42,7 @@ class Pipeline(NamedTuple):
     number: Ints  # by rank and place of ``reach``: the turn that stands there
     ended: Ints  # by rank and place of ``reach``: when its turn ended
     summed: Ints  # by rank and place of ``behind``: when its sum ended
-    queue: Ints  # by rank and queue: when it has done all so far
+    queue: Ints  # by rank and queue (those between groups last): when it has done all so far
     done: Ints  # by rank: how many actions have ended
     clock: Ints  # by rank: when the last of them has
     end: Ints  # by stage, kind 0 or 1 and microbatch: when it ended, -1: not yet
@@ -71,10 +71,16 @@ def _sum(p: Pipeline, rank: int, number: int) -> None:
     """The gradients of a turn are summed behind all that its queues did before."""
     place, end = rank * p.reach + number % p.reach, 0
     for queue in range(2):
-        length = p.turns[TURN * p.number[place] + 5 + queue]
+        length, ready = p.turns[TURN * p.number[place] + 5 + queue], p.ended[place]
         if length:
-            p.queue[2 * rank + queue] = max(p.queue[2 * rank + queue], p.ended[place]) + length
-            end = max(end, p.queue[2 * rank + queue])
+            p.queue[4 * rank + queue] = max(p.queue[4 * rank + queue], ready) + length
+            ready = p.queue[4 * rank + queue]
+            end = max(end, ready)
+        further = p.turns[TURN * p.number[place] + 7 + queue]
+        if further:
+            p.queue[4 * rank + 2 + queue] = max(p.queue[4 * rank + 2 + queue], ready) + further
+            if not length:
+                end = max(end, p.queue[4 * rank + 2 + queue])
     if end:
         p.summed[rank * p.behind + p.turned[3 * rank + 2] % p.behind] = end
         p.turned[3 * rank + 2] += 1
@@ -88,8 +94,8 @@ def _gather(p: Pipeline, rank: int, turn: int) -> int:
     for queue in range(2):
         length = p.turns[TURN * turn + 3 + queue]
         if length:
-            p.queue[2 * rank + queue] = max(p.queue[2 * rank + queue], since) + length
-            there = max(there, p.queue[2 * rank + queue])
+            p.queue[4 * rank + queue] = max(p.queue[4 * rank + queue], since) + length
+            there = max(there, p.queue[4 * rank + queue])
     if p.reach > 1 and number >= p.reach - 1:
         _sum(p, rank, number - p.reach + 1)
     return there
@@ -99,7 +105,8 @@ def _gather(p: Pipeline, rank: int, turn: int) -> int:
 def _run_turn(p: Pipeline, rank: int, turn: int, clock: int) -> int:
     """When a rank has done a turn, and what follows it."""
     begin, number = max(clock + p.turns[TURN * turn], _gather(p, rank, turn)), p.turned[3 * rank]
-    if p.turns[TURN * turn + 5] + p.turns[TURN * turn + 6]:
+    within, between = TURN * turn + 5, TURN * turn + 7
+    if p.turns[within] + p.turns[within + 1] + p.turns[between] + p.turns[between + 1]:
         other = p.turned[3 * rank + 1] - p.behind
         if 0 <= other < p.turned[3 * rank + 2]:
             begin = max(begin, p.summed[rank * p.behind + other % p.behind])

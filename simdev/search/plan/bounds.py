@@ -16,7 +16,8 @@ durations come from the templates of the lowering:
    the sum of each turn, then the gathers for the turn ``prefetch`` + 1 behind it. A turn begins
    when all is gathered and the sum of the bucket ``in_flight`` + 1 before it is over.
 4. With ZeRO 0 and 1 a queue ends behind the last action no earlier than t plus all sums that become
-   ready from t on, for every t. The update and the gathers follow.
+   ready from t on, for every t. The update and the gathers follow. Between groups of replicas a
+   bucket is summed behind its sum within them, in queues of their own.
 5. Memory: parameters, gradients and states throughout; the saved activations of the microbatches in
    flight, by the order of the schedule; and the rest that the backward of a last layer needs.
 
@@ -46,6 +47,7 @@ from ...lowering.hybrid.buffers import persistent_bytes
 from ...lowering.hybrid.program import Program
 from ...nouns.models.large import buckets_of, shard_of
 from ...nouns.models.large.roles import NO_LAYER
+from ...nouns.models.large.shard import sums_late
 from ...nouns.schedules import (
     BACKWARD,
     FORWARD,
@@ -64,11 +66,13 @@ from ..kernels import Columns
 from ..kernels.pipelines import TURN, Held, Pipeline, run_held, run_pipeline
 from .pieces import (
     ALONE,
+    BETWEEN,
     CLASSIFIER,
     COMPUTED,
     EMBEDDING,
     ENDS,
     MAIN,
+    SHARING,
     Ground,
     Pieces,
     least,
@@ -151,21 +155,27 @@ class Path:
         ways = forth[(stage - 1) % pp], back[(stage + 1) % pp]
         reach, behind, *turns = self._turns()
         sizes = pp, len(order.stage) // pp, stages, m, reach, behind
-        scratch = 3 * pp, pp * reach, pp * reach, pp * behind, 2 * pp, pp, pp
+        scratch = 3 * pp, pp * reach, pp * reach, pp * behind, 4 * pp, pp, pp
         columns: list[Ints] = [*order, self.times.ravel(), *ways, *turns]
         columns += [np.zeros(size, np.int64) for size in scratch]
         columns += [np.full(2 * stages * m, -1, np.int64), np.zeros(3 * stages, np.int64)]
         table = Columns(Pipeline(*sizes, *columns))
         left = run_pipeline(table.handle)
         assert not left, "an order that cannot run is no plan"
-        sent = table.array("queue").reshape(-1, 2).max(axis=1)
+        sent = table.array("queue").reshape(pp, -1).max(axis=1)
         return table.array("clock"), table.array("last").reshape(-1, 3), sent
 
     def step_ps(self, clock: Ints, last: Ints, sent: Ints) -> int:
         """Behind the actions: sums over replicas, update, parameters gathered."""
         layers, ends = self._ready(clock, last[:, len(self.kinds) - 1])
-        gathers = np.zeros((self.pp, 2), np.int64)
-        reduced = sent if self.p.zero >= 2 else self._summed(clock, layers, ends)
+        gathers = np.zeros((self.pp, len(SHARING)), np.int64)
+        shard = self.pieces.program.shard
+        if self.p.zero < 2:
+            reduced = self._summed(clock, layers, ends)
+        elif sums_late(shard, self.p):
+            reduced = np.maximum(sent, self._summed(clock, layers, ends, BETWEEN))
+        else:
+            reduced = sent
         updates = self.pieces.tails(self.division)[:, 0]
         if "optimizer" in self.p.offload:  # a bucket after the other, each rounded by itself
             updates = np.maximum(updates - self.ground.model.layers - 1, 0)
@@ -210,19 +220,25 @@ class Path:
         rank = np.concatenate((self.division.stage % self.pp, homes))
         return rank, lengths[np.concatenate((self.ground.kind, of_ends))]
 
-    def _summed(self, clock: Ints, layers: Ints, ends: Ints) -> Ints:
+    def _summed(
+        self, clock: Ints, layers: Ints, ends: Ints, queues: range = range(len(SHARING))
+    ) -> Ints:
         """By rank: when its gradients are summed at the earliest, each queue one after another."""
         rank, lengths = self._sent(reduces=True)
         instants = ends.max(keepdims=True) if self.pp == 1 else ends
         ready = np.concatenate((layers, instants)) if self.p.overlap else clock[rank]
-        # Whatever its order, a queue ends no earlier than all that is ready from an instant on.
-        order = np.lexsort((-ready, rank))
-        rank, ready, lengths = rank[order], ready[order], lengths[order]
-        total = np.cumsum(lengths, axis=0)
-        starts = np.searchsorted(rank, np.arange(self.pp))
-        before = np.concatenate((np.zeros((1, 2), np.int64), total))[starts][rank]
         latest: Ints = np.zeros(self.pp, np.int64)
-        np.maximum.at(latest, rank, (total - before).max(axis=1) + ready)
+        starts = np.searchsorted(np.sort(rank), np.arange(self.pp))
+        for queue in queues:
+            # Between groups of replicas a bucket is summed when it is summed within them.
+            since = ready + (lengths[:, queue - 2] if queue in BETWEEN and self.p.zero < 2 else 0)
+            # Whatever its order, a queue ends no earlier than all that is ready from an instant on.
+            order = np.lexsort((-since, rank))
+            total = np.cumsum(lengths[order, queue])
+            before = np.append(0, total)[starts][rank[order]]
+            some = lengths[order, queue] > 0
+            ends = total - before + since[order]
+            np.maximum.at(latest, rank[order][some], ends[some])
         return latest
 
     def _tie(self, ready: Ints, ends: Ints) -> None:
@@ -233,7 +249,7 @@ class Path:
         if not program.shard.model.tied or self.pp == 1:
             return
         # The sizes of lowering.hybrid.actions.tie.
-        p, shares = self.p, self.p.replicas if self.p.zero >= 2 else 1
+        p, shares = self.p, self.p.sharers[0] if self.p.zero >= 2 else 1
         size = -(-program.shard.model.hidden * program.shard.vocabulary // shares)
         number = program.durations.transfer(0, self.pp - 1, size * p.gradient_bytes)
         summed = int(ends.max()) + least(program.durations, number)
@@ -334,7 +350,7 @@ class Bounds:
             return 0
         # A ring takes as long as what it exchanges, which attention is computed beside.
         gathered = setup._replace(layout=layout._replace(context="all_gather"))
-        around, other = self.pieces(gathered, 0).exchanged()
+        around, other = self.pieces(gathered, 1).exchanged()
         times = around * (1 + (layout.context == "all_gather")) + other - 1
         each = int(self.ground(layout.cluster).counts @ np.maximum(times, 0))
         return setup.microbatches * each // layout.pp
@@ -356,7 +372,7 @@ class Bounds:
 
     def _mean(self, setup: Setup, column: int) -> tuple[int, int]:
         """How long a microbatch takes in all layers and ends, and a forward in one layer."""
-        pieces, kinds = self.pieces(setup, 0), (FORWARD, BACKWARD)
+        pieces, kinds = self.pieces(setup, 1), (FORWARD, BACKWARD)
         counts = self.ground(setup.layout.cluster).counts
         forward, backward = (pieces.layers(kind)[: len(counts), column] for kind in kinds)
         each = int(counts @ (forward + backward))
@@ -383,7 +399,7 @@ class Bounds:
         return max(self._mean_ps(plan.setup, overlaps=False), waited)
 
     def _waited(self, setup: Setup, chunks: int, is_split: bool) -> int:
-        pieces, pp = self.pieces(setup, 0), setup.layout.pp
+        pieces, pp = self.pieces(setup, 1), setup.layout.pp
         ground = self.ground(setup.layout.cluster)
         division = ground.division(pp * chunks, setup.recompute_layers)
         forward, backward = (pieces.stages(division, kind) for kind in (FORWARD, BACKWARD))
@@ -399,7 +415,7 @@ class Bounds:
         backward begins (where actions overlap the states alone).
         """
         layout, pp = setup.layout, setup.layout.pp
-        parts = layout.tp, layout.ep, layout.etp
+        parts = layout.tp, layout.ep, layout.etp, layout.dp_replicate
         key = layout.cluster, layout.dp * layout.cp, *parts, setup.others, zeros
         total = once(self._states, key, lambda: self._persistent(setup, zeros))
         if not self.overlaps:
@@ -420,7 +436,7 @@ class Bounds:
         """Bytes of a microbatch as its backward begins on each rank: the saved ones of all ranks
         together, and the others of the last rank and of each other one.
         """
-        pieces = self.pieces(setup, 0)
+        pieces = self.pieces(setup, 1)
         saved, workspace, again = pieces.footprints
         embedding, classifier, *_ = pieces.ends_saved
         counts = self.ground(setup.layout.cluster).counts
@@ -441,7 +457,7 @@ class Bounds:
         held: Ints = path.pieces.tails(path.division)[:, 1]
         if path.plan.schedule in SEARCHED:
             return held
-        return held + self._flying(path.plan._replace(zero=0))  # whatever ZeRO shares out
+        return held + self._flying(path.plan._replace(zero=1))  # whatever ZeRO shares out
 
     def _paired(self, path: Path) -> Ints:
         """By rank of DualPipe or DualPipeV: what is there throughout, and what all forwards before
@@ -471,5 +487,5 @@ class Bounds:
         if plan.schedule in (*SEARCHED, *PAIRED):
             return waited
         # ZeRO 0 and 1 differ behind the last action alone.
-        actions = path.actions() if plan.zero >= 2 else self._ended(plan._replace(zero=0))
+        actions = path.actions() if plan.zero >= 2 else self._ended(plan._replace(zero=1))
         return max(waited, path.step_ps(*actions))

@@ -118,7 +118,8 @@ def simplicity(scored: Scored) -> tuple[Any, ...]:
     """A key that sorts the simplest plan first, by the order that the module tells."""
     plan, fields = scored.plan, scored.plan.fields
     degrees = [fields[name] for name in DEGREES]
-    kinds = sum(degree > 1 for degree in degrees) + (fields["etp"] is not None)
+    kinds = sum(degree > 1 for degree in (*degrees, fields["dp_replicate"]))
+    kinds += fields["etp"] is not None
     smallest = prod(fields[name] for name in DEGREES if name != "dp")
     recompute = RECOMPUTES.index(fields["recompute"])
     return kinds, smallest, plan.chunks, plan.zero, recompute, *scored.order
@@ -259,9 +260,11 @@ class Plans:
     def _columns(self, ranked: Sequence[Scored]) -> list[str]:
         others = dict.fromkeys(name for scored in ranked for name, _ in scored.plan.setup.others)
         ends = COST, "front", "folded", "tied", "why", "step_time_ps", "scenario"
-        # Told where some plan has experts on a grid of their own.
-        etp = ["etp"] * any(scored.plan.setup.layout.etp is not None for scored in ranked)
-        return ["devices", *DEGREES, *etp, *OPTIONS, *others, *FIGURES, *ends]
+        # Told where some plan has experts on a grid of their own, or groups of replicas.
+        layouts = [scored.plan.setup.layout for scored in ranked]
+        some = ["etp"] * any(layout.etp is not None for layout in layouts)
+        some += ["dp_replicate"] * any(layout.dp_replicate > 1 for layout in layouts)
+        return ["devices", *DEGREES, *some, *OPTIONS, *others, *FIGURES, *ends]
 
     def _line(self, scored: Scored, first: Scored, on_front: bool) -> dict[str, Any]:
         row, plan = scored.row, scored.plan
@@ -269,7 +272,7 @@ class Plans:
         return (
             {"devices": devices}
             | {name: plan.fields.get(name, DEFAULTS[name]) for name in (*DEGREES, *OPTIONS)}
-            | {"etp": plan.parallelism.expert_tp}
+            | {"etp": plan.parallelism.expert_tp, "dp_replicate": plan.parallelism.dp_replicate}
             | dict(plan.setup.others)
             | {"step_time_s": row["step_ps"] / PS_PER_SECOND}
             | {name: row[name] for name in FIGURES[1:]}
@@ -284,7 +287,7 @@ class Plans:
         question, setup = self.question, scored.plan.setup
         samples, devices = question.global_batch, question.devices[setup.layout.cluster]
         sizes = samples, samples * question.model.length, setup.microbatches
-        throughput = Throughput(scored.row["step_ps"], *sizes, devices, question.price)
+        throughput = Throughput(scored.row["step_ps"], *sizes, devices, question.price, True)
         return throughput.to_json().get(COST)
 
 

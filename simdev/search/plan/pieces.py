@@ -25,7 +25,9 @@ from ...lowering.hybrid.program import (
     CONTEXT_QUEUE,
     DATA_QUEUE,
     EXPERT_DATA_QUEUE,
+    EXPERT_REPLICA_QUEUE,
     LAST_MAIN_QUEUE,
+    REPLICA_QUEUE,
     Program,
     Template,
 )
@@ -37,6 +39,7 @@ from ...nouns.models.large.shard import (
     classifier_saved,
     classifier_workspace,
     embedding_saved,
+    sums_late,
 )
 from ...nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from ...nouns.taskgraph import Ints
@@ -85,12 +88,17 @@ def _rows(template: Template) -> list[tuple[int, int]]:
     return [(row[1], least(template.durations, row[2])) for row in template.rows]
 
 
-def _by_queue(rows: Iterable[tuple[int, int]]) -> tuple[int, int]:
+SHARING = DATA_QUEUE, EXPERT_DATA_QUEUE, REPLICA_QUEUE, EXPERT_REPLICA_QUEUE
+"""The queues of the replicas: within their groups, and between these."""
+BETWEEN = range(2, 4)
+
+
+def _by_queue(rows: Iterable[tuple[int, int]]) -> list[int]:
     """The ps of rows in each queue of the replicas."""
-    sums = {DATA_QUEUE: 0, EXPERT_DATA_QUEUE: 0}
+    sums = dict.fromkeys(SHARING, 0)
     for queue, ps in rows:
         sums[queue] += ps
-    return sums[DATA_QUEUE], sums[EXPERT_DATA_QUEUE]
+    return list(sums.values())
 
 
 def _exchanged(template: Template) -> tuple[int, int]:
@@ -113,9 +121,10 @@ def piece_of(template: Template) -> Piece:
     for number, turn in enumerate(template.turns):
         first, last = ends[turn.first] - rows[turn.first][1], ends[turn.last]
         gathered, summed = (
-            _by_queue(rows[sent.row] for sent in each) for each in (turn.gathers, turn.reduced)
+            _by_queue(rows[row] for sent in each for row in {sent.row, sent.end})
+            for each in (turn.gathers, turn.reduced)
         )
-        turns[number] = first - begun, last - first, 0, *gathered, *summed
+        turns[number] = first - begun, last - first, 0, *gathered[:2], *summed
         begun = last
     turns[-1:, 2] = main - begun
     return Piece(main, computed, alone, turns)
@@ -234,18 +243,20 @@ class Pieces:
         saved[-1] += self.ends_saved[1]
         return saved
 
-    def sent(self, rank: int, number: int, reduces: bool) -> tuple[int, int]:
+    def sent(self, rank: int, number: int, reduces: bool) -> list[int]:
         """By queue of the replicas how long a bucket is reduced, or gathered, after the step."""
         return self._sent(self.program.bucket(rank, number), reduces)
 
-    def _lasting(self, sizes: tuple[int, int], reduces: bool) -> tuple[int, int]:
+    def _lasting(self, sizes: tuple[int, int], reduces: bool) -> list[int]:
         times = []
+        program = self.program
         for rank in self.ranks:
-            template = Writer(self.program, rank)
-            (template.reduce if reduces else template.gather)(sizes)
+            template = Writer(program, rank)
+            sent = (template.reduce if reduces else template.gather)(sizes)
+            if reduces and sums_late(program.shard, program.parallelism):
+                template.sum_groups(sizes, NO_LAYER, sent)
             times.append(_by_queue(_rows(template)))
-        first, second = map(min, zip(*times, strict=True))
-        return first, second
+        return list(map(min, zip(*times, strict=True)))
 
     def tails(self, division: Division) -> Ints:
         """By rank how long the optimizer takes at the least, and the bytes that live there

@@ -64,7 +64,7 @@ FOLDINGS = None, 1
 """Values of ``etp`` to try: experts cut as all else is, and whole on a grid of their own."""
 LISTED = {
     "schedule": SCHEDULES, "zero": ZEROS, "recompute": RECOMPUTES, "context": CONTEXTS,
-    "etp": FOLDINGS,
+    "etp": FOLDINGS, "dp_replicate": (1,),
 }  # fmt: skip
 FOLLOWS = {
     "global_batch": "is told with the question",
@@ -91,11 +91,13 @@ class Layout(NamedTuple):
     ep: int
     context: str
     etp: int | None = None
+    dp_replicate: int = 1
 
     @property
     def degrees(self) -> dict[str, Any]:
         """The fields of Parallelism that it tells."""
-        return {name: getattr(self, name) for name in (*DEGREES, "etp", "context")}
+        names = *DEGREES, "etp", "context", "dp_replicate"
+        return {name: getattr(self, name) for name in names}
 
 
 class Setup(NamedTuple):
@@ -210,8 +212,10 @@ def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
         elif name in (*COUNTS, *LISTED):
             for value in each:
                 try:
-                    is_shared = name == "ep" or (name == "etp" and value is not None)
-                    Parallelism(**({name: value} | ({"dp": value} if is_shared else {})))
+                    # The fewest replicas for so many parts, or groups of several.
+                    fewest = {"ep": 1, "etp": 1, "dp_replicate": 2}.get(name, 0)
+                    dp = {"dp": fewest * value} if fewest and value is not None else {}
+                    Parallelism(**({name: value} | dp))
                 except InputError as error:
                     yield from error.problems
 
@@ -254,6 +258,9 @@ class Space:
             settings = ", ".join(name for name, kind in goes.items() if kind in needed)
             kinds = " or ".join(kind for kind in goes.values() if kind in needed)
             return f"recompute, {settings}: no combination of these is {kinds}"
+        overlaps = all(dict(each).get("ep_comm_overlap") for each in self.choices.others)
+        if overlaps and self.choices.listed["recompute"] == RECOMPUTES[2:]:
+            return f'ep_comm_overlap: does not go with recompute "{RECOMPUTES[2]}"'
         names = ", ".join(self.choices.counts)
         counts = " or ".join(f"{number:,}" for number in dict.fromkeys(self.devices))
         return f"{names}: no combination of these takes all {counts} devices"
@@ -278,7 +285,8 @@ class Space:
             rest = max(dp * cp * tp // (etp or tp), 1)
             for ep in self._allowed("ep", divisors(rest) if self.model.experts else [1]):
                 for context in contexts if cp > 1 else contexts[:1]:
-                    yield Layout(number, dp, cp, tp, pp, ep, context, etp)
+                    for groups in self.choices.listed["dp_replicate"]:
+                        yield Layout(number, dp, cp, tp, pp, ep, context, etp, groups)
 
     def _foldings(self, tp: int) -> Sequence[int | None]:
         """The settings of etp that are tried: as many parts as of tp have no name of their own."""
@@ -293,6 +301,8 @@ class Space:
             return f"pp: {layout.pp} stages for {self.model.layers} layers"
         if self.global_batch % layout.dp:
             return f"dp: {layout.dp} does not divide the global batch of {self.global_batch}"
+        if not self.zeros(layout):
+            return f"dp_replicate: {layout.dp_replicate} groups share nothing out with zero 0"
         return _misfit(self.model, layout._replace(cluster=0, pp=1), others)
 
     def _of_layout(
@@ -318,6 +328,8 @@ class Space:
 
     def _recomputes(self, layout: Layout, others: Settings) -> tuple[str, ...]:
         chosen = self.choices.listed["recompute"]
+        if dict(others).get("ep_comm_overlap"):
+            chosen = tuple(name for name in chosen if name != RECOMPUTES[2])
         if (needed := _recompute_of(others)) is not None:
             return tuple(name for name in chosen if name == needed)
         if "none" in chosen and uses_flash(self.model, _parallelism(others)):
@@ -328,6 +340,8 @@ class Space:
         """The settings of ZeRO that are tried."""
         zeros = self.choices.listed["zero"]
         replicas, etp = layout.dp * layout.cp, layout.etp or layout.tp
+        if layout.dp_replicate > 1:  # groups of replicas share something out
+            return tuple(zero for zero in zeros if zero)
         # Experts may have replicas where attention has none.
         return zeros if max(replicas, replicas * layout.tp // (layout.ep * etp)) > 1 else zeros[:1]
 

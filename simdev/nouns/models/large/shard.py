@@ -88,6 +88,10 @@ class Shard:
         is_split = self.is_narrow and self.rows < self.tokens
         return is_split and not (is_gradient and self.software.scales_apart)
 
+    def reads_gathered(self, is_gradient: bool = False) -> bool:
+        """Whether a product reads a split sequence, or the gradient of one, as it was gathered."""
+        return not self.is_narrow or self.gathers_narrow(is_gradient)
+
     def joined_bytes(self, size: int, is_gradient: bool = False) -> int:
         """Bytes to gather of a split sequence of so many bytes in 16 bits, or of its gradient.
 
@@ -287,13 +291,20 @@ def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
     if gathers_by_weight(shard.model, parallelism):
         return sum(1 for _ in _weight_shapes(shard, layer))
     sizes = zip(shard.layer_parameters(layer), parallelism.sharers, strict=True)
-    shared = sum(size for size, count in sizes if count > 1)
+    shared = sum(size for size, count in sizes if count * parallelism.dp_replicate > 1)
     return max(-(-shared // parallelism.bucket), 1)
 
 
 def gathers_by_weight(model: Transformer, parallelism: Parallelism) -> bool:
     """Whether replicas send each weight, and its gradient, by itself."""
     return parallelism.zero == 3 and SOFTWARE[model.runs_on].by_weight
+
+
+def sums_late(shard: Shard, parallelism: Parallelism) -> bool:
+    """Whether groups of replicas that reduce by bucket sum their shares with the last microbatch
+    alone (Megatron-FSDP, ``outer_fsdp_group_grad_reduce``), not with each, as FSDP2 does.
+    """
+    return parallelism.zero >= 2 and parallelism.dp_replicate > 1 and not shard.software.fsdp
 
 
 def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
@@ -320,9 +331,10 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield "cp: tokens of a sample are spread over devices only with fused attention (flash)"
     if p.cp > 1 and model.length % pieces:
         yield f"cp: {model.length} tokens of {model.name} are not divided into {pieces} pieces"
-    if p.etp is not None and not model.experts:
-        yield f"etp: {model.name} has no experts"
-    elif p.is_folded and model.expert_inner % p.expert_tp:
+    for name in ("etp", "token_dispatcher", "ep_comm_overlap"):
+        if getattr(p, name) and not model.experts:
+            yield f"{name}: {model.name} has no experts"
+    if model.experts and p.is_folded and model.expert_inner % p.expert_tp:
         width = f"expert_inner {model.expert_inner} of {model.name}"
         yield f"etp: {p.expert_tp} does not divide {width}"
     if p.ep > 1 and not model.experts:
@@ -437,6 +449,8 @@ def _linear_attention(s: Shard) -> int:
     """
     m, keys, values = s.model, s.linear_keys, s.linear_values
     numbers = 2 * keys + values + 5 * values + m.linear_heads // s.tp * (CHUNK + 2)
+    if m.is_lightning:  # before SiLU and after it; what the rule and its norm put out; the gate
+        numbers = 2 * 3 * values + 3 * values
     kept = _inputs(s, s.size_of(s.rows * m.hidden)) + 2 * s.tokens * numbers
     return kept + s.size_of(s.tokens * values)
 
@@ -501,7 +515,8 @@ def _workspace(s: Shard, layer: int) -> int:
     second = 2 * inner // parts * m.matrices
     if m.is_linear(layer):
         # What is made again, the states and theirs among it, and gradients of queries, keys, ...
-        first = 2 * (8 * s.tokens * s.linear_values + 2 * s.linear_states)
+        states = 0 if m.is_lightning else 2 * s.linear_states
+        first = 2 * (8 * s.tokens * s.linear_values + states)
     else:
         first = _attention_workspace(s) if s.flash else 0
     most = max(second, first) + 2 * s.words_bytes

@@ -9,8 +9,8 @@ times. A new software is a row of SOFTWARE, a new way to send tokens one of DISP
   activation, bias, dropout and addition are one kernel each (``megatron/core/fusions``).
 - "megatron-bridge": Megatron-core as NVIDIA's recipes for measured runs set it (Megatron-Bridge,
   ``perf_recipes``).
-- "torchtitan": PyTorch eager, as of torchtitan in December 2024 (``torchtitan/models/llama``,
-  ``parallelize_llama.py``; recalled, not re-read): FSDP2, each op a kernel of its own.
+- "torchtitan": PyTorch eager, as of torchtitan in autumn 2024 (``models/llama/model.py``,
+  ``models/norms.py``, ``parallelize_llama.py``, ``train.py``): FSDP2, each op a kernel of its own.
 - "torchtitan-compiled": the same with ``torch.compile`` of each block. Inductor fuses what lies
   between products, but has no complex numbers (rotary) and was not used for the loss.
 - "deepspeed-0.3": the kernels of "megatron" with ZeRO 3 as DeepSpeed had it in 2021, before a
@@ -90,8 +90,8 @@ class Software:
 _LOSS = Passes(
     # To float32; log_softmax: largest, sum, output, three reads of a row that no cache holds.
     (2 + 3 * 4, 4 + 4),
-    # nll: zeros; log_softmax: sum, then output, each from output and gradient; to bfloat16.
-    (2 * 8 + 4, 4 + 4 + 2),
+    # nll: zeros; log_softmax: the gradient's sum, then output from both; to bfloat16.
+    (4 + 8 + 4, 4 + 4 + 2),
 )
 # To float32, times complex numbers (which a cache holds), to bfloat16: both ways alike.
 _ROTARY = Passes((2 + 4 + 4, 4 + 4 + 2), (2 + 4 + 4, 4 + 4 + 2))
@@ -122,16 +122,17 @@ _COMPILED = _EAGER | {
     "gradients": Passes((0, 0), (2, 0)),
 }
 
-# FlashAttention-2, PyTorch's default on H100 then, causal, heads of 128, 8,192 tokens: about 365
-# and 295 of 989 TFLOP/s (FlashAttention-3, arXiv 2407.08608, figures 5 and 6; recalled).
-_FLASH_2 = 0.37, 0.30
+# FlashAttention-2, PyTorch's default on H100 then, causal, heads of 128, 8,192 tokens: forward 333
+# of 989 TFLOP/s (FlashAttention-3, arXiv 2407.08608, figure 5), backward 288 (the one figure of a
+# causal one known: Dao-AILab/flash-attention, pull request 1791, which has 284 forward).
+_FLASH_2 = 0.337, 0.291
 # Float32 scores beside those that log_softmax puts out: forward its input, in bfloat16 too;
 # backward the gradients of output and input. With scores split by tp (``loss_parallel``)
 # difference, exponential and output are tensors each, beside both inputs.
 _LOSS_BYTES = 8, 14
-# The scores are read twice, and their gradient takes their place (Transformer Engine,
-# ``triton/cross_entropy.py``).
-_FUSED_LOSS = Passes((2 + 2, 2), (0, 0))
+# The scores are read once, and in the backward their gradient takes their place (Transformer
+# Engine, ``triton/cross_entropy.py``).
+_FUSED_LOSS = Passes((2, 0), (2, 2))
 
 SOFTWARE: Final[Mapping[str, Software]] = {
     "megatron": Software(),
@@ -166,13 +167,15 @@ class Dispatcher:
     network to each node; else once for each expert, sorted by expert before it is sent. ``rate``
     is the share of the bandwidth between two devices of a node that it reaches (None: it takes as
     long as an all_to_all), ``wide_rate`` that over more than MEASURED_RANKS of them. ``overhead``
-    seconds pass beside each way where a host launches it.
+    seconds pass beside each way where a host launches it. ``needs`` is the dtype that came with the
+    first GPUs of NVIDIA on which it runs ("": it runs on all devices).
     """
 
     once: bool = False
     rate: Fraction | None = None
     overhead: Fraction = Fraction(0)
     wide_rate: Fraction | None = None
+    needs: str = ""
 
     def rate_over(self, ranks: int) -> Fraction | None:
         """The share of the bandwidth between two devices that is reached over so many of a node."""
@@ -188,10 +191,11 @@ DISPATCHERS: Final[Mapping[str, Dispatcher]] = {
     # DeepEP, docs/README_Hybrid-EP.md, "Performance Results" (MIT): on B200 and GB200 the kernels
     # alone move 543 to 750 GB/s over 8 to 36 ranks, 644 in the mean, of 770 between two devices;
     # calls from PyTorch take 0.15 to 0.2 ms more than the kernel.
-    "hybridep": Dispatcher(True, Fraction(84, 100), Fraction(17, 100_000)),
+    # It copies by TMA, which Hopper has first.
+    "hybridep": Dispatcher(True, Fraction(84, 100), Fraction(17, 100_000), needs="float8"),
     # The same page: DeepEP with 24 multiprocessors, over 8 to 16 ranks, by calls from PyTorch
-    # 339 to 513 GB/s, 440 in the mean.
-    "deepep": Dispatcher(True, Fraction(57, 100)),
+    # 339 to 513 GB/s, 440 in the mean. It needs Ampere at least (docs/legacy.md, "Requirements").
+    "deepep": Dispatcher(True, Fraction(57, 100), needs="tfloat32"),
 }
 
 
@@ -211,6 +215,15 @@ class Setting:
 
 def setting_of(software: str, parallelism: Parallelism) -> Setting:
     """The setting of a strategy, else of the software that runs it."""
-    runs = SOFTWARE[software]
-    name = parallelism.token_dispatcher or runs.dispatcher
-    return Setting(runs, DISPATCHERS[name], parallelism.cuda_graphs or runs.graphs)
+    dispatcher = DISPATCHERS[dispatcher_of(software, parallelism)]
+    return Setting(SOFTWARE[software], dispatcher, graphs_of(software, parallelism))
+
+
+def dispatcher_of(software: str, parallelism: Parallelism) -> str:
+    """The name of what sends tokens to experts."""
+    return parallelism.token_dispatcher or SOFTWARE[software].dispatcher
+
+
+def graphs_of(software: str, parallelism: Parallelism) -> str:
+    """The part of a step replayed as CUDA graphs."""
+    return parallelism.cuda_graphs or SOFTWARE[software].graphs

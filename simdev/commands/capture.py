@@ -1,0 +1,199 @@
+"""``simdev capture SCRIPT --cluster NAME``: the step of a distributed PyTorch script.
+
+The script is captured in ``measure/ranks``; ``report/advice.py`` tells what changes would bring.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..ground.errors import InputError, prefixed
+from ..ground.units import PS_PER_SECOND
+from .options import (
+    DATASHEET_HELP,
+    DONE,
+    INFEASIBLE,
+    REPORT_OPTION,
+    by_flags,
+    cluster_value,
+    flag,
+    whole_numbers,
+)
+from .outputs import JSON, json_text, output_files, printed_first, progress_bar, tell
+
+if TYPE_CHECKING:
+    from ..report import Report
+    from ..report.whatif import WhatIf
+
+HELP = "simulate the step of a distributed PyTorch script as it is, without a GPU"
+DESCRIPTION = (
+    "Runs a training script on fake tensors, once for each rank that differs, in a world that is "
+    "not there, and simulates its step: simdev capture train.py --cluster dgx-h100 --world 16 -- "
+    "--lr 0.1. What stands behind -- is for the script. Exits 1 where the step does not fit."
+)
+PASSES_ON = True
+"""What stands behind ``--`` is not for this verb: it is ``args.passed_on``."""
+OPTIONS = (
+    ("script", "SCRIPT", "the script, as torchrun takes it"),
+    ("--cluster", "NAME", "a preset or a file", {"required": True}),
+    ("--world", "N,N", "ranks (default: all GPUs of the cluster); each number is captured anew"),
+    ("--rank", "N,N", "those to capture (default: those that differ are found)"),
+    ("--per-node", "N", "ranks of a node (default: its GPUs)"),
+    ("--nodes", "N", "machines, of a preset"),
+    ("--gpus", "N", "so many GPUs of a preset's machines, on the fewest without --nodes"),
+    ("--profile", "FILE", "measured rows (again for more; default: shipped)", {"action": "append"}),
+    ("--datasheet", "", DATASHEET_HELP.replace("layers", "ops")),
+    (
+        "--host",
+        "MODE",
+        "of an accelerator: eager (default) dispatches op after op; graph; none",
+        {"choices": ("eager", "graph", "none")},
+    ),
+    ("--tokens", "N", "on which a step trains, divided by the ranks: adds tokens/s"),
+    (
+        "--what-if",
+        "NAME=VALUE",
+        "what a setting of the script's wrappers would bring, captured anew: bucket_cap_mb=100, "
+        "reshard_after_forward=false, forward_prefetch=true, .. (again for more)",
+        {"action": "append", "default": []},
+    ),
+    ("--no-advice", "", "leave out what changes of the machine would bring"),
+    ("-o --output", "OUT", "write the scenario (.json or .json.gz)"),
+    REPORT_OPTION,
+)
+FLAGS = {"world": "--world", "cluster": "--cluster", "nodes": "--nodes", "gpus": "--gpus"}
+
+
+def run(args: Namespace) -> int:
+    """Run the verb; returns the exit code. Raises SimdevError."""
+    worlds = whole_numbers("--world", args.world) or []
+    for name in ("output", "what_if") if len(worlds) > 1 else ():
+        if getattr(args, name):
+            raise InputError(f"{flag(name)}: goes with one --world")
+    inputs = [(args.script, "the script")]
+    with output_files(args, {"output": JSON}, inputs) as out:
+        if len(worlds) > 1:
+            return _sweep(args, worlds)
+        return _single(args, worlds[0] if worlds else None, out.get("output"))
+
+
+def _single(args: Namespace, world: int | None, place: str | None) -> int:
+    from ..files import write_text
+    from ..measure import parse_setting
+    from ..report.advice import change
+
+    with prefixed("--what-if: "):
+        settings = {text: dict([parse_setting(text)]) for text in args.what_if}
+    document = _document(args, world)
+    tell(*document["provenance"]["notes"])
+    report = _report(document)
+    # Each of the settings is captured anew.
+    changed = {text: _report(_document(args, world, settings[text])) for text in settings}
+    steps = {f"{text}, captured anew": changed[text].step_ps for text in settings}
+    advice = () if args.no_advice else _advice(report)
+    advice = [*advice, *(change(name, step_ps, report.step_ps) for name, step_ps in steps.items())]
+    with printed_first(_answer(args, report, advice)):
+        if place is not None:
+            write_text(place, _text(document, os.path.dirname(args.output)))
+    return DONE if report.feasible else INFEASIBLE
+
+
+def _document(
+    args: Namespace, world: int | None, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The scenario of the script in a world of so many ranks, with other settings of its wrappers.
+    Raises InputError.
+    """
+    from ..measure import capture_ranks
+
+    cluster = cluster_value(args.cluster, args.nodes, args.gpus)
+    ranks = whole_numbers("--rank", args.rank) or ()
+    with _flags(), progress_bar("capture", bar_format="{desc}: {n_fmt} ranks, {elapsed}") as bar:
+        captured = capture_ranks(
+            args.script, world, ranks, cluster=cluster, arguments=args.passed_on,
+            per_node=args.per_node, settings=settings, progress=lambda _: bar.update(),
+        )  # fmt: skip
+        rows = [] if args.datasheet else args.profile
+        options = {} if args.tokens is None else {"tokens": args.tokens * captured.world}
+        name = os.path.basename(args.script)
+        return captured.document(cluster, rows, host=args.host, name=name, options=options)
+
+
+@contextmanager
+def _flags() -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise by_flags(error, FLAGS) from None
+
+
+def _report(document: Mapping[str, Any]) -> Report:
+    from ..execution.scenario import load_scenario
+    from ..report import run as answer
+
+    with progress_bar("simulate", bar_format="{desc} {elapsed}"):
+        return answer(load_scenario(document, "none"))
+
+
+def _advice(report: Report) -> Sequence[WhatIf]:
+    from ..report.advice import advice
+
+    assert report.outcome.scenario is not None
+    with progress_bar("advice", bar_format="{desc} {elapsed}"):
+        return advice(report, report.outcome.scenario)
+
+
+def _answer(args: Namespace, report: Report, changes: Sequence[WhatIf]) -> str:
+    from ..report.advice import advice_table
+    from ..report.measures.hosts import Idle
+    from ..report.measures.modules import Modules
+    from ..report.measures.usage import Memory
+    from ..report.table import table_text
+
+    if args.json:
+        told = [{"change": c.name, "step_time_s": c.step_ps / PS_PER_SECOND} for c in changes]
+        return json_text(report.to_json() | {"advice": told})
+    tables = [
+        *report[Modules].tables(),
+        *([advice_table(changes, report.step_ps)] if changes else []),
+    ]
+    texts = (table_text(table) for table in tables if table.rows)
+    lines = "\n".join(report.lines()), "\n".join(report[Memory].verdict())
+    return "\n\n".join([*lines, *texts, *report[Idle].notes()])
+
+
+def _text(document: Mapping[str, Any], folder: str) -> str:
+    """The scenario as its file in this folder."""
+    from ..files.scenario import moved
+
+    return json_text(moved(document, "", folder)) + "\n"
+
+
+def _sweep(args: Namespace, worlds: Sequence[int]) -> int:
+    """A row a world, each captured anew."""
+    from ..report.table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, table_text
+
+    reports, rows = [], []
+    for world in worlds:
+        document = _document(args, world)
+        tell(*(f"world {world}: {note}" for note in document["provenance"]["notes"]))
+        report = _report(document)
+        reports.append(report)
+        peak = max(memory.peak for memory in report.memories)
+        rate = report.throughput.tokens_per_s if report.throughput else None
+        fits = "yes" if report.feasible else "NO"
+        rows.append((world, report.step_ps, rate, report.exposed, report.hosted, peak, fits))
+    if args.json:
+        answers = [{"world": w} | r.to_json() for w, r in zip(worlds, reports, strict=True)]
+        print(json_text(answers))
+    else:
+        columns = {
+            "ranks": COUNT, "step time": TIME, "tokens/s": NUMBER, "exposed": SHARE,
+            "for hosts": SHARE, "largest peak": BYTES, "fits": TEXT,
+        }  # fmt: skip
+        print(table_text(Table("Each world captured anew", columns, tuple(rows))))
+    return DONE if all(report.feasible for report in reports) else INFEASIBLE

@@ -1,0 +1,45 @@
+"""Attention as a GPU runs it, on tensors of the CPU.
+
+PyTorch chooses a kernel of ``scaled_dot_product_attention`` by the device: on fake tensors of the
+CPU it would be one that no GPU has, and policies of activation checkpointing that name kernels of
+GPUs would not know it. The choice here is PyTorch's (aten/src/ATen/native/transformers/cuda/
+sdp_utils.cpp): flash in two bytes a number without a mask and up to 256 values a head, else the
+memory-efficient kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_HALF = (torch.float16, torch.bfloat16)
+FLASH_HEAD = 256
+"""The most values of a head that FlashAttention takes."""
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``torch.nn.functional.scaled_dot_product_attention`` by a kernel of GPUs."""
+    if enable_gqa:
+        repeats = query.shape[-3] // key.shape[-3]
+        key, value = (x.repeat_interleave(repeats, -3) for x in (key, value))
+    is_flash = query.dtype in _HALF and attn_mask is None and query.shape[-1] <= FLASH_HEAD
+    if is_flash:
+        call: Any = torch.ops.aten._scaled_dot_product_flash_attention
+        return call(query, key, value, dropout_p, is_causal, False, scale=scale)[0]  # type: ignore[no-any-return]
+    call = torch.ops.aten._scaled_dot_product_efficient_attention
+    needs = any(x.requires_grad for x in (query, key, value))
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2]).to(query.dtype)
+    out = call(query, key, value, attn_mask, needs, dropout_p, is_causal, scale=scale)
+    return out[0]  # type: ignore[no-any-return]

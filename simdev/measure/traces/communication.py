@@ -1,0 +1,208 @@
+"""The communications of a traced rank: kernels of NCCL, and calls of ``c10d`` on a CPU.
+
+PyTorch records every call of a process group (``record_param_comms``) and Kineto writes what it
+told, kind, elements, dtype, group, into the args of the kernel too (saveNcclMeta of
+torch/csrc/profiler/util.cpp). Gloo records none of this: there the call's own shapes tell the size,
+and a span ``gloo:...``, mostly on a thread of its own, when the message was through.
+
+``calls`` keeps these kernels apart from what computes, ``ranks`` joins those of several ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from ...nouns.meetings import RECEIVE, SEND, Communication
+from .events import ANNOTATIONS, KERNELS, Event, Events, is_shape
+from .replay import DTYPES
+
+NAMES = {
+    "all_reduce": ("allreduce", "allreduce_coalesced", "barrier"),
+    "all_gather": (
+        "all_gather", "allgather", "allgather_base", "allgather_coalesced",
+        "allgather_into_tensor_coalesced",
+    ),
+    "reduce_scatter": (
+        "reduce_scatter", "reduce_scatter_base", "reduce_scatter_tensor_coalesced",
+    ),
+    "all_to_all": ("all_to_all", "all_to_allv", "alltoall", "alltoall_base"),
+    "broadcast": ("broadcast", "broadcast_oop"),
+    "reduce": ("reduce", "reduce_oop"),
+    SEND: ("send",),
+    RECEIVE: ("recv", "recv_any_source"),
+}  # fmt: skip
+"""What process groups call each kind, without leading and trailing underscores."""
+KINDS = {name: kind for kind, names in NAMES.items() for name in names}
+BYTES = {
+    "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
+    "ComplexFloat": 8, "ComplexDouble": 16,
+}  # fmt: skip
+"""Of an element, by the name of its type (c10/core/ScalarType.h); all others have one byte."""
+RECORDED, C10D, GLOO = "record_param_comms", "c10d::", "gloo:"
+# FSDP names the module in whose hook it communicates.
+HOOK = re.compile(r"FSDP::[\w ]+ \(?([\w.]+)\)?\Z")
+
+
+def is_communication(event: Event) -> bool:
+    """Whether a kernel, or an operator of a CPU, communicates and computes nothing."""
+    if event.category in KERNELS:
+        return "Collective name" in event.args or "nccl" in event.name[:12].lower()
+    return event.name.startswith(C10D) and _kind(event.name.removeprefix(C10D)) is not None
+
+
+def _kind(name: object) -> str | None:
+    return KINDS.get(str(name).strip("_"))
+
+
+def module_of(event: Event | None) -> str:
+    """The module in whose hook a call communicates, as far as the trace names it, else ""."""
+    spans = () if event is None else event.above()
+    matches = (HOOK.match(span.name) for span in spans if span.category in ANNOTATIONS)
+    return next((match[1] for match in matches if match), "")
+
+
+class Communications:
+    """Tells what the kernels and calls of one rank's trace communicate."""
+
+    def __init__(self, events: Events) -> None:
+        self._groups = {
+            str(group.get("pg_name")): _ranks(group.get("ranks"))
+            for group in _listed(events.distributed.get("pg_config"))
+            if isinstance(group, Mapping)
+        }
+        self._roots = events.roots
+        self.rank = events.rank if events.rank is not None else 0
+        self._until = 0
+
+    def of_kernel(self, launch: Event | None, kernel: Event) -> list[Communication]:
+        """What a kernel communicates, of a batch the sends first; none where the trace does not
+        tell it. Kernels come in the order of their launches.
+        """
+        spans = [] if launch is None else [*launch.above()]
+        recorded = next((span.args for span in spans if span.name == RECORDED), {})
+        call = self._recorded({**recorded, **kernel.args})
+        start, self._until = self._until, launch.start if launch else self._until
+        if call is not None or launch is None:
+            return [call] if call else []
+        # A batch is recorded message by message, and launched at its end.
+        starts = [span.start for span in self._messages]
+        batch = self._messages[bisect_left(starts, start) : bisect_left(starts, launch.start)]
+        calls = filter(None, (self._recorded(span.args) for span in batch))
+        return sorted(calls, key=lambda call: call.kind != SEND)
+
+    def of_call(self, event: Event, work: Event | None) -> list[Communication]:
+        """What a call of ``c10d`` communicates on a CPU; ``work`` is the span of gloo that carried
+        it out, which tells the type of elements in a list.
+        """
+        kind = _kind(event.name.removeprefix(C10D))
+        spans = [event] if work is None else [work, event]
+        types = (DTYPES.get(argument.type) for span in spans for argument in span.arguments())
+        dtype = next(filter(None, types), None)
+        tensors = [
+            prod(shape) * dtype.itemsize
+            for argument in event.arguments()
+            for shape in (argument.shape if argument.type == "TensorList" else [argument.shape])
+            if dtype and is_shape(shape) and argument.type in (*DTYPES, "TensorList")
+        ]
+        if "barrier" in event.name:
+            tensors = [1]
+        if kind is None or not tensors:
+            return []
+        numbers = [argument.text for argument in event.arguments() if argument.type == "Scalar"]
+        peer = int(numbers[0]) if kind in (SEND, RECEIVE) and numbers else -1
+        size = min(tensors) if kind == "all_gather" else max(tensors)
+        # Which of several groups it is, only their number of ranks could tell.
+        ranks = next(iter(self._groups.values()), ())
+        return [Communication(self.rank, 0, kind, size, "", ranks, peer, blocking=kind != SEND)]
+
+    @cached_property
+    def _messages(self) -> list[Event]:
+        """Sends and receives that were recorded, by their starts."""
+        spans = (span for root in self._roots for span in root.inside() if span.name == RECORDED)
+        messages = (s for s in spans if _kind(s.args.get("Collective name")) in (SEND, RECEIVE))
+        return sorted(messages, key=lambda span: span.start)
+
+    def _recorded(self, args: Mapping[str, Any]) -> Communication | None:
+        kind = _kind(args.get("Collective name"))
+        sent, got = args.get("In msg nelems"), args.get("Out msg nelems")
+        if kind is None or not isinstance(sent, int) or not isinstance(got, int):
+            return None
+        elements = sent if kind == "all_gather" else max(sent, got)
+        name = str(args.get("Process Group Name", ""))
+        call = Communication(
+            self.rank, 0, kind, elements * BYTES.get(str(args.get("dtype")), 1),
+            name, self._members(args, name), blocking=kind != SEND,
+        )  # fmt: skip
+        if call.is_message:
+            return replace(call, peer=self._peer(call, args))
+        root = args.get("Rank") if kind in ("broadcast", "reduce") else None
+        if isinstance(root, int) and 0 < root < len(call.ranks):
+            return replace(call, ranks=(*call.ranks[root:], *call.ranks[:root]))
+        return call
+
+    def _members(self, args: Mapping[str, Any], name: str) -> tuple[int, ...]:
+        """The ranks of a group. Its list is cut after 30 ranks: then the trace's head has them, or
+        their first and their stride.
+        """
+        text = args.get("Process Group Ranks")
+        if "..." not in str(text) and (ranks := _ranks(text)):
+            return ranks
+        if name in self._groups:
+            return self._groups[name]
+        keys = ("Global rank start", "Global rank stride", "Group size")
+        start, stride, size = (args.get(key) for key in keys)
+        if isinstance(start, int) and isinstance(stride, int) and isinstance(size, int):
+            return tuple(range(start, start + stride * size, stride)) if stride > 0 else ()
+        return ()
+
+    def _peer(self, call: Communication, args: Mapping[str, Any]) -> int:
+        peer = args.get("Dst Rank" if call.kind == SEND else "Src Rank")
+        if isinstance(peer, int):
+            return peer
+        # Of a pair it is the other one.
+        others = [rank for rank in call.ranks if rank != self.rank]
+        return others[0] if len(others) == 1 else -1
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    """A list of ranks, which may be written as a text."""
+    if isinstance(value, str):
+        value = [int(number) for number in re.findall(r"[0-9]{1,9}", value)]
+    return tuple(rank for rank in _listed(value) if isinstance(rank, int))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def works_of(events: Events, calls: Iterable[Event]) -> dict[int, Event]:
+    """The span of gloo in which each of these calls, by its ``id``, was carried out: the first that
+    begins behind it and is no earlier call's.
+    """
+    spans = [
+        span
+        for root in events.roots
+        for span in root.inside()
+        if span.name.startswith(GLOO) and span.category in ANNOTATIONS
+    ]
+    works = sorted(spans, key=lambda span: span.start)
+    matched: dict[int, Event] = {}
+    following = 0
+    for call in sorted(calls, key=lambda call: call.start):
+        while following < len(works) and works[following].start < call.start:
+            following += 1
+        if following < len(works):
+            matched[id(call)] = works[following]
+            following += 1
+    return matched
+
+
+def is_finished(work: Event) -> bool:
+    """Whether the end of gloo's span is known."""
+    return work.args.get("finished") is not False

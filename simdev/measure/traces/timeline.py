@@ -1,0 +1,402 @@
+"""The timeline of a traced step: for each of its calls, or for each piece of a call in which the
+host waits, the time of the device, the time of the host, and whether the host waits.
+
+The times are chosen so that a simulated host, which dispatches call i for h_i while the device
+runs it for d_i, reproduces the traced step. For this the sum h_1 + .. + h_i has to be the moment
+at which the host released call i. A kernel that found the device idle was released when it
+started; one that had to queue was released when its launch was done. Where a call has several
+kernels, the latest decides: release = max over k of (release of kernel k - device time of the
+call's kernels before k). Waiting for the device is no time of the host. So where the host waited
+until the device was done, the time of the next call counts from there; where it waited in the
+middle of a call, the call is cut there into pieces.
+
+Streams run beside each other, each in order. A trace does not say what a kernel of one waits for
+in another. So it is taken to wait for what ended last there: a communication always, for PyTorch
+makes it wait for the stream that calls it; any other kernel where that end alone explains why it
+did not start earlier, or where the host made a stream wait (cudaStreamWaitEvent) just before. The
+time of waiting is none of its own.
+
+``step.py`` writes ops from it, and refuses a step without operators before; ``reading.py`` asks for
+the host's times alone. Tests: ``tests/measure/test_trace_steps.py``, ``test_trace_waits.py``,
+``test_trace_ranks.py`` (streams).
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from .calls import Call, Pair
+from .communication import RECORDED, is_finished
+from .events import LAUNCHES, Event, Events
+
+FULL = 1000
+"""With so many launches under way, a launch that takes longer than usual is taken to wait for room
+in the stream: a stream of PyTorch holds about 1,024.
+"""
+
+
+@dataclass(eq=False)
+class Piece:
+    """A call, a part of a call, or a wait.
+
+    A call is cut into parts where the host waits in the middle of it; ``last`` is true for the last
+    part, and for a whole call. A wait that lies in no call has no kernels. ``stream`` is that in
+    which most of it runs (None: the one with the most computation), ``after`` the pieces of other
+    streams for which it waits. ``device_ns`` is the time on the device: that of the kernels without
+    their overlap with earlier ones, and the gaps before kernels that were already released; of a
+    communication on a CPU the time until it was through. ``host_ns`` is the time of the host,
+    ``blocks`` whether the host then waits for the device.
+    """
+
+    call: Call
+    kernels: list[Pair]
+    last: bool
+    device_ns: int = 0
+    host_ns: int = 0
+    blocks: bool = False
+    stream: str | None = None
+    after: list[Piece] = field(default_factory=list)
+
+    @property
+    def launched(self) -> int:
+        """When the first kernel was launched, in ns; where there is none, when the operator or the
+        wait began.
+        """
+        if not self.kernels and self.call.event is not None:
+            return self.call.event.start
+        return _launches_of(self.kernels[0])
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A step's pieces in the order of their launches.
+
+    ``rest_ns`` is the time of the host after the last piece; ``step_ns`` the time from the start of
+    the step until both the device and the host have finished.
+    """
+
+    pieces: tuple[Piece, ...]
+    rest_ns: int
+    step_ns: int
+
+
+def device_timeline(
+    waiting: Waiting, calls: Sequence[Call], start: int, end: int | None, marked: bool
+) -> Timeline:
+    """The timeline of the calls of one step, at least one of them with kernels.
+
+    ``start`` and ``end`` are moments of the host in ns, ``end`` None where the step goes on to the
+    end of the trace; ``waiting`` are all waits of the trace. Where steps are not ``marked`` or have
+    no ``end``, the step ends with its last kernel or its last wait.
+    """
+    stops = [
+        wait for wait in waiting.hosts if start <= wait.start and (not end or wait.start < end)
+    ]
+    launched = sorted(_pieces(calls, stops), key=lambda piece: piece.launched)
+    finish = max(kernel.end for piece in launched for _, kernel in piece.kernels)
+    if end is None or not marked:
+        end = max((wait.end for wait in stops), default=start)
+    _set_streams(launched)
+    _set_after(launched, waiting.streams)
+    times, released = _device_times(launched)
+    stalls = _stalls(launched)
+    pieces = _with_waits(launched, stops)
+    # The simulated step: when its host can go on, and when its device is done.
+    host, device, finishes = start, defaultdict[str | None, int](lambda: start), dict[int, int]()
+    for piece in pieces:
+        ran, release = 0, host if piece.kernels else piece.launched
+        for _, kernel in piece.kernels:
+            release = max(release, released[id(kernel)] - ran)
+            ran += times[id(kernel)]
+        piece.device_ns = ran
+        piece.host_ns = max(0, release - host - stalls.get(id(piece), 0))
+        host = max(release, host)
+        begin = max(host, device[piece.stream], *(finishes[id(other)] for other in piece.after))
+        device[piece.stream] = finishes[id(piece)] = begin + ran
+        if piece.blocks:
+            host = max(device.values())
+    return Timeline(tuple(pieces), max(0, end - host), max(finish, end) - start)
+
+
+def _with_waits(pieces: Sequence[Piece], stops: Sequence[Event]) -> list[Piece]:
+    """The pieces and, between them, the waits for everything that was launched before.
+
+    A wait inside the operator that launched last makes that piece block, and is no piece itself.
+    Two kinds of waits are left out: one that ends while the device still runs earlier kernels, for
+    it is time of the host, and one during which another thread launches, for it delays no launch.
+    """
+    over = (max(kernel.end for _, kernel in piece.kernels) for piece in pieces)
+    timed, ends = list(pieces), list(accumulate(over, max))
+    starts = [piece.launched for piece in pieces]
+    for wait in stops:
+        i = bisect_right(starts, wait.start)
+        launches_meanwhile = i < len(starts) and starts[i] < wait.end
+        waits_for_less = i and wait.name not in ALL_STREAMS and wait.end < ends[i - 1]
+        if not i or launches_meanwhile or waits_for_less:
+            continue
+        last = pieces[i - 1]
+        if last.call.event in [*wait.above()] or wait in [launch for launch, _ in last.kernels]:
+            last.blocks = True
+        else:
+            timed.append(Piece(Call(wait, last.call.step), [], True, blocks=True))
+    return sorted(timed, key=lambda piece: piece.launched)
+
+
+def bounds(events: Events, steps: Sequence[Event], number: int) -> tuple[int, int | None]:
+    """When a step begins and ends on the host, in ns; where no steps are marked, the step is the
+    whole trace and has no end (None).
+    """
+    if not steps:
+        return min(root.start for root in events.roots), None
+    return steps[number].start, steps[number].end
+
+
+def host_times(
+    events: Events, calls: Sequence[Call], steps: Sequence[Event], marked: bool
+) -> dict[int, int]:
+    """The host's ns of every call, by the call's ``id``; arguments as for ``device_timeline``."""
+    times: dict[int, int] = {}
+    waiting = waits(events)
+    by_step: dict[int, list[Call]] = {}
+    for call in calls:
+        by_step.setdefault(call.step, []).append(call)
+    for number, members in by_step.items():
+        start, end = bounds(events, steps, number)
+        for piece in device_timeline(waiting, members, start, end, marked).pieces:
+            times[id(piece.call)] = times.get(id(piece.call), 0) + piece.host_ns
+    return times
+
+
+def host_timeline(
+    calls: Sequence[Call], start: int, end: int | None, works: Mapping[int, Event]
+) -> Timeline:
+    """The timeline of a step on a CPU, which is host and device at once: operators are the time of
+    the device, and what lies between them is the time of the host. Where a communication (its span
+    by the ``id`` of its call in ``works``) ends between two operators, the host waited until then.
+    """
+    pieces, now = list[Piece](), start
+    under_way: list[tuple[Piece, Event]] = []
+    for call in sorted(calls, key=lambda call: call.event.start if call.event else 0):
+        event = call.event
+        assert event is not None
+        now = _awaited(pieces, under_way, now, event.start)
+        piece = Piece(call, [], True, call.host_ns, max(0, event.start - now))
+        pieces.append(piece)
+        if call.communicates:
+            work = works.get(id(event))
+            piece.host_ns, piece.device_ns = piece.host_ns + call.host_ns, 0
+            if work is not None and is_finished(work):
+                piece.device_ns = work.duration
+                under_way.append((piece, work))
+        if call.phase == "update":
+            # What ended while the host computed was awaited before its gradients were used.
+            piece.after = [other for other, work in under_way if work.end <= now]
+            under_way = [(other, work) for other, work in under_way if work.end > now]
+        # A graph's operators lie inside it: its own kernels run around them.
+        now = max(now, event.start) + call.host_ns
+    now = _awaited(pieces, under_way, now, end or now)
+    finish = max(now, end or 0)
+    return Timeline(tuple(pieces), finish - now, finish - start)
+
+
+def _awaited(
+    pieces: list[Piece], under_way: list[tuple[Piece, Event]], now: int, until: int
+) -> int:
+    """Adds the host's wait for what ended between two moments; returns when it was over."""
+    ended = [(piece, work) for piece, work in under_way if now < work.end <= until]
+    if not ended:
+        return now
+    under_way[:] = [pair for pair in under_way if pair not in ended]
+    last = max((work for _, work in ended), key=lambda work: work.end)
+    wait = Piece(Call(last, pieces[-1].call.step), [], True, blocks=True)
+    wait.after = [piece for piece, _ in ended]
+    pieces.append(wait)
+    return last.end
+
+
+def _set_streams(pieces: Sequence[Piece]) -> None:
+    """Tells every piece its stream."""
+    busy_ns: defaultdict[str, int] = defaultdict(int)
+    for piece in pieces:
+        times: defaultdict[str, int] = defaultdict(int)
+        for _, kernel in piece.kernels:
+            times[str(kernel.args.get("stream"))] += kernel.duration
+        piece.stream = stream = max(times, key=lambda name: times[name])
+        busy_ns[stream] += 0 if piece.call.communicates else sum(times.values())
+    main = max(busy_ns, key=lambda name: busy_ns[name])
+    for piece in pieces:
+        piece.stream = None if piece.stream == main and busy_ns[main] else piece.stream
+
+
+def _set_after(pieces: Sequence[Piece], ordered: Sequence[int]) -> None:
+    """Tells every piece, in the order of the launches, for what it waits in other streams;
+    ``ordered`` is when the host made a stream wait.
+    """
+    launched: dict[str | None, tuple[list[Piece], list[int]]] = {}
+    seen: dict[str | None, int] = {}
+    talking = {piece.stream for piece in pieces if piece.call.communicates}
+    for piece in pieces:
+        launch, kernel = min(piece.kernels, key=lambda pair: pair[1].start)
+        members, ends = launched.setdefault(piece.stream, ([], []))
+        latest = _ended(launched, piece.stream, kernel.start)
+        if piece.call.communicates:
+            piece.after = [other for other, _ in latest if other.stream not in talking]
+        elif bisect_left(ordered, piece.launched) > seen.get(piece.stream, 0):
+            piece.after = [other for other, _ in latest]
+        elif latest:
+            other, end = max(latest, key=lambda pair: pair[1])
+            ready = kernel.start if launch is None else launch.end
+            piece.after = [other] if end > max([ready, *ends[-1:]]) else []
+        seen[piece.stream] = bisect_left(ordered, piece.launched)
+        members.append(piece)
+        ends.append(max([*ends[-1:], *(kernel.end for _, kernel in piece.kernels)]))
+
+
+def _ended(
+    launched: Mapping[str | None, tuple[list[Piece], list[int]]], stream: str | None, moment: int
+) -> list[tuple[Piece, int]]:
+    """Of every other stream the piece that ended last up to a moment, with its end."""
+    latest = []
+    for name, (members, ends) in launched.items():
+        count = bisect_right(ends, moment)
+        if name != stream and count:
+            latest.append((members[count - 1], ends[count - 1]))
+    return latest
+
+
+def _launches_of(pair: Pair) -> int:
+    launch, kernel = pair
+    return kernel.start if launch is None else launch.start
+
+
+def _pieces(calls: Sequence[Call], stops: Sequence[Event]) -> list[Piece]:
+    """The calls, cut where the host waits between two of their launches."""
+    starts = [wait.start for wait in stops]
+    pieces = []
+    for call in calls:
+        parts: dict[int, list[Pair]] = {}
+        for pair in call.kernels:
+            parts.setdefault(bisect_left(starts, _launches_of(pair)), []).append(pair)
+        cut = list(parts.values())
+        pieces += [Piece(call, pairs, pairs is cut[-1]) for pairs in cut]
+    return pieces
+
+
+def _device_times(pieces: Sequence[Piece]) -> tuple[dict[int, int], dict[int, int]]:
+    """By the kernel's ``id`` its time on the device and the moment of its release, in ns.
+
+    The time counts from the end of the kernel before, and of all that the piece waits for, where
+    the kernel was released by then.
+    """
+    rows = [(piece, pair) for piece in pieces for pair in piece.kernels]
+    times: dict[int, int] = {}
+    released: dict[int, int] = {}
+    ends = {
+        id(piece): max((k.end for other in piece.after for _, k in other.kernels), default=None)
+        for piece in pieces
+    }
+    streams: dict[str | None, int] = {}
+    rows.sort(key=lambda row: (row[1][1].start, _launches_of(row[1])))
+    for piece, (launch, kernel) in rows:
+        before = streams.get(piece.stream), ends[id(piece)]
+        end = max((moment for moment in before if moment is not None), default=None)
+        begin = kernel.start if end is None else max(kernel.start, end)
+        times[id(kernel)] = max(0, kernel.end - begin)
+        released[id(kernel)] = kernel.start
+        if launch is not None and end is not None:
+            # A copy that the host waits for is launched long before the call returns.
+            ready = launch.start if launch.end >= kernel.end else launch.end
+            if ready <= end:
+                released[id(kernel)] = min(ready, kernel.start)
+                times[id(kernel)] += max(0, kernel.start - end)
+        streams[piece.stream] = max(kernel.end, streams.get(piece.stream, 0))
+    return times, released
+
+
+def _stalls(pieces: Sequence[Piece]) -> dict[int, int]:
+    """By the piece's ``id`` the ns for which its launches waited for room (``FULL``)."""
+    pairs = [pair for piece in pieces for pair in piece.kernels]
+    ends = sorted(kernel.end for _, kernel in pairs)
+    launches = sorted(launch.start for launch, _ in pairs if launch is not None)
+    if len(launches) <= FULL:
+        return {}
+    usual = statistics.median(launch.duration for launch, _ in pairs if launch is not None)
+    stalls: dict[int, int] = {}
+    for piece in pieces:
+        for launch in {id(launch): launch for launch, _ in piece.kernels}.values():
+            if launch is None:
+                continue
+            under_way = bisect_right(launches, launch.start) - bisect_right(ends, launch.start)
+            if under_way >= FULL:
+                extra = max(0, round(launch.duration - usual))
+                stalls[id(piece)] = stalls.get(id(piece), 0) + extra
+    return stalls
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """``hosts`` are the host's calls that wait for the device, ``streams`` when the host made a
+    stream wait for another: all in the order of time.
+    """
+
+    hosts: Sequence[Event]
+    streams: Sequence[int]
+
+
+def waits(events: Events) -> Waiting:
+    """The waits of a trace.
+
+    Only threads that launch kernels count: a wait of a data loader or of a watchdog delays no
+    launch.
+    """
+    spans = [span for root in events.roots for span in root.inside() if span.category in LAUNCHES]
+    ordered = [span.start for span in spans if span.name in ORDERS and not _is_recorded(span)]
+    launching = {
+        span.thread for span in spans if span.number("correlation") in events.by_correlation
+    }
+    stops = [span for span in spans if span.name in WAITS or _waits_for_copy(span, events)]
+    stops = sorted((span for span in stops if span.thread in launching), key=lambda s: s.start)
+    if events.by_profiler and all(span.name in ALL_STREAMS for span in stops[-2:]):
+        # These two waits are no part of the step: PyTorch's profiler waits for the device when its
+        # ``with`` block is exited, and Kineto when it stops.
+        del stops[-2:]
+    return Waiting(stops, sorted(ordered))
+
+
+def _is_recorded(span: Event) -> bool:
+    """Whether it belongs to a communication, which waits anyway."""
+    return any(around.name == RECORDED for around in span.above())
+
+
+ALL_STREAMS = frozenset({"cudaDeviceSynchronize", "cuCtxSynchronize", "hipDeviceSynchronize"})
+"""Calls that wait for everything that was launched, on every stream."""
+
+WAITS = ALL_STREAMS | {
+    *("cudaStreamSynchronize", "cuStreamSynchronize", "hipStreamSynchronize"),
+    *("cudaEventSynchronize", "cuEventSynchronize", "hipEventSynchronize"),
+}
+
+
+ORDERS = frozenset({"cudaStreamWaitEvent", "cuStreamWaitEvent", "hipStreamWaitEvent"})
+"""Calls by which the host makes a stream wait for another."""
+
+
+def _waits_for_copy(launch: Event, events: Events) -> bool:
+    """Whether a launch copied between host and device and returned only after the copy: then the
+    host waited for it.
+    """
+    copies: Mapping[int | None, Sequence[Event]] = events.by_correlation
+    return any(
+        is_copy(kernel, "HtoD", "DtoH") and kernel.end <= launch.end
+        for kernel in copies.get(launch.number("correlation"), ())
+    )
+
+
+def is_copy(kernel: Event, *ways: str) -> bool:
+    """Whether a kernel is a copy in one of these directions (HtoD, DtoH, DtoD), by its name."""
+    return kernel.name.startswith("Memcpy") and any(way in kernel.name for way in ways)

@@ -1,0 +1,92 @@
+"""What a change of the machine, or of the way a script is run, would bring: each is simulated.
+
+``simdev capture`` prints it. Parts of a step that are made faster one at a time are ``whatif``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ..execution.changes import LINKS, NETWORK, RESOURCES
+from ..execution.engine import choose
+from ..execution.period import follow_one_another, simulate_lowered, step_time_ps
+from ..execution.scenario import Scenario, execute, prepare
+from ..lowering import lower_step
+from ..nouns.cluster import Host
+from .measures.spans import transfer_mask
+from .report import Report
+from .table import CHANGE, TEXT, TIME, Table
+from .whatif import FACTOR, WhatIf
+
+FREE = "no communication cost (a bound)"
+HOSTLESS = "no host (CUDA graphs: a bound)"
+
+
+def advice(
+    report: Report,
+    scenario: Scenario,
+    watch: Callable[[Iterable[str]], Iterable[str]] = lambda names: names,
+) -> tuple[WhatIf, ...]:
+    """What changes would bring to a step of a graph, the largest gain first; ``watch`` may show how
+    far it is. Raises InputError, DeadlockError.
+    """
+    cases = dict(_cases(report, scenario))
+    now = report.step_ps
+    answers = (change(name, cases[name](), now) for name in watch(tuple(cases)))
+    return tuple(sorted(answers, key=lambda answer: answer.step_ps))
+
+
+def change(name: str, step_ps: int, now_ps: int) -> WhatIf:
+    """The answer for a change, with which a step takes so long that now takes ``now_ps``."""
+    return WhatIf("change", name, None, step_ps, 1 - step_ps / now_ps if now_ps else 0.0)
+
+
+def advice_table(changes: Iterable[WhatIf], now_ps: int) -> Table:
+    """A row a change, below that of the step as it is."""
+    rows = [
+        ("as it is", now_ps, None),
+        *((each.name, each.step_ps, -each.gain) for each in changes),
+    ]
+    columns = {"change": TEXT, "step time": TIME, "by": CHANGE}
+    return Table("What a change would bring, each simulated", columns, tuple(rows))
+
+
+def _cases(report: Report, scenario: Scenario) -> Iterator[tuple[str, Callable[[], int]]]:
+    if transfer_mask(report.trace.task_graph).any():
+        for name in (NETWORK, LINKS):
+            faster = RESOURCES[name](scenario, FACTOR)
+            if faster is not scenario:
+                yield f"{name} twice as fast", partial(_step_ps, faster)
+        yield FREE, partial(_free_ps, scenario)
+    if report.hosts:
+        cluster = replace(
+            scenario.cluster,
+            host=Host(mode="none"),
+            devices=tuple(replace(device, host=None) for device in scenario.cluster.devices),
+        )
+        yield HOSTLESS, partial(_step_ps, replace(scenario, cluster=cluster))
+
+
+def _step_ps(scenario: Scenario) -> int:
+    return step_time_ps(execute(scenario).trace)
+
+
+def _free_ps(scenario: Scenario) -> int:
+    """The step time where whatever is sent takes no time."""
+    repeated = follow_one_another(scenario.strategy, scenario.steps)
+    step = lower_step(prepare(scenario), scenario.strategy, repeated)
+    graph, moves = step.task_graph, transfer_mask(step.task_graph)
+    tasks = replace(
+        graph.tasks,
+        duration=np.where(moves, 0, graph.tasks.duration),
+        lag=np.where(moves, 0, graph.tasks.lag),
+        gap=np.where(moves, 0, graph.tasks.gap),
+        bytes=np.where(moves, 0, graph.tasks.bytes),
+    )
+    engine = choose("auto", len(tasks))
+    free = replace(step, task_graph=replace(graph, tasks=tasks))
+    return step_time_ps(simulate_lowered(free, scenario.strategy, engine, scenario.steps))

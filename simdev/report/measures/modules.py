@@ -1,0 +1,165 @@
+"""What each module of a training script costs: its communication, and the part of it that nothing
+hides; the memory that it holds at the peak.
+
+It applies to graphs whose ops are those of ranks (``measure/ranks``). A collective that was called
+outside of all modules, as hooks of FSDP do, belongs to the module whose tensors it sends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from posixpath import commonpath
+
+import numpy as np
+
+from ...lowering.build import STATE_OF
+from ...nouns.graph import Graph
+from ...nouns.structure import OUTSIDE, rank_module
+from ...nouns.taskgraph import BUFFER_KINDS, Ints
+from ...nouns.trace import DeviceMemory, Trace
+from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Json, Table, fields_json
+from .section import Places, Section, Step
+from .spans import Window, sent_mask
+from .usage import Devices, exposed_ps
+
+_NUMBER = re.compile(r"(?<![^/])[0-9]+(?![^/])")
+DEPTH = 2  # ops between a collective outside of modules and those that made what it sends
+REST = "the framework"  # what no tensor of a module holds: workspaces
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The collectives and messages of one kind in modules that differ by their numbers alone.
+
+    ``calls`` and ``bytes`` are those of a rank in a step, a call ``busy_ps`` in all, of which
+    ``exposed_ps`` keep the rank waiting: means over the ranks that are simulated.
+    """
+
+    call: str
+    module: str
+    phase: str
+    calls: float
+    bytes: float
+    busy_ps: int
+    exposed_ps: int
+
+
+@dataclass(frozen=True)
+class Modules(Section):
+    """The communication of modules, the most exposed first; ``memory`` by module and kind of buffer
+    what the fullest device (``device``) holds at its peak.
+    """
+
+    name = "modules"
+    places = Places(entries=55, tables=5)
+
+    calls: tuple[Calls, ...]
+    device: str
+    memory: Mapping[str, Mapping[str, int]]
+    step_ps: int
+
+    @classmethod
+    def of_step(cls, step: Step) -> Modules | None:
+        """None where the ops of the graph are not those of ranks."""
+        scenario = step.outcome.scenario
+        graph = None if scenario is None else scenario.graph
+        if not isinstance(graph, Graph) or rank_module(graph.ops[0].name) is None:
+            return None
+        fullest = max(step.trace.memory, key=lambda memory: memory.peak)
+        memory = _by_module(step.trace, graph, fullest)
+        return cls(_calls(step, graph), fullest.device, memory, step.step_ps)
+
+    def tables(self) -> Iterator[Table]:
+        """A row for each sort of call; a row for each module that holds memory."""
+        rows = tuple(
+            (
+                each.call, each.module, each.phase, round(each.calls), round(each.bytes),
+                each.busy_ps, each.exposed_ps, each.exposed_ps / (self.step_ps or 1),
+            )
+            for each in self.calls
+        )  # fmt: skip
+        columns = {
+            "call": TEXT, "module": TEXT, "phase": TEXT, "calls": COUNT, "bytes": BYTES,
+            "busy": TIME, "exposed": TIME, "of step": SHARE,
+        }  # fmt: skip
+        note = "Of a rank and a step. Exposed: the rank computes nothing while it is under way."
+        yield Table("Communication by module", columns, rows, note)
+        kinds = [k for k in BUFFER_KINDS if any(held.get(k) for held in self.memory.values())]
+        held = sorted(self.memory.items(), key=lambda item: -sum(item[1].values()))
+        yield Table(
+            f"Peak memory by module, on {self.device}",
+            {"module": TEXT, "in all": BYTES} | dict.fromkeys(kinds, BYTES),
+            tuple((name, sum(of.values()), *(of.get(k, 0) for k in kinds)) for name, of in held),
+        )
+
+    def to_json(self) -> Json:
+        """Both tables."""
+        calls = [fields_json(each) for each in self.calls]
+        return {"communication": calls, "device": self.device, "peak_bytes": dict(self.memory)}
+
+
+def _calls(step: Step, graph: Graph) -> tuple[Calls, ...]:
+    trace, window, ranks = step.paced, step.window, len(step[Devices].working) or 1
+    sums: dict[tuple[str, str, str], Ints] = defaultdict(lambda: np.zeros(4, np.int64))
+    for name, (count, busy, waited) in _by_op(trace, window).items():
+        op = graph.ops[graph.index[name]]
+        size = int(op.attrs.get("bytes", 0))
+        key = op.kind, folded(_module(graph, graph.index[name])), op.phase
+        sums[key] += np.array((count, size * count, busy * count, waited), np.int64)
+    per = ranks * window.steps
+    made = (
+        Calls(*key, calls / per, size / per, busy // per, waited // per)
+        for key, (calls, size, busy, waited) in ((k, row.tolist()) for k, row in sums.items())
+    )
+    return tuple(sorted(made, key=lambda each: (-each.exposed_ps, -each.busy_ps)))
+
+
+def _by_op(trace: Trace, window: Window) -> dict[str, tuple[int, int, int]]:
+    """By name of an op that sends: on how many devices that compute, from its start to its release
+    (ps), and how long these wait for it together (ps).
+    """
+    tasks, released = trace.task_graph.tasks, trace.finish + trace.task_graph.tasks.lag
+    count, exposed = exposed_ps(trace, window)
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(sent_mask(trace.task_graph) & (count > 0)).tolist():
+        rows[tasks.name[tasks.op[row]]].append(row)
+    return {
+        name: (
+            int(count[of].max()),
+            int(released[of].max() - trace.start[of].min()),
+            int(exposed[of].sum()),
+        )
+        for name, of in rows.items()
+    }
+
+
+def _module(graph: Graph, position: int, depth: int = DEPTH) -> str:
+    """The module of an op, or what the modules that made its operands have in common."""
+    module = rank_module(graph.ops[position].name) or OUTSIDE
+    if module != OUTSIDE or not depth:
+        return module
+    made = {_module(graph, producer, depth - 1) for producer, _ in graph.reads[position]}
+    return (commonpath(modules) if (modules := made - {OUTSIDE}) else "") or OUTSIDE
+
+
+def folded(module: str) -> str:
+    """The module with a star for each number, so that layers are one: "layers/*/wq"."""
+    return "outside of modules" if module == OUTSIDE else _NUMBER.sub("*", module)
+
+
+def _by_module(trace: Trace, graph: Graph, memory: DeviceMemory) -> dict[str, dict[str, int]]:
+    """What a device holds at its peak, by module and kind of buffer (bytes). A module is told to
+    its first number: "layers/*".
+    """
+    buffers = trace.task_graph.buffers
+    kinds = dict(zip(buffers.name, buffers.kind.tolist(), strict=True))
+    held: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, size in memory.live_at_peak:
+        op = graph.index.get(name.removeprefix(STATE_OF).partition(":")[0])
+        whole = REST if op is None else folded(_module(graph, op))
+        top = whole[: whole.index("*") + 1] if "*" in whole else whole.partition("/")[0]
+        held[top][BUFFER_KINDS[kinds[name]]] += size
+    return {name: dict(of) for name, of in held.items()}

@@ -1,0 +1,152 @@
+"""The ops of two steps beside each other, by module and by kind; and the names of a predicted
+step's ops for those of a traced one, which knows no modules.
+
+``step.py`` shows the tables, ``simdev compare`` names what it reads of traces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...nouns.graph import Graph
+from ...nouns.structure import PREFIXES
+from ...nouns.taskgraph import COLLECTIVE
+from ..report import Report
+from ..table import CHANGE, TEXT, TIME, Table, change
+
+RANK = re.compile(r"rank\d+/")
+WHOLE = "(none)"
+Key = tuple[str, str, str]
+"""The device, the phase and the kind of an op; collectives of one kind are those of all devices."""
+Known = tuple[Report, Mapping[str, str]]
+"""A step, and the kinds of its ops by name."""
+ROWS_SHOWN = 12  # in a terminal
+
+
+def time_table(
+    title: str, column: str, first: Mapping[str, int], second: Mapping[str, int]
+) -> Table:
+    """Times in ps by name; what takes none in both is left out."""
+    pairs = [(name, first.get(name, 0), second.get(name, 0)) for name in {**first, **second}]
+    rows = tuple((name, a, b, b - a, change(a, b)) for name, a, b in pairs if a or b)
+    columns = {column: TEXT, "A": TIME, "B": TIME, "added": TIME, "change": CHANGE}
+    return Table(title, columns, rows, shown=ROWS_SHOWN)
+
+
+def a_step(report: Report) -> slice:
+    """The rows of the tasks of one step (a round, where steps differ): where steps repeat, of the
+    last that is counted.
+    """
+    graph, steady = report.trace.task_graph, report.steady
+    each = graph.first_dispatch // graph.rounds
+    counted = 0 if steady is None else len(steady.periods_ps) // steady.round
+    return slice(counted * each, (counted + 1) * each)
+
+
+def step_tasks(report: Report) -> dict[str, tuple[str, int, int]]:
+    """Where each task of a step ran, its start in the step and its length (ps), by name."""
+    graph, rows = report.trace.task_graph, a_step(report)
+    start, finish = report.trace.start[rows], report.trace.finish[rows]
+    places = np.array(graph.devices, dtype=object)[graph.tasks.source[rows]].tolist()
+    # A single step begins at 0, one of several with its first task.
+    begin = 0 if report.steady is None or not len(start) else start.min()
+    times = zip(places, (start - begin).tolist(), (finish - start).tolist(), strict=True)
+    return dict(zip(graph.tasks.name[: len(start)], times, strict=True))
+
+
+def op_tables(first: Known, second: Known) -> Iterator[Table]:
+    """Times of ops, on all devices together, by their modules and by their kinds; where they part
+    most comes first.
+    """
+    for title, column, part in (
+        ("Ops by module", "module", lambda name, key: module_of(name)),
+        ("Ops by kind", "phase and kind", lambda name, key: _label(key)),
+    ):
+        a, b = (_times(known, part) for known in (first, second))
+        order = sorted({**a, **b}, key=lambda name: -abs(b[name] - a[name]))
+        yield time_table(title, column, {name: a[name] for name in order}, b)
+
+
+def module_of(name: str) -> str:
+    """The module of an op by its name: "layers/0" of "rank0/grad/layers/0/linear"."""
+    plain = RANK.sub("", name, count=1)
+    for prefix in filter(None, PREFIXES.values()):
+        plain = plain.removeprefix(prefix)
+    return plain.rpartition("/")[0] or WHOLE
+
+
+def _label(key: Key) -> str:
+    _, phase, kind = key
+    # An update is one op a parameter here, several operators over all of them in PyTorch.
+    return phase if phase == "update" else f"{phase} {kind}"
+
+
+def _times(known: Known, part: Callable[[str, Key], str]) -> Counter[str]:
+    times = Counter[str]()
+    for name, key, length in _ops(*known):
+        times[part(name, key)] += length
+    return times
+
+
+def _ops(report: Report, kinds: Mapping[str, str]) -> Iterator[tuple[str, Key, int]]:
+    """The ops of a step in the order of its program with their ps, but for those of no time."""
+    tasks = report.trace.task_graph.tasks
+    phases = dict(zip(tasks.name, tasks.kind, strict=True))
+    for name, (device, _, length) in step_tasks(report).items():
+        if length and name in kinds:
+            together = phases[name] == COLLECTIVE
+            yield name, ("" if together else device, phases[name], kinds[name]), length
+
+
+def named_like(
+    graph: Graph, placement: Mapping[str, str], devices: Sequence[str], predicted: Known
+) -> tuple[Graph, Mapping[str, str]]:
+    """The graph of a trace on these devices with the names of a predicted step's ops, and by op the
+    new name: on each device the k-th of a phase and kind has the name of the k-th there, and so has
+    the k-th collective of a kind. What has none there keeps its name, marked where that is taken.
+    """
+    known = [(name, key) for name, key, _ in _ops(*predicted)]
+    numbers = _numbered(predicted[0].trace.task_graph.devices, (key[0] for _, key in known))
+    names: defaultdict[tuple[int, str, str], list[str]] = defaultdict(list)
+    for name, (device, phase, kind) in known:
+        names[numbers[device], phase, kind].append(name)
+    left = {key: iter(listed) for key, listed in names.items()}
+    places = _numbered(devices, placement.values())
+    renamed, taken = {}, {name for name, _ in known}
+    for op in graph.ops:
+        joint = "ranks" in op.attrs
+        place = places["" if joint else placement[op.name]]
+        key = place, COLLECTIVE if joint else op.phase, op.kind
+        alone = f"{op.name} (trace)" if op.name in taken else op.name
+        renamed[op.name] = next(left.get(key, iter(())), alone) if op.time else alone
+    return _renamed(graph, renamed), renamed
+
+
+def _numbered(devices: Sequence[str], used: Iterable[str]) -> dict[str, int]:
+    """The devices that are used, by their order; the place of what several do together is 0."""
+    working = set(used)
+    return {name: i for i, name in enumerate(["", *(d for d in devices if d in working)])}
+
+
+def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    def of(text: str) -> str:
+        name, colon, output = text.rpartition(":")
+        return names[text] if text in names else f"{names[name]}{colon}{output}"
+
+    return Graph(
+        graph.name,
+        tuple(
+            replace(
+                op,
+                name=names[op.name],
+                inputs=tuple(map(of, op.inputs)),
+                control_inputs=tuple(names[name] for name in op.control_inputs),
+            )
+            for op in graph.ops
+        ),
+    )
