@@ -27,6 +27,7 @@ from torch._C import _distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
@@ -252,7 +253,11 @@ _OF_MESHES = ("__init__", "__getitem__", "_flatten", "_unflatten", "_concatenate
 
 
 def _meshes() -> Iterator[Replacement]:
-    """Device meshes look ranks up in tensors of their own: these are real."""
+    """Device meshes look ranks up in tensors of their own: these are real. What DTensors run to
+    learn the shapes of whole tensors is no work of a device.
+    """
+    shapes = ShardingPropagator._propagate_tensor_meta_non_cached
+    yield ShardingPropagator, shapes.__name__, _really(shapes)
     mesh = device_mesh.DeviceMesh
     for name in filter(mesh.__dict__.__contains__, _OF_MESHES):
         method = mesh.__dict__[name]

@@ -11,6 +11,7 @@ notes with every record its stream and the records for which it waits. Calls of 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -452,6 +453,14 @@ def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() >= 0)
 
 
+_WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod)(\.|$)")
+
+
+def unwrapped(name: str) -> str:
+    """The qualified name of a module or parameter without the modules wrapped around it."""
+    return _WRAPPERS.sub("", name).removesuffix(".")
+
+
 class RankScopes(Scopes):
     """The modules of a script, of which nobody tells the names: a module that is called outside of
     all others is a root, and names what is in it. ``roots`` are (prefix of names, module).
@@ -474,7 +483,7 @@ class RankScopes(Scopes):
             root = module.module if isinstance(module, DistributedDataParallel) else module
             self.roots.append((prefix, root))
             for name, child in root.named_modules(prefix=prefix):
-                self.names.setdefault(id(child), name)
+                self.names.setdefault(id(child), unwrapped(name))
                 for parameter in child.parameters(recurse=False):
                     self.of_parameter.setdefault(id(parameter), name)
         self.recomputing = in_backward()

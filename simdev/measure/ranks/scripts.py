@@ -170,6 +170,7 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
         ):
             stack.callback(hook.remove)
         stack.enter_context(_storages(recorder))
+        stack.enter_context(_uncompiled(recorder))
         stack.enter_context(recorder.watching_groups())
         stack.enter_context(mode)
         stack.enter_context(recorder)
@@ -190,4 +191,24 @@ def _storages(recorder: RankRecorder) -> Iterator[None]:
         return resize(storage, size)
 
     with patch.object(torch.UntypedStorage, "resize_", resizing):
+        yield
+
+
+@contextmanager
+def _uncompiled(recorder: RankRecorder) -> Iterator[None]:
+    """Lets what a script compiles run eagerly, and notes it."""
+
+    def note() -> None:
+        recorder.notes[
+            f"{recorder.place()}: torch.compile is passed over; the step is that of eager operators"
+        ] = None
+
+    def compile_(model: Any = None, **options: Any) -> Any:
+        note()
+        return model if model is not None else lambda function: function
+
+    with (
+        patch.object(torch, "compile", compile_),
+        patch.object(torch.nn.Module, "compile", lambda *_, **__: note()),
+    ):
         yield

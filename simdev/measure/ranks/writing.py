@@ -17,7 +17,7 @@ from ...nouns.semantics import traits_of
 from ..capture import Writer
 from ..kinds import Fields
 from ..record import Record
-from .recording import Message, RankRecorder, key_of, local
+from .recording import Message, RankRecorder, key_of, local, unwrapped
 from .streams import DEFAULT
 
 
@@ -145,7 +145,7 @@ def _leaf_names(recorder: RankRecorder) -> dict[int, str]:
         for name, parameter in module.named_parameters(prefix=prefix):
             index = recorder.parameters.get(key_of(local(parameter)))
             if index is not None:
-                names.setdefault(index, name)
+                names.setdefault(index, unwrapped(name))
     for index, record in enumerate(recorder.records):
         if traits_of(record.kind).leaf == "parameter":
             names.setdefault(index, "parameter")
