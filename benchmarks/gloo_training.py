@@ -74,7 +74,11 @@ def pipeline() -> Callable[[], None]:
     """A stage a rank, by GPipe."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = nn.Sequential(*(layer() for _ in range(LAYERS // ranks)))
-    stage = PipelineStage(model, rank, ranks, torch.device("cpu"))
+    shape = (SAMPLES // MICROBATCHES, LENGTH, WIDTH)
+    ends = [torch.empty(shape, requires_grad=requires) for requires in (rank > 0, True)]
+    stage = PipelineStage(
+        model, rank, ranks, torch.device("cpu"), input_args=ends[0], output_args=ends[1]
+    )
     schedule = ScheduleGPipe(stage, MICROBATCHES, loss_of)
     optimizer, x = optimizer_of(model), torch.randn(SAMPLES, LENGTH, WIDTH)
 

@@ -18,6 +18,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,10 +32,9 @@ from simdev.files.writing import write_text
 from simdev.measure.capture import Capture
 from simdev.measure.operators import Conditions
 from simdev.measure.provenance import describe, device_kind
-from simdev.measure.ranks import capture_script
-from simdev.measure.ranks.joining import joined
+from simdev.measure.ranks import capture_ranks
 from simdev.measure.ranks.pretend import Mail, World
-from simdev.measure.ranks.scripts import captured_rank
+from simdev.measure.ranks.scripts import captured_rank, run_file
 from simdev.measure.ranks.writing import RankWriter
 from simdev.measure.steps import measure_alone, profile_text
 from simdev.measure.timers import keep_freed_memory
@@ -81,24 +81,24 @@ def _rank(rank: int, kind: str, file: str, port: int) -> None:
 
 
 def profiled(kind: str, seconds: float, folder: Path) -> list[Path]:
-    """Profiles of the operators of every rank that differs."""
-    paths = []
-    for rank in range(RANKS) if kind == "pipeline" else (0,):
-        captured = computed(kind, rank)
-        conditions = Conditions("cpu", device_kind("cpu"), seconds)
-        measured = measure_alone(captured, conditions)
-        for reason in measured.unmeasured:
-            print(f"not measured: {reason}")
-        paths.append(folder / f"{kind}-{rank}.jsonl")
-        write_text(paths[-1], profile_text(measured, describe("cpu")))
-    return paths
+    """Profiles of the operators of both ranks, which are measured at the same time, as they run."""
+    spawn(_profile, (kind, seconds, folder), nprocs=RANKS)
+    return [folder / f"{kind}-{rank}.jsonl" for rank in range(RANKS)]
 
 
-def computed(kind: str, rank: int) -> Capture:
+def _profile(rank: int, kind: str, seconds: float, folder: Path) -> None:
+    stay_on_core(rank)
+    mail = Mail(dist.FileStore(str(folder / f"{kind}-mail"), -1), rank)  # type: ignore[attr-defined]
+    program = partial(run_file, SCRIPT, [kind, os.devnull])
+    captured = computed(RankWriter(captured_rank(program, World(RANKS, rank), mail)))
+    measured = measure_alone(captured, Conditions("cpu", device_kind("cpu"), seconds))
+    for reason in measured.unmeasured:
+        print(f"not measured: {reason}")
+    write_text(folder / f"{kind}-{rank}.jsonl", profile_text(measured, describe("cpu")))
+
+
+def computed(writer: RankWriter) -> Capture:
     """The operators of a rank's step that compute."""
-    mail = Mail(dist.HashStore(), rank)  # type: ignore[attr-defined]
-    recorder = captured_rank(SCRIPT, [kind, os.devnull], World(RANKS, rank), mail)
-    writer = RankWriter(recorder)
     writer.step()
     keys = [key for key, call in writer.calls.items() if "c10d" not in call.func.namespace]
     calls, rows, counts = (
@@ -130,17 +130,10 @@ def anchors(times: LinkTimes) -> list[list[Any]]:
 
 def predicted(kind: str, profiles: Sequence[Path], machine: dict[str, Any]) -> float:
     """Seconds of a step as simulated."""
-    captured = capture_script(SCRIPT, [kind, os.devnull], World(RANKS))
-    devices = [device["name"] for device in machine["cluster"]["devices"]]
-    graph, strategy = joined(captured.steps, devices, kind)
-    groups = strategy.get("collectives", {})
-    question = {
-        "version": 1,
-        "graph": graph,
-        "cluster": machine["cluster"],
-        "profile": [str(path) for path in profiles],
-        "strategy": {**strategy, "collectives": {**machine["collectives"], **groups}},
-    }
+    captured = capture_ranks(SCRIPT, RANKS, arguments=[kind, os.devnull])
+    question = captured.document(machine["cluster"], [str(path) for path in profiles])
+    strategy = question["strategy"]
+    strategy["collectives"] = {**machine["collectives"], **strategy.get("collectives", {})}
     return float(run(load_scenario(question)).seconds)
 
 
