@@ -21,7 +21,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -133,15 +133,16 @@ class LinkTimes:
     p90: tuple[float, ...]
 
 
-def measure_links(
-    sizes: Sequence[int] = MESSAGE_SIZES, rounds: int = ROUNDS, reps: int = REPS
+def measure_messages(
+    kind: str = "p2p",
+    sizes: Sequence[int] = MESSAGE_SIZES,
+    rounds: int = ROUNDS,
+    reps: int = REPS,
 ) -> LinkTimes:
-    """Transfer times between two local processes, in seconds; ``rounds`` times ``reps`` round trips
-    of each size.
+    """Times of transfers (``p2p``) or of a collective of ``MESSAGES`` between two local processes,
+    in seconds; ``rounds`` times ``reps`` calls of each size, which is counted as nccl-tests does.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        spawn(_play, (folder, tuple(sizes), rounds, reps), nprocs=2)
-        times = json.loads(Path(folder, "times.json").read_text(encoding="utf-8"))
+    times = _between_two(_play, kind, tuple(sizes), rounds, reps)
     quietest = [
         min((np.quantile(of_round, QUANTILES).tolist() for of_round in of_size), key=itemgetter(1))
         for of_size in zip(*times, strict=True)
@@ -149,30 +150,108 @@ def measure_links(
     return LinkTimes(tuple(sizes), *zip(*quietest, strict=True))
 
 
-def _play(rank: int, folder: str, sizes: Sequence[int], rounds: int, reps: int) -> None:
-    """A side of the ping-pong; side 0 times it and leaves ``times.json`` in the folder."""
-    # A device of the measured cluster is one core.
-    torch.set_num_threads(1)
+def measure_slowdown(size: int = MESSAGE_SIZES[-1], reps: int = REPS) -> float:
+    """How many times longer an all_reduce and computing take while they share a core (1 to 2).
+
+    Products and an all_reduce that take equally long by themselves take k times as long beside one
+    another.
+    """
+    alone, sent, both = np.median(_between_two(_compete, size, reps), 0)
+    return float(min(2, max(1, 1 + (both - max(alone, sent)) / min(alone, sent))))
+
+
+def _between_two(play: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``play(rank, *arguments)`` returns to rank 0 of two processes, each on a core."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_side, (folder, play, *arguments), nprocs=2)
+        return json.loads(Path(folder, "times.json").read_text(encoding="utf-8"))
+
+
+def _side(rank: int, folder: str, play: Callable[..., Any], *arguments: Any) -> None:
+    stay_on_core(rank)
     # Otherwise gloo takes the interface of the host's name, which may be a real network.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
-    tensors = [torch.randn(size // 4) for size in sizes]
-    times = [[_transfers(rank, tensor, reps) for tensor in tensors] for _ in range(rounds)]
+    times = play(rank, *arguments)
     if rank == 0:
         Path(folder, "times.json").write_text(json.dumps(times), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _transfers(rank: int, tensor: Tensor, reps: int) -> list[float]:
-    """Seconds of a transfer, half a round trip each, after warm-ups."""
+def stay_on_core(rank: int) -> None:
+    """Keeps this process, with all threads that it starts, on a core, the device of its rank."""
+    torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+
+
+def _transfer(rank: int, whole: Tensor, _: Tensor) -> None:
+    # There and back: two transfers.
+    for sender in (0, 1):
+        (dist.send if rank == sender else dist.recv)(whole, 1 - rank)
+
+
+# Newer names of the same calls.
+_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+MESSAGES: Mapping[str, tuple[int, Callable[[int, Tensor, Tensor], Any]]] = {
+    "p2p": (2, _transfer),
+    "all_reduce": (1, lambda _, whole, __: dist.all_reduce(whole)),
+    "all_gather": (1, lambda _, whole, part: _gather(whole, part)),
+    "reduce_scatter": (1, lambda _, whole, part: _scatter(part, whole)),
+}
+"""By kind how many messages a call sends one after another, and the call: of a rank, with a tensor
+of the size and one of half of it.
+"""
+
+
+def _play(
+    rank: int, kind: str, sizes: Sequence[int], rounds: int, reps: int
+) -> list[list[list[float]]]:
+    """Seconds of a message of each size, by round."""
+    tensors = [(torch.randn(size // 4), torch.randn(size // 8)) for size in sizes]
+    return [[_times(rank, kind, pair, reps) for pair in tensors] for _ in range(rounds)]
+
+
+def _times(rank: int, kind: str, tensors: tuple[Tensor, Tensor], reps: int) -> list[float]:
+    """Seconds of a message, after warm-ups."""
+    messages, call = MESSAGES[kind]
     times = []
     for _ in range(MESSAGE_WARM_UPS + reps):
         start = time.perf_counter()
-        for sender in (0, 1):
-            (dist.send if rank == sender else dist.recv)(tensor, 1 - rank)
-        times.append((time.perf_counter() - start) / 2)
+        call(rank, *tensors)
+        times.append((time.perf_counter() - start) / messages)
     return times[MESSAGE_WARM_UPS:]
+
+
+def _compete(_: int, size: int, reps: int) -> list[tuple[float, float, float]]:
+    """Seconds of products alone, of an all_reduce alone, and of both beside one another."""
+    tensor, square = torch.randn(size // 4), torch.randn(256, 256)
+
+    def compute(count: int) -> None:
+        for _ in range(count):
+            square @ square
+
+    def seconds(count: int, sends: bool) -> float:
+        dist.barrier()
+        start = time.perf_counter()
+        work = dist.all_reduce(tensor, async_op=True) if sends else None
+        compute(count)
+        if work is not None:
+            work.wait()
+        tensor.fill_(1)
+        return time.perf_counter() - start
+
+    # As many products as take as long as a message, on the slower side.
+    sent, each = (
+        min(seconds(count, sends) for _ in range(5)) for count, sends in ((0, True), (9, False))
+    )
+    count = torch.tensor(9 * sent / each)
+    dist.all_reduce(count, dist.ReduceOp.MAX)
+    ways = ((int(count), False), (0, True), (int(count), True))
+    return [tuple(seconds(*way) for way in ways) for _ in range(reps)]  # type: ignore[misc]
 
 
 def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> LinkFit:
@@ -246,7 +325,7 @@ def write_measured_cluster(path: str | os.PathLike[str], devices: int = 4) -> Li
     """Measures the links of this machine and writes a cluster of ``devices`` cores; returns the
     fit.
     """
-    times = measure_links()
+    times = measure_messages()
     fit = fit_line(times.sizes, times.p50)
     cluster = cluster_object(devices, device_kind("cpu"), times, fit)
     with parents(path):

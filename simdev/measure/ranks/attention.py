@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .streams import Streams
+
+_of_cpus: Any = torch.nn.functional.scaled_dot_product_attention
 _HALF = (torch.float16, torch.bfloat16)
 FLASH_HEAD = 256
 """The most values of a head that FlashAttention takes."""
@@ -29,7 +32,10 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """``torch.nn.functional.scaled_dot_product_attention`` by a kernel of GPUs."""
+    """``torch.nn.functional.scaled_dot_product_attention`` by a kernel of the script's devices."""
+    if Streams.running.on_cpu:
+        settings = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        return _of_cpus(query, key, value, attn_mask, dropout_p, **settings)  # type: ignore[no-any-return]
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(repeats, -3) for x in (key, value))

@@ -148,11 +148,12 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
     types = [*optimizer._foreach_supported_types, FakeTensor]
     yield optimizer, "_foreach_supported_types", types
+    devices: Callable[[], list[str]] = lambda: ["cuda"] if streams.on_cpu else ["cpu", "cuda"]
     for home in (_foreach_utils, optimizer):
-        yield home, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"]
+        yield home, "_get_foreach_kernels_supported_devices", devices
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
-    yield from _distributed(world, mail)
+    yield from _distributed(world, streams, mail)
     yield from ddp.replacements()
     for kind, instead in REFUSED.items():
         yield kind, "__init__", _refusing(kind.__name__, instead)
@@ -181,7 +182,7 @@ def _streaming(streams: Streams) -> Mapping[str, Any]:
         "Event": Event,
         "current_stream": lambda *_: streams.current,
         "default_stream": lambda *_: streams.default,
-        "set_stream": lambda stream: setattr(streams, "current", stream),
+        "set_stream": streams.use,
         "stream": lambda stream: stream if stream is not None else nullcontext(),
         "synchronize": lambda *_, **__: streams.host_waits(),
     }
@@ -328,12 +329,13 @@ class _OnCpu(TorchFunctionMode):
 # Process groups: PyTorch's fake ones, whatever backend is asked for.
 
 
-def _distributed(world: World, mail: Mail) -> Iterator[Replacement]:
+def _distributed(world: World, streams: Streams, mail: Mail) -> Iterator[Replacement]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     begin, group = dist.init_process_group, dist.new_group
 
-    def init_process_group(*_: Any, **kwargs: Any) -> None:
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        streams.on_cpu = kwargs.get("backend", *args[:1]) == "gloo"
         kept = {key: kwargs[key] for key in ("timeout", "pg_options") if key in kwargs}
         begin("fake", rank=world.rank, world_size=world.size, store=FakeStore(), **kept)
 

@@ -1,0 +1,164 @@
+"""Training scripts really run, two processes over gloo, beside what is simulated of their capture:
+``python -m benchmarks.scripts [ddp] [fsdp] [pipeline] [--seconds N]``.
+
+The script (``gloo_training``) is run as it is and captured as it is. Its operators are profiled on
+a core, N seconds for each way of training; gloo's collectives and messages are measured over sizes,
+and how much computing and an all_reduce lengthen each other on a core. Nothing is fitted to a step.
+A process has a core of its own for its thread that computes and gloo's. Needs two idle cores: the
+spread of the steps, before and after profiling, is printed beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import runpy
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+from benchmarks.common import print_table
+from simdev import load_scenario, run
+from simdev.files.writing import write_text
+from simdev.measure.capture import Capture
+from simdev.measure.operators import Conditions
+from simdev.measure.provenance import describe, device_kind
+from simdev.measure.ranks import capture_ranks
+from simdev.measure.ranks.pretend import Mail, World
+from simdev.measure.ranks.scripts import captured_rank, run_file
+from simdev.measure.ranks.writing import RankWriter
+from simdev.measure.steps import measure_alone, profile_text
+from simdev.measure.timers import keep_freed_memory
+from simdev.measure.transfers import (
+    MESSAGES,
+    LinkTimes,
+    cluster_object,
+    fit_line,
+    measure_messages,
+    measure_slowdown,
+    stay_on_core,
+)
+
+SCRIPT = Path(__file__).with_name("gloo_training.py")
+KINDS = ("ddp", "fsdp", "pipeline")
+RANKS = 2
+
+
+def really_run(kind: str) -> list[float]:
+    """Seconds of the steps of the script, as rank 0 told them."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        free.bind(("localhost", 0))
+        file = str(Path(folder, "seconds.json"))
+        port = free.getsockname()[1]
+        free.close()
+        spawn(_rank, (kind, file, port), nprocs=RANKS)
+        seconds: list[float] = json.loads(Path(file).read_text())
+    return seconds
+
+
+def _rank(rank: int, kind: str, file: str, port: int) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(RANKS),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    stay_on_core(rank)
+    keep_freed_memory()  # as while operators are profiled
+    sys.argv = [str(SCRIPT), kind, file]
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
+def profiled(kind: str, seconds: float, folder: Path) -> list[Path]:
+    """Profiles of the operators of both ranks, which are measured at the same time, as they run."""
+    spawn(_profile, (kind, seconds, folder), nprocs=RANKS)
+    return [folder / f"{kind}-{rank}.jsonl" for rank in range(RANKS)]
+
+
+def _profile(rank: int, kind: str, seconds: float, folder: Path) -> None:
+    stay_on_core(rank)
+    mail = Mail(dist.FileStore(str(folder / f"{kind}-mail"), -1), rank)  # type: ignore[attr-defined]
+    program = partial(run_file, SCRIPT, [kind, os.devnull])
+    captured = computed(RankWriter(captured_rank(program, World(RANKS, rank), mail)))
+    measured = measure_alone(captured, Conditions("cpu", device_kind("cpu"), seconds))
+    for reason in measured.unmeasured:
+        print(f"not measured: {reason}")
+    write_text(folder / f"{kind}-{rank}.jsonl", profile_text(measured, describe("cpu")))
+
+
+def computed(writer: RankWriter) -> Capture:
+    """The operators of a rank's step that compute."""
+    writer.step()
+    keys = [key for key, call in writer.calls.items() if "c10d" not in call.func.namespace]
+    calls, rows, counts = (
+        {key: table[key] for key in keys} for table in (writer.calls, writer.rows, writer.counts)
+    )
+    return Capture({}, calls, rows, counts, {})
+
+
+def messages() -> dict[str, Any]:
+    """The cluster of the two cores as measured, and how its collectives run."""
+    times = {kind: measure_messages(kind) for kind in MESSAGES}
+    links = times["p2p"]
+    cluster = cluster_object(RANKS, device_kind("cpu"), links, fit_line(links.sizes, links.p50))
+    tables = [
+        {"collective": kind, "ranks": RANKS, "anchors": anchors(of_kind)}
+        for kind, of_kind in times.items()
+    ]
+    slowdown = round(measure_slowdown(), 2)
+    print(f"computing beside an all_reduce: both {slowdown} times as long")
+    choice = {"cost": "table", "slowdown": slowdown, "tables": {"version": 1, "tables": tables}}
+    return {"cluster": cluster, "collectives": choice}
+
+
+def anchors(times: LinkTimes) -> list[list[Any]]:
+    """Pairs of bytes and time, as tables of collectives have them."""
+    pairs = zip(times.sizes, times.p50, strict=True)
+    return [[size, f"{seconds * 1e6:.3f} us"] for size, seconds in pairs]
+
+
+def predicted(kind: str, profiles: Sequence[Path], machine: dict[str, Any]) -> float:
+    """Seconds of a step as simulated."""
+    captured = capture_ranks(SCRIPT, RANKS, arguments=[kind, os.devnull])
+    question = captured.document(machine["cluster"], [str(path) for path in profiles])
+    strategy = question["strategy"]
+    strategy["collectives"] = {**machine["collectives"], **strategy.get("collectives", {})}
+    return float(run(load_scenario(question)).seconds)
+
+
+def main() -> None:
+    """Measures, runs and simulates; prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", default=KINDS)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    arguments = parser.parse_args()
+    machine, rows = messages(), []
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in arguments.kinds:
+            before = really_run(kind)
+            profiles = profiled(kind, arguments.seconds, Path(folder))
+            seconds, steps = predicted(kind, profiles, machine), before + really_run(kind)
+            measured = median(steps)
+            rows.append([
+                kind,
+                f"{seconds * 1e3:.1f} ms",
+                f"{measured * 1e3:.1f} ms",
+                f"{100 * (seconds / measured - 1):+.1f}%",
+                f"{min(steps) * 1e3:.1f} to {max(steps) * 1e3:.1f} ms",
+            ])  # fmt: skip
+    print_table(["script", "simulated", "measured", "off", "steps"], rows)
+
+
+if __name__ == "__main__":
+    main()
