@@ -147,9 +147,18 @@ class _Joint:
             ),
             "outputs": [_whole(op["outputs"]) for _, op in making],
             "attrs": self._attrs([r for r, _ in members], message),
-            **({"stream": first["stream"]} if "stream" in first else {}),
+            **self._stream(kind, members),
         })  # fmt: skip
         self.placement[name] = self.devices[rank]
+
+    def _stream(self, kind: str, members: Sequence[tuple[int, Fields]]) -> Fields:
+        """The stream of a communication, as a field. What two ranks send one another in a batch is
+        under way at once, so each direction is a stream of its own.
+        """
+        if kind == "p2p":
+            return {"stream": " to ".join(str(rank) for rank, _ in members)}
+        stream = members[0][1].get("stream")
+        return {} if stream is None else {"stream": stream}
 
     def _inputs(self, reading: Sequence[tuple[int, Fields]]) -> list[str]:
         """As many inputs of each rank."""
