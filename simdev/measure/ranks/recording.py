@@ -70,6 +70,8 @@ UPDATE: Instance = (("update", 0),)
 NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 # What writes into memory that its schema does not name as written.
 _WRITES = frozenset({"all_gather_copy_in"})
+# Tensors of numbers in a script, which no kernel makes.
+_LITERALS = frozenset({"lift_fresh", "lift_fresh_copy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ class RankRecorder(Recorder):
             self._note_call(func, name, arguments, result)
             return
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        if name in ALLOCATIONS:
+        if name in ALLOCATIONS or name in _LITERALS:
             for output in outputs:
                 self._note_source(output, None)
             return

@@ -161,6 +161,24 @@ def test_autocast_computes_in_two_bytes() -> None:
     assert {op["outputs"][0]["dtype"] for op in products} == {"bfloat16"}
 
 
+def test_a_copy_to_the_host_is_waited_for_and_a_literal_is_no_kernel() -> None:
+    def script() -> None:
+        net = layers()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(2):
+            x = torch.randn(2, WIDTH, device="cuda") * torch.tensor(2.0, device="cuda")
+            x[x < 0] = 0.0
+            loss = net(x).sum()
+            loss.detach().cpu()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    ops = step_of(script).ops
+    assert not [op for op in ops if "lift" in op["kind"]]
+    assert [op["name"] for op in ops if op.get("blocks_host")] == ["loss/sum"]
+
+
 def test_compiled_layers_run_eagerly_with_a_note() -> None:
     def compiled() -> nn.Sequential:
         net = layers()
