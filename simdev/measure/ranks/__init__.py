@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from math import prod
 from multiprocessing.connection import Connection, wait
@@ -30,8 +29,6 @@ from .writing import RankStep, RankWriter
 
 MOST_RANKS = 64
 """The most ranks that are captured because they differ."""
-PATIENCE = timedelta(minutes=10)
-"""How long a rank waits for an object of another one."""
 
 
 @dataclass(frozen=True)
@@ -325,10 +322,10 @@ def _child(
 ) -> None:
     """Captures one rank, in a process of its own; tells its step or its problems."""
     mail = Mail(FileStore(store, -1), world.rank, lambda rank: pipe.send(("need", rank)), stands)
-    mail.store.set_timeout(PATIENCE)
     with _silent(world.rank > 0):
         try:
             recorder = captured_rank(program, world, mail, settings)
+            mail.end()
             pipe.send(("step", RankWriter(recorder).step()))
         except InputError as error:
             pipe.send(("problems", error.problems))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ from .attention import scaled_dot_product_attention
 from .streams import Event, Stream, Streams
 
 CPU = torch.device("cpu")
+PATIENCE = 600
+"""Seconds for which a rank waits for an object of another one."""
+POLL = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,28 +108,50 @@ class Mail:
         stands: int | None = None,
     ) -> None:
         self.store, self.rank, self.need, self.stands = store, rank, need, stands
-        self._sent: dict[int, int] = {}
-        self._received: dict[int, int] = {}
+        self._sent: dict[int | None, int] = {}
+        self._received: dict[tuple[int, int | None], int] = {}
 
-    def send(self, data: bytes, to: int) -> None:
-        """Leaves bytes for another rank."""
+    def send(self, data: bytes, to: int | None) -> None:
+        """Leaves bytes for another rank (None: for all that ask)."""
         number = self._sent[to] = self._sent.get(to, -1) + 1
         self.store.set(f"{self.rank}>{to}:{number}", data)
 
     def receive(self, source: int) -> bytes:
         """The next bytes from a rank; waits for them. Raises InputError where none come."""
-        number = self._received[source] = self._received.get(source, -1) + 1
-        rank = self.rank if self.stands is None else self.stands
-        origin = source - self.rank + rank
+        if self.stands is None:
+            return self._taken(source, self.rank)
+        return self._taken(source - self.rank + self.stands, self.stands)
+
+    def broadcast(self, data: bytes, source: int) -> bytes:
+        """The bytes that one rank gives to all of a group. Raises InputError as ``receive``."""
+        if self.stands is not None:
+            return self.receive(self.rank)
+        if source == self.rank:
+            self.send(data, None)
+        else:
+            data = self._taken(source, None)
+        # For ranks that stand in this one's place.
+        self.send(data, self.rank)
+        return data
+
+    def end(self) -> None:
+        """Notes that the rank sends nothing more."""
+        if self.stands is None:
+            self.store.set(f"{self.rank} ended", b"")
+
+    def _taken(self, source: int, to: int | None) -> bytes:
+        number = self._received[source, to] = self._received.get((source, to), -1) + 1
+        key, end = f"{source}>{to}:{number}", time.monotonic() + PATIENCE
         if self.stands is None:
             self.need(source)
-        try:
-            return bytes(self.store.get(f"{origin}>{rank}:{number}"))
-        except dist.DistStoreError:
-            raise InputError(
-                f"rank {self.rank} waits for an object from rank {source} (recv_object_list), "
-                "which sends none"
-            ) from None
+        while not self.store.check([key]):
+            over = self.store.check([f"{source} ended"]) or time.monotonic() > end
+            if over and not self.store.check([key]):
+                raise InputError(
+                    f"rank {self.rank} waits for an object from rank {source}, which sends none"
+                )
+            time.sleep(POLL)
+        return bytes(self.store.get(key))
 
 
 # What replaces what, while a script runs.
@@ -318,6 +344,8 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.Tensor.cpu:
+            Streams.running.host_waits()
         if func is torch.device and args and _on_cpu(args[0]) != args[0]:
             return CPU
         if getattr(func, "__name__", "") == "__get__":
@@ -395,6 +423,12 @@ def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
         objects[:] = loads(mail.receive(source))
         return int(source)
 
+    def broadcast(
+        objects: Any, src: Any = None, group: Any = None, group_src: Any = None, **_: Any
+    ) -> None:
+        source = whole(group, group_src) if group_src is not None else src or 0
+        objects[:] = loads(mail.broadcast(dumps(objects), source))
+
     def gather(objects: Any, value: Any, *_: Any, **__: Any) -> None:
         objects[:] = [value] * len(objects)
 
@@ -402,7 +436,7 @@ def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
         "send_object_list": send,
         "recv_object_list": receive,
         "all_gather_object": gather,
-        "broadcast_object_list": lambda *_, **__: None,
+        "broadcast_object_list": broadcast,
         "barrier": lambda *_, **__: None,
         "monitored_barrier": lambda *_, **__: None,
     }

@@ -70,6 +70,25 @@ UPDATE: Instance = (("update", 0),)
 NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 # What writes into memory that its schema does not name as written.
 _WRITES = frozenset({"all_gather_copy_in"})
+# Calls that ask whether numbers are none, and those that pass their answers on.
+_INVALID = frozenset({"isnan", "isinf"})
+_CARRY = frozenset(
+    {
+        "any",
+        "sum",
+        "max",
+        "or",
+        "logical_or",
+        "bitwise_or",
+        "copy",
+        "_to_copy",
+        "to",
+        "cast",
+        "clone",
+    }
+)
+# Tensors of numbers in a script, which no kernel makes.
+_LITERALS = frozenset({"lift_fresh", "lift_fresh_copy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +134,7 @@ class RankRecorder(Recorder):
         self._works: dict[int, tuple[Any, Future]] = {}
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
+        self._false: set[int] = set()
         self._communicators: dict[tuple[int, ...], dict[str, int]] = {}
 
     @property
@@ -140,8 +160,9 @@ class RankRecorder(Recorder):
             return self._value(args[0])
         if name in ("is_nonzero", "equal"):
             self.streams.host_waits()
-            return True
+            return key_of(args[0]) not in self._false
         result = func(*args, **kwargs)
+        self._note_false(name, args, result)
         if self.recording and func.namespace != "prim":
             self.lifetimes.settle(len(self.records) - 1)
             self._note(func, named_arguments(func, args, kwargs), result)
@@ -152,10 +173,24 @@ class RankRecorder(Recorder):
         if self.updating:
             return 1.0  # the number of the step, which an optimizer keeps on the host
         self.streams.host_waits()
-        place = self.place()
+        place, is_false = self.place(), key_of(tensor) in self._false
         if place:
-            self.notes[f"{place}: asks for the value of a tensor; 1 was answered"] = None
+            answer = f"asks for the value of a tensor; {0 if is_false else 1} was answered"
+            self.notes[f"{place}: {answer}"] = None
+        if is_false:
+            return tensor.dtype.is_floating_point and 0.0
         return 1.0 if tensor.dtype.is_floating_point else tensor.dtype == torch.bool or 1
+
+    def _note_false(self, name: str, args: Any, result: Any) -> None:
+        """Notes tensors that say whether a number is none or infinite: no number is."""
+        scaled = name == "_amp_foreach_non_finite_check_and_unscale_"
+        made = [args[1]] if scaled else [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        inputs = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
+        carried = name in _CARRY and all(key_of(x) in self._false for x in inputs)
+        if scaled or carried or name in _INVALID:
+            self._false |= set(map(key_of, made))
+        elif self._false:
+            self._false.difference_update(map(key_of, made))
 
     def _note(self, func: Any, arguments: dict[str, Any], result: Any) -> None:
         name = aten_name(func)
@@ -163,7 +198,7 @@ class RankRecorder(Recorder):
             self._note_call(func, name, arguments, result)
             return
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        if name in ALLOCATIONS:
+        if name in ALLOCATIONS or name in _LITERALS:
             for output in outputs:
                 self._note_source(output, None)
             return

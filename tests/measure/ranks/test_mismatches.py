@@ -5,6 +5,7 @@ the lines of the script.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -71,6 +72,11 @@ def both_at_once(rank: int) -> None:
         work.wait()
 
 
+def no_object(rank: int) -> None:
+    if rank == 0:
+        dist.recv_object_list([None], src=1)
+
+
 def join(body: Callable[[int], None]) -> None:
     def train() -> None:
         dist.init_process_group("nccl")
@@ -116,6 +122,7 @@ def join(body: Callable[[int], None]) -> None:
             no_send,
             f"0 sends from rank 1 to 0 .*, 1 receives; recv .* of rank 0, {HERE} waits for rank 1",
         ),
+        (no_object, "rank 0: rank 0 waits for an object from rank 1, which sends none"),
         (
             short_receive,
             f"rank 1, {HERE}: recv of 16 bytes, but send of 32 bytes on rank 0, {HERE}",
@@ -133,3 +140,26 @@ def test_a_mismatch_names_both_ranks_and_lines(body: Callable[[int], None], mess
 
 def test_a_batch_of_a_receive_and_a_send_is_no_circle() -> None:
     join(both_at_once)
+
+
+def test_objects_of_one_rank_reach_all() -> None:
+    """Ranks that are only compared get what the rank that they stand for got."""
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        told: list[Any] = [{"width": 4, "steps": 2} if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(told, src=0)
+        back: list[Any] = [dist.get_rank()]
+        dist.broadcast_object_list(back, src=1)
+        model = nn.Linear(told[0]["width"], back[0])
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(told[0]["steps"]):
+            model(torch.randn(2, 4)).sum().backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    captured = capture_program(train, World(4))
+    assert [m.bytes for m in captured.steps[0].messages.values()] == [4 * 4 * 1, 4 * 1]
+    assert "stand for" in captured.notes[0]

@@ -148,6 +148,8 @@ def test_actions_come_in_the_order_of_the_published_schedule(
     table = named_schedule(schedule, ranks, microbatches, chunks)
     assert [step.rank for step in steps] == list(range(ranks))
     assert [actions(step) for step in steps] == list(map(expected, table.rows))
+    # No two ranks wait for each other.
+    joined(steps, [f"gpu:{rank}" for rank in range(ranks)], "pipeline")
 
 
 def test_actions_are_those_of_a_table(tmp_path: Path) -> None:
@@ -167,12 +169,24 @@ def test_stages_vote_whether_shapes_are_known(known: Callable[[int], bool]) -> N
     assert fingerprints[0] == fingerprints[1]
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "GPipe"])
-@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 2), (3, 5)])
-def test_equal_stages_take_the_closed_form(schedule: str, ranks: int, microbatches: int) -> None:
-    """(S - 1 + M)(f + b) with links that take next to none (Huang et al. 2019, section 2.3)."""
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "microbatches", "chunks"),
+    [
+        ("1F1B", 2, 2, 1),
+        ("1F1B", 3, 5, 1),
+        ("GPipe", 3, 5, 1),
+        ("Interleaved1F1B", 2, 4, 2),
+        ("Interleaved1F1B", 4, 8, 2),
+    ],
+)
+def test_equal_stages_take_the_closed_form(
+    schedule: str, ranks: int, microbatches: int, chunks: int
+) -> None:
+    """(S - 1 + M v)(f + b) of v chunks a rank, with links that take next to no time (Huang et al.
+    2019, section 2.3; Narayanan et al. 2021, section 2.2).
+    """
     forward, backward = 2 * 10**12, 3 * 10**12
-    steps = captured(schedule, ranks, microbatches).steps
+    steps = captured(schedule, ranks, microbatches, chunks).steps
     graph, strategy = joined(steps, [f"gpu:{rank}" for rank in range(ranks)], "pipeline")
     for op in graph["ops"]:
         if op["kind"] != "p2p":
@@ -183,5 +197,5 @@ def test_equal_stages_take_the_closed_form(schedule: str, ranks: int, microbatch
             op["time"] = f"{forward if op['phase'] == 'forward' else backward * of_weight} ps"
     report = run(load_scenario(question(graph, "dgx-h100", strategy)))
     assert report.step_ps == pytest.approx(
-        (ranks - 1 + microbatches) * (forward + backward), rel=1e-5
+        (ranks - 1 + microbatches * chunks) * (forward + backward), rel=1e-5
     )

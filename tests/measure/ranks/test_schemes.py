@@ -161,6 +161,44 @@ def test_autocast_computes_in_two_bytes() -> None:
     assert {op["outputs"][0]["dtype"] for op in products} == {"bfloat16"}
 
 
+def test_a_copy_to_the_host_is_waited_for_and_a_literal_is_no_kernel() -> None:
+    def script() -> None:
+        net = layers()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(2):
+            x = torch.randn(2, WIDTH, device="cuda") * torch.tensor(2.0, device="cuda")
+            x[x < 0] = 0.0
+            loss = net(x).sum()
+            loss.detach().cpu()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    ops = step_of(script).ops
+    assert not [op for op in ops if "lift" in op["kind"]]
+    assert [op["name"] for op in ops if op.get("blocks_host")] == ["loss/sum"]
+
+
+def test_no_number_is_none_or_infinite() -> None:
+    """A script that stops at such a loss goes on, and a gradient scaler skips no step."""
+
+    def script() -> None:
+        net = layers()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for _ in range(2):
+            with torch.autocast("cuda", torch.float16):
+                loss = net(torch.randn(2, WIDTH, device="cuda")).sum()
+            if torch.isnan(loss) or torch.isinf(loss).any().item() or not torch.isfinite(loss):
+                raise RuntimeError("diverged")
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    assert "update" in {op["phase"] for op in step_of(script).ops}
+
+
 def test_compiled_layers_run_eagerly_with_a_note() -> None:
     def compiled() -> nn.Sequential:
         net = layers()
