@@ -4,7 +4,8 @@ devices.
 The names below are the front door; each is imported when it is first asked for. ``load_scenario``
 opens a file, ``run`` answers any scenario with a Report, ``oracle_of`` and ``Oracle`` score many
 placements of one, ``sweep`` runs many, ``plan`` tries every way to spread a large model,
-``capture`` makes a scenario of a distributed PyTorch script.
+``profile`` measures the step of a PyTorch module, ``capture`` makes a scenario of a distributed
+PyTorch script.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .execution.scenario import Scenario, load_scenario
     from .ground.errors import InputError
     from .measure import capture_ranks as capture
-    from .measure import step_ends
+    from .measure import profile, step_ends
     from .nouns.cluster import Cluster, Device, Link
     from .nouns.graph import Graph, Op, Tensor
     from .nouns.strategy import Strategy
@@ -49,6 +50,7 @@ __all__ = [
     "oracle_of",
     "plan",
     "plot_gantt",
+    "profile",
     "run",
     "simulate",
     "step_ends",
@@ -60,7 +62,7 @@ _HOMES = {
     "execution.engine": ("simulate",),
     "execution.scenario": ("Scenario", "load_scenario"),
     "ground.errors": ("InputError",),
-    "measure": ("capture", "step_ends"),
+    "measure": ("capture", "profile", "step_ends"),
     "nouns.cluster": ("Cluster", "Device", "Link"),
     "nouns.graph": ("Graph", "Op", "Tensor"),
     "nouns.strategy": ("Strategy",),

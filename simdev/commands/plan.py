@@ -225,7 +225,8 @@ def _launch(args: Namespace, plans: Plans) -> Launch | None:
         launch = launch_of(args.export, plans.question.model, best.parallelism)
     except InputError as error:
         raise InputError(f"--export: {problem}" for problem in error.problems) from None
-    degrees = ", ".join(degrees_over_one(best.parallelism.degrees)) or "one device"
+    groups = {"dp_replicate": best.parallelism.dp_replicate}
+    degrees = ", ".join(degrees_over_one(best.parallelism.degrees | groups)) or "one device"
     tell(f"{args.export}: the best plan, {degrees}")
     tell(*(f"{args.export}: {note}" for note in launch.notes))
     return launch

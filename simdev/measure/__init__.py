@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..ground.errors import InputError, install_line
 
 if TYPE_CHECKING:
-    from .profiles import model_names, profile_batches, profile_grid, profile_model
+    from .profiles import model_names, profile, profile_batches, profile_grid, profile_model
     from .programs import Program, import_program
     from .ranks import capture_ranks
     from .ranks.scripts import step_ends
@@ -40,6 +40,7 @@ _HOMES = {
     "import_program": "programs",
     "import_trace": "traces",
     "model_names": "profiles",
+    "profile": "profiles",
     "parse_setting": "ranks.settings",
     "profile_batches": "profiles",
     "profile_grid": "profiles",
@@ -60,6 +61,7 @@ __all__ = [
     "import_trace",
     "model_names",
     "parse_setting",
+    "profile",
     "profile_batches",
     "profile_grid",
     "profile_model",

@@ -7,6 +7,7 @@ graph, ``steps`` measures, ``provenance`` tells the machine. Random shapes of op
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -15,17 +16,20 @@ from dataclasses import dataclass
 from itertools import count, islice
 from math import exp, log, prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
+from ..execution.scenario import Scenario, load_scenario
 from ..files.writing import parents, write_text
 from ..ground.errors import InputError
 from .building import Chosen, alike, built, precision_flags, resolve, sizes_of
 from .capture import Capture, Writer, capture
+from .compare import write_scenario
 from .kinds import dtype_name
 from .operators import Conditions, Progress
 from .provenance import describe, device_kind
@@ -34,6 +38,7 @@ from .steps import Measured, Step, joint, measure_alone, measure_together, profi
 from .timers import require_device
 from .torch_models import MODELS
 from .torch_models.attention import attend
+from .tracing import optimizer_named
 from .transfers import measure_copies
 
 # Random shapes of every op class, to learn from how fast a device is between the shapes of
@@ -351,11 +356,44 @@ def profile_batches(
     wanted = [None] if batches is None else list(dict.fromkeys(batches))
     chosen = [{**(sizes or {}), **({} if batch is None else {"batch": batch})} for batch in wanted]
     models = [resolve(name, device, each, optimizer, precision) for each in chosen]
-    with precision_flags(precision, device):
+    return _profiled(models, name, conditions, Path(out_dir))
+
+
+def profile(
+    module: nn.Module,
+    inputs: Any,
+    loss: Callable[..., Any] | None = None,
+    optimizer: str = "sgd-momentum",
+    name: str = "model",
+    seconds: float = 60.0,
+    out_dir: str | os.PathLike[str] | None = None,
+) -> Scenario:
+    """Measures the training step of a module on the device where its parameters are, and returns
+    it as a scenario of one such device with its host: ``simdev.run`` answers it.
+
+    ``inputs`` is a batch: a tensor, a tuple of them or a dict. ``loss(module, *inputs)`` gives the
+    loss of the step (None: the module returns it itself). A copy of the module is trained
+    meanwhile, for about ``seconds``. ``out_dir`` keeps the graph, the profile and the scenario as
+    files (None: nothing is kept). Raises InputError.
+    """
+    device = next((p.device.type for p in module.parameters()), "cpu")
+    model = Chosen(name, lambda: (copy.deepcopy(module), inputs, loss), {}, optimizer)
+    optimizer_named(optimizer)
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch if out_dir is None else out_dir)
+        graphs, rows = _profiled([model], name, _conditions(device, seconds, None, None), folder)
+        return load_scenario(write_scenario(rows, graphs[0]))
+
+
+def _profiled(
+    models: Sequence[Chosen], name: str, conditions: Conditions, folder: Path
+) -> tuple[list[Path], Path]:
+    """Measures models of one precision and writes their graphs and their profile into a folder."""
+    with precision_flags(models[0].precision, conditions.device):
         steps = _steps(models, name, conditions)
         measured = measure_together(steps, conditions)
-        described = describe(device)
-    folder, graphs, runs = Path(out_dir), [], []
+        described = describe(conditions.device)
+    graphs, runs = [], []
     for model, step, (whole, host) in zip(models, steps, measured.wholes, strict=True):
         about = model.about() | described | {"flags": described["flags"] | step_flags(step)}
         path = folder / "graphs" / f"{step.captured.graph['name']}.json"

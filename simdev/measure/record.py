@@ -102,7 +102,8 @@ class Scopes:
         from torch.nn.modules import module
 
         before = module.register_module_forward_pre_hook(self.enter)
-        after = module.register_module_forward_hook(self.leave)
+        # A checkpoint leaves the modules that it runs again by an exception, once it has enough.
+        after = module.register_module_forward_hook(self.leave, always_call=True)
         try:
             yield
         finally:

@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
 )
 from torch.nn.parameter import is_lazy
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..ground import PACKAGE
 from ..ground.errors import InputError, SimdevError
@@ -141,6 +142,29 @@ def _refuse(function: Any, arguments: Sequence[Any], names: Mapping[int, str]) -
     )
 
 
+@contextmanager
+def refusing_updates() -> Iterator[None]:
+    """Raises InputError where the block runs a backward or an optimizer itself: a step has one of
+    each, behind its loss.
+    """
+    run = torch.autograd.backward
+
+    def refuse(*_: Any) -> None:
+        raise InputError(
+            "the step runs a backward or an optimizer of its own: give its loss alone. A step of "
+            "several losses and optimizers (a GAN) is a step for each loss; or import the trace of "
+            "the whole (simdev import TRACE)"
+        )
+
+    hook = register_optimizer_step_pre_hook(refuse)
+    torch.autograd.backward = lambda *_, **__: refuse()
+    try:
+        yield
+    finally:
+        torch.autograd.backward = run
+        hook.remove()
+
+
 Loss = Callable[..., Tensor]
 Gradient = tuple[tuple[int, int], TensorSpec]
 """Where a gradient comes from, and what it looks like to the update."""
@@ -221,7 +245,9 @@ class _Step(nn.Module):
         """Hands the loss to ``use`` while the exchange lasts: what is computed anew in the backward
         (checkpoints) meets the same parameters.
         """
-        use(self.loss(self.module, *inputs))
+        with refusing_updates():
+            loss = self.loss(self.module, *inputs)
+        use(loss)
 
 
 class _Tracer:

@@ -15,6 +15,7 @@ from collective_ops import ALPHA, RATE, SIZE, mesh, operands, seconds, two_nodes
 from simdev.costs import CostModel
 from simdev.execution.check import check
 from simdev.execution.engine import simulate
+from simdev.execution.scenario import Outcome
 from simdev.files.run import read_run, write_run
 from simdev.files.strategy import read_strategy, strategy_object
 from simdev.ground.errors import InputError
@@ -23,6 +24,8 @@ from simdev.nouns.cluster import Cluster
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.strategy import Collectives, Strategy
 from simdev.nouns.taskgraph import TaskGraph
+from simdev.report import analyze
+from simdev.report.measures.spans import timeline_rows
 from worlds.task_graphs import judged
 
 GROUPED = ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"]
@@ -106,6 +109,13 @@ def test_the_checker_knows_the_bytes_of_the_whole_group(tmp_path: Path) -> None:
     assert check(again.task_graph, again) == ()
     wrong = replace(task_graph, groups={2: 3})
     assert [fault.rule for fault in check(wrong, replace(trace, task_graph=wrong))] == ["bytes"]
+
+
+def test_reports_show_the_devices_that_are_simulated() -> None:
+    outcome = Outcome(simulate(partly(mesh(8, "device"), "all_gather", SIZE, 8, [0, 1])))
+    assert {row.device for row in timeline_rows(outcome.trace) if row.computes} == {0, 1}
+    note = "2 devices are simulated for groups of up to 8 ranks: collectives take as long as among"
+    assert note in str(analyze(outcome))
 
 
 def test_groups_are_kept_in_files() -> None:

@@ -148,6 +148,31 @@ def test_what_other_files_say() -> None:
     assert from_config(SMALL | {"max_position_embeddings": 512}).length == 512
 
 
+# As its test of old files in transformers has it (``convert_minimax_vl_01_weights``), and the
+# vocabulary.
+MINIMAX_01 = {
+    "model_type": "minimax_text_01", "hidden_size": 6144, "intermediate_size": 9216,
+    "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
+    "num_local_experts": 32, "num_experts_per_tok": 2, "vocab_size": 200_064, "postnorm": True,
+    "max_position_embeddings": 10_240_000, "attn_type_list": [*([0] * 7), 1] * 10,
+}  # fmt: skip
+
+
+def test_minimax_01_has_the_published_parameters() -> None:
+    """456 billion, 45.9 of them for a token (arXiv 2501.08313, abstract), without a table."""
+    model = from_config(MINIMAX_01)
+    assert [model.is_linear(layer) for layer in range(8)] == [True] * 7 + [False]
+    assert model.is_lightning
+    assert round(model.parameters() / 1e9) == 456
+    table = model.vocabulary * model.hidden
+    assert round((model.active_parameters() - table) / 1e9, 1) == 45.9
+    kinds = ["linear_attention"] * 7 + ["full_attention"]
+    named = MINIMAX_01 | {"model_type": "minimax", "attn_type_list": None}
+    del named["attn_type_list"]
+    same = from_config({**named, "layer_types": kinds * 10, "block_size": 256})
+    assert replace(same, name=model.name) == model
+
+
 @pytest.mark.parametrize(
     ("config", "problems"),
     [
@@ -156,8 +181,12 @@ def test_what_other_files_say() -> None:
         ({"model_type": "mamba"}, ["model_type: 'mamba' is not known; there are llama, "]),
         ({"model_type": ["llama"]}, ["model_type: ['llama'] is not known"]),
         (
-            {"model_type": "minimax"},
-            ["model_type: 'minimax' is not modelled, for seven of eight layers have lightning att"],
+            MINIMAX_01 | {"attn_type_list": [1] * 80, "block_size": 64},
+            ["block_size: only 256 is modelled, got 64", "attn_type_list: only each n-th of full"],
+        ),
+        (
+            {k: v for k, v in MINIMAX_01.items() if k != "attn_type_list"},
+            ["layer_types: only each n-th of full_attention (1) is modelled"],
         ),
         ({"model_type": "gemma4"}, ["model_type: 'gemma4' is not modelled, for layers have heads"]),
         ({"model_type": "gemma3"}, ["text_config: missing"]),

@@ -308,6 +308,13 @@ def test_settings_of_today_are_those_of_torchtitan() -> None:
     assert notes[0].startswith("kernels were simulated as megatron runs them")
 
 
+def test_graphs_of_a_software_are_refused_with_what_leaves_them_out() -> None:
+    model = large_model("llama3-8b", software="megatron-bridge")
+    with pytest.raises(InputError, match="cuda_graphs: partial; --set cuda_graphs=none leaves"):
+        launch_of("torchtitan", model, Parallelism(dp=8, zero=3))
+    assert launch_of("torchtitan", model, Parallelism(dp=8, zero=3, cuda_graphs="none"))
+
+
 def test_precisions_that_a_framework_has_not_are_refused() -> None:
     for framework, precision in (("torchtitan", "nvfp4"), ("deepspeed", "float8")):
         model = large_model("llama3-8b", precision=precision)

@@ -10,7 +10,7 @@ from simdev import load_scenario, run
 from simdev.ground.errors import InputError
 from simdev.nouns.models.large import LARGE, Transformer, footprint, layer, shard_of
 from simdev.nouns.models.large.kernels import Block
-from simdev.nouns.models.large.transformer import CHUNK
+from simdev.nouns.models.large.transformer import BLOCK, CHUNK
 from simdev.nouns.strategy.parallelism import Parallelism
 
 # Small enough to count by hand, every width another.
@@ -83,6 +83,27 @@ def test_saved_bytes_by_hand(tp: int) -> None:
     assert footprint(s, 3).saved == (2 * words * (4 * H + 6 * 96 + 3 * INNER) + rows) // tp
 
 
+LIGHTNING = replace(LINEAR, conv_kernel=0, linear_key_heads=HEADS, attention_gate=False, length=512)
+
+
+def test_lightning_attention_by_hand() -> None:
+    """qkv_proj, output_gate, out_proj and the norm of all heads (transformers,
+    ``MiniMaxLightningAttention``); two products within a block and two with the state.
+    """
+    values = HEADS * WIDTH
+    attention = H * 3 * values + H * values + values * H + values
+    assert sum(LIGHTNING.layer_parameters(0)) == attention + 3 * H * INNER + 2 * H
+    for tp in (1, 2, 4):
+        s = shard_of(LIGHTNING, Parallelism(tp=tp))
+        block = layer(s, 0)
+        assert flops(block, "forward") * tp == LIGHTNING._layer_flops(1, 0)
+        core = [k for k in block.forward if k.kind == "lightning attention"]
+        assert core[0].flops * tp == 512 * 2 * HEADS * (2 * BLOCK * WIDTH + 2 * WIDTH**2)
+        # Inputs; queries, keys and values before SiLU and behind it; sums, normed, gate, product.
+        split = 3 * values + 3 * values + 4 * values + 3 * INNER
+        assert footprint(s, 0).saved == 2 * 512 * (4 * H + split) // tp
+
+
 def test_a_step_of_qwen3_next_is_simulated() -> None:
     pipeline = {"dp": 64, "ep": 16, "zero": 1, "microbatch": 1, "global_batch": 256}
     strategy = {"pipeline": pipeline | {"recompute": "full"}}
@@ -97,7 +118,7 @@ def test_a_step_of_qwen3_next_is_simulated() -> None:
 def test_what_is_not_known_is_refused() -> None:
     for wrong, reason in (
         ({"linear_key_heads": 3}, "3 do not divide the 8 linear_heads"),
-        ({"conv_kernel": 0}, "conv_kernel: goes with linear_heads"),
+        ({"conv_kernel": 0}, "linear_key_heads: without conv_kernel as many as linear_heads 8"),
         ({"linear_heads": 0}, "linear_width: goes with linear_heads"),
         ({"bias": True}, "bias: is not known of models with linear_heads"),
         ({"window": 8}, "window: is not known of models with linear_heads"),

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simdev import load_scenario
 from simdev.costs import CostModel
@@ -19,14 +21,14 @@ from simdev.ground.errors import InputError
 from simdev.lowering import Prepared, iterated, lower_step, split
 from simdev.nouns.cluster import Cluster, Host
 from simdev.nouns.graph import Graph, Op, Tensor
-from simdev.nouns.strategy import Collectives, Configuration, Parallelism, Strategy
+from simdev.nouns.strategy import Collectives, Configuration, Order, Parallelism, Strategy
 from simdev.nouns.trace import Trace
 from simdev.oracle.cluster import is_covered
 from simdev.report import analyze
 from simdev.report.measures.spans import timeline_rows
 from worlds.clusters import UNIT, joined
 from worlds.graphs import leaf, op, tensor
-from worlds.scenarios import question
+from worlds.scenarios import World, question, worlds
 
 PLACES = {"a": "g0", "b": "g0"}
 
@@ -35,7 +37,7 @@ def traced(
     ops: Sequence[Op],
     cluster: Cluster,
     placement: dict[str, str] | None = None,
-    order: str = "fifo",
+    order: str | Order = "fifo",
     steps: int = 1,
     **strategy: Any,
 ) -> Trace:
@@ -163,6 +165,31 @@ def test_a_stream_goes_on_in_the_next_step() -> None:
     ops = [*SHARDS, op("y0", 1, "x0"), op("y1", 1, "x1"), gather(stream="s")]
     trace = traced(ops, joined(2, "fair"), RANKS | {"y0": "g0", "y1": "g1"}, steps=3)
     assert spans(trace, "x0~1", "x1~1", "ag~1", "ag~2") == [(1, 1), (1, 1), (4, 8), (8, 12)]
+
+
+def forwards(world: World) -> bool:
+    """Whether its ops are listed in an order in which they could run."""
+    return world.graph.ops[0].name == "o0"
+
+
+@settings(max_examples=100)
+@given(worlds(("fifo",)).filter(forwards))
+def test_a_stream_of_all_ops_is_a_compute_queue_in_program_order(world: World) -> None:
+    streamed = world.with_ops(lambda each: replace(each, stream="s"))
+    ordered = world.ordered(Order("program"))
+    assert streamed.trace.start.tolist() == ordered.trace.start.tolist()
+
+
+@settings(max_examples=100)
+@given(
+    worlds(("fifo", "program", "priority")).filter(forwards),
+    st.lists(st.sampled_from([None, "s", "t"]), min_size=8, max_size=8),
+)
+def test_the_checker_passes_any_streams(world: World, streams: list[str | None]) -> None:
+    streamed = iter(streams)
+    world = world.with_ops(lambda each: replace(each, stream=next(streamed)))
+    names = {op.name: world.strategy.placement[op.name] for op in world.graph.ops}
+    traced(world.graph.ops, world.cluster, names, world.strategy.order)
 
 
 def written(ops: Sequence[Op]) -> dict[str, Any]:

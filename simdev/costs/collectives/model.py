@@ -124,6 +124,8 @@ class CollectiveModel:
         self.forms = ClosedForms(self.fabric)
         self._private: dict[tuple[Group, tuple[Messages, ...]], bool] = {}
         self._crossings: dict[Group, Crossing] = {}
+        self._by_node: dict[Group, Groups] = {}
+        self._lanes: dict[Groups, tuple[Rings, ...]] = {}
 
     def form(self, call: CollectiveCall) -> Form:
         """The messages of a collective; where there are several ways, those of least closed form.
@@ -326,7 +328,9 @@ class CollectiveModel:
         if name not in RINGS or call.kind in ("all_to_all", "p2p") or not self.fabric.links_serve:
             return [()]
         groups = self._nodes(call.ranks) if name == "hierarchical" else (call.ranks,)
-        lanes = tuple(lane_rings(self.cluster, group) for group in groups)
+        if groups not in self._lanes:  # whatever the size
+            self._lanes[groups] = tuple(lane_rings(self.cluster, group) for group in groups)
+        lanes = self._lanes[groups]
         return [(), lanes] if lanes[0] and len({len(rings) for rings in lanes}) == 1 else [()]
 
     def _chunks(self, call: CollectiveCall, name: str, rings: tuple[Rings, ...]) -> int:
@@ -342,10 +346,12 @@ class CollectiveModel:
 
     def _nodes(self, ranks: Group) -> Groups:
         """The ranks by their nodes, nodes and ranks in the order given."""
-        nodes: dict[int, list[int]] = {}
-        for rank in ranks:
-            nodes.setdefault(self.cluster.devices[rank].node, []).append(rank)
-        return tuple(map(tuple, nodes.values()))
+        if ranks not in self._by_node:
+            nodes: dict[int, list[int]] = {}
+            for rank in ranks:
+                nodes.setdefault(self.cluster.devices[rank].node, []).append(rank)
+            self._by_node[ranks] = tuple(map(tuple, nodes.values()))
+        return self._by_node[ranks]
 
     def _measured(self, collective: str, groups: Groups, size: int) -> CollectiveCost | None:
         """By table within nodes, or between the tables of fewer and more ranks; None without.

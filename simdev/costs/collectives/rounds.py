@@ -310,8 +310,11 @@ def rounds_of(fabric: Fabric, rounds: Sequence[Sequence[Flow]]) -> Rounds:
     crossings, first, held = _crossings(
         fabric, np.array(keys), np.array(rows), (pieces_like, owner, rates), count
     )
-    table = np.array(sorted(seen), np.int64).reshape(-1, 2)
-    return Rounds(len(rounds), tuple(rates), message_kinds, table, crossings, first, held)
+    # Pieces are told apart by identity, which is quick; most of what is made of them is equal.
+    distinct = {kind: number for number, kind in enumerate(dict.fromkeys(message_kinds))}
+    pairs = sorted({(number, distinct[message_kinds[kind]]) for number, kind in seen})
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return Rounds(len(rounds), tuple(rates), tuple(distinct), table, crossings, first, held)
 
 
 def _crossings(

@@ -288,7 +288,11 @@ def _differing(runs: _Runs) -> list[int]:
                 # No two are alike: nobody stands for anybody.
                 here = runs.all_of(group)
             samples, sorts = samples | near, sorts | here
-    kept |= set(sorts.values())
+    # Whoever is kept brings those along that it exchanges messages with.
+    for rank in sorts.values():
+        runs.finish(_peers(runs.done[rank]))
+        runs.stands.pop(rank, None)
+    kept = runs.done.keys() - runs.stands.keys()
     alike = runs.world.size - len(kept)
     if alike:
         others = sorted(samples - kept)

@@ -16,19 +16,24 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pickle import dumps, loads
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
+from . import ddp
 from .attention import scaled_dot_product_attention
 from .streams import Event, Stream, Streams
 
@@ -133,14 +138,25 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield torch.Tensor, "record_stream", lambda *_: None
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
+    # Not by _OnCpu: what a backward computes again runs outside of modes of functions.
+    yield F, "scaled_dot_product_attention", scaled_dot_product_attention
     yield torch, "set_default_device", lambda *_: None
     # It draws until all values lie between its bounds, which no fake tensor ever tells.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
-    for home in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
+    optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
+    types = [*optimizer._foreach_supported_types, FakeTensor]
+    yield optimizer, "_foreach_supported_types", types
+    for home in (_foreach_utils, optimizer):
         yield home, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"]
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
     yield from _distributed(world, mail)
+    yield from ddp.replacements()
+    yield FullyShardedDataParallel, "__init__", _refused
+
+
+def _refused(*_: Any, **__: Any) -> None:
+    raise InputError("FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard")
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
@@ -262,30 +278,12 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        if func is torch.Tensor.backward:
-            with self:  # for what a backward computes again
-                return _backward(*args, **(kwargs or {}))
-        if func is F.scaled_dot_product_attention:
-            return scaled_dot_product_attention(*args, **(kwargs or {}))
         if func is torch.device and args and _on_cpu(args[0]) != args[0]:
             return CPU
         if getattr(func, "__name__", "") == "__get__":
             return func(*args, **(kwargs or {}))
         kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         return func(*map(_on_cpu, args), **kwargs)
-
-
-def _backward(
-    tensor: Any,
-    gradient: Any = None,
-    retain: Any = None,
-    create: bool = False,
-    inputs: Any = None,
-    **named: Any,
-) -> None:
-    """``Tensor.backward``, which looks at no mode of functions."""
-    retain, create = named.get("retain_graph", retain), named.get("create_graph", create)
-    torch.autograd.backward(tensor, gradient, retain, create, inputs=inputs)
 
 
 # Process groups: PyTorch's fake ones, whatever backend is asked for.
@@ -310,13 +308,36 @@ def _distributed(world: World, mail: Mail) -> Iterator[Replacement]:
         for name, value in values.items():
             if hasattr(home, name):
                 yield home, name, value
+    from torch.distributed.pipelining import schedules
+
+    # Sends and receives of a batch go together, as NCCL has it.
+    yield c10d.Backend, "supports_coalescing", True
+    schedule = schedules._PipelineSchedule
+    yield schedule, "_warmup_p2p", _voting(schedule._warmup_p2p, mail)
+
+
+def _voting(warm_up: Callable[..., None], mail: Mail) -> Callable[..., None]:
+    """The first words of pipeline stages to one another: numbers in tensors, on which depends how
+    each goes on. They are real ones and come by mail.
+    """
+
+    def send(tensor: Any, dst: int, **_: Any) -> None:
+        mail.send(dumps(tensor.tolist()), dst)
+
+    def receive(tensor: Any, src: int, **_: Any) -> None:
+        tensor.copy_(torch.tensor(loads(mail.receive(src))))
+
+    def voting(*args: Any, **kwargs: Any) -> None:
+        with patch.multiple(dist, send=send, recv=receive):
+            _really(warm_up)(*args, **kwargs)
+
+    return voting
 
 
 def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
     """The collectives over Python objects. What only all ranks together know is answered as if all
     ranks were equal.
     """
-    from pickle import dumps, loads
 
     def whole(group: Any, rank: int) -> int:
         return dist.get_global_rank(group, rank) if group is not None else rank

@@ -24,13 +24,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from ...ground import PACKAGE
 from ...ground.errors import InputError
 from ..kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, kind_of, named_arguments
 from ..record import USERS, Call, Instance, Record, Recorder, Scopes, TensorSpec
-from .streams import Streams
+from .streams import Future, Streams
 
 _HOME = str(Path(torch.__file__).parent)
 
@@ -108,7 +109,7 @@ class RankRecorder(Recorder):
         self.states: dict[int, int] = {}
         self.persistent: set[int] = set()
         self._leaves: dict[int, Any] = {}
-        self._works: dict[int, tuple[Any, tuple[int, ...]]] = {}
+        self._works: dict[int, tuple[Any, Future]] = {}
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
 
@@ -169,6 +170,7 @@ class RankRecorder(Recorder):
             # Nobody wants the gradient of the input: its shape is that of the output's gradient.
             outputs = [inputs[0], *outputs]
         written = _written(func, arguments)
+        self._note_memory(written)
         outputs = outputs or written
         known = {key_of(tensor) for tensor in inputs}
         views = not written and all(key_of(tensor) in known for tensor in outputs)
@@ -177,7 +179,9 @@ class RankRecorder(Recorder):
         if name == "convolution_backward":
             self._record_conv_backward(func, arguments, inputs, result, self._instance())
         else:
-            kind, operands = kind_of(func, arguments), OPERAND_ORDER.get(name)
+            # What is written alone (``out=``) stands last, and is no operand.
+            count = len(inputs) - sum(argument.is_out for argument in func._schema.arguments)
+            kind, operands = kind_of(func, arguments), OPERAND_ORDER.get(name, range(count))
             self._record(kind, func, arguments, inputs, outputs, self._instance(), operands)
 
     def _instance(self) -> Instance:
@@ -195,7 +199,11 @@ class RankRecorder(Recorder):
         super()._record(*args, **kwargs)
         # Inputs that were never seen before have become records in front of it.
         index = len(self.records) - 1
-        self.records[index] = replace(self.records[index], outputs=tuple(map(_spec, args[4])))
+        # A part of a new memory makes all of it.
+        specs = (
+            TensorSpec.of(x) if old else _spec(x) for x, old in zip(args[4], there, strict=True)
+        )
+        self.records[index] = replace(self.records[index], outputs=tuple(specs))
         self.placed[index] = there
         self.issued[index] = self.streams.issue(index)
 
@@ -203,6 +211,31 @@ class RankRecorder(Recorder):
         # Written in place: the memory stays that of whatever made it, and gets no second life.
         if source is None or self._sources.get(key_of(tensor)) is None:
             super()._note_source(tensor, source)
+
+    def _note_memory(self, written: Sequence[Tensor]) -> None:
+        """Records memory that is written, and was there before the step, as an input of it."""
+        for tensor in written:
+            if key_of(tensor) not in self._sources:
+                self.add_leaf("input", tensor)
+
+    def add_leaf(self, kind: str, tensor: Tensor) -> int:
+        """Records a tensor that the step is given, with all of the memory behind it where it is no
+        parameter: the number of its record.
+        """
+        index = super().add_leaf(kind, tensor)
+        self._leaves[index] = self._alive[-1]
+        if kind == "input":
+            self.records[index] = replace(self.records[index], outputs=(_spec(tensor),))
+            self.lifetimes.note(self._alive[-1], (index, 0))
+        return index
+
+    def end(self) -> None:
+        """Ends the step, and notes the leaves that outlive it: buffers, not batches."""
+        self.recording = False
+        self.lifetimes.settle(len(self.records) - 1)
+        for index, storage in self._leaves.items():
+            if USERS is not None and USERS(storage._cdata) > 2:
+                self.persistent.add(index)
 
     def note_size(self, storage: Any, size: int) -> None:
         """Notes that the memory behind a tensor was given back (size 0) or taken anew."""
@@ -221,18 +254,6 @@ class RankRecorder(Recorder):
             for state in states:
                 self._note_source(state, (index, 0))
                 self.lifetimes.forget(state.untyped_storage())
-
-    def note_persistent(self) -> None:
-        """Notes the leaves that are still there when the step has ended: buffers, not batches."""
-        for index, storage in self._leaves.items():
-            if USERS is not None and USERS(storage._cdata) > 2:
-                self.persistent.add(index)
-
-    def add_leaf(self, kind: str, tensor: Tensor) -> int:
-        """Records a tensor that the step is given: its record's number."""
-        index = super().add_leaf(kind, tensor)
-        self._leaves[index] = self._alive[-1]
-        return index
 
     def place(self) -> str:
         """The line of the user's code that is running, "" where none is (in hooks of autograd)."""
@@ -256,6 +277,8 @@ class RankRecorder(Recorder):
         if name not in KINDS:
             raise InputError(f"{self.place()}: {func.namespace}.{name} is not covered by a capture")
         inputs, outputs = _ends(name, arguments, result)
+        if func.namespace == "c10d":  # functional calls make what they bring
+            self._note_memory(outputs)
         message = self._message(name, arguments, inputs, outputs)
         if len(message.group) == 1 and message.kind != "p2p":
             for tensor in outputs:
@@ -344,12 +367,12 @@ class RankRecorder(Recorder):
         wait = c10d.FakeWork.wait
 
         def waiting(work: Any, *args: Any) -> Any:
-            _, records = self._works.pop(id(work), (None, ()))
-            self.streams.current.frontier.update(records)
+            self._works.pop(id(work), (None, Future(None, ())))[1].wait()
             return wait(work, *args)
 
         with (
             patch.object(c10d.FakeWork, "wait", waiting),
+            patch.object(c10d.FakeWork, "get_future", lambda work: self._works[id(work)][1]),
             _patched(c10d.ProcessGroup, self._linked),
         ):
             yield
@@ -369,8 +392,9 @@ class RankRecorder(Recorder):
             records = tuple(i for i in range(first, len(self.records)) if i in self.messages)
             if name == "_end_coalescing":
                 records, self._batch = self._end_batch(), None
-            if work is not None and records:
-                self._works[id(work)] = work, records
+            if work is not None:
+                made = tree_leaves(args[1:2])
+                self._works[id(work)] = work, Future(made, records)
             return work
 
         return call
@@ -433,20 +457,37 @@ class RankScopes(Scopes):
     all others is a root, and names what is in it. ``roots`` are (prefix of names, module).
     """
 
+    running: RankScopes
+
     def __init__(self) -> None:
         super().__init__({})
+        RankScopes.running = self
         self.names: dict[int, str] = {}
         self.roots: list[tuple[str, nn.Module]] = []
+        self.of_parameter: dict[int, str] = {}
 
     def enter(self, module: nn.Module, *_: Any) -> None:
         """A module's forward begins."""
         if id(module) not in self.names and not self.current:
             prefix = type(module).__name__ if self.roots else ""
-            self.roots.append((prefix, module))
-            for name, child in module.named_modules(prefix=prefix):
+            self.names[id(module)] = prefix
+            root = module.module if isinstance(module, DistributedDataParallel) else module
+            self.roots.append((prefix, root))
+            for name, child in root.named_modules(prefix=prefix):
                 self.names.setdefault(id(child), name)
+                for parameter in child.parameters(recurse=False):
+                    self.of_parameter.setdefault(id(parameter), name)
         self.recomputing = in_backward()
         super().enter(module)
+
+    @contextmanager
+    def around(self, parameter: Tensor) -> Iterator[None]:
+        """Lets what the block runs belong to the module of a parameter."""
+        self.stack.append(((self.of_parameter.get(id(parameter), ""), 0),))
+        try:
+            yield
+        finally:
+            self.stack.pop()
 
 
 def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tensor], list[Tensor]]:

@@ -66,10 +66,10 @@ class Steps:
     def ends(self) -> None:
         """A training step has ended: the next one is recorded, or was."""
         if self.recorder.recording:
-            self.recorder.recording = False
-            self.recorder.note_persistent()
+            self.recorder.end()
             raise StepIsRecordedError
         self.recorder.streams.clear()
+        self.recorder.scopes.counts.clear()
         for optimizer in self.optimizers.values():
             self._add_state(optimizer)
         self.recorder.recording = True

@@ -10,6 +10,7 @@ stand-ins of ``torch.cuda.Stream`` and ``torch.cuda.Event`` here tell it what th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 DEFAULT = ""
@@ -83,6 +84,35 @@ class Stream:
 
     def __exit__(self, *_: Any) -> None:
         self.streams.current = self.streams.entered.pop()
+
+
+class Future:
+    """Stand-in of ``torch.futures.Future``: what a call of a process group brings, ``result``, once
+    ``ops`` have ended.
+    """
+
+    def __init__(self, result: Any, ops: Iterable[int]) -> None:
+        self.result, self.ops = result, frozenset(ops)
+
+    def wait(self) -> Any:
+        """The result; what the current stream is given from now on comes behind it."""
+        Streams.running.current.frontier |= self.ops
+        return self.result
+
+    def value(self) -> Any:
+        """The result."""
+        return self.result
+
+    def done(self) -> bool:
+        """Whether the result is there; nothing takes time here."""
+        return True
+
+    def then(self, callback: Callable[[Future], Any]) -> Future:
+        """The future of what ``callback`` makes of this one, in a stream of its own as on a GPU."""
+        stream = Stream()
+        stream.frontier |= self.ops
+        with stream:
+            return Future(callback(self), stream.frontier)
 
 
 class Streams:

@@ -42,8 +42,16 @@ class RankStep:
             (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag)
             for m in self.messages.values()
         ]
-        # Numbers among the attributes may tell where in the world a rank is.
-        ops = [{**op, "attrs": op["attrs"].get("in")} if "attrs" in op else op for op in self.ops]
+        # Numbers among the attributes and names of streams may tell where in the world a rank is.
+        streams: dict[str, int] = {}
+        ops = [
+            {
+                **op,
+                "attrs": op.get("attrs", {}).get("in"),
+                "stream": streams.setdefault(op.get("stream", DEFAULT), len(streams)),
+            }
+            for op in self.ops
+        ]
         text = json.dumps([ops, list(self.messages), told], sort_keys=True)
         return sha256(text.encode()).hexdigest()
 
@@ -78,7 +86,8 @@ class RankWriter(Writer):
             record = replace(record, kind="parameter")
         super()._write_leaf(index, record)
         self.positions[index] = len(self.ops) - 1
-        self._paths[index] = self.leaves.get(index, "").rpartition(".")[0]
+        is_named = index in self.recorder.parameters.values()
+        self._paths[index] = self.leaves[index].rpartition(".")[0] if is_named else None
 
     def _path(self, index: int, record: Record) -> str | None:
         """The module to which an op belongs, None where none is known. Messages and the copies
@@ -89,7 +98,7 @@ class RankWriter(Writer):
         paths = [self._paths[i] for i, _ in record.sources]
         known = [path.split(".") for path in paths if path is not None]
         if not known:
-            return None
+            return record.instance[-1][0] if record.instance else None
         together = zip(*known, strict=False)
         return ".".join(parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, together))
 

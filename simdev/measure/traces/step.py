@@ -316,6 +316,9 @@ def _plain(piece: Piece) -> Replayed:
         home = is_copy(piece.kernels[0][1], "DtoH")
         kind = "copy_to_host" if home else "copy_to_device"
         attrs["bytes"] = sum(kernel.number("bytes") or 0 for _, kernel in piece.kernels)
+    elif call.communicates and piece.kernels:
+        kernel = piece.kernels[0][1]
+        kind = str(kernel.args.get("Collective name") or _short(kernel.name))
     elif call.event is not None:
         kind = call.event.name.removeprefix(ATEN).strip("_") or "op"
         kind = kind if piece.last else f"{kind} (part)"

@@ -238,7 +238,7 @@ def _set_after(pieces: Sequence[Piece], ordered: Sequence[int]) -> None:
     ``ordered`` is when the host made a stream wait.
     """
     launched: dict[str | None, tuple[list[Piece], list[int]]] = {}
-    asked: dict[str | None, int] = {}
+    seen: dict[str | None, int] = {}
     talking = {piece.stream for piece in pieces if piece.call.communicates}
     for piece in pieces:
         launch, kernel = min(piece.kernels, key=lambda pair: pair[1].start)
@@ -246,13 +246,13 @@ def _set_after(pieces: Sequence[Piece], ordered: Sequence[int]) -> None:
         latest = _ended(launched, piece.stream, kernel.start)
         if piece.call.communicates:
             piece.after = [other for other, _ in latest if other.stream not in talking]
-        elif bisect_left(ordered, piece.launched) > asked.get(piece.stream, 0):
+        elif bisect_left(ordered, piece.launched) > seen.get(piece.stream, 0):
             piece.after = [other for other, _ in latest]
         elif latest:
             other, end = max(latest, key=lambda pair: pair[1])
             ready = kernel.start if launch is None else launch.end
             piece.after = [other] if end > max([ready, *ends[-1:]]) else []
-        asked[piece.stream] = bisect_left(ordered, piece.launched)
+        seen[piece.stream] = bisect_left(ordered, piece.launched)
         members.append(piece)
         ends.append(max([*ends[-1:], *(kernel.end for _, kernel in piece.kernels)]))
 

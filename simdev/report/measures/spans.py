@@ -176,7 +176,7 @@ def is_thread(resource: Resource) -> bool:
 
 def shown_devices(task_graph: TaskGraph) -> Bools:
     """Which devices are worth a row: not those that do nothing and have no memory limit where
-    others have one.
+    others have one, nor, where some ranks of a group stand for the others, any that do nothing.
 
     In a cluster of several nodes there are more switches and NICs than devices that run ops.
     """
@@ -184,6 +184,8 @@ def shown_devices(task_graph: TaskGraph) -> Bools:
     used = np.zeros(len(limited), np.bool_)
     used[task_graph.tasks.source[computing_mask(task_graph)]] = True
     used[task_graph.buffers.device] = True
+    if task_graph.groups:
+        return used
     return used | limited if limited.any() else np.ones(len(limited), np.bool_)
 
 

@@ -328,16 +328,18 @@ def every_link(uses: Sequence[LinkUse], symmetry: Symmetry) -> tuple[LinkUse, ..
 @dataclass(frozen=True)
 class Devices(Section):
     """How every device of the cluster is used; ``shown`` marks the devices worth a row of the table
-    (``shown_devices``). Each device represents so many ``copies``.
+    (``shown_devices``). Each device represents so many ``copies``; ``members`` is how many ranks
+    the largest process group has of which only some are simulated (0: there is none).
     """
 
     name = "devices"
-    places = Places(entries=30, facts=30, tables=10)
+    places = Places(entries=30, facts=30, tables=10, notes=30)
 
     uses: tuple[DeviceUse, ...]
     shown: Bools
     copies: int
     detailed: bool
+    members: int
 
     @classmethod
     def of_step(cls, step: Step) -> Devices:
@@ -346,7 +348,8 @@ class Devices(Section):
         shown = shown_devices(step.trace.task_graph)
         if step.alike is not None:
             uses, shown = every_device(uses, step.alike), shown[step.alike.stands]
-        return cls(uses, shown, step.copies, step.outcome.large is None)
+        members = max(step.trace.task_graph.groups.values(), default=0)
+        return cls(uses, shown, step.copies, step.outcome.large is None, members)
 
     @property
     def working(self) -> tuple[DeviceUse, ...]:
@@ -388,6 +391,14 @@ class Devices(Section):
         }  # fmt: skip
         note = "Exposed: a transfer from or to the device is under way while it computes nothing."
         yield Table("Devices", columns, rows, note, min(count, DEVICES_SHOWN))
+
+    def notes(self) -> Iterator[str]:
+        """How many devices stand for the ranks of their process groups."""
+        if self.members:
+            yield (
+                f"{len(self.working):,} devices are simulated for groups of up to "
+                f"{self.members:,} ranks: collectives take as long as among all of these."
+            )
 
     def to_json(self) -> Json:
         """By name the figures of each device."""

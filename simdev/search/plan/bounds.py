@@ -16,7 +16,8 @@ durations come from the templates of the lowering:
    the sum of each turn, then the gathers for the turn ``prefetch`` + 1 behind it. A turn begins
    when all is gathered and the sum of the bucket ``in_flight`` + 1 before it is over.
 4. With ZeRO 0 and 1 a queue ends behind the last action no earlier than t plus all sums that become
-   ready from t on, for every t. The update and the gathers follow.
+   ready from t on, for every t. The update and the gathers follow. Between groups of replicas a
+   bucket is summed behind its sum within them, in queues of their own.
 5. Memory: parameters, gradients and states throughout; the saved activations of the microbatches in
    flight, by the order of the schedule; and the rest that the backward of a last layer needs.
 

@@ -19,7 +19,7 @@ from typing import Any
 from ....ground.errors import InputError, refuse
 from ....ground.frozen import FrozenDict
 from ....ground.units import is_count, name_problems, written
-from .transformer import Transformer
+from .transformer import BLOCK, Transformer
 
 _gpt = partial(Transformer, vocabulary=51_200, length=2048, year=2021)
 _llama = partial(
@@ -332,6 +332,19 @@ def _read_minimax_m2(of: _Fields) -> dict[str, Any]:
     return sizes | {"router_bias": of.flag("use_routing_bias", True)}
 
 
+def _read_minimax(of: _Fields) -> dict[str, Any]:
+    """The kind of each layer's attention is told by name, in files of before by number."""
+    sizes, kinds = _MINIMAX_01(of), of.config.get("layer_types", of.config.get("attn_type_list"))
+    width = sizes["head_width"] or sizes["hidden"] // sizes["heads"]
+    full = [kind in (1, "full_attention") for kind in kinds] if isinstance(kinds, list) else []
+    every = full.index(True) + 1 if any(full) else 0
+    if every < 2 or full != [number % every == 0 for number in range(1, sizes["layers"] + 1)]:
+        name = "attn_type_list" if "attn_type_list" in of.config else "layer_types"
+        of.problems.append(f"{name}: only each n-th of full_attention (1) is modelled")
+    heads = {"linear_heads": sizes["heads"], "linear_key_heads": sizes["heads"]}
+    return sizes | heads | {"linear_width": width, "full_every": every}
+
+
 def _read_gpt2(of: _Fields) -> dict[str, Any]:
     sizes = of.sizes(
         layers="n_layer", hidden="n_embd", heads="n_head", vocabulary="vocab_size",
@@ -415,6 +428,9 @@ _MINIMAX = _Reader(
     {"joint_norms": True},
     {"head_width": ("head_dim", 128), **_EXPERTS},
 )
+_MINIMAX_01 = _Reader(
+    {"block_size": BLOCK, "shared_intermediate_size": 0, "sliding_window": None}, reads=_EXPERTS
+)
 _GEMMA = _Reader(
     {"attention_bias": False}, {"post_norms": True}, {"head_width": ("head_dim", 256)}, True, 2
 )
@@ -435,6 +451,8 @@ TYPES: Mapping[str, Callable[[_Fields], dict[str, Any]]] = {
     "gemma3_text": _read_gemma3,
     "gemma3": _read_gemma3,
     "glm4_moe": _read_glm4_moe,
+    "minimax": _read_minimax,
+    "minimax_text_01": _read_minimax,
     "minimax_m2": _read_minimax_m2,
     "gpt2": _read_gpt2,
 }
@@ -453,7 +471,6 @@ _GEMMA4 = "layers have heads of two widths, embeddings of their own, and keys th
 UNMODELLED = {
     "gemma4": _GEMMA4,
     "gemma4_text": _GEMMA4,
-    "minimax": "seven of eight layers have lightning attention, which is linear",
 }
 """Why files of some released types are not read."""
 

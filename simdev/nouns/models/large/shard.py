@@ -449,6 +449,8 @@ def _linear_attention(s: Shard) -> int:
     """
     m, keys, values = s.model, s.linear_keys, s.linear_values
     numbers = 2 * keys + values + 5 * values + m.linear_heads // s.tp * (CHUNK + 2)
+    if m.is_lightning:  # before SiLU and after it; what the rule and its norm put out; the gate
+        numbers = 2 * 3 * values + 3 * values
     kept = _inputs(s, s.size_of(s.rows * m.hidden)) + 2 * s.tokens * numbers
     return kept + s.size_of(s.tokens * values)
 
@@ -513,7 +515,8 @@ def _workspace(s: Shard, layer: int) -> int:
     second = 2 * inner // parts * m.matrices
     if m.is_linear(layer):
         # What is made again, the states and theirs among it, and gradients of queries, keys, ...
-        first = 2 * (8 * s.tokens * s.linear_values + 2 * s.linear_states)
+        states = 0 if m.is_lightning else 2 * s.linear_states
+        first = 2 * (8 * s.tokens * s.linear_values + states)
     else:
         first = _attention_workspace(s) if s.flash else 0
     most = max(second, first) + 2 * s.words_bytes

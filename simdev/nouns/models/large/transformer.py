@@ -35,6 +35,8 @@ CHUNK = 64
 """Tokens of a chunk of linear attention (flash-linear-attention, ``chunk_gated_delta_rule``;
 recalled).
 """
+BLOCK = 256
+"""Tokens of a block of lightning attention (MiniMax-01, ``block_size``)."""
 # Past every published model, and small enough that no product of sizes leaves 63 bits.
 MOST, MOST_LAYERS = 2**24, 2**14
 
@@ -106,7 +108,8 @@ class Transformer:
     - ``linear_heads`` > 0: all layers but every ``full_every``-th have gated DeltaNet, a linear
       attention (Yang et al. 2024, arXiv 2412.06464), over chunks of CHUNK tokens: so many heads of
       values, ``linear_key_heads`` of queries and keys, each ``linear_width`` wide, behind a
-      convolution over ``conv_kernel`` tokens.
+      convolution over ``conv_kernel`` tokens. Without one it is lightning attention (MiniMax-01,
+      arXiv 2501.08313, section 2.2), whose heads decay by rates of their own, over blocks of BLOCK.
     - ``attention_gate``: what the other layers' attention puts out is weighed by a gate as wide;
       ``shared_gate``: what the shared experts put out, by a number a token.
 
@@ -246,17 +249,26 @@ class Transformer:
                 yield f"{name}: is not known of attention with kv_latent"
 
     def _linear_problems(self) -> Iterator[str]:
-        names = "linear_key_heads", "linear_width", "full_every", "conv_kernel"
+        names = "linear_key_heads", "linear_width", "full_every"
         wrong = [name for name in names if bool(getattr(self, name)) != bool(self.linear_heads)]
+        wrong += ["conv_kernel"] * (self.conv_kernel > 0 and not self.linear_heads)
         yield from (f"{name}: goes with linear_heads" for name in wrong)
         if wrong or not self.linear_heads:
             return
-        if self.linear_heads % self.linear_key_heads:
+        if self.is_lightning and self.linear_key_heads != self.linear_heads:
+            heads = f"without conv_kernel as many as linear_heads {self.linear_heads}"
+            yield f"linear_key_heads: {heads}"
+        elif self.linear_heads % self.linear_key_heads:
             heads = f"{self.linear_key_heads} do not divide the {self.linear_heads} linear_heads"
             yield f"linear_key_heads: {heads}"
         for name in ("bias", "kv_latent", "window"):
             if getattr(self, name):
                 yield f"{name}: is not known of models with linear_heads"
+
+    @property
+    def is_lightning(self) -> bool:
+        """Whether linear attention is lightning attention."""
+        return self.linear_heads > 0 and not self.conv_kernel
 
     def is_linear(self, layer: int) -> bool:
         """Whether a layer's attention is linear."""
@@ -332,16 +344,19 @@ class Transformer:
     @property
     def linear_into(self) -> int:
         """Width of what linear attention makes of a token: beside queries, keys and values a gate
-        as wide as these, and of each head decay and strength.
+        as wide as these, and of each head decay and strength (lightning attention: neither).
         """
-        return self.mixed_width + self.linear_heads * (self.linear_width + 2)
+        beside = self.linear_width + 2 * (not self.is_lightning)
+        return self.mixed_width + self.linear_heads * beside
 
     @property
     def _rule_weights(self) -> int:
         """Multiply-adds of the delta rule for a token: of five products within a chunk and three
-        with the state, as ``work`` has their kernels.
+        with the state, as ``work`` has their kernels; of lightning attention two and two.
         """
         width = self.linear_width
+        if self.is_lightning:
+            return self.linear_heads * (2 * BLOCK * width + 2 * width**2)
         return self.linear_heads * (5 * CHUNK * width + 3 * width**2)
 
     @property
@@ -401,6 +416,8 @@ class Transformer:
         h, values = self.hidden, self.kv_heads * self.value_head
         split, whole = self._attention_weights(layer)
         whole += (4 if self.post_norms else 2) * self.norm_parameters() + self.bias * h
+        if self.is_linear(layer) and self.is_lightning:
+            return split, whole + self.norm_parameters(self.linear_heads * self.linear_width)
         if self.is_linear(layer):
             # Of the convolution; decay and its bias; the norm of each head.
             split += self.conv_kernel * self.mixed_width + 2 * self.linear_heads

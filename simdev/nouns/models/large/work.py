@@ -41,7 +41,7 @@ from .kernels import (
     residual,
 )
 from .shard import Shard, narrow_weights
-from .transformer import CHUNK
+from .transformer import BLOCK, CHUNK
 
 
 def _core(s: Shard, number: int) -> Block:
@@ -173,7 +173,8 @@ def _in_order(s: Shard, is_gathered: bool = False) -> Block:
 def _attention(s: Shard, number: int) -> Block:
     m = s.model
     if m.is_linear(number):
-        return norm(s).repeated("layernorm" in s.again) + _delta_net(s)
+        inner = _lightning(s) if m.is_lightning else _delta_net(s)
+        return norm(s).repeated("layernorm" in s.again) + inner
     before = norm(s).repeated("layernorm" in s.again) + _in_order(s, True) + _into(s)
     if m.head_norms:
         before += norm(s, s.tokens * (m.heads + m.kv_heads) // s.tp, m.head_width)
@@ -192,6 +193,33 @@ def _gate(count: int) -> Block:
         kernel_of("gate", "elementwise", 4 * count, 2 * count),
         kernel_of("gate dx", "elementwise", 6 * count, 4 * count),
     )
+
+
+def _lightning(s: Shard) -> Block:
+    """Lightning attention: a product with SiLU, the sums over blocks, a norm over all heads (its
+    sums over the ranks of tp are left out, ours), a gate, and the projection (transformers,
+    ``MiniMaxLightningAttention``). The sums are a kernel forward and two backward, which keep the
+    states on chip (Qin et al. 2024, arXiv 2401.04658, algorithms 1 and 2).
+    """
+    m, tokens, values = s.model, s.tokens, s.tokens * s.linear_values
+    x, within, across = 2 * values, 2 * values * BLOCK, 2 * values * m.linear_width
+    mixed = 3 * x
+    before = Block(
+        kernel_of("activation", "elementwise", mixed, mixed),
+        kernel_of("activation dx", "elementwise", 2 * mixed, mixed),
+    )
+    name = "lightning attention"
+    sums = Block(
+        kernel_of(name, "attention", 3 * x, x, 2 * (within + across)),
+        kernel_of(f"{name} dq", "attention", 3 * x, x, 2 * (within + across))
+        + kernel_of(f"{name} dkv", "attention", 4 * x, 2 * x, 4 * within + 3 * across),
+    )
+    into = linear(s, "qkv", tokens, m.hidden, m.linear_into // s.tp, "input")
+    after = norm(s, tokens, s.linear_values) + _gate(values)
+    return (
+        into + before + sums + after
+        + linear(s, "projection", tokens, s.linear_values, m.hidden, "output")
+    )  # fmt: skip
 
 
 def _delta_net(s: Shard) -> Block:
