@@ -57,15 +57,15 @@ OPTIONS = (
     (
         "--what-if",
         "NAME=VALUE",
-        "what a setting of the script's wrappers would bring, captured anew: bucket_cap_mb=100, "
-        "reshard_after_forward=false, forward_prefetch=true, .. (again for more)",
+        "what another setting of the script's wrappers would bring, captured anew: bucket_cap_mb "
+        "or gradient_as_bucket_view of DDP, reshard_after_forward of FSDP2 (again for more)",
         {"action": "append", "default": []},
     ),
     ("--no-advice", "", "leave out what changes of the machine would bring"),
     ("-o --output", "OUT", "write the scenario (.json or .json.gz)"),
     REPORT_OPTION,
 )
-FLAGS = {"world": "--world", "cluster": "--cluster", "nodes": "--nodes", "gpus": "--gpus"}
+NAMES = ("world", "per_node", "cluster", "nodes", "gpus")
 
 
 def run(args: Namespace) -> int:
@@ -74,6 +74,8 @@ def run(args: Namespace) -> int:
     for name in ("output", "what_if") if len(worlds) > 1 else ():
         if getattr(args, name):
             raise InputError(f"{flag(name)}: goes with one --world")
+    if args.tokens is not None and args.tokens < 1:
+        raise InputError(f"--tokens: must be at least 1, got {args.tokens}")
     inputs = [(args.script, "the script")]
     with output_files(args, {"output": JSON}, inputs) as out:
         if len(worlds) > 1:
@@ -128,7 +130,7 @@ def _flags() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise by_flags(error, FLAGS) from None
+        raise by_flags(error, {name: flag(name) for name in NAMES}) from None
 
 
 def _report(document: Mapping[str, Any]) -> Report:

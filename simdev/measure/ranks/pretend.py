@@ -258,8 +258,11 @@ def _meshes() -> Iterator[Replacement]:
         kind = type(method) if isinstance(method, staticmethod | classmethod) else None
         function = _really(_read_as_cpu(method.__func__ if kind else method, 1))
         yield mesh, name, kind(function) if kind else function
-    for home in (device_mesh, dist):
-        yield home, "init_device_mesh", _really(_read_as_cpu(device_mesh.init_device_mesh, 0))
+    made = device_mesh.init_device_mesh
+    for module in list(sys.modules.values()):
+        # FSDP makes a mesh of all ranks itself where it is given none.
+        if getattr(module, "__dict__", {}).get("init_device_mesh") is made:
+            yield module, "init_device_mesh", _really(_read_as_cpu(made, 0))
 
 
 def _really(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,6 @@ from ...ground.errors import InputError
 WRAPPERS: Mapping[str, Callable[[], tuple[Any, str]]] = {
     "DistributedDataParallel": lambda: (parallel.DistributedDataParallel, "__init__"),
     "fully_shard": lambda: (fsdp, "fully_shard"),
-    "FullyShardedDataParallel": lambda: (fsdp.FullyShardedDataParallel, "__init__"),
 }
 """By name of a wrapper its home and the function there that takes its settings, looked up once the
 stand-ins of a capture are in place.
@@ -27,8 +26,6 @@ SETTINGS: Mapping[str, str] = {
     "bucket_cap_mb": "DistributedDataParallel",
     "gradient_as_bucket_view": "DistributedDataParallel",
     "reshard_after_forward": "fully_shard",
-    "forward_prefetch": "FullyShardedDataParallel",
-    "limit_all_gathers": "FullyShardedDataParallel",
 }
 """By keyword argument the wrapper that takes it."""
 
