@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed
-from ..ground.units import PS_PER_SECOND
+from ..ground.units import PS_PER_SECOND, format_number
 from .options import (
     DATASHEET_HELP,
     DONE,
@@ -177,7 +177,7 @@ def _text(document: Mapping[str, Any], folder: str) -> str:
 
 def _sweep(args: Namespace, worlds: Sequence[int]) -> int:
     """A row a world, each captured anew."""
-    from ..report.table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, table_text
+    from ..report.table import BYTES, COUNT, SHARE, TEXT, TIME, Table, table_text
 
     reports, rows = [], []
     for world in worlds:
@@ -187,14 +187,15 @@ def _sweep(args: Namespace, worlds: Sequence[int]) -> int:
         reports.append(report)
         peak = max(memory.peak for memory in report.memories)
         rate = report.throughput.tokens_per_s if report.throughput else None
+        tokens = "-" if rate is None else format_number(rate)
         fits = "yes" if report.feasible else "NO"
-        rows.append((world, report.step_ps, rate, report.exposed, report.hosted, peak, fits))
+        rows.append((world, report.step_ps, tokens, report.exposed, report.hosted, peak, fits))
     if args.json:
         answers = [{"world": w} | r.to_json() for w, r in zip(worlds, reports, strict=True)]
         print(json_text(answers))
     else:
         columns = {
-            "ranks": COUNT, "step time": TIME, "tokens/s": NUMBER, "exposed": SHARE,
+            "ranks": COUNT, "step time": TIME, "tokens/s": TEXT, "exposed": SHARE,
             "for hosts": SHARE, "largest peak": BYTES, "fits": TEXT,
         }  # fmt: skip
         print(table_text(Table("Each world captured anew", columns, tuple(rows))))

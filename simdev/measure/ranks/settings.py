@@ -7,20 +7,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
-import torch.distributed.fsdp as fsdp
+from torch.distributed.fsdp._fully_shard import _fully_shard
 from torch.nn import parallel
 
 from ...ground.errors import InputError
 
 WRAPPERS: Mapping[str, Callable[[], tuple[Any, str]]] = {
     "DistributedDataParallel": lambda: (parallel.DistributedDataParallel, "__init__"),
-    "fully_shard": lambda: (fsdp, "fully_shard"),
+    # What fully_shard itself is may have been imported by name before.
+    "fully_shard": lambda: (_fully_shard, "_get_post_forward_mesh_info"),
 }
-"""By name of a wrapper its home and the function there that takes its settings, looked up once the
-stand-ins of a capture are in place.
+"""By name of a wrapper the home and the name of the function that takes its settings, looked up
+once the stand-ins of a capture are in place.
 """
 SETTINGS: Mapping[str, str] = {
     "bucket_cap_mb": "DistributedDataParallel",
@@ -51,7 +53,11 @@ def changed(settings: Mapping[str, Any]) -> Iterator[None]:
     def with_setting(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def made(*args: Any, **kwargs: Any) -> Any:
             unused.discard(name)
-            return function(*args, **{**kwargs, name: settings[name]})
+            if name not in signature(function).parameters:
+                return function(*args, **{**kwargs, name: settings[name]})
+            bound = signature(function).bind(*args, **kwargs)
+            bound.arguments[name] = settings[name]
+            return function(*bound.args, **bound.kwargs)
 
         return made
 
@@ -62,6 +68,9 @@ def changed(settings: Mapping[str, Any]) -> Iterator[None]:
             stack.enter_context(patch.object(home, attribute, function))
         try:
             yield
+        except Exception:
+            unused.clear()  # what the script stumbled over is what to tell
+            raise
         finally:
             if unused:
                 name = min(unused)

@@ -37,7 +37,7 @@ def sharded(mesh: Any) -> Any:
     for block in model:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    return model, torch.randn(16, WIDTH), lambda made: made.sum()
+    return model, torch.randn(16, WIDTH), lambda model, batch: model(batch).sum()
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,23 @@ def test_a_setting_is_another_capture() -> None:
     assert ("all_gather", "backward") not in made
 
 
+def test_buckets_of_data_parallelism_are_a_setting() -> None:
+    def replicated() -> Any:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        blocks = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH))
+        model = DistributedDataParallel(blocks, bucket_cap_mb=1e-6)
+        return model, torch.randn(16, WIDTH), lambda model, batch: model(batch).sum()
+
+    sizes = {}
+    for settings in ({}, {"bucket_cap_mb": 25}):
+        captured = simdev.capture(replicated, 2, ranks=[0], settings=settings)
+        sizes[len(settings)] = [m.bytes for m in captured.steps[0].messages.values()]
+    assert len(sizes[0]) > 1
+    assert sizes[1] == [sum(sizes[0])] == [2 * BLOCK]
+
+
 def test_a_setting_of_no_wrapper_is_refused() -> None:
     with pytest.raises(simdev.InputError, match="makes no DistributedDataParallel"):
         simdev.capture(sharded, mesh={"shard": 2}, ranks=[0], settings={"bucket_cap_mb": 1})
@@ -145,6 +162,14 @@ def test_a_loop_that_marks_its_steps_is_captured_between_the_marks() -> None:
 
     captured = simdev.capture(marked, world=1)
     assert [op["kind"] for op in captured.steps[0].ops if "matmul" in op["kind"]] == ["matmul"]
+
+
+def test_a_function_that_makes_something_else_is_refused() -> None:
+    def model() -> Any:
+        return "model"
+
+    with pytest.raises(simdev.InputError, match=r"model: rank 0: must return None or \(model"):
+        simdev.capture(model, world=1)
 
 
 def test_a_preset_has_as_many_gpus_as_ranks() -> None:
