@@ -131,8 +131,8 @@ class Streams:
         self.current = self.default = Stream()
 
     def add(self, stream: Stream) -> str:
-        """Takes a new stream in; returns its name: "" of the first, else ``stream 1``, ..."""
-        name = f"stream {len(self.named)}" if self.named else DEFAULT
+        """Takes a new stream in; returns its name: "" of the first, else "1", "2", ..."""
+        name = f"{len(self.named)}" if self.named else DEFAULT
         self.named[name] = stream
         return name
 
