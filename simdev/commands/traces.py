@@ -5,7 +5,9 @@ writes and what ``simdev compare`` puts beside a predicted step.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 TRACES = (".json", ".json.gz", ".et")
 HEAD = b'"traceEvents"', b'"deviceProperties"'
+LOOKED_AT, GZIP = 2**16, b"\x1f\x8b"
 FAST = "1 TB/s"
 """Between any two devices, where everything takes the time of the trace."""
 
@@ -34,36 +37,45 @@ def files_of(path: str) -> list[str]:
 
 
 def is_traced(path: str) -> bool:
-    """Whether a path is a folder, or a trace of ``torch.profiler``. Raises InputError."""
-    from ..formats import open_source
-
+    """Whether a path is a folder, or a file that begins like a trace of ``torch.profiler``."""
     if path == "-" or os.path.isdir(path):
         return path != "-"
-    head = open_source(path).head
-    return any(sign in head for sign in HEAD)
+    with suppress(OSError, zlib.error), open(path, "rb") as file:
+        head = file.read(LOOKED_AT)
+        if head.startswith(GZIP):
+            head = zlib.decompressobj(wbits=31).decompress(head)
+        return any(sign in head for sign in HEAD)
+    return False  # whoever reads it tells better what is wrong
 
 
 def traced(
-    sources: Sequence[Source], name: str, machine: Machine, warm_up: int | None = None
+    sources: Sequence[Source],
+    name: str,
+    machine: Machine,
+    warm_up: int | None = None,
+    names: Sequence[str] = (),
 ) -> Imported:
-    """A step of the traces of a rank or of several, with the hosts that dispatched it.
-
-    Raises InputError.
+    """A step of the traces of a rank or of several, with the hosts that dispatched it; its devices
+    have these ``names``, where there are as many. Raises InputError.
     """
     from ..files.reading import label
     from ..formats import Imported, graph_scenario, provenance_of
     from ..measure import trace_ranks
+    from ..nouns.cluster import Cluster
     from ..nouns.strategy import Collectives, Strategy
 
     texts = {label(source.path): source.text() for source in sources}
     steps = trace_ranks(texts, machine.device, warm_up)
     if machine.cluster is None:
         machine = replace(machine, device=steps.first.kind)
+    cluster = machine.build(1 if machine.cluster else machine.devices or len(sources))
+    if len(names) == len(cluster.devices):
+        called = [replace(d, name=text) for d, text in zip(cluster.devices, names, strict=True)]
+        cluster = Cluster.all_to_all(cluster.name, called, bandwidth=FAST)
     if not steps.communicates:
         graph = replace(steps.first.graph, name=name)
-        scenario = graph_scenario(graph, machine, "kineto", steps.first.notes)
+        scenario = graph_scenario(graph, machine, "kineto", steps.first.notes, cluster=cluster)
     else:
-        cluster = machine.build(1 if machine.cluster else machine.devices or len(sources))
         devices = [device.name for device in cluster.devices if device.runs_ops]
         joined = steps.joined(name, devices)
         scenario = Imported(
@@ -91,15 +103,18 @@ def as_traced(path: str, predicted: Any = None) -> Any:
 
     sources = [open_source(file) for file in files_of(path)]
     title = os.path.basename(os.path.normpath(path))
-    imported = traced(sources, title, Machine(bandwidth=FAST))
+    known = () if predicted is None else predicted.report.devices
+    names = [device.name for device in known if device.ops]
+    imported = traced(sources, title, Machine(bandwidth=FAST), names=names)
     graph, strategy = imported.graph, imported.strategy
     if predicted is not None and predicted.kinds is not None:
         places = dict(strategy.placement)
         if "*" in places:
             places = dict.fromkeys((op.name for op in graph.ops), places["*"])
         devices = [device.name for device in imported.cluster.devices]
-        graph, names = named_like(graph, places, devices, (predicted.report, predicted.kinds))
-        strategy = replace(strategy, placement={names[op]: device for op, device in places.items()})
+        graph, renamed = named_like(graph, places, devices, (predicted.report, predicted.kinds))
+        places = {renamed[op]: device for op, device in places.items()}
+        strategy = replace(strategy, placement=places)
     given = replace(strategy.collectives, cost="given")
     strategy = replace(strategy, collectives=given)
     lengths = _step_seconds(imported.provenance["step"])

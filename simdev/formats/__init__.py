@@ -119,7 +119,7 @@ TORCH_FORMATS: Mapping[str, Format] = {
         units="shapes in elements, sizes in bytes; a program tells no times",
     ),
     "kineto": Format(
-        files="traces of torch.profiler (record_shapes=True)",
+        files="traces of torch.profiler, one file a rank",
         becomes="profile or scenario",
         units="times in us",
     ),

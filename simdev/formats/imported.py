@@ -293,13 +293,17 @@ OPEN = Machine()
 
 
 def graph_scenario(
-    graph: Graph, machine: Machine, source: str, notes: Sequence[str] = (), timed: bool = False
+    graph: Graph,
+    machine: Machine,
+    source: str,
+    notes: Sequence[str] = (),
+    timed: bool = False,
+    cluster: Cluster | None = None,
 ) -> Imported:
-    """A graph on a machine, all of it on the first device that runs ops.
-
-    ``timed`` where a profile goes with it. Raises InputError.
+    """A graph on a machine, or on the ``cluster`` that was made of it, all of it on the first
+    device that runs ops. ``timed`` where a profile goes with it. Raises InputError.
     """
-    cluster = machine.build()
+    cluster = cluster or machine.build()
     first = next(device.name for device in cluster.devices if device.runs_ops)
     more = [] if timed else _untimed(graph, cluster)
     return Imported(graph, cluster, Strategy({"*": first}), source=source, notes=(*notes, *more))

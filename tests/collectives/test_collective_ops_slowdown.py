@@ -179,7 +179,7 @@ def test_slowed_durations_are_those_under_rates(
             "all_reduce",
             {},
             {"cost": 3},
-            r"ops\[3\]\.attrs\.cost: must be one of auto, closed, table, expanded, got 3",
+            r"ops\[3\]\.attrs\.cost: must be one of auto, closed, table, expanded, given, got 3",
         ),
         (
             "broadcast",

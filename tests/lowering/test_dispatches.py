@@ -4,6 +4,7 @@ and by example.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -49,6 +50,21 @@ def test_a_step_with_hosts_is_what_the_contract_says(world: HostWorld) -> None:
 @given(drawn(host_world))
 def test_steps_with_hosts_follow_one_another_as_the_contract_says(world: HostWorld) -> None:
     judged(world, 3)
+
+
+@given(drawn(host_world))
+def test_times_looked_up_where_ops_run_are_those_of_the_tables(world: HostWorld) -> None:
+    prepared = world.prepared
+    shape = len(prepared.graph.ops), len(prepared.cluster.devices)
+    ops, devices = (places.ravel() for places in np.indices(shape))
+    lengths, launches = prepared.dispatches_at(ops, devices)
+    for looked_up, name in ((lengths, "host_ps"), (launches, "launches")):
+        assert looked_up.tolist() == getattr(prepared, name).ravel().tolist()
+    duration = prepared.duration_at(ops, devices).reshape(shape)
+    assert duration.tolist() == prepared.duration.tolist()
+    # A pass may give other times, by a table of its own.
+    given = prepared.lasting(duration + 1)
+    assert given.duration_at(ops, devices).reshape(shape).tolist() == (duration + 1).tolist()
 
 
 def alone(count: int, host: int, device: int, steps: str = "once", **fields: object) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -13,9 +14,19 @@ from pathlib import Path
 import pytest
 
 from kineto import MATRIX, kernel, launch, nccl, of_rank, operator, span, trace
-from simdev import load_scenario, run
+from simdev import (
+    Cluster,
+    CostModel,
+    Device,
+    Graph,
+    Scenario,
+    Strategy,
+    load_scenario,
+    run,
+)  # fmt: skip
 from simdev.commands import main
 from simdev.ground.errors import InputError
+from simdev.nouns.cluster import Host
 from simdev.nouns.strategy import Collectives
 
 torch = pytest.importorskip("torch")
@@ -148,6 +159,7 @@ def pipeline(rank):
     peer = {"Dst Rank": 1 - rank, "Src Rank": 1 - rank}
     told = {key: value for key, value in nccl(0, 1, 9)["args"].items() if key != "stream"}
     batch = nccl(110, 90, 2)
+    batch["name"] = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     batch["args"] = {name: batch["args"][name] for name in ("device", "stream", "correlation")}
     return [
         operator("aten::mm", 0, 8, MATRIX, 1),
@@ -217,6 +229,69 @@ def test_the_rank_comes_from_the_files_name_where_the_trace_does_not_tell_it():
     assert sorted(trace_ranks(texts).steps) == [0, 1]
     with pytest.raises(InputError, match=r"a\.json: tells no rank"):
         trace_ranks({"a.json": trace(*ddp()), "b.json": trace(*ddp())})
+
+
+PARTS = ("compute", "reduce", "wait")
+
+
+def random_run(seed, slower=1):
+    """Spans of two ranks that compute, reduce and wait in one random order with random times, and
+    when all is done; ``slower`` is by how much their network is.
+    """
+    draw = random.Random(seed)
+    parts = ["compute", *draw.choices(PARTS, (6, 3, 2), k=draw.randint(4, 14)), "compute"]
+    ranks = [[span("begin", 0, 1, "user_annotation")] for _ in range(2)]
+    now, computed, reduced, awaited = ([0, 0] for _ in range(4))
+    for number, part in enumerate(parts, start=1):
+        lengths, gaps = ([draw.randint(5, 120) for _ in range(2)] for _ in range(2))
+        starts = [0, 0]
+        length = slower * draw.randint(5, 150)
+        for rank, events in enumerate(ranks):
+            at = now[rank] + gaps[rank]
+            now[rank] = at + 8
+            if part == "compute":
+                start = max(at + 5, computed[rank], awaited[rank])
+                computed[rank] = start + lengths[rank]
+                events += [operator("aten::mm", at, 6, MATRIX, number), launch(at + 3, number)]
+                events.append(kernel(start, lengths[rank], number))
+                continue
+            name = "wait" if part == "wait" else "allreduce"
+            events.append(span("record_param_comms", at, 7, **{"Collective name": name}))
+            events.append(span("cudaStreamWaitEvent", at + 1, 1, "cuda_runtime"))
+            awaited[rank] = reduced[rank] if part == "wait" else awaited[rank]
+            if part == "reduce":
+                events.append(launch(at + 4, number))
+                starts[rank] = max(at + 6, reduced[rank], computed[rank])
+        if part == "reduce":
+            reduced = [max(starts) + length] * 2
+            for events, start in zip(ranks, starts, strict=True):
+                events.append(nccl(start, max(starts) + length - start, number))
+    return ranks, max(computed + reduced)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_runs_come_out_again_and_on_another_network_too(seed):
+    """Whoever comes early waits within its kernel; with the network five times slower the step is
+    what the same machine takes then.
+    """
+    ranks, done = random_run(seed)
+    steps = trace_ranks({f"rank{i}": of_rank(i, *events) for i, events in enumerate(ranks)})
+    names = ["gpu:0", "gpu:1"]
+    devices = [Device(name, "h100-sxm", host=Host()) for name in names]
+    cluster = Cluster.all_to_all("two", devices, bandwidth="1 GB/s")
+    joined = steps.joined("step", names)
+    strategy = Strategy(joined.placement, collectives=Collectives(cost="given"))
+
+    def step(slower: int) -> Fraction:
+        ops = (
+            replace(op, time=op.time * slower) if "ranks" in op.attrs else op
+            for op in joined.graph.ops
+        )
+        graph = Graph("step", tuple(ops))
+        return microseconds(Scenario(graph, cluster, CostModel(()), strategy))
+
+    assert step(1) == done
+    assert step(5) == random_run(seed, slower=5)[1]
 
 
 REAL = {

@@ -226,6 +226,13 @@ def test_without_marks_the_steps_of_an_optimizer_tell_the_steps():
     assert [row.details["t_ns"]["n"] for row in rows] == [2, 2]
 
 
+def test_several_optimizers_of_a_step_are_told():
+    events = [span("ProfilerStep#1", 0, 900, "user_annotation"), *multiply(10, 1, 20, 100)]
+    events += [span("Optimizer.step#Adam.step", at, 9, "user_annotation") for at in (200, 300)]
+    (note,) = [note for note in trace_step(trace(*events)).notes if "optimizers" in note]
+    assert note == "2 optimizers in a step: memory counts the parameters of the first"
+
+
 def test_a_step_of_a_cpu_needs_no_name_of_its_kind():
     assert trace_step(trace(operator("aten::mm", 0, 1, MATRIX, 1), devices=[])).kind == "cpu"
 

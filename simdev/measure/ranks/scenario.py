@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...files import preset_names, read_cluster, read_preset
+from ...files import device_names, preset_names, read_cluster, read_device, read_preset
 from ...files.profile import shipped_paths
 from ...files.reading import read_json
 from ...ground.errors import InputError
@@ -132,14 +132,26 @@ def scenario_of(
         "simdev": __version__,
     }
     document = {"version": 1, "graph": graph, "cluster": machine, "profile": rows}
-    more = {"options": dict(options)} if options else {}
+    chosen = {**_memory(read), **(options or {})}
+    more = {"options": chosen} if chosen else {}
     return {**document, "strategy": strategy, **more, "provenance": provenance}
 
 
+def _memory(cluster: Cluster) -> Fields:
+    """How memory is counted: of accelerators as PyTorch's caching allocator does."""
+    if not any(map(_is_accelerator, cluster.devices)):
+        return {}
+    return {"memory": {"framework": "pytorch", "rounding": "pytorch"}}
+
+
 def shipped(cluster: Cluster) -> list[str]:
-    """The paths of the profiles that ship for the devices of a cluster."""
+    """The paths of the profiles that ship for the devices of a cluster, or for those that their
+    datasheets name as measured in their place.
+    """
     kinds = dict.fromkeys(device.kind for nodes in workers_of(cluster) for device in nodes)
-    return [str(path) for kind in kinds for path in shipped_paths(kind)]
+    measured = [read_device(kind).measured_as if kind in device_names() else "" for kind in kinds]
+    sources = dict.fromkeys(m or kind for m, kind in zip(measured, kinds, strict=True))
+    return [str(path) for kind in sources for path in shipped_paths(kind)]
 
 
 def _assumptions(

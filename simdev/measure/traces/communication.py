@@ -44,6 +44,7 @@ BYTES = {
     "ComplexFloat": 8, "ComplexDouble": 16,
 }  # fmt: skip
 """Of an element, by the name of its type (c10/core/ScalarType.h); all others have one byte."""
+BATCHES = "SendRecv", "Generic"  # in the names of kernels of NCCL and RCCL
 RECORDED, C10D, GLOO = "record_param_comms", "c10d::", "gloo:"
 # FSDP names the module in whose hook it communicates.
 HOOK = re.compile(r"FSDP::[\w ]+ \(?([\w.]+)\)?\Z")
@@ -88,7 +89,7 @@ class Communications:
         recorded = next((span.args for span in spans if span.name == RECORDED), {})
         call = self._recorded({**recorded, **kernel.args})
         start, self._until = self._until, launch.start if launch else self._until
-        if call is not None or launch is None:
+        if call is not None or launch is None or not any(n in kernel.name for n in BATCHES):
             return [call] if call else []
         # A batch is recorded message by message, and launched at its end.
         starts = [span.start for span in self._messages]

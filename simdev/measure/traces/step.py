@@ -24,8 +24,8 @@ from ...nouns.semantics.dtype import bits_of
 from ...nouns.structure import PREFIXES
 from ..kinds import Fields
 from .calls import Call, is_fused, kernel_row, region_of
-from .communication import Communications, is_finished, module_of, works_of
-from .events import ANNOTATIONS, LAUNCHES, Event, Events, busy, parse_events
+from .communication import GLOO, Communications, is_finished, module_of, works_of
+from .events import LAUNCHES, Event, Events, busy, parse_events
 from .reading import Replay, calls_of, kind_of_device, steps_of, types_of
 from .replay import ATEN, Replayed, shares
 from .timeline import (
@@ -52,7 +52,6 @@ STATES = {"adam": 2, "adamw": 2, "sgd_momentum": 1, "sgd": 0, "adagrad": 1, "rms
 _NANOSECOND = Fraction(1, 10**9)
 COMMUNICATION = "communication"
 """The stream of what communicates on a CPU, which has none."""
-WAITING = LAUNCHES | ANNOTATIONS
 Talk = Callable[[Piece], Sequence[Communication]]
 Key = tuple[int, str]
 """Elements and dtype of a tensor."""
@@ -87,7 +86,7 @@ class Step:
         if messages:
             self._communicate(piece, messages)
             return
-        if not piece.kernels and call.event is not None and call.event.category in WAITING:
+        if call.event is not None and not piece.kernels and _is_wait(call.event):
             phase = self.ops[-1].phase if self.ops else "forward"
             self.add_host(call.event.name, piece.host_ns, phase, piece)
             return
@@ -309,6 +308,11 @@ def _size(parameter: Parameter) -> int:
     return prod(shape) * bits_of(dtype) // 8
 
 
+def _is_wait(event: Event) -> bool:
+    """Whether this is a call that waits for the device, or what gloo did meanwhile."""
+    return event.category in LAUNCHES or event.name.startswith(GLOO)
+
+
 def _plain(piece: Piece) -> Replayed:
     """The kind of a piece without a known row, by the name of its operator or kernel."""
     call, attrs = piece.call, Fields()
@@ -444,10 +448,11 @@ def step_of(loaded: Loaded, number: int, device: str | None, name: str) -> Trace
         name, timeline, kind, replay, loaded.messages, gradients, _update(events)
     )
     figures = _figures(timeline, calls, step.unnamed)
+    updates = [span for span in _optimizers(events) if start <= span.start < (end or span.end)]
     # A CPU runs an operator itself before it goes on to the next.
     host = Host() if on_device else Host(ahead=1)
     notes = [
-        *_notes(loaded, figures),
+        *_notes(loaded, figures, len(updates)),
         *_unnamed(graph, kind, figures, step.unnamed),
     ]
     return TraceStep(graph, kind, host, tuple(notes), figures, step.messages)
@@ -462,10 +467,15 @@ def middle_of(lengths: Sequence[int]) -> int:
     return lengths.index(statistics.median_low(lengths)) if lengths else 0
 
 
+def _optimizers(events: Events) -> list[Event]:
+    """The steps of optimizers."""
+    spans = (span for root in events.roots for span in root.inside())
+    return [span for span in spans if span.name.startswith(OPTIMIZER)]
+
+
 def _update(events: Events) -> str | None:
     """The kind of the optimizer's updates."""
-    spans = [span for root in events.roots for span in root.inside()]
-    steps = [span for span in spans if span.name.startswith(OPTIMIZER)]
+    steps = _optimizers(events)
     present = {inner.name for step in steps for inner in step.inside()}
     return update_kind(steps[0].name, present) if steps else None
 
@@ -491,7 +501,7 @@ def _figures(timeline: Timeline, calls: Sequence[Call], fused: Mapping[str, int]
     return figures | ({"compiled_s": sum(fused.values()) / 1e9} if fused else {})
 
 
-def _notes(loaded: Loaded, figures: Mapping[str, Any]) -> Iterator[str]:
+def _notes(loaded: Loaded, figures: Mapping[str, Any], updates: int) -> Iterator[str]:
     steps, skipped, on_device = loaded.steps, loaded.skipped, bool(loaded.events.kernels)
     if not steps:
         yield "the trace marks no steps: the whole of it is one"
@@ -505,6 +515,8 @@ def _notes(loaded: Loaded, figures: Mapping[str, Any]) -> Iterator[str]:
     )
     whose = "the host's times hold" if on_device else "times of a CPU hold"
     yield f"{whose} the profiler's own work: without it the step is shorter"
+    if updates > 1:
+        yield f"{updates} optimizers in a step: memory counts the parameters of the first"
     devices = figures["devices"]
     if devices > 1:
         yield f"kernels of {devices} devices are one after another on a single one"

@@ -12,9 +12,9 @@ middle of a call, the call is cut there into pieces.
 
 Streams run beside each other, each in order. A trace does not say what a kernel of one waits for
 in another. So it is taken to wait for what ended last there: a communication always, for PyTorch
-makes it wait for the stream that calls it; any other kernel where that end alone explains why it
-did not start earlier, or where the host made a stream wait (cudaStreamWaitEvent) just before. The
-time of waiting is none of its own.
+makes it wait for the stream that calls it; any other kernel where the host made a stream wait
+(cudaStreamWaitEvent) just before, or in a trace without such calls where that end alone explains
+why it did not start earlier. The time of waiting is none of its own.
 
 ``step.py`` writes ops from it, and refuses a step without operators before; ``reading.py`` asks for
 the host's times alone. Tests: ``tests/measure/test_trace_steps.py``, ``test_trace_waits.py``,
@@ -237,36 +237,49 @@ def _set_after(pieces: Sequence[Piece], ordered: Sequence[int]) -> None:
     """Tells every piece, in the order of the launches, for what it waits in other streams;
     ``ordered`` is when the host made a stream wait.
     """
-    launched: dict[str | None, tuple[list[Piece], list[int]]] = {}
-    seen: dict[str | None, int] = {}
+    launched: dict[str | None, _Launched] = {}
     talking = {piece.stream for piece in pieces if piece.call.communicates}
     for piece in pieces:
         launch, kernel = min(piece.kernels, key=lambda pair: pair[1].start)
-        members, ends = launched.setdefault(piece.stream, ([], []))
-        latest = _ended(launched, piece.stream, kernel.start)
+        stream = launched.setdefault(piece.stream, _Launched())
+        others = [other for name, other in launched.items() if name != piece.stream]
+        orders = bisect_left(ordered, piece.launched)
+        piece.after = []
         if piece.call.communicates:
-            piece.after = [other for other, _ in latest if other.stream not in talking]
-        elif bisect_left(ordered, piece.launched) > seen.get(piece.stream, 0):
-            piece.after = [other for other, _ in latest]
-        elif latest:
-            other, end = max(latest, key=lambda pair: pair[1])
+            waits = [other.ended(kernel.start, piece.launched) for other in others]
+            piece.after = [last for last, _ in filter(None, waits) if last.stream not in talking]
+        elif orders > stream.orders:
+            waits = [other.ended(kernel.start, ordered[orders - 1]) for other in others]
+            piece.after = [last for last, _ in filter(None, waits)]
+        elif not ordered:
             ready = kernel.start if launch is None else launch.end
-            piece.after = [other] if end > max([ready, *ends[-1:]]) else []
-        seen[piece.stream] = bisect_left(ordered, piece.launched)
-        members.append(piece)
-        ends.append(max([*ends[-1:], *(kernel.end for _, kernel in piece.kernels)]))
+            waits = [other.ended(kernel.start, piece.launched) for other in others]
+            last, end = max(filter(None, waits), key=lambda row: row[1], default=(piece, 0))
+            piece.after = [last] if end > max([ready, *stream.ends[-1:]]) else []
+        stream.orders = orders
+        stream.pieces.append(piece)
+        stream.ends.append(max([*stream.ends[-1:], *(k.end for _, k in piece.kernels)]))
 
 
-def _ended(
-    launched: Mapping[str | None, tuple[list[Piece], list[int]]], stream: str | None, moment: int
-) -> list[tuple[Piece, int]]:
-    """Of every other stream the piece that ended last up to a moment, with its end."""
-    latest = []
-    for name, (members, ends) in launched.items():
-        count = bisect_right(ends, moment)
-        if name != stream and count:
-            latest.append((members[count - 1], ends[count - 1]))
-    return latest
+@dataclass
+class _Launched:
+    """What was launched on a stream so far: its pieces, the end of each with all before it, and how
+    many times the host had made a stream wait before the last of them.
+    """
+
+    pieces: list[Piece] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    orders: int = 0
+
+    def ended(self, moment: int, launched: int) -> tuple[Piece, int] | None:
+        """The last piece that was launched before one moment and had ended by another, with its
+        end.
+        """
+        count = min(
+            bisect_right(self.ends, moment),
+            bisect_left(self.pieces, launched, key=lambda piece: piece.launched),
+        )
+        return (self.pieces[count - 1], self.ends[count - 1]) if count else None
 
 
 def _launches_of(pair: Pair) -> int:
@@ -369,8 +382,9 @@ def waits(events: Events) -> Waiting:
 
 
 def _is_recorded(span: Event) -> bool:
-    """Whether it belongs to a communication, which waits anyway."""
-    return any(around.name == RECORDED for around in span.above())
+    """Whether it belongs to a communication, which waits anyway, and not to a wait for one."""
+    recorded = (around for around in span.above() if around.name == RECORDED)
+    return any(around.args.get("Collective name") != "wait" for around in recorded)
 
 
 ALL_STREAMS = frozenset({"cudaDeviceSynchronize", "cuCtxSynchronize", "hipDeviceSynchronize"})
