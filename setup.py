@@ -12,7 +12,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FOLDERS = ("scenarios", "profiles", "notebooks")
-ENDINGS = (".json", ".json.gz", ".jsonl", ".txt", ".md", ".ipynb")
+ENDINGS = (".json", ".json.gz", ".jsonl", ".txt", ".md", ".ipynb", ".py")
 
 
 def files() -> Iterator[str]:

@@ -18,7 +18,7 @@ from ...nouns.graph import Graph
 from ...nouns.structure import OUTSIDE, rank_module
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
 from ...nouns.trace import DeviceMemory, Trace
-from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Json, Table, fields_json
+from ..table import BYTES, NUMBER, SHARE, TEXT, TIME, Json, Table, fields_json
 from .section import Places, Section, Step
 from .spans import Window, sent_mask
 from .usage import Devices, exposed_ps
@@ -73,13 +73,13 @@ class Modules(Section):
         """A row for each sort of call; a row for each module that holds memory."""
         rows = tuple(
             (
-                each.call, each.module, each.phase, round(each.calls), round(each.bytes),
+                each.call, each.module, each.phase, _plain(each.calls), round(each.bytes),
                 each.busy_ps, each.exposed_ps, each.exposed_ps / (self.step_ps or 1),
             )
             for each in self.calls
         )  # fmt: skip
         columns = {
-            "call": TEXT, "module": TEXT, "phase": TEXT, "calls": COUNT, "bytes": BYTES,
+            "call": TEXT, "module": TEXT, "phase": TEXT, "calls": NUMBER, "bytes": BYTES,
             "busy": TIME, "exposed": TIME, "of step": SHARE,
         }  # fmt: skip
         note = "Of a rank and a step. Exposed: the rank computes nothing while it is under way."
@@ -133,10 +133,17 @@ def _by_op(trace: Trace, window: Window) -> dict[str, tuple[int, int, int]]:
     }
 
 
+def _plain(mean: float) -> float:
+    return int(mean) if mean == int(mean) else round(mean, 2)
+
+
 def folded(module: str) -> str:
-    """The module with a star for each number, so that layers are one: "layers/*/wq"."""
+    """The module with a star for each number, so that layers are one: "layers/*/wq"; without
+    wrappers, which name their module like "_checkpoint_wrapped_module".
+    """
+    bare = "/".join(part for part in module.split("/") if not part.startswith("_"))
     named = {"": "the model itself", OUTSIDE: "outside of modules"}
-    return named.get(module) or _NUMBER.sub("*", module)
+    return named.get(bare) or _NUMBER.sub("*", bare)
 
 
 def _by_module(trace: Trace, memory: DeviceMemory) -> dict[str, dict[str, int]]:

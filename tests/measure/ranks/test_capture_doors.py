@@ -20,7 +20,7 @@ from simdev.measure.ranks.scenario import machine_of, rank_devices, world_of
 from simdev.measure.ranks.settings import parse_setting
 from simdev.report import Report, run
 from simdev.report.advice import FREE, HOSTLESS, advice
-from simdev.report.measures.modules import Calls, Modules
+from simdev.report.measures.modules import Calls, Modules, folded
 from simdev.report.measures.spans import holders
 from simdev.report.measures.usage import exposed_ps
 
@@ -214,3 +214,9 @@ def test_without_torch_the_door_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.delitem(vars(simdev), "capture", raising=False)
     with pytest.raises(simdev.InputError, match=r"needs PyTorch: pip install .simdev\[torch\]"):
         _ = simdev.capture
+
+
+def test_layers_are_folded_and_wrappers_left_out() -> None:
+    assert folded("layers/3/_checkpoint_wrapped_module/attention/wq") == "layers/*/attention/wq"
+    assert folded("block2/10") == "block2/*"
+    assert folded("") == "the model itself"
