@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -284,7 +285,6 @@ def main() -> None:
     names = ("pp", "dp_replicate", "dp_shard", "tp")
     mesh = init_device_mesh("cuda", (o.pp, o.replicate, shards, o.tp), mesh_dim_names=names)
 
-    schedule_class = get_schedule_class(o.schedule)
     stages = o.pp * o.stages
     mine = range(mesh["pp"].get_local_rank(), stages, o.pp)
     if o.schedule in ("ZBVZeroBubble", "DualPipeV"):
@@ -303,23 +303,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(
         parameters, lr=8e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, **{o.optimizer: True}
     )
-    if o.pp > 1:
-        group = mesh["pp"].get_group()
-        parts = [
-            PipelineStage(m, s, stages, device, group=group)
-            for m, s in zip(models, mine, strict=True)
-        ]
-        is_multi = issubclass(schedule_class, PipelineScheduleMulti)
-        schedule = schedule_class(
-            parts if is_multi else parts[0],
-            n_microbatches=o.microbatches,
-            loss_fn=loss_of,
-            scale_grads=False,
-        )
-        step = partial(pipeline_step, schedule, 0 in mine, stages - 1 in mine)
-    else:
-        step = partial(plain_step, models[0], o.accumulate)
-
+    step = stepping(models, mine, mesh, o)
     for number in range(o.steps):
         optimizer.zero_grad()
         for _ in range(o.accumulate):
@@ -332,6 +316,24 @@ def main() -> None:
         if number % 10 == 0 and loss is not None and dist.get_rank() == 0:
             print(f"step {number}: loss {loss.item():.4f}", flush=True)
     dist.destroy_process_group()
+
+
+def stepping(models: list[nn.Module], mine: Sequence[int], mesh, o: argparse.Namespace):
+    if o.pp == 1:
+        return partial(plain_step, models[0], o.accumulate)
+    stages, device = o.pp * o.stages, torch.device("cuda", torch.cuda.current_device())
+    parts = [
+        PipelineStage(model, stage, stages, device, group=mesh["pp"].get_group())
+        for model, stage in zip(models, mine, strict=True)
+    ]
+    kind = get_schedule_class(o.schedule)
+    schedule = kind(
+        parts if issubclass(kind, PipelineScheduleMulti) else parts[0],
+        n_microbatches=o.microbatches,
+        loss_fn=loss_of,
+        scale_grads=False,
+    )
+    return partial(pipeline_step, schedule, 0 in mine, stages - 1 in mine)
 
 
 def plain_step(model: nn.Module, parts: int, inputs: torch.Tensor, labels: torch.Tensor):

@@ -52,7 +52,7 @@ def _calls(steps: Iterable[RankStep]) -> Iterator[Communication]:
                 position,
                 kind,
                 message.bytes,
-                f"ranks {group[0]} to {group[-1]}",
+                f"{message.name}: ranks {group[0]} to {group[-1]}",
                 group,
                 -1 if message.peer is None else message.peer,
                 message.tag,

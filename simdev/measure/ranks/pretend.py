@@ -26,7 +26,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel
+from torch.distributed.fsdp._fully_shard import _fsdp_init, _fully_shard
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
@@ -152,11 +154,24 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield from _meshes()
     yield from _distributed(world, mail)
     yield from ddp.replacements()
-    yield FullyShardedDataParallel, "__init__", _refused
+    for kind, instead in REFUSED.items():
+        yield kind, "__init__", _refusing(kind.__name__, instead)
 
 
-def _refused(*_: Any, **__: Any) -> None:
-    raise InputError("FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard")
+REFUSED = {
+    FullyShardedDataParallel: " (FSDP1): not covered by a capture; use fully_shard",
+    CPUOffloadPolicy: ": what lies in the memory of the host is not covered by a capture",
+    torch.autograd.graph.save_on_cpu: ": what lies in the memory of the host is not covered by a "
+    "capture; let it be computed again (torch.utils.checkpoint)",
+}
+"""What is refused by its name, and why."""
+
+
+def _refusing(name: str, why: str) -> Callable[..., None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InputError(f"{name}{why}")
+
+    return refuse
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
@@ -251,18 +266,39 @@ _OF_MESHES = ("__init__", "__getitem__", "_flatten", "_unflatten", "_concatenate
 
 
 def _meshes() -> Iterator[Replacement]:
-    """Device meshes look ranks up in tensors of their own: these are real."""
+    """Device meshes look ranks up in tensors of their own: these are real. What DTensors run to
+    learn the shapes of whole tensors is no work of a device.
+    """
+    for home in (_fsdp_init, _fully_shard):
+        name = "_get_post_forward_mesh_info"
+        yield home, name, _really(getattr(home, name))
+    shapes = ShardingPropagator._propagate_tensor_meta_non_cached
+    yield ShardingPropagator, shapes.__name__, _really(shapes)
     mesh = device_mesh.DeviceMesh
     for name in filter(mesh.__dict__.__contains__, _OF_MESHES):
         method = mesh.__dict__[name]
         kind = type(method) if isinstance(method, staticmethod | classmethod) else None
         function = _really(_read_as_cpu(method.__func__ if kind else method, 1))
+        function = _of_ranks(function) if name == "__init__" else function
         yield mesh, name, kind(function) if kind else function
-    made = device_mesh.init_device_mesh
-    for module in list(sys.modules.values()):
-        # FSDP makes a mesh of all ranks itself where it is given none.
-        if getattr(module, "__dict__", {}).get("init_device_mesh") is made:
-            yield module, "init_device_mesh", _really(_read_as_cpu(made, 0))
+
+
+def _of_ranks(make: Callable[..., None]) -> Callable[..., None]:
+    """The constructor of a mesh, for which ``init_device_mesh`` numbers the ranks in a tensor."""
+
+    def made(self: Any, device_type: str, mesh: Any = None, **kwargs: Any) -> None:
+        if isinstance(mesh, FakeTensor):
+            raise InputError(
+                "DeviceMesh: the values of a tensor of ranks are not known in a capture; give "
+                "lists, or use init_device_mesh"
+            )
+        numbered = kwargs.get("_rank_map")
+        if isinstance(numbered, FakeTensor):
+            with _disable_current_modes():
+                kwargs["_rank_map"] = torch.arange(len(numbered), dtype=torch.int)
+        make(self, device_type, mesh, **kwargs)
+
+    return made
 
 
 def _really(function: Callable[..., Any]) -> Callable[..., Any]:

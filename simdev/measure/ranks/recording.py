@@ -11,6 +11,7 @@ notes with every record its stream and the records for which it waits. Calls of 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,9 +76,10 @@ _WRITES = frozenset({"all_gather_copy_in"})
 class Message:
     """What a rank does in a call of a process group.
 
-    ``group`` are the ranks of the group in their order, ``peer`` the other rank of a send or
-    receive or the root of a rooted collective (else None), ``sends`` whether this rank sends;
-    ``bytes`` as nccl-tests counts them, ``place`` the line of the script that asked for it.
+    ``group`` are the ranks of the group in their order and ``name`` what PyTorch calls it, alike on
+    all of them; ``peer`` is the other rank of a send or receive or the root of a rooted collective
+    (else None), ``sends`` whether this rank sends; ``bytes`` as nccl-tests counts them, ``place``
+    the line of the script that asked for it.
     """
 
     kind: str
@@ -87,6 +89,7 @@ class Message:
     sends: bool
     tag: int
     place: str
+    name: str = ""
 
 
 class RankRecorder(Recorder):
@@ -112,6 +115,7 @@ class RankRecorder(Recorder):
         self._works: dict[int, tuple[Any, Future]] = {}
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
+        self._communicators: dict[tuple[int, ...], dict[str, int]] = {}
 
     @property
     def phase(self) -> str:
@@ -308,7 +312,7 @@ class RankRecorder(Recorder):
         sends = name == "send" or (kind in ("broadcast",) and peer == self.rank)
         size = max(_bytes(inputs), _bytes(outputs))
         tag = int(arguments.get("tag", 0))
-        return Message(kind, ranks, size, peer, sends, tag, self.place())
+        return Message(kind, ranks, size, peer, sends, tag, self.place(), group.group_name)
 
     def _add_message(
         self,
@@ -340,7 +344,9 @@ class RankRecorder(Recorder):
         """Issues a call to the current stream, or to that of its communicator behind what the
         current stream was given so far.
         """
-        streams, name = self.streams, f"nccl {_short(message.group)}"
+        names = self._communicators.setdefault(message.group, {})
+        number = names.setdefault(message.name, len(names))
+        streams, name = self.streams, f"nccl {_short(message.group)}" + "'" * number
         if self._batch is not None:
             # Of a batch all go at once: its end waits for each.
             before = streams.of(name).frontier | streams.current.frontier
@@ -452,6 +458,14 @@ def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() >= 0)
 
 
+_WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod)(\.|$)")
+
+
+def unwrapped(name: str) -> str:
+    """The qualified name of a module or parameter without the modules wrapped around it."""
+    return _WRAPPERS.sub("", name).removesuffix(".")
+
+
 class RankScopes(Scopes):
     """The modules of a script, of which nobody tells the names: a module that is called outside of
     all others is a root, and names what is in it. ``roots`` are (prefix of names, module).
@@ -474,7 +488,7 @@ class RankScopes(Scopes):
             root = module.module if isinstance(module, DistributedDataParallel) else module
             self.roots.append((prefix, root))
             for name, child in root.named_modules(prefix=prefix):
-                self.names.setdefault(id(child), name)
+                self.names.setdefault(id(child), unwrapped(name))
                 for parameter in child.parameters(recurse=False):
                     self.of_parameter.setdefault(id(parameter), name)
         self.recomputing = in_backward()

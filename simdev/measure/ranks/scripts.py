@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -164,6 +165,9 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with ExitStack() as stack:
         stack.enter_context(refusing("captured"))
+        stack.enter_context(warnings.catch_warnings())
+        # deepcopy of a module asks for it; there is nothing behind it to be harmed.
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
         streams = stack.enter_context(pretended(world, mail))
         recorder = RankRecorder(streams, world.rank)
         steps = Steps.running = Steps(recorder)
@@ -173,6 +177,7 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
         ):
             stack.callback(hook.remove)
         stack.enter_context(_storages(recorder))
+        stack.enter_context(_uncompiled(recorder))
         stack.enter_context(recorder.watching_groups())
         stack.enter_context(mode)
         stack.enter_context(recorder)
@@ -193,4 +198,24 @@ def _storages(recorder: RankRecorder) -> Iterator[None]:
         return resize(storage, size)
 
     with patch.object(torch.UntypedStorage, "resize_", resizing):
+        yield
+
+
+@contextmanager
+def _uncompiled(recorder: RankRecorder) -> Iterator[None]:
+    """Lets what a script compiles run eagerly, and notes it."""
+
+    def note() -> None:
+        recorder.notes[
+            f"{recorder.place()}: torch.compile is passed over; the step is that of eager operators"
+        ] = None
+
+    def compile_(model: Any = None, **options: Any) -> Any:
+        note()
+        return model if model is not None else lambda function: function
+
+    with (
+        patch.object(torch, "compile", compile_),
+        patch.object(torch.nn.Module, "compile", lambda *_, **__: note()),
+    ):
         yield

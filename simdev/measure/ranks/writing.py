@@ -17,7 +17,7 @@ from ...nouns.semantics import traits_of
 from ..capture import Writer
 from ..kinds import Fields
 from ..record import Record
-from .recording import Message, RankRecorder, key_of, local
+from .recording import Message, RankRecorder, key_of, local, unwrapped
 from .streams import DEFAULT
 
 
@@ -38,9 +38,13 @@ class RankStep:
     @property
     def fingerprint(self) -> str:
         """Equal for ranks that do the same at other places of the world."""
+        # Of several groups of the same ranks it matters which comes first.
+        names = {m.name: m.group for m in self.messages.values()}
+        order = sorted(names, key=lambda name: (len(name), name))
         told = [
-            (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag)
+            (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag, number)
             for m in self.messages.values()
+            for number in [[n for n in order if names[n] == m.group].index(m.name)]
         ]
         # Numbers among the attributes and names of streams may tell where in the world a rank is.
         streams: dict[str, int] = {}
@@ -145,7 +149,7 @@ def _leaf_names(recorder: RankRecorder) -> dict[int, str]:
         for name, parameter in module.named_parameters(prefix=prefix):
             index = recorder.parameters.get(key_of(local(parameter)))
             if index is not None:
-                names.setdefault(index, name)
+                names.setdefault(index, unwrapped(name))
     for index, record in enumerate(recorder.records):
         if traits_of(record.kind).leaf == "parameter":
             names.setdefault(index, "parameter")

@@ -1,0 +1,211 @@
+"""FSDP2 in its variants, checkpoints, autocast and context parallelism as captured: messages and
+ops worked out by hand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed import device_mesh
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.experimental import context_parallel
+
+from rank_steps import names, sent, step_of
+from simdev.ground.errors import InputError
+from simdev.measure.ranks.writing import RankStep
+
+WIDTH, LAYERS = 64, 3
+WEIGHT = 4 * WIDTH * WIDTH
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = torch.relu(self.linear(x))
+        return result
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(*(Layer() for _ in range(LAYERS)))
+
+
+def train(
+    model: Callable[[], nn.Module] = layers,
+    prepare: Callable[[nn.Module], object] = lambda _: None,
+    parts: int = 1,
+    mesh: Sequence[int] = (4,),
+    autocast: bool = False,
+    **settings: Any,
+) -> Callable[[], None]:
+    """A script that shards every layer; ``parts`` batches a step, all but the last without sync."""
+
+    def script() -> None:
+        dims = ("replicate", "shard")[-len(mesh) :]
+        ranks = device_mesh.init_device_mesh("cuda", tuple(mesh), mesh_dim_names=dims)
+        net: Any = model()
+        for layer in net:
+            fully_shard(layer, mesh=ranks, **settings)
+        fully_shard(net, mesh=ranks, **settings)
+        prepare(net)
+        optimizer = torch.optim.AdamW(net.parameters())
+        for _ in range(2):
+            for part in range(parts):
+                net.set_requires_gradient_sync(part == parts - 1)
+                with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+                    loss = net(torch.randn(2, WIDTH, device="cuda")).sum()
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return script
+
+
+def grouped(step: RankStep) -> list[tuple[str, int, int]]:
+    """(kind, bytes, ranks) of all messages, sorted."""
+    return sorted((m.kind, m.bytes, len(m.group)) for m in step.messages.values())
+
+
+def test_hybrid_sharding_scatters_within_and_reduces_between_groups() -> None:
+    step = step_of(train(mesh=(2, 2)))
+    gathers = [("all_gather", WEIGHT, 2)] * (2 * LAYERS - 1 + 1)
+    shares = [("all_reduce", WEIGHT // 2, 2)] * LAYERS
+    scatters = [("reduce_scatter", WEIGHT, 2)] * LAYERS
+    assert grouped(step) == gathers + shares + scatters
+    assert {m.group for m in step.messages.values()} == {(0, 1), (0, 2)}
+
+
+@pytest.mark.parametrize(("reshards", "gathers"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_gradients_are_scattered_once_however_many_batches(
+    reshards: bool, gathers: int, parts: int
+) -> None:
+    """What is not resharded stays until its backward."""
+    step = step_of(train(parts=parts, reshard_after_forward=reshards))
+    kinds = [kind for kind, _ in sent(step)]
+    assert kinds.count("reduce_scatter") == LAYERS
+    assert kinds.count("all_gather") == LAYERS * gathers * parts
+
+
+def test_without_a_mesh_all_ranks_share_a_module() -> None:
+    def script() -> None:
+        net = layers()
+        fully_shard(net)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(2):
+            net(torch.randn(2, WIDTH, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    # The root is kept from its forward to its backward.
+    assert sent(step_of(script)) == [
+        ("all_gather", LAYERS * WEIGHT),
+        ("reduce_scatter", LAYERS * WEIGHT),
+    ]
+
+
+def test_a_mesh_of_a_tensor_is_refused() -> None:
+    with pytest.raises(InputError, match="DeviceMesh: the values of a tensor of ranks"):
+        step_of(lambda: device_mesh.DeviceMesh("cuda", torch.arange(4).view(2, 2)))  # type: ignore[arg-type, return-value]
+
+
+def test_resharding_to_fewer_ranks_gathers_from_these() -> None:
+    step = step_of(train(reshard_after_forward=2))
+    gathers = [m.group for m in step.messages.values() if m.kind == "all_gather"]
+    assert gathers == [(0, 1, 2, 3)] * LAYERS + [(0, 1)] * LAYERS
+
+
+def test_mixed_precision_gathers_in_two_bytes_and_reduces_in_four() -> None:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    step = step_of(train(mp_policy=policy))
+    assert set(sent(step)) == {("all_gather", WEIGHT // 2), ("reduce_scatter", WEIGHT)}
+
+
+def test_prefetch_gathers_a_layer_before_the_one_before_it_computes() -> None:
+    def prefetching(net: Any) -> None:
+        for layer, following in pairwise(net):
+            layer.set_modules_to_forward_prefetch([following])
+
+    places = []
+    for step in (step_of(train()), step_of(train(prepare=prefetching))):
+        order = names(step)
+        places.append([order.index(name) for name in ("1/linear/all_gather", "0/linear/matmul")])
+    assert places[0][0] > places[0][1]
+    assert places[1][0] < places[1][1]
+
+
+def test_checkpoints_compute_forwards_again_in_the_backward() -> None:
+    def wrapped() -> nn.Sequential:
+        return nn.Sequential(*map(checkpoint_wrapper, layers()))
+
+    plain, again = (step_of(train(model)) for model in (layers, wrapped))
+    assert not any("wrapped" in name for name in names(again))
+    counts = [Counter(op["kind"] for op in step.ops) for step in (plain, again)]
+    assert counts[1] - counts[0] == Counter(matmul=LAYERS, relu=LAYERS)
+    assert not counts[0] - counts[1]
+
+
+def test_autocast_computes_in_two_bytes() -> None:
+    step = step_of(train(autocast=True))
+    products = [op for op in step.ops if op["kind"] == "matmul"]
+    assert {op["outputs"][0]["dtype"] for op in products} == {"bfloat16"}
+
+
+def test_compiled_layers_run_eagerly_with_a_note() -> None:
+    def compiled() -> nn.Sequential:
+        net = layers()
+        net[0].compile()
+        return nn.Sequential(*map(torch.compile, net))
+
+    step = step_of(train(compiled))
+    assert names(step) == names(step_of(train()))
+    assert all("torch.compile is passed over" in note for note in step.notes)
+    assert step.notes
+
+
+def test_context_parallelism_gathers_keys_and_values() -> None:
+    """A rank gathers the keys and values of all, and sends each its share of their gradients."""
+    rows, length, heads = 2, 32, 4
+
+    def script() -> None:
+        ranks = device_mesh.init_device_mesh("cuda", (4,), mesh_dim_names=("cp",))
+        project = nn.Linear(WIDTH, 3 * WIDTH, bias=False, dtype=torch.bfloat16, device="cuda")
+        optimizer = torch.optim.SGD(project.parameters(), 0.1)
+        for _ in range(2):
+            x = torch.randn(rows, length, WIDTH, device="cuda", dtype=torch.bfloat16)
+            with context_parallel(ranks, buffers=[x], buffer_seq_dims=[1]):
+                parts = project(x).chunk(3, -1)
+                q, k, v = (t.view(rows, -1, heads, WIDTH // heads).transpose(1, 2) for t in parts)
+                F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    step = step_of(script)
+    both = 2 * 2 * rows * length * WIDTH
+    assert sent(step)[:2] == [("all_gather", both)] * 2
+    assert {kind for kind, _ in sent(step)[2:]} == {"all_to_all"}
+    attention = [op for op in step.ops if "attention" in op["kind"]]
+    # Its part of the first rows and of the last ones, with all others' that these may see.
+    assert [op["outputs"][0]["shape"][2] for op in attention] == [8, 4, 4, 4] * 2
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        (lambda: CPUOffloadPolicy(), "CPUOffloadPolicy"),
+        (lambda: torch.autograd.graph.save_on_cpu(), "save_on_cpu"),
+    ],
+)
+def test_memory_of_the_host_is_refused(use: Callable[[], object], name: str) -> None:
+    with pytest.raises(InputError, match=rf"{name}: .*memory of the host"):
+        step_of(use)  # type: ignore[arg-type]
