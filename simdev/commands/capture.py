@@ -58,7 +58,8 @@ OPTIONS = (
         "--what-if",
         "NAME=VALUE",
         "what another setting of the script's wrappers would bring, captured anew: bucket_cap_mb "
-        "or gradient_as_bucket_view of DDP, reshard_after_forward of FSDP2 (again for more)",
+        "or gradient_as_bucket_view of DDP, reshard_after_forward or forward_prefetch (so many "
+        "modules) of FSDP2 (again for more)",
         {"action": "append", "default": []},
     ),
     ("--no-advice", "", "leave out what changes of the machine would bring"),

@@ -118,6 +118,19 @@ def test_a_setting_is_another_capture() -> None:
     assert ("all_gather", "backward") not in made
 
 
+def test_modules_are_gathered_as_far_ahead_as_the_setting_says() -> None:
+    def gathers(ahead: int) -> list[int]:
+        """By block the gathers that are issued before its product, in forward."""
+        settings = {"forward_prefetch": ahead}
+        (step,) = simdev.capture(sharded, mesh={"shard": 4}, ranks=[0], settings=settings).steps
+        kinds = [op["kind"] for op in step.ops if op["phase"] == "forward"]
+        products = [place for place, kind in enumerate(kinds) if kind == "linear"]
+        return [kinds[:place].count("all_gather") for place in products]
+
+    assert gathers(0) == [1, 2]
+    assert gathers(1) == [2, 2]
+
+
 def test_buckets_of_data_parallelism_are_a_setting() -> None:
     def replicated() -> Any:
         import torch
