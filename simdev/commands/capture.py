@@ -71,12 +71,17 @@ NAMES = ("world", "per_node", "cluster", "nodes", "gpus")
 
 def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files import read_profile
+
     worlds = whole_numbers("--world", args.world) or []
     for name in ("output", "what_if") if len(worlds) > 1 else ():
         if getattr(args, name):
             raise InputError(f"{flag(name)}: goes with one --world")
     if args.tokens is not None and args.tokens < 1:
         raise InputError(f"--tokens: must be at least 1, got {args.tokens}")
+    # Each is read before the ranks are captured, which takes longer.
+    for path in args.profile or ():
+        read_profile(path)
     inputs = [(args.script, "the script")]
     with output_files(args, {"output": JSON}, inputs) as out:
         if len(worlds) > 1:

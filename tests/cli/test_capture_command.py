@@ -101,6 +101,8 @@ def test_what_is_wrong_with_a_script_is_one_line(text: str, tmp_path: Path, caps
         (["--world", "2", "--rank", "2"], "rank 2: the world has 2 ranks"),
         (["--world", "2", "--what-if", "batch=2"], "--what-if: must be NAME=VALUE"),
         (["--world", "2,4", "-o", "step.json"], "--output: goes with one --world"),
+        (["--profile", "nowhere.jsonl"], "nowhere.jsonl: "),
+        (["--tokens", "0"], "--tokens: must be at least 1"),
     ],
 )
 def test_what_cannot_be_is_refused(
