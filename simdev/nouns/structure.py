@@ -69,6 +69,11 @@ def rank_module(name: str) -> str | None:
     return None if rank is None else scope_of(name[rank.end() :])
 
 
+def is_of_ranks(graph: Graph) -> bool:
+    """Whether a graph joins the ops of ranks that were captured."""
+    return bool(graph.ops) and rank_module(graph.ops[0].name) is not None
+
+
 def module_pattern(module: str) -> re.Pattern[str]:
     """A pattern that the names of all ops of a module match, in every phase and step.
 

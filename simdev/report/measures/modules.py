@@ -15,7 +15,7 @@ import numpy as np
 
 from ...lowering.build import STATE_OF
 from ...nouns.graph import Graph
-from ...nouns.structure import OUTSIDE, rank_module
+from ...nouns.structure import OUTSIDE, is_of_ranks, rank_module
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
 from ...nouns.trace import DeviceMemory, Trace
 from ..table import BYTES, NUMBER, SHARE, TEXT, TIME, Json, Table, fields_json
@@ -63,7 +63,7 @@ class Modules(Section):
         """None where the ops of the graph are not those of ranks."""
         scenario = step.outcome.scenario
         graph = None if scenario is None else scenario.graph
-        if not isinstance(graph, Graph) or rank_module(graph.ops[0].name) is None:
+        if not isinstance(graph, Graph) or not is_of_ranks(graph):
             return None
         fullest = max(step.trace.memory, key=lambda memory: memory.peak)
         memory = _by_module(step.trace, fullest)

@@ -15,7 +15,7 @@ from ...execution.scenario import Scenario
 from ...ground.units import PS_PER_SECOND, format_number, format_seconds, parse_price
 from ...nouns.graph import Graph
 from ...nouns.semantics import traits_of
-from ...nouns.structure import rank_module
+from ...nouns.structure import is_of_ranks
 from ..table import Json
 from .section import Facts, Places, Section, Step
 
@@ -242,7 +242,7 @@ def samples_of(graph: Graph) -> int | None:
     (n, length) the first may be time, too. Ranks that were captured stand for others, with batches
     of their own, so they do not tell.
     """
-    if graph.ops and rank_module(graph.ops[0].name) is not None:
+    if is_of_ranks(graph):
         return None
     shapes = [
         op.outputs[0].shape
