@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed
-from ..ground.units import PS_PER_SECOND
+from ..ground.units import PS_PER_SECOND, format_number
 from .options import (
     DATASHEET_HELP,
     DONE,
@@ -57,23 +57,31 @@ OPTIONS = (
     (
         "--what-if",
         "NAME=VALUE",
-        "what a setting of the script's wrappers would bring, captured anew: bucket_cap_mb=100, "
-        "reshard_after_forward=false, forward_prefetch=true, .. (again for more)",
+        "what another setting of the script's wrappers would bring, captured anew: bucket_cap_mb "
+        "or gradient_as_bucket_view of DDP, reshard_after_forward or forward_prefetch (so many "
+        "modules) of FSDP2 (again for more)",
         {"action": "append", "default": []},
     ),
     ("--no-advice", "", "leave out what changes of the machine would bring"),
     ("-o --output", "OUT", "write the scenario (.json or .json.gz)"),
     REPORT_OPTION,
 )
-FLAGS = {"world": "--world", "cluster": "--cluster", "nodes": "--nodes", "gpus": "--gpus"}
+NAMES = ("world", "per_node", "cluster", "nodes", "gpus")
 
 
 def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files import read_profile
+
     worlds = whole_numbers("--world", args.world) or []
     for name in ("output", "what_if") if len(worlds) > 1 else ():
         if getattr(args, name):
             raise InputError(f"{flag(name)}: goes with one --world")
+    if args.tokens is not None and args.tokens < 1:
+        raise InputError(f"--tokens: must be at least 1, got {args.tokens}")
+    # Each is read before the ranks are captured, which takes longer.
+    for path in args.profile or ():
+        read_profile(path)
     inputs = [(args.script, "the script")]
     with output_files(args, {"output": JSON}, inputs) as out:
         if len(worlds) > 1:
@@ -128,7 +136,7 @@ def _flags() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise by_flags(error, FLAGS) from None
+        raise by_flags(error, {name: flag(name) for name in NAMES}) from None
 
 
 def _report(document: Mapping[str, Any]) -> Report:
@@ -175,7 +183,7 @@ def _text(document: Mapping[str, Any], folder: str) -> str:
 
 def _sweep(args: Namespace, worlds: Sequence[int]) -> int:
     """A row a world, each captured anew."""
-    from ..report.table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, table_text
+    from ..report.table import BYTES, COUNT, SHARE, TEXT, TIME, Table, table_text
 
     reports, rows = [], []
     for world in worlds:
@@ -185,14 +193,15 @@ def _sweep(args: Namespace, worlds: Sequence[int]) -> int:
         reports.append(report)
         peak = max(memory.peak for memory in report.memories)
         rate = report.throughput.tokens_per_s if report.throughput else None
+        tokens = "-" if rate is None else format_number(rate)
         fits = "yes" if report.feasible else "NO"
-        rows.append((world, report.step_ps, rate, report.exposed, report.hosted, peak, fits))
+        rows.append((world, report.step_ps, tokens, report.exposed, report.hosted, peak, fits))
     if args.json:
         answers = [{"world": w} | r.to_json() for w, r in zip(worlds, reports, strict=True)]
         print(json_text(answers))
     else:
         columns = {
-            "ranks": COUNT, "step time": TIME, "tokens/s": NUMBER, "exposed": SHARE,
+            "ranks": COUNT, "step time": TIME, "tokens/s": TEXT, "exposed": SHARE,
             "for hosts": SHARE, "largest peak": BYTES, "fits": TEXT,
         }  # fmt: skip
         print(table_text(Table("Each world captured anew", columns, tuple(rows))))

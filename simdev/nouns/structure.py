@@ -61,17 +61,17 @@ OUTSIDE = "loss"
 _RANK = re.compile(r"rank [0-9]+/")
 
 
-def of_rank(rank: int, name: str) -> str:
-    """The name of a rank's op in the graph of all ranks."""
-    return f"rank {rank}/{name}"
-
-
 def rank_module(name: str) -> str | None:
-    """The module of an op of a rank: "layers/0/wq" of "rank 3/grad/layers/0/wq/matmul"; OUTSIDE of
-    all modules. None for an op of no rank.
+    """The module of an op of a rank: "layers/0/wq" of "rank 3/grad/layers/0/wq/matmul", "" of the
+    whole model, OUTSIDE of it. None for an op of no rank.
     """
     rank = _RANK.match(name)
-    return None if rank is None else scope_of(name[rank.end() :]) or OUTSIDE
+    return None if rank is None else scope_of(name[rank.end() :])
+
+
+def is_of_ranks(graph: Graph) -> bool:
+    """Whether a graph joins the ops of ranks that were captured."""
+    return bool(graph.ops) and rank_module(graph.ops[0].name) is not None
 
 
 def module_pattern(module: str) -> re.Pattern[str]:

@@ -43,6 +43,7 @@ NEEDED = {
     "profile": ["no.py:model"],
     "serve": [],
     "clusters": ["dgx-h100"],
+    "capture": ["s.py", "--cluster=dgx-h100", "--world=1"],
 }
 """The other arguments of each verb, with which it ends soon, well or not."""
 QUANTITIES = ("TIME", "SIZE", "RATE", "$", "N,N", "N,...", "S")
@@ -64,6 +65,7 @@ def numeric(*metavars: str) -> Iterator[tuple[str, str, str]]:
 @pytest.fixture
 def here(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     graph = {"nodes": [{"id": "a", "time": 1}], "links": []}
+    Path("s.py").write_text("")
     written(Path("g.json"), {"directed": True, "multigraph": False} | graph)
     monkeypatch.setattr("simdev.commands.parser", PARSER)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))

@@ -81,6 +81,9 @@ SMALLER = {
         '"resnet-50": 64, "rnnlm": 64, "small": 1, ': "",
         '("vgg-19", "resnet-50", "mlp")': '("mlp",)',
     },
+    "12-a-script-on-16-gpus": {
+        "WIDTH, LAYERS, LENGTH, BATCH = 2048, 6": "WIDTH, LAYERS, LENGTH, BATCH = 256, 2"
+    },
 }
 """By notebook, what stands for what: fewer points, smaller models and shorter searches. The whole
 notebooks are slow tests.
@@ -91,7 +94,7 @@ def test_there_are_notebooks():
     assert [path.name[:2] for path in NOTEBOOKS] == [
         f"{k:02d}" for k in range(1, 1 + len(NOTEBOOKS))
     ]
-    assert len(NOTEBOOKS) == 11
+    assert len(NOTEBOOKS) == 12
 
 
 def smaller(notebook: Any, texts: dict[str, str]) -> Any:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import wraps
 from pickle import dumps, loads
 from types import SimpleNamespace
 from typing import Any
@@ -331,6 +332,7 @@ def _of_ranks(make: Callable[..., None]) -> Callable[..., None]:
 def _really(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function on real tensors, unseen by recorders."""
 
+    @wraps(function)
     def real(*args: Any, **kwargs: Any) -> Any:
         with _disable_current_modes():
             return function(*args, **kwargs)

@@ -79,9 +79,9 @@ def world_of(cluster: Cluster, size: int | None = None, per_node: int | None = N
     Raises InputError where the ranks do not fit.
     """
     nodes = workers_of(cluster)
-    fullest = max(map(len, nodes), default=0)
     count = sum(map(len, nodes)) if size is None else size
-    per_node = per_node or max(1, min(fullest, count))
+    if per_node is None:
+        per_node = max(1, min(len(nodes[0]), count))
     rank_devices(cluster, count, per_node)
     world, memory = World(count, per_node=per_node), nodes[0][0].memory
     return world if memory is None else replace(world, memory=int(memory))
@@ -91,6 +91,8 @@ def rank_devices(cluster: Cluster, world: int, per_node: int) -> list[str]:
     """The names of the devices of all ranks; ``per_node`` ranks share a node, as torchrun starts
     them. Raises InputError where they do not fit.
     """
+    if per_node < 1:
+        raise InputError(f"per_node: must be at least 1, got {per_node}")
     nodes, per_node = workers_of(cluster), min(world, per_node)
     needed = -(-world // per_node)
     if needed > len(nodes) or per_node > len(nodes[0]):

@@ -31,6 +31,7 @@ from torch.optim.optimizer import (
 )
 
 from ...ground.errors import InputError
+from ..building import flat_step
 from ..tracing import refusing
 from .pretend import Mail, World, pretended
 from .recording import RankRecorder, local
@@ -133,12 +134,12 @@ def run_file(file: Path, arguments: Sequence[str]) -> None:
 
 
 def run_function(step: Callable[..., Any], mesh: Mapping[str, int]) -> None:
-    """Runs a function that trains by itself, or one that makes (model, inputs, loss), which is
-    trained for two steps with AdamW.
+    """Runs a function that trains by itself and returns None, or one that makes (model, inputs,
+    loss), which is trained for two steps with AdamW. The loss is called as ``loss(model, *inputs)``
+    and may be left out where the model returns it (``building.flat_step``).
 
     The function is called with a device mesh where ``mesh`` names dimensions and their sizes. The
-    process group is there. ``loss`` is called with what the model makes of the inputs (a tensor or
-    a sequence of them).
+    process group is there. Raises InputError.
     """
     dist.init_process_group("nccl")
     names, sizes = tuple(mesh), tuple(mesh.values())
@@ -146,11 +147,13 @@ def run_function(step: Callable[..., Any], mesh: Mapping[str, int]) -> None:
     made = step(*shape)
     if made is None:
         return
-    model, inputs, loss = made
-    batch = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise InputError("must return None or (model, inputs, loss)")
+    model, inputs, *loss = made
+    tensors, loss_of = flat_step(model, inputs, loss[0] if loss else None)
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(2):
-        loss(model(*batch)).backward()
+        loss_of(model, *tensors).backward()
         optimizer.step()
         optimizer.zero_grad()
 

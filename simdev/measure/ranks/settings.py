@@ -7,30 +7,75 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
-import torch.distributed.fsdp as fsdp
+from torch.distributed.fsdp._fully_shard import _fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.nn import parallel
 
 from ...ground.errors import InputError
 
-WRAPPERS: Mapping[str, Callable[[], tuple[Any, str]]] = {
-    "DistributedDataParallel": lambda: (parallel.DistributedDataParallel, "__init__"),
-    "fully_shard": lambda: (fsdp, "fully_shard"),
-    "FullyShardedDataParallel": lambda: (fsdp.FullyShardedDataParallel, "__init__"),
+Changed = Callable[[Callable[..., Any], str, Any], Callable[..., Any]]
+"""Makes of a function, the name of a setting and its value the function with that setting."""
+
+
+def _given(function: Callable[..., Any], name: str, value: Any) -> Callable[..., Any]:
+    """The function with this argument, whatever it is called with."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        if name not in signature(function).parameters:
+            return function(*args, **{**kwargs, name: value})
+        bound = signature(function).bind(*args, **kwargs)
+        bound.arguments[name] = value
+        return function(*bound.args, **bound.kwargs)
+
+    return made
+
+
+def _prefetching(function: Callable[..., Any], _: str, value: Any) -> Callable[..., Any]:
+    """Each module gathers the parameters of so many modules behind it, in the order in which they
+    are defined, as ``set_modules_to_forward_prefetch`` has it.
+    """
+
+    def made(state: Any) -> None:
+        is_first = state._is_root is None
+        function(state)
+        modules = state._state_ctx.all_states[1:] if is_first else []
+        for place, module in enumerate(modules, 1):
+            module._states_to_forward_prefetch = modules[place : place + value]
+
+    return made
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a ``wrapper``: the home and the name of the function that takes it, looked up
+    once the stand-ins of a capture are in place, and how it is given to that function.
+    """
+
+    wrapper: str
+    home: Callable[[], Any]
+    function: str
+    change: Changed = _given
+
+
+def _replicated() -> Any:
+    return parallel.DistributedDataParallel
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "bucket_cap_mb": Setting("DistributedDataParallel", _replicated, "__init__"),
+    "gradient_as_bucket_view": Setting("DistributedDataParallel", _replicated, "__init__"),
+    # What fully_shard itself is may have been imported by name before.
+    "reshard_after_forward": Setting(
+        "fully_shard", lambda: _fully_shard, "_get_post_forward_mesh_info"
+    ),
+    "forward_prefetch": Setting("fully_shard", lambda: FSDPState, "_lazy_init", _prefetching),
 }
-"""By name of a wrapper its home and the function there that takes its settings, looked up once the
-stand-ins of a capture are in place.
-"""
-SETTINGS: Mapping[str, str] = {
-    "bucket_cap_mb": "DistributedDataParallel",
-    "gradient_as_bucket_view": "DistributedDataParallel",
-    "reshard_after_forward": "fully_shard",
-    "forward_prefetch": "FullyShardedDataParallel",
-    "limit_all_gathers": "FullyShardedDataParallel",
-}
-"""By keyword argument the wrapper that takes it."""
+"""By name the settings that can be changed."""
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -51,21 +96,26 @@ def changed(settings: Mapping[str, Any]) -> Iterator[None]:
     """
     unused = set(settings)
 
-    def with_setting(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def made(*args: Any, **kwargs: Any) -> Any:
             unused.discard(name)
-            return function(*args, **{**kwargs, name: settings[name]})
+            return function(*args, **kwargs)
 
         return made
 
     with ExitStack() as stack:
-        for name in settings:
-            home, attribute = WRAPPERS[SETTINGS[name]]()
-            function = with_setting(getattr(home, attribute), name)
-            stack.enter_context(patch.object(home, attribute, function))
+        for name, value in settings.items():
+            setting = SETTINGS[name]
+            home = setting.home()
+            function = setting.change(getattr(home, setting.function), name, value)
+            stack.enter_context(patch.object(home, setting.function, noted(name, function)))
         try:
             yield
+        except Exception:
+            unused.clear()  # what the script stumbled over is what to tell
+            raise
         finally:
             if unused:
                 name = min(unused)
-                raise InputError(f"{name}: the script makes no {SETTINGS[name]}, which takes it")
+                wrapper = SETTINGS[name].wrapper
+                raise InputError(f"{name}: the script makes no {wrapper}, which takes it")

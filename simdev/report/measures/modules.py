@@ -1,8 +1,7 @@
 """What each module of a training script costs: its communication, and the part of it that nothing
 hides; the memory that it holds at the peak.
 
-It applies to graphs whose ops are those of ranks (``measure/ranks``). A collective that was called
-outside of all modules, as hooks of FSDP do, belongs to the module whose tensors it sends.
+It applies to graphs whose ops are those of ranks (``measure/ranks``), whose names tell modules.
 """
 
 from __future__ import annotations
@@ -11,22 +10,20 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from posixpath import commonpath
 
 import numpy as np
 
 from ...lowering.build import STATE_OF
 from ...nouns.graph import Graph
-from ...nouns.structure import OUTSIDE, rank_module
+from ...nouns.structure import OUTSIDE, is_of_ranks, rank_module
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
 from ...nouns.trace import DeviceMemory, Trace
-from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Json, Table, fields_json
+from ..table import BYTES, NUMBER, SHARE, TEXT, TIME, Json, Table, fields_json
 from .section import Places, Section, Step
 from .spans import Window, sent_mask
 from .usage import Devices, exposed_ps
 
 _NUMBER = re.compile(r"(?<![^/])[0-9]+(?![^/])")
-DEPTH = 2  # ops between a collective outside of modules and those that made what it sends
 REST = "the framework"  # what no tensor of a module holds: workspaces
 
 
@@ -66,23 +63,23 @@ class Modules(Section):
         """None where the ops of the graph are not those of ranks."""
         scenario = step.outcome.scenario
         graph = None if scenario is None else scenario.graph
-        if not isinstance(graph, Graph) or rank_module(graph.ops[0].name) is None:
+        if not isinstance(graph, Graph) or not is_of_ranks(graph):
             return None
         fullest = max(step.trace.memory, key=lambda memory: memory.peak)
-        memory = _by_module(step.trace, graph, fullest)
+        memory = _by_module(step.trace, fullest)
         return cls(_calls(step, graph), fullest.device, memory, step.step_ps)
 
     def tables(self) -> Iterator[Table]:
         """A row for each sort of call; a row for each module that holds memory."""
         rows = tuple(
             (
-                each.call, each.module, each.phase, round(each.calls), round(each.bytes),
+                each.call, each.module, each.phase, _plain(each.calls), round(each.bytes),
                 each.busy_ps, each.exposed_ps, each.exposed_ps / (self.step_ps or 1),
             )
             for each in self.calls
         )  # fmt: skip
         columns = {
-            "call": TEXT, "module": TEXT, "phase": TEXT, "calls": COUNT, "bytes": BYTES,
+            "call": TEXT, "module": TEXT, "phase": TEXT, "calls": NUMBER, "bytes": BYTES,
             "busy": TIME, "exposed": TIME, "of step": SHARE,
         }  # fmt: skip
         note = "Of a rank and a step. Exposed: the rank computes nothing while it is under way."
@@ -107,7 +104,7 @@ def _calls(step: Step, graph: Graph) -> tuple[Calls, ...]:
     for name, (count, busy, waited) in _by_op(trace, window).items():
         op = graph.ops[graph.index[name]]
         size = int(op.attrs.get("bytes", 0))
-        key = op.kind, folded(_module(graph, graph.index[name])), op.phase
+        key = op.kind, folded(rank_module(name) or ""), op.phase
         sums[key] += np.array((count, size * count, busy * count, waited), np.int64)
     per = ranks * window.steps
     made = (
@@ -136,21 +133,20 @@ def _by_op(trace: Trace, window: Window) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def _module(graph: Graph, position: int, depth: int = DEPTH) -> str:
-    """The module of an op, or what the modules that made its operands have in common."""
-    module = rank_module(graph.ops[position].name) or OUTSIDE
-    if module != OUTSIDE or not depth:
-        return module
-    made = {_module(graph, producer, depth - 1) for producer, _ in graph.reads[position]}
-    return (commonpath(modules) if (modules := made - {OUTSIDE}) else "") or OUTSIDE
+def _plain(mean: float) -> float:
+    return int(mean) if mean == int(mean) else round(mean, 2)
 
 
 def folded(module: str) -> str:
-    """The module with a star for each number, so that layers are one: "layers/*/wq"."""
-    return "outside of modules" if module == OUTSIDE else _NUMBER.sub("*", module)
+    """The module with a star for each number, so that layers are one: "layers/*/wq"; without
+    wrappers, which name their module like "_checkpoint_wrapped_module".
+    """
+    bare = "/".join(part for part in module.split("/") if not part.startswith("_"))
+    named = {"": "the model itself", OUTSIDE: "outside of modules"}
+    return named.get(bare) or _NUMBER.sub("*", bare)
 
 
-def _by_module(trace: Trace, graph: Graph, memory: DeviceMemory) -> dict[str, dict[str, int]]:
+def _by_module(trace: Trace, memory: DeviceMemory) -> dict[str, dict[str, int]]:
     """What a device holds at its peak, by module and kind of buffer (bytes). A module is told to
     its first number: "layers/*".
     """
@@ -158,8 +154,8 @@ def _by_module(trace: Trace, graph: Graph, memory: DeviceMemory) -> dict[str, di
     kinds = dict(zip(buffers.name, buffers.kind.tolist(), strict=True))
     held: dict[str, Counter[str]] = defaultdict(Counter)
     for name, size in memory.live_at_peak:
-        op = graph.index.get(name.removeprefix(STATE_OF).partition(":")[0])
-        whole = REST if op is None else folded(_module(graph, op))
+        module = rank_module(name.removeprefix(STATE_OF))
+        whole = REST if module is None else folded(module)
         top = whole[: whole.index("*") + 1] if "*" in whole else whole.partition("/")[0]
         held[top][BUFFER_KINDS[kinds[name]]] += size
     return {name: dict(of) for name, of in held.items()}

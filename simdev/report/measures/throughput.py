@@ -15,6 +15,7 @@ from ...execution.scenario import Scenario
 from ...ground.units import PS_PER_SECOND, format_number, format_seconds, parse_price
 from ...nouns.graph import Graph
 from ...nouns.semantics import traits_of
+from ...nouns.structure import is_of_ranks
 from ..table import Json
 from .section import Facts, Places, Section, Step
 
@@ -238,8 +239,11 @@ def samples_of(graph: Graph) -> int | None:
     """Samples of a step, the first dimension of all inputs; None where they do not tell.
 
     They do where one of them has that dimension alone, as labels have, or more than two: of tokens
-    (n, length) the first may be time, too.
+    (n, length) the first may be time, too. Ranks that were captured stand for others, with batches
+    of their own, so they do not tell.
     """
+    if is_of_ranks(graph):
+        return None
     shapes = [
         op.outputs[0].shape
         for op in graph.ops
