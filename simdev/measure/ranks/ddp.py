@@ -158,7 +158,8 @@ class Reducer:
 
     def _watch(self) -> None:
         # Hooks behind AccumulateGrad are called for gradients that are undefined, too.
-        self.nodes = [p.expand_as(p).grad_fn.next_functions[0][0] for p in self.parameters]
+        made: list[Any] = [parameter.expand_as(parameter).grad_fn for parameter in self.parameters]
+        self.nodes = [node.next_functions[0][0] for node in made]
         self.hooks = [
             node.register_hook(partial(self._gradient_came, index))
             for index, node in enumerate(self.nodes)

@@ -147,9 +147,12 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
     types = [*optimizer._foreach_supported_types, FakeTensor]
     yield optimizer, "_foreach_supported_types", types
-    devices: Callable[[], list[str]] = lambda: ["cuda"] if streams.on_cpu else ["cpu", "cuda"]
     for home in (_foreach_utils, optimizer):
-        yield home, "_get_foreach_kernels_supported_devices", devices
+        yield (
+            home,
+            "_get_foreach_kernels_supported_devices",
+            lambda: ["cuda"] if streams.on_cpu else ["cpu", "cuda"],
+        )
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
     yield from _distributed(world, streams, mail)
