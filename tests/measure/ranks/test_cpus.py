@@ -38,7 +38,7 @@ def test_a_cpu_has_one_stream(sharded: bool) -> None:
     # Calls that are not waited for at once run beside the thread: the all_reduces of buckets.
     beside = {op["kind"] for op in on_cpu.ops if "stream" in op}
     assert beside == (set() if sharded else {"all_reduce"})
-    assert len({op.get("stream") for op in on_gpu.ops}) == (5 if sharded else 2)
+    assert len({op.get("stream") for op in on_gpu.ops}) == (4 if sharded else 2)
     assert sent(on_cpu) == sent(on_gpu)
 
 
