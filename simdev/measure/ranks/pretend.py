@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn import SyncBatchNorm
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
@@ -157,11 +158,21 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     yield from _meshes()
     yield from _distributed(world, streams, mail)
     yield from ddp.replacements()
-    yield FullyShardedDataParallel, "__init__", _refused
+    yield from ((owner, "__init__", _refusing(reason)) for owner, reason in _REFUSED.items())
 
 
-def _refused(*_: Any, **__: Any) -> None:
-    raise InputError("FullyShardedDataParallel (FSDP1): not covered by a capture; use fully_shard")
+_REFUSED = {
+    FullyShardedDataParallel: "FullyShardedDataParallel (FSDP1): not covered by a capture; use "
+    "fully_shard",
+    SyncBatchNorm: "SyncBatchNorm: not covered by a capture; leave BatchNorm as it is",
+}
+
+
+def _refusing(reason: str) -> Callable[..., None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InputError(reason)
+
+    return refuse
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:

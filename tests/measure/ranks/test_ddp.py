@@ -280,6 +280,11 @@ def test_fsdp_1_is_refused() -> None:
         step_of(lambda: FullyShardedDataParallel(Layers(1)) and None)
 
 
+def test_batch_norm_over_ranks_is_refused() -> None:
+    with pytest.raises(InputError, match="SyncBatchNorm: not covered by a capture"):
+        step_of(lambda: nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(4)) and None)
+
+
 def test_a_joined_script_is_refused() -> None:
     def train() -> None:
         model = DistributedDataParallel(Layers(1))
