@@ -26,7 +26,6 @@ from typing import Any
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from benchmarks.common import print_table
 from simdev import load_scenario, run
 from simdev.files.writing import write_text
 from simdev.measure.capture import Capture
@@ -138,26 +137,27 @@ def predicted(kind: str, profiles: Sequence[Path], machine: dict[str, Any]) -> f
 
 
 def main() -> None:
-    """Measures, runs and simulates; prints a table."""
+    """Measures, runs and simulates; prints both."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", default=KINDS)
     parser.add_argument("--seconds", type=float, default=60.0)
     arguments = parser.parse_args()
-    machine, rows = messages(), []
+    machine = messages()
     with tempfile.TemporaryDirectory() as folder:
         for kind in arguments.kinds:
             before = really_run(kind)
             profiles = profiled(kind, arguments.seconds, Path(folder))
-            seconds, steps = predicted(kind, profiles, machine), before + really_run(kind)
-            measured = median(steps)
-            rows.append([
-                kind,
-                f"{seconds * 1e3:.1f} ms",
-                f"{measured * 1e3:.1f} ms",
-                f"{100 * (seconds / measured - 1):+.1f}%",
-                f"{min(steps) * 1e3:.1f} to {max(steps) * 1e3:.1f} ms",
-            ])  # fmt: skip
-    print_table(["script", "simulated", "measured", "off", "steps"], rows)
+            seconds, after = predicted(kind, profiles, machine), really_run(kind)
+            measured = median(before + after)
+            runs = ", then ".join(
+                f"{median(of_run) * 1e3:.1f} ({min(of_run) * 1e3:.1f} to {max(of_run) * 1e3:.1f})"
+                for of_run in (before, after)
+            )
+            print(
+                f"{kind}: simulated {seconds * 1e3:.1f} ms, measured {measured * 1e3:.1f} ms, off "
+                f"{100 * (seconds / measured - 1):+.1f}%; medians of runs in ms: {runs}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ from simdev.measure.ranks.scripts import StepIsRecordedError, running
 from simdev.measure.ranks.writing import RankStep, RankWriter
 
 
-def step_of(train: Callable[[], None], size: int = 4, rank: int = 0) -> RankStep:
+def step_of(
+    train: Callable[[], None], size: int = 4, rank: int = 0, backend: str = "nccl"
+) -> RankStep:
     """The second step that ``train`` takes, a training script as a function."""
     with running(World(size, rank), Mail(dist.HashStore(), rank)) as steps:
-        dist.init_process_group("nccl")
+        dist.init_process_group(backend)
         try:
             train()
         except StepIsRecordedError:

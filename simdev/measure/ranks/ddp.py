@@ -34,6 +34,7 @@ from .recording import RankScopes, key_of
 from .streams import Streams
 
 _REFUSED = ("mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+_HOOKS = default_hooks.__name__.rpartition(".")[0]
 # Messages of PyTorch's, shortened.
 _TWICE = (
     "Expected to mark a variable ready only once: a parameter is used in several backward passes "
@@ -158,7 +159,8 @@ class Reducer:
 
     def _watch(self) -> None:
         # Hooks behind AccumulateGrad are called for gradients that are undefined, too.
-        self.nodes = [p.expand_as(p).grad_fn.next_functions[0][0] for p in self.parameters]
+        made: list[Any] = [parameter.expand_as(parameter).grad_fn for parameter in self.parameters]
+        self.nodes = [node.next_functions[0][0] for node in made]
         self.hooks = [
             node.register_hook(partial(self._gradient_came, index))
             for index, node in enumerate(self.nodes)
@@ -380,6 +382,15 @@ def _refused(part: str) -> InputError:
     return InputError(f"DistributedDataParallel{part}: not covered by a capture")
 
 
+def _require_steady(hook: Any) -> None:
+    """Refuses PyTorch's hooks that send in later steps what they do not send in the first ones."""
+    for cell in getattr(hook, "__closure__", None) or ():
+        _require_steady(cell.cell_contents)  # of a hook around another one
+    home = getattr(hook, "__module__", None) or ""
+    if home.startswith(_HOOKS) and home != default_hooks.__name__:
+        raise _refused(f": the communication hook {hook.__name__}")
+
+
 def _leaves_behind(outputs: Sequence[Tensor]) -> set[int]:
     """The ``id`` of the parameters that a backward from these outputs reaches."""
     stack = [output.grad_fn for output in outputs if output.grad_fn is not None]
@@ -438,6 +449,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
         begin(module, *(None if i in (1, 2) else arg for i, arg in enumerate(args)), **kwargs)
 
     def register(reducer: Reducer, state: Any, hook: Callable[[Any, Bucket], Any]) -> None:
+        _require_steady(hook)
         reducer.hook = partial(hook, state)
 
     def register_builtin(reducer: Reducer, kind: Any) -> None:

@@ -31,6 +31,7 @@ from torch.distributed import device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel
 from torch.distributed.fsdp._fully_shard import _fsdp_init, _fully_shard
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn import SyncBatchNorm
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
@@ -175,9 +176,12 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
     types = [*optimizer._foreach_supported_types, FakeTensor]
     yield optimizer, "_foreach_supported_types", types
-    devices: Callable[[], list[str]] = lambda: ["cuda"] if streams.on_cpu else ["cpu", "cuda"]
     for home in (_foreach_utils, optimizer):
-        yield home, "_get_foreach_kernels_supported_devices", devices
+        yield (
+            home,
+            "_get_foreach_kernels_supported_devices",
+            lambda: ["cuda"] if streams.on_cpu else ["cpu", "cuda"],
+        )
     yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
     yield from _distributed(world, streams, mail)
@@ -188,6 +192,7 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
 
 REFUSED = {
     FullyShardedDataParallel: " (FSDP1): not covered by a capture; use fully_shard",
+    SyncBatchNorm: ": not covered by a capture; leave BatchNorm as it is",
     CPUOffloadPolicy: ": what lies in the memory of the host is not covered by a capture",
     torch.autograd.graph.save_on_cpu: ": what lies in the memory of the host is not covered by a "
     "capture; let it be computed again (torch.utils.checkpoint)",

@@ -12,9 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     bf16_compress_hook,
     fp16_compress_hook,
+    fp16_compress_wrapper,
 )
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
@@ -266,9 +268,21 @@ def test_what_is_not_covered_is_refused(settings: dict[str, Any], message: str) 
         step_of(script(model, **settings))
 
 
+@pytest.mark.parametrize("wrap", [lambda hook: hook, fp16_compress_wrapper])
+def test_hooks_whose_later_steps_differ_are_refused(wrap: Callable[..., Any]) -> None:
+    hook = wrap(powerSGD_hook.powerSGD_hook)
+    with pytest.raises(InputError, match="the communication hook powerSGD_hook: not covered"):
+        step_of(script(lambda: Layers(1), lambda model: model.register_comm_hook(None, hook)))
+
+
 def test_fsdp_1_is_refused() -> None:
     with pytest.raises(InputError, match=r"\(FSDP1\): not covered by a capture; use fully_shard"):
         step_of(lambda: FullyShardedDataParallel(Layers(1)) and None)
+
+
+def test_batch_norm_over_ranks_is_refused() -> None:
+    with pytest.raises(InputError, match="SyncBatchNorm: not covered by a capture"):
+        step_of(lambda: nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(4)) and None)
 
 
 def test_a_joined_script_is_refused() -> None:
