@@ -79,7 +79,7 @@ class Stream:
 
     def __enter__(self) -> Stream:
         self.streams.entered.append(self.streams.current)
-        self.streams.current = self
+        self.streams.use(self)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -109,16 +109,20 @@ class Future:
 
     def then(self, callback: Callable[[Future], Any]) -> Future:
         """The future of what ``callback`` makes of this one, in a stream of its own as on a GPU."""
-        stream = Stream()
+        streams, stream = Streams.running, Stream()
         stream.frontier |= self.ops
-        with stream:
+        around, streams.current = streams.current, stream
+        try:
             return Future(callback(self), stream.frontier)
+        finally:
+            streams.current = around
 
 
 class Streams:
     """The streams of one rank. ``running`` are those of the script that is captured now.
 
-    ``blocking`` are the ops for which the host waited, ``last`` the last op of any stream.
+    ``blocking`` are the ops for which the host waited. ``on_cpu``: the device is a CPU, one thread
+    of which does all, in whichever stream.
     """
 
     running: Streams
@@ -128,13 +132,19 @@ class Streams:
         self.named: dict[str, Stream] = {}
         self.entered: list[Stream] = []
         self.blocking: set[int] = set()
+        self.on_cpu = False
         self.current = self.default = Stream()
 
     def add(self, stream: Stream) -> str:
-        """Takes a new stream in; returns its name: "" of the first, else "1", "2", ..."""
-        name = f"{len(self.named)}" if self.named else DEFAULT
+        """Takes a new stream in; returns its name: "" of the first, else ``1``, ``2``, ..."""
+        name = str(len(self.named)) if self.named else DEFAULT
         self.named[name] = stream
         return name
+
+    def use(self, stream: Stream) -> None:
+        """Makes a stream the current one."""
+        if not self.on_cpu:
+            self.current = stream
 
     def of(self, name: str) -> Stream:
         """The stream of a name, such as the one of a communicator; made where it is new."""
