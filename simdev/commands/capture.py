@@ -163,8 +163,8 @@ def _answer(args: Namespace, report: Report, changes: Sequence[WhatIf]) -> str:
     from ..report.table import table_text
 
     if args.json:
-        told = [{"change": c.name, "step_time_s": c.step_ps / PS_PER_SECOND} for c in changes]
-        return json_text(report.to_json() | {"advice": told})
+        rows = [{"change": c.name, "step_time_s": c.step_ps / PS_PER_SECOND} for c in changes]
+        return json_text(report.to_json() | {"advice": rows})
     tables = [
         *report[Modules].tables(),
         *([advice_table(changes, report.step_ps)] if changes else []),

@@ -145,9 +145,9 @@ class Scenario:
                 yield f"strategy.pipeline.{beside}: {reason}"
         if self.steps != STEPS[0]:
             yield f"steps: {name} is a large model by its sizes; its step is simulated once"
-        for told in ("samples", "tokens"):
-            if getattr(self, told) is not None:
-                yield f"{told}: the pipeline of {name} tells them"
+        for field in ("samples", "tokens"):
+            if getattr(self, field) is not None:
+                yield f"{field}: the pipeline of {name} tells them"
         if self.costs.strict:
             yield f"costs: some of the layers of {name} are estimated"
         if self.memory != MemoryModel():

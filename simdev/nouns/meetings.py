@@ -180,47 +180,74 @@ def merged(
     the problems of the meetings, and where ranks wait for each other in a circle.
     """
     refuse(meetings.problems)
-    order: list[tuple[Place, ...]] = []
-    position = dict.fromkeys(lengths, 0)
-    arrived: defaultdict[Place, int] = defaultdict(int)  # by the place of the first member
-    runnable, waiting = deque(lengths), dict[int, Meeting]()
-    patient: deque[int] = deque()
-    open_ = set[Place]()  # communications that were issued and whose meetings are to come
-    while runnable or patient:
-        # What does not block goes on without the others only where nobody else can go on.
-        rank = (runnable or patient).popleft()
-        waiting.pop(rank, None)
-        while position[rank] < lengths[rank]:
-            place = rank, position[rank]
-            late = next((need for need in needs.get(place, ()) if need in open_), None)
-            if late is not None:
-                waiting[rank] = meetings.of[late]
-                break
-            position[rank] += 1
-            meeting = meetings.of.get(place)
-            if meeting is None:
-                order.append((place,))
-                continue
-            key = meeting[0].place
-            arrived[key] += 1
-            open_.add(place)
-            if arrived[key] == len(meeting):
-                open_.difference_update(call.place for call in meeting)
-                order.append(tuple(call.place for call in meeting))
-                free = [call.rank for call in meeting if waiting.get(call.rank) is meeting]
-                runnable.extend(free)
-                for other in free:
-                    del waiting[other]
-                    if other in patient:
-                        patient.remove(other)
-            else:
-                waiting[rank] = meeting
-                blocks = next(call.blocking for call in meeting if call.place == place)
-                patient.extend([rank] * (not blocks))
-                break
-    if waiting:
-        raise InputError(_circle(waiting, position))
-    return order
+    merging = _Merging(lengths, meetings, needs)
+    merging.run()
+    return merging.order
+
+
+class _Merging:
+    """Ranks that go on by turns, each until it waits for another. ``open`` are communications that
+    were issued and whose meetings are to come, ``patient`` the ranks that wait and need not.
+    """
+
+    def __init__(
+        self,
+        lengths: Mapping[int, int],
+        meetings: Meetings,
+        needs: Mapping[Place, Sequence[Place]],
+    ) -> None:
+        self.lengths, self.meetings, self.needs = lengths, meetings.of, needs
+        self.order: list[tuple[Place, ...]] = []
+        self.position = dict.fromkeys(lengths, 0)
+        self.arrived: defaultdict[Place, int] = defaultdict(int)  # by place of the first member
+        self.open: set[Place] = set()
+        self.runnable, self.patient = deque(lengths), deque[int]()
+        self.waiting: dict[int, Meeting] = {}
+
+    def run(self) -> None:
+        """Puts all ops in order. Raises InputError where ranks wait in a circle."""
+        while self.runnable or self.patient:
+            # What does not block goes on without the others only where nobody else can go on.
+            rank = (self.runnable or self.patient).popleft()
+            self.waiting.pop(rank, None)
+            while self.position[rank] < self.lengths[rank] and self._goes_on(rank):
+                pass
+        if self.waiting:
+            raise InputError(_circle(self.waiting, self.position))
+
+    def _goes_on(self, rank: int) -> bool:
+        """Issues the next op of a rank; returns whether the rank goes on at once."""
+        place = rank, self.position[rank]
+        late = next((need for need in self.needs.get(place, ()) if need in self.open), None)
+        if late is not None:
+            self.waiting[rank] = self.meetings[late]
+            return False
+        self.position[rank] += 1
+        meeting = self.meetings.get(place)
+        if meeting is None:
+            self.order.append((place,))
+            return True
+        self.arrived[meeting[0].place] += 1
+        self.open.add(place)
+        if self.arrived[meeting[0].place] == len(meeting):
+            self._meet(meeting)
+            return True
+        self.waiting[rank] = meeting
+        blocks = next(call.blocking for call in meeting if call.place == place)
+        self.patient.extend([rank] * (not blocks))
+        return False
+
+    def _meet(self, meeting: Meeting) -> None:
+        """All are there: whoever waited for it goes on."""
+        places = tuple(call.place for call in meeting)
+        self.open.difference_update(places)
+        self.order.append(places)
+        for rank, _ in places:
+            if self.waiting.get(rank) is meeting:
+                self.runnable.append(rank)
+                del self.waiting[rank]
+                if rank in self.patient:
+                    self.patient.remove(rank)
 
 
 def _circle(waiting: Mapping[int, Meeting], position: Mapping[int, int]) -> str:

@@ -294,8 +294,8 @@ def _differing(runs: _Runs) -> list[int]:
     if alike:
         others = sorted(samples - kept)
         checked = f"captures of {', '.join(map(str, others))} say so" if others else "not checked"
-        told = ", ".join(map(str, sorted(kept)))
-        runs.notes[f"ranks {told} stand for the {alike} others: {checked}"] = None
+        shown = ", ".join(map(str, sorted(kept)))
+        runs.notes[f"ranks {shown} stand for the {alike} others: {checked}"] = None
     return sorted(kept)
 
 

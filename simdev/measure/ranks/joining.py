@@ -161,7 +161,7 @@ class _Joint:
         return {} if stream is None else {"stream": stream}
 
     def _inputs(self, reading: Sequence[tuple[int, Fields]]) -> list[str]:
-        """As many inputs of each rank."""
+        """Equally many inputs of each rank."""
         count = min(len(op["inputs"]) for _, op in reading)
         return [self._tensor(r, text) for r, op in reading for text in op["inputs"][:count]]
 

@@ -41,7 +41,7 @@ class RankStep:
         # Of several groups of the same ranks it matters which comes first.
         names = {m.name: m.group for m in self.messages.values()}
         order = sorted(names, key=lambda name: (len(name), name))
-        told = [
+        calls = [
             (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag, number)
             for m in self.messages.values()
             for number in [[n for n in order if names[n] == m.group].index(m.name)]
@@ -56,7 +56,7 @@ class RankStep:
             }
             for op in self.ops
         ]
-        text = json.dumps([ops, list(self.messages), told], sort_keys=True)
+        text = json.dumps([ops, list(self.messages), calls], sort_keys=True)
         return sha256(text.encode()).hexdigest()
 
 

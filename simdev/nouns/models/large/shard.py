@@ -331,15 +331,13 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield "cp: tokens of a sample are spread over devices only with fused attention (flash)"
     if p.cp > 1 and model.length % pieces:
         yield f"cp: {model.length} tokens of {model.name} are not divided into {pieces} pieces"
-    for name in ("etp", "token_dispatcher", "ep_comm_overlap"):
-        if getattr(p, name) and not model.experts:
+    for name in ("ep", "etp", "token_dispatcher", "ep_comm_overlap"):
+        if not model.experts and getattr(p, name) != getattr(Parallelism(), name):
             yield f"{name}: {model.name} has no experts"
     if model.experts and p.is_folded and model.expert_inner % p.expert_tp:
         width = f"expert_inner {model.expert_inner} of {model.name}"
         yield f"etp: {p.expert_tp} does not divide {width}"
-    if p.ep > 1 and not model.experts:
-        yield f"ep: {model.name} has no experts"
-    elif p.ep > 1 and model.experts % p.ep:
+    if p.ep > 1 and model.experts and model.experts % p.ep:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
     yield from _layer_problems(model, p)
 
@@ -448,9 +446,9 @@ def _linear_attention(s: Shard) -> int:
     strength (flash-linear-attention, ``ChunkGatedDeltaRuleFunction``; recalled).
     """
     m, keys, values = s.model, s.linear_keys, s.linear_values
-    numbers = 2 * keys + values + 5 * values + m.linear_heads // s.tp * (CHUNK + 2)
+    numbers = 2 * keys + 6 * values + m.linear_heads // s.tp * (CHUNK + 2)
     if m.is_lightning:  # before SiLU and after it; what the rule and its norm put out; the gate
-        numbers = 2 * 3 * values + 3 * values
+        numbers = 9 * values
     kept = _inputs(s, s.size_of(s.rows * m.hidden)) + 2 * s.tokens * numbers
     return kept + s.size_of(s.tokens * values)
 
