@@ -145,9 +145,9 @@ class Scenario:
                 yield f"strategy.pipeline.{beside}: {reason}"
         if self.steps != STEPS[0]:
             yield f"steps: {name} is a large model by its sizes; its step is simulated once"
-        for field in ("samples", "tokens"):
-            if getattr(self, field) is not None:
-                yield f"{field}: the pipeline of {name} tells them"
+        for count in ("samples", "tokens"):
+            if getattr(self, count) is not None:
+                yield f"{count}: the pipeline of {name} tells them"
         if self.costs.strict:
             yield f"costs: some of the layers of {name} are estimated"
         if self.memory != MemoryModel():
