@@ -225,6 +225,7 @@ class Dispatches:
         self._graph: Graph | None = None
         self._columns: dict[str, tuple[list[HostCost | None], list[int]]] = {}
         self._sizes: dict[tuple[str, str], list[tuple[Place, int]]] = {}
+        self._estimated: dict[str, int] = {}  # launches by key
 
     def column(self, graph: Graph, device_kind: str) -> Sequence[HostCost | None]:
         """The host's cost of every op of a graph, None where nothing is known."""
@@ -289,11 +290,16 @@ class Dispatches:
             return op.launches
         if row is not None and row[1].launches is not None:
             return row[1].launches
+        if key not in self._estimated:
+            self._estimated[key] = self._estimated_launches(op.kind, key)
+        return self._estimated[key]
+
+    def _estimated_launches(self, kind: str, key: str) -> int:
         device_kind = json.loads(key)[0] if self.profiles else ""
         # Without a measured row of the kind of device the default of rule 9 holds: one.
-        if _launches_nothing(op.kind) and any(device_kind in p.device_kinds for p in self.profiles):
+        if _launches_nothing(kind) and any(device_kind in p.device_kinds for p in self.profiles):
             return 0
-        of_kind = self._of_kind(device_kind, op.kind) if self.profiles else []
+        of_kind = self._of_kind(device_kind, kind) if self.profiles else []
         load = load_of(key) if of_kind else None
         if load is None:
             return 1

@@ -330,7 +330,8 @@ class _OneStep:
         self.outside = int(self.buffers.bytes[here & beside].sum())
         self.rows = np.flatnonzero(here & ~beside)
         # The allocator rounds sizes itself, so it is asked for what the tensors have.
-        self.size_of = self.buffers.requested_bytes.tolist()
+        sizes = self.buffers.requested_bytes[self.rows].tolist()
+        self.size_of = dict(zip(self.rows.tolist(), sizes, strict=True))
         self.allocator = Allocator(
             None if capacity < 0 else max(capacity - self.outside, 0), expandable
         )
