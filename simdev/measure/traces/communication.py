@@ -62,10 +62,12 @@ def _kind(name: object) -> str | None:
 
 
 def module_of(event: Event | None) -> str:
-    """The module in whose hook a call communicates, as far as the trace names it, else ""."""
+    """The path of the module in whose hook a call communicates, as far as the trace names it, else
+    "".
+    """
     spans = () if event is None else event.above()
     matches = (HOOK.match(span.name) for span in spans if span.category in ANNOTATIONS)
-    return next((match[1] for match in matches if match), "")
+    return next((match[1].replace(".", "/") for match in matches if match), "")
 
 
 class Communications:

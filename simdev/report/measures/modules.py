@@ -1,7 +1,7 @@
 """What each module of a training script costs: its communication, and the part of it that nothing
 hides; the memory that it holds at the peak.
 
-It applies to graphs whose ops are those of ranks (``measure/ranks``), whose names tell modules.
+It applies to graphs whose ops are those of ranks (captures, traces), whose names tell modules.
 """
 
 from __future__ import annotations
