@@ -336,7 +336,7 @@ class Reducer:
         """Lets the host wait to learn which parameters another rank uses: here none."""
         if not self.knows_unused:
             self.used_work.wait()
-            Streams.running.host_waits()
+            Streams.running.current.synchronize()
             self.knows_unused = True
 
     def _copy_out(self, bucket: Bucket, views: Mapping[int, Tensor]) -> None:

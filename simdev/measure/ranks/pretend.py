@@ -352,7 +352,7 @@ class _OnCpu(TorchFunctionMode):
         if func is torch.Tensor.cuda:
             return args[0]
         if func is torch.Tensor.cpu:
-            Streams.running.host_waits()
+            Streams.running.current.synchronize()
         if func is torch.device and args and _on_cpu(args[0]) != args[0]:
             return CPU
         if getattr(func, "__name__", "") == "__get__":
@@ -380,6 +380,8 @@ def _distributed(world: World, streams: Streams, mail: Mail) -> Iterator[Replace
     homes = (dist, dist.distributed_c10d, device_mesh)
     values = {"init_process_group": init_process_group, "new_group": new_group}
     values |= _objects(mail)
+    for name in ("barrier", "monitored_barrier"):
+        values[name] = lambda *_, **__: streams.current.synchronize()
     for home in homes:
         for name, value in values.items():
             if hasattr(home, name):
@@ -408,6 +410,9 @@ def _voting(warm_up: Callable[..., None], mail: Mail) -> Callable[..., None]:
             _really(warm_up)(*args, **kwargs)
 
     return voting
+
+
+OTHER_OBJECTS = ("gather_object", "scatter_object_list")
 
 
 def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
@@ -444,6 +449,5 @@ def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
         "recv_object_list": receive,
         "all_gather_object": gather,
         "broadcast_object_list": broadcast,
-        "barrier": lambda *_, **__: None,
-        "monitored_barrier": lambda *_, **__: None,
+        **{name: _refusing(name, ": not covered by a capture") for name in OTHER_OBJECTS},
     }

@@ -159,7 +159,7 @@ class RankRecorder(Recorder):
         if name == "_local_scalar_dense":
             return self._value(args[0])
         if name in ("is_nonzero", "equal"):
-            self.streams.host_waits()
+            self.streams.current.synchronize()
             return key_of(args[0]) not in self._false
         result = func(*args, **kwargs)
         self._note_false(name, args, result)
@@ -172,7 +172,7 @@ class RankRecorder(Recorder):
         """An answer to a script that asks for a value, which a fake tensor has not."""
         if self.updating:
             return 1.0  # the number of the step, which an optimizer keeps on the host
-        self.streams.host_waits()
+        self.streams.current.synchronize()
         place, is_false = self.place(), key_of(tensor) in self._false
         if place:
             answer = f"asks for the value of a tensor; {0 if is_false else 1} was answered"
