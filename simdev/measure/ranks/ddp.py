@@ -30,7 +30,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from ...ground.errors import InputError
-from .recording import RankScopes, key_of
+from ..record import key_of
+from .recording import RankScopes
 from .streams import Streams
 
 _REFUSED = ("mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce")
@@ -48,8 +49,8 @@ _UNFINISHED = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``DistributedDataParallel`` tells a reducer beside parameters, buckets and group, in the
-    order of the C++ constructor; sizes in bytes.
+    """The arguments of PyTorch's reducer beside parameters, buckets and group, in the order of the
+    C++ constructor; sizes in bytes.
     """
 
     sparse: Sequence[bool]

@@ -207,7 +207,7 @@ def _together(ops: Iterable[Fields], field: str) -> list[str]:
 
 
 def _whole(outputs: Sequence[Fields]) -> Fields:
-    """What a rank gets by a message, as one tensor."""
+    """All that a rank gets by a message, as one tensor."""
     if len(outputs) == 1:
         return outputs[0]
     return {"bytes": sum(tensor["bytes"] for tensor in outputs)}

@@ -62,7 +62,7 @@ class World:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What ``torchrun`` puts into the environment of a rank."""
+        """The variables that ``torchrun`` puts into the environment of a rank."""
         local = min(self.per_node, self.size)
         return {
             "RANK": str(self.rank),
@@ -197,7 +197,7 @@ REFUSED = {
     torch.autograd.graph.save_on_cpu: ": what lies in the memory of the host is not covered by a "
     "capture; let it be computed again (torch.utils.checkpoint)",
 }
-"""What is refused by its name, and why."""
+"""Classes that are refused by their names, and why."""
 
 
 def _refusing(name: str, why: str) -> Callable[..., None]:
@@ -208,7 +208,7 @@ def _refusing(name: str, why: str) -> Callable[..., None]:
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
-    """What scripts ask ``torch.cuda`` for, and PyTorch itself ``torch.cpu``, to overlap work."""
+    """Streams and events, of ``torch.cuda`` for scripts and of ``torch.cpu`` for PyTorch itself."""
     return {
         "Stream": Stream,
         "Event": Event,
@@ -221,7 +221,7 @@ def _streaming(streams: Streams) -> Mapping[str, Any]:
 
 
 def _device(world: World) -> Mapping[str, Any]:
-    """What else scripts ask ``torch.cuda`` for."""
+    """The device that ``torch.cuda`` shows to scripts, and its memory."""
     local = min(world.per_node, world.size)
     properties = SimpleNamespace(
         name="GPU", total_memory=world.memory, multi_processor_count=132,
@@ -413,6 +413,7 @@ def _voting(warm_up: Callable[..., None], mail: Mail) -> Callable[..., None]:
 
 
 OTHER_OBJECTS = ("gather_object", "scatter_object_list")
+"""Collectives over Python objects that are refused by their names."""
 
 
 def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:

@@ -16,14 +16,14 @@ from itertools import takewhile
 from ...nouns.semantics import traits_of
 from ..capture import Writer
 from ..kinds import Fields
-from ..record import Record
-from .recording import Message, RankRecorder, key_of, local, unwrapped
+from ..record import Record, key_of
+from .recording import Message, RankRecorder, local, unwrapped
 from .streams import DEFAULT
 
 
 @dataclass(frozen=True)
 class RankStep:
-    """What a rank issues in a step.
+    """The ops that a rank issues in a step.
 
     ``ops`` are ops as a graph file has them, in the order of issue, without the rank in their
     names; those at the positions of ``messages`` send or receive. ``notes`` tell a person what was
@@ -125,12 +125,10 @@ class RankWriter(Writer):
         waits = sorted(self._names[i] for i in self._needed(index, stream, before))
         if waits:
             op["control_inputs"] = waits
-        if index in recorder.streams.blocking:
-            op["blocks_host"] = True
 
     def _needed(self, index: int, stream: str, before: frozenset[int]) -> set[int]:
-        """Of the records before, those behind which the order of the stream's queue does not put
-        the op anyway: of other streams, and messages, which stand in no queue of a device.
+        """The records before an op behind which the order of its stream's queue does not put it
+        anyway: those of other streams, and messages, which stand in no queue of a device.
         """
         recorder = self.recorder
         return {
