@@ -77,6 +77,10 @@ def no_object(rank: int) -> None:
         dist.recv_object_list([None], src=1)
 
 
+def gathered_object(rank: int) -> None:
+    dist.gather_object(rank, [None] * 2 if rank == 0 else None)
+
+
 def join(body: Callable[[int], None]) -> None:
     def train() -> None:
         dist.init_process_group("nccl")
@@ -123,6 +127,7 @@ def join(body: Callable[[int], None]) -> None:
             f"0 sends from rank 1 to 0 .*, 1 receives; recv .* of rank 0, {HERE} waits for rank 1",
         ),
         (no_object, "rank 0: rank 0 waits for an object from rank 1, which sends none"),
+        (gathered_object, "gather_object: not covered by a capture"),
         (
             short_receive,
             f"rank 1, {HERE}: recv of 16 bytes, but send of 32 bytes on rank 0, {HERE}",

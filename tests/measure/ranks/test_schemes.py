@@ -161,7 +161,7 @@ def test_autocast_computes_in_two_bytes() -> None:
     assert {op["outputs"][0]["dtype"] for op in products} == {"bfloat16"}
 
 
-def test_a_copy_to_the_host_is_waited_for_and_a_literal_is_no_kernel() -> None:
+def test_a_copy_to_the_host_waits_for_its_stream_and_a_literal_is_no_kernel() -> None:
     def script() -> None:
         net = layers()
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -169,6 +169,8 @@ def test_a_copy_to_the_host_is_waited_for_and_a_literal_is_no_kernel() -> None:
             x = torch.randn(2, WIDTH, device="cuda") * torch.tensor(2.0, device="cuda")
             x[x < 0] = 0.0
             loss = net(x).sum()
+            with torch.cuda.stream(torch.cuda.Stream()):
+                torch.neg(x)
             loss.detach().cpu()
             loss.backward()
             optimizer.step()
