@@ -28,7 +28,6 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
-from ...ground import PACKAGE
 from ...ground.errors import InputError
 from ...nouns.meetings import RECEIVE, SEND
 from ..kinds import (
@@ -52,9 +51,8 @@ from ..record import (
     key_of,
     written,
 )
+from ..tracing import is_users
 from .streams import Future, Streams
-
-_HOME = str(Path(torch.__file__).parent)
 
 # Calls of process groups of which a capture does not know the other rank, or all tensors.
 _REFUSED = frozenset({"recv_any_source_", "allgather_coalesced_"})
@@ -284,7 +282,7 @@ class RankRecorder(Recorder):
         frame: Any = sys._getframe(1)
         while frame is not None:
             file = frame.f_code.co_filename
-            if not file.startswith((_HOME, str(PACKAGE), "<")) and "/lib/python" not in file:
+            if is_users(file):
                 return f"{Path(file).name}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
