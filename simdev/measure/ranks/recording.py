@@ -303,8 +303,7 @@ class RankRecorder(Recorder):
             self._note_memory(outputs)
         message = self._message(name, arguments, inputs, outputs)
         if len(message.group) == 1 and message.kind != "p2p":
-            for tensor in outputs:
-                self._note_source(tensor, None)
+            self._note_copies(inputs, outputs)
             return
         # What is called to be done at once runs in the current stream, as NCCL does it; sends and
         # receives and functional collectives are always waited for later.
@@ -313,6 +312,13 @@ class RankRecorder(Recorder):
         if func.namespace != "c10d":
             for tensor in outputs:
                 self._waits[key_of(tensor)] = index
+
+    def _note_copies(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Records a collective of a rank alone: a copy of what is not there already."""
+        copy = torch.ops.aten.clone.default
+        for read, made in zip(inputs, outputs, strict=False):
+            if key_of(read) != key_of(made):
+                self._record("clone", copy, {"self": read}, [read], [made], self._instance())
 
     def _message(
         self,

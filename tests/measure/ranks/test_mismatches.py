@@ -28,6 +28,10 @@ def other_kind(rank: int) -> None:
     dist.broadcast(torch.zeros(8), 0) if rank == 1 else dist.all_reduce(torch.zeros(8))
 
 
+def other_root(rank: int) -> None:
+    dist.broadcast(torch.zeros(8), rank)
+
+
 def skipping(rank: int) -> None:
     if rank != 1:
         dist.all_reduce(torch.zeros(8))
@@ -104,8 +108,9 @@ def join(body: Callable[[int], None]) -> None:
         ),
         (
             other_kind,
-            f"rank 1, {HERE}: broadcast of 32 bytes, but all_reduce of 32 bytes on rank 0, {HERE}",
+            f"rank 1, {HERE}: broadcast of 32 bytes with root 0, but all_reduce of 32 bytes on rank 0, {HERE}",
         ),
+        (other_root, "broadcast of 32 bytes with root 1, but broadcast .* with root 0 on rank 0"),
         (
             skipping,
             f"rank 1: takes no part .*; all_reduce of 32 bytes of rank 0, {HERE} waits for it",

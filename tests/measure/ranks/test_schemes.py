@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import device_mesh
@@ -249,3 +250,28 @@ def test_context_parallelism_gathers_keys_and_values() -> None:
 def test_memory_of_the_host_is_refused(use: Callable[[], object], name: str) -> None:
     with pytest.raises(InputError, match=rf"{name}: .*memory of the host"):
         step_of(use)  # type: ignore[arg-type]
+
+
+def test_a_rank_alone_copies_what_it_would_gather() -> None:
+    """A sum in place is there already, and whoever reads it still reads what made it."""
+
+    def script() -> None:
+        alone = device_mesh.init_device_mesh("cuda", (4, 1), mesh_dim_names=("dp", "tp"))["tp"]
+        net = layers()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(2):
+            x = net(torch.randn(2, WIDTH, device="cuda"))
+            with torch.no_grad():
+                y = torch.neg(x)
+                dist.all_reduce(y, group=alone.get_group())
+                z = torch.empty_like(y)
+                dist.all_gather_into_tensor(z, y, group=alone.get_group())
+                torch.exp(z)
+            x.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    ops = {op["name"]: op for op in step_of(script).ops}
+    assert not [op for op in ops.values() if op["kind"].startswith("all_")]
+    assert ops["loss/clone"]["inputs"] == ["loss/neg"]
+    assert ops["loss/exp"]["inputs"] == ["loss/clone"]
