@@ -24,11 +24,12 @@ class Communication:
     """A collective, a send or a receive, as one rank issues it at a position of its own.
 
     ``kind`` is that of the collective, whose root may be told as ``peer``, or SEND or RECEIVE with
-    the other rank. ``bytes`` are the share of a rank for an all-gather, else the whole buffer; on all ranks equal,
-    but for an all-to-all. ``group`` names the process group ("" is that of all ranks), ``ranks`` are
-    its members in their order (none: every rank that uses it). A rank goes no further in ``merged`` until the others are there; with a send that is
-    not ``blocking`` it does where nobody else can. Of a batch of messages the sends come first.
-    ``label`` tells people where it stands ("train.py:12").
+    the other rank. ``bytes`` are the share of a rank for an all-gather, else the whole buffer; on
+    all ranks equal, but for an all-to-all. ``group`` names the process group ("" is that of all
+    ranks), ``ranks`` are its members in their order (none: every rank that uses it). A rank goes no
+    further in ``merged`` until the others are there; with a send that is not ``blocking`` it does
+    where nobody else can. Of a batch of messages the sends come first. ``label`` tells people where
+    it stands ("train.py:12").
     """
 
     rank: int
