@@ -108,7 +108,7 @@ def join(body: Callable[[int], None]) -> None:
         ),
         (
             other_kind,
-            f"rank 1, {HERE}: broadcast of 32 bytes with root 0, but all_reduce of 32 bytes on rank 0",
+            f"rank 1, {HERE}: broadcast of 32 bytes with root 0, but all_reduce .* on rank 0, {HERE}",
         ),
         (other_root, "broadcast of 32 bytes with root 1, but broadcast .* with root 0 on rank 0"),
         (
