@@ -19,9 +19,6 @@ from ..kinds import Fields
 from .recording import Message
 from .writing import RankStep
 
-ROOTED = ("broadcast", "reduce")
-"""Kinds whose first rank is the root."""
-
 
 def joined(steps: Sequence[RankStep], devices: Sequence[str], name: str) -> tuple[Fields, Fields]:
     """The graph and the strategy of a scenario, as files have them.
@@ -125,8 +122,10 @@ class _Joint:
         return f"{self.names[rank, name]}:{output}"
 
     def _write_message(self, places: Sequence[Place], message: Message) -> None:
-        kind, group = message.kind, _from_root(message)
-        if kind in ROOTED:
+        kind, group, root = message.kind, message.group, message.root
+        if root:
+            # The first rank of a collective op is its root.
+            group = (*group[root:], *group[:root])
             places = sorted(places, key=lambda place: group.index(place[0]))
         members = [(rank, self.by_rank[rank].ops[position]) for rank, position in places]
         rank, first = members[0]
@@ -192,13 +191,6 @@ class _Joint:
             self.group_names[group] = name
             self.groups[name] = [self.devices[rank] for rank in group]
         return self.group_names[group]
-
-
-def _from_root(message: Message) -> tuple[int, ...]:
-    """The ranks of a message's group, where it has a root from that on."""
-    group = message.group
-    root = group.index(message.peer) if message.kind in ROOTED and message.peer is not None else 0
-    return *group[root:], *group[:root]
 
 
 def _together(ops: Iterable[Fields], field: str) -> list[str]:

@@ -101,6 +101,12 @@ class Message:
     place: str
     name: str = ""
 
+    @property
+    def root(self) -> int:
+        """The place in the group of the root of a collective, 0 where it has none."""
+        rooted = self.kind != "p2p" and self.peer is not None
+        return self.group.index(self.peer) if rooted else 0
+
 
 class RankRecorder(Recorder):
     """Fills ``records`` while a script runs and ``recording`` is true.

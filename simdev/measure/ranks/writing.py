@@ -42,7 +42,16 @@ class RankStep:
         names = {m.name: m.group for m in self.messages.values()}
         order = sorted(names, key=lambda name: (len(name), name))
         calls = [
-            (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag, number)
+            (
+                m.kind,
+                m.bytes,
+                len(m.group),
+                m.group[-1] - m.group[0],
+                m.sends,
+                m.root,
+                m.tag,
+                number,
+            )
             for m in self.messages.values()
             for number in [[n for n in order if names[n] == m.group].index(m.name)]
         ]

@@ -108,7 +108,7 @@ def join(body: Callable[[int], None]) -> None:
         ),
         (
             other_kind,
-            f"rank 1, {HERE}: broadcast of 32 bytes with root 0, but all_reduce .* on rank 0, {HERE}",
+            f"rank 1, {HERE}: broadcast of 32 bytes with root 0, but all_reduce .* rank 0, {HERE}",
         ),
         (other_root, "broadcast of 32 bytes with root 1, but broadcast .* with root 0 on rank 0"),
         (

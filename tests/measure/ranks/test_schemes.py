@@ -265,7 +265,7 @@ def test_a_rank_alone_copies_what_it_would_gather() -> None:
                 y = torch.neg(x)
                 dist.all_reduce(y, group=alone.get_group())
                 z = torch.empty_like(y)
-                dist.all_gather_into_tensor(z, y, group=alone.get_group())
+                dist.all_gather([z], y, group=alone.get_group())
                 torch.exp(z)
             x.sum().backward()
             optimizer.step()
