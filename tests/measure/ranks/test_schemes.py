@@ -275,3 +275,23 @@ def test_a_rank_alone_copies_what_it_would_gather() -> None:
     assert not [op for op in ops.values() if op["kind"].startswith("all_")]
     assert ops["loss/clone"]["inputs"] == ["loss/neg"]
     assert ops["loss/exp"]["inputs"] == ["loss/clone"]
+
+
+def test_the_gradient_of_a_view_belongs_to_the_module_of_the_view() -> None:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight.expand(x.shape)
+
+    def script() -> None:
+        net = nn.Sequential(Scale())
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(2):
+            net(torch.randn(2, WIDTH, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert "grad/0/sum" in names(step_of(script))
