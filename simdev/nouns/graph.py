@@ -345,11 +345,26 @@ class Graph(Displayed):
         return {(i, k): holder for (i, k), holder in last.items() if holder > i}
 
     def _last_behind(self, producer: int, end: int) -> int:
-        behind = {producer}
-        for i in range(producer + 1, end + 1):
-            if any(before in behind for before, _ in self.reads[i]):
-                behind.add(i)
-        return max(behind)
+        """The last op up to ``end`` that depends on the producer."""
+        # Along dependents, the latest first: most often that leads to the end at once, where a walk
+        # over all ops between would meet those of every rank.
+        last, seen, stack = producer, {producer}, [producer]
+        while stack and last < end:
+            for after in self._dependents[stack.pop()]:
+                if after <= end and after not in seen:
+                    seen.add(after)
+                    stack.append(after)
+                    last = max(last, after)
+        return last
+
+    @cached_property
+    def _dependents(self) -> tuple[list[int], ...]:
+        """By op the ops that read it or wait for it, ascending."""
+        after: tuple[list[int], ...] = tuple([] for _ in self.ops)
+        for i, reads in enumerate(self.reads):
+            for producer in dict.fromkeys(producer for producer, _ in reads):
+                after[producer].append(i)
+        return after
 
     @cached_property
     def operands(self) -> tuple[tuple[Tensor, ...], ...]:

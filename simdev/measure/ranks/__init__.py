@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import multiprocessing
 import sys
@@ -303,6 +304,8 @@ def _child(
     pipe: Connection,
 ) -> None:
     """Captures one rank, in a process of its own; tells its step or its problems."""
+    # What the parent holds by now is no garbage of this process: looking through it takes minutes.
+    gc.freeze()
     mail = Mail(FileStore(store, -1), world.rank, lambda rank: pipe.send(("need", rank)), stands)
     with _silent(world.rank > 0):
         try:
