@@ -36,7 +36,7 @@ DESCRIPTION = (
     "--lr 0.1. What stands behind -- is for the script. Exits 1 where the step does not fit."
 )
 PASSES_ON = True
-"""What stands behind ``--`` is not for this verb: it is ``args.passed_on``."""
+"""The arguments behind ``--`` are for the script: they are ``args.passed_on``."""
 OPTIONS = (
     ("script", "SCRIPT", "the script, as torchrun takes it"),
     ("--cluster", "NAME", "a preset or a file", {"required": True}),

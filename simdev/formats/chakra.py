@@ -288,9 +288,9 @@ class _Builder:
 
     def _add(self, rank: int, node: Node, device: str, before: _Done, **fields: Any) -> str:
         """An op more, placed; returns its name."""
-        base = f"rank{rank}/{node.name or node.id}"
+        base = f"rank {rank}/{node.name or node.id}"
         if any(Op(base).problems()):
-            base = f"rank{rank}/node {node.id}"
+            base = f"rank {rank}/node {node.id}"
         name = base if base not in self.ops else f"{base} #{node.id}"
         # Another node may be called so already.
         while name in self.ops:

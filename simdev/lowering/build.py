@@ -48,7 +48,7 @@ from .transfer import (
 )
 
 STATE_OF = "state of "
-"""What the name of the buffer of an optimizer's state says before that of its parameter."""
+"""The beginning of the name of an optimizer's state, before that of its parameter."""
 
 
 class Built(NamedTuple):

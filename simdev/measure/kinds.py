@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..nouns.meetings import RECEIVE, SEND
+
 Fields = dict[str, Any]
 """Names and values of a JSON object, such as a row of a profile."""
 
@@ -48,6 +50,28 @@ KINDS = {
     "new_full": "full",
 }
 """ATen name without overload -> kind, where the mechanical rule would read badly."""
+
+CALLS = {
+    "all_reduce": ("allreduce", "allreduce_coalesced", "all_reduce_coalesced", "barrier"),
+    "all_gather": (
+        "allgather", "allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced",
+        "all_gather_into_tensor", "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced",
+    ),
+    "reduce_scatter": (
+        "reduce_scatter_base", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
+    ),
+    "all_to_all": (
+        "all_to_allv", "alltoall", "alltoall_base", "all_to_all_single", "shard_dim_alltoall",
+    ),
+    "broadcast": ("broadcast_oop",),
+    "reduce": ("reduce_oop",),
+    SEND: (),
+    RECEIVE: ("recv_any_source",),
+}  # fmt: skip
+"""Kind of a communication -> what else process groups, NCCL's records and functional collectives
+call it, without leading and trailing underscores.
+"""
+_CALLED = {name: kind for kind, names in CALLS.items() for name in (kind, *names)}
 
 ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 """Calls that only reserve memory: their time belongs to the op that fills it."""
@@ -101,6 +125,13 @@ def kind_of(func: Any, arguments: Mapping[str, Any]) -> str:
             "_backward" if name.endswith("backward") else ""
         )
     return KINDS.get(name) or name.strip("_")
+
+
+def communication_kind(name: object) -> str | None:
+    """Kind of a communication by what a process group calls it (SEND and RECEIVE of messages), None
+    of what is none.
+    """
+    return _CALLED.get(str(name).strip("_"))
 
 
 def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Fields:

@@ -334,7 +334,7 @@ class Recorder(TorchDispatchMode):
         """
         kept: dict[int, dict[int, int]] = {}
         for node, tensor in saved_tensors(value):
-            index, storage = self._of_node.get(node), _storage(tensor)
+            index, storage = self._of_node.get(node), key_of(tensor)
             source = self._sources.get(storage)
             if index is not None and not (
                 source is not None and traits_of(self.records[source[0]].kind).leaf == "parameter"
@@ -349,7 +349,7 @@ class Recorder(TorchDispatchMode):
         """(record, output) that made a tensor; one never seen before becomes an input of the
         step.
         """
-        source = self._sources.get(_storage(tensor))
+        source = self._sources.get(key_of(tensor))
         return source if source is not None else (self.add_leaf("input", tensor), 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -360,10 +360,7 @@ class Recorder(TorchDispatchMode):
         # Operators of ``prim`` ask for a tensor's device or layout: no device runs them.
         if func.namespace == "prim":
             return result
-        node = self.scopes.new_node() if self.phase == "forward" else None
-        instance = self.scopes.at_dispatch(self.phase)
-        if node is not None:
-            self._of_node[node] = len(self.records)
+        instance = self._instance()
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         if self.exact and any(map(_untold, outputs)):
             raise UntoldBufferError(aten_name(func))
@@ -376,7 +373,7 @@ class Recorder(TorchDispatchMode):
                 self._note_source(output, None)
         elif aten_name(func) in VALUES_TO_HOST:
             self._note_wait()
-        elif outputs and not _is_view(func, inputs, outputs):
+        elif outputs and not is_view(written(func, arguments), inputs, outputs):
             if aten_name(func) == "convolution_backward":
                 self._record_conv_backward(func, arguments, inputs, result, instance)
             else:
@@ -386,6 +383,13 @@ class Recorder(TorchDispatchMode):
             if aten_name(func) in SIZES_TO_HOST or _leaves_device(inputs, outputs):
                 self._note_wait()
         return result
+
+    def _instance(self) -> Instance:
+        """The modules of the operator dispatched now, whose autograd node is noted."""
+        node = self.scopes.new_node() if self.phase == "forward" else None
+        if node is not None:
+            self._of_node[node] = len(self.records)
+        return self.scopes.at_dispatch(self.phase)
 
     def _note_wait(self) -> None:
         """Marks the last record: the host waits here for everything dispatched so far."""
@@ -426,7 +430,7 @@ class Recorder(TorchDispatchMode):
         chosen = range(len(inputs)) if operands is None else operands
         # Memory that is reserved but not yet written is no input, even of the op that writes it in
         # place.
-        chosen = tuple(i for i in chosen if self._sources.get(_storage(inputs[i]), ()) is not None)
+        chosen = tuple(i for i in chosen if self._sources.get(key_of(inputs[i]), ()) is not None)
         sources = tuple(self.source_of(inputs[i]) for i in chosen)
         call = call_of(func, arguments, inputs, outputs)
         attrs = attributes(func, arguments)
@@ -468,7 +472,7 @@ class Recorder(TorchDispatchMode):
                 )
 
     def _note_source(self, tensor: Tensor, source: tuple[int, int] | None) -> None:
-        self._sources[_storage(tensor)] = source
+        self._sources[key_of(tensor)] = source
         self._alive.append(tensor.untyped_storage())
         self.lifetimes.note(self._alive[-1], source)
 
@@ -499,14 +503,27 @@ def call_of(
     )
 
 
-def _is_view(func: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-    # An operator in place shares the storage too, but it computes; those that only change the shape
-    # (tagged inplace_view) do not.
-    written = torch.Tag.inplace_view not in func.tags and any(
-        a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments
-    )
-    behind = {_storage(tensor) for tensor in inputs}
-    return not written and all(_storage(tensor) in behind for tensor in outputs)
+def written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors among the arguments that an operator writes, one a storage. Operators that only
+    change the shape (tagged inplace_view) write none.
+    """
+    if torch.Tag.inplace_view in func.tags:
+        return []
+    names = {
+        argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }
+    leaves = tree_leaves([value for name, value in arguments.items() if name in names])
+    return list({key_of(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
+
+
+def is_view(writes: Sequence[Tensor], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
+    """Whether an operator that writes these tensors computes nothing: all of its outputs lie in
+    memory of its inputs. One that writes in place shares it too, but computes.
+    """
+    behind = set(map(key_of, inputs))
+    return not writes and all(key_of(tensor) in behind for tensor in outputs)
 
 
 def _leaves_device(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
@@ -519,5 +536,6 @@ def _untold(output: Tensor) -> bool:
     return output.dtype == torch.uint8 and output.shape == (0,)
 
 
-def _storage(tensor: Tensor) -> int:
+def key_of(tensor: Tensor) -> int:
+    """The number of the memory behind a tensor."""
     return int(tensor.untyped_storage()._cdata)

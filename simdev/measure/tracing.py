@@ -328,16 +328,15 @@ def refusing(done: str) -> Iterator[None]:
 
 
 def _place(error: Exception) -> str:
-    """The last line of the user's own code that an error passed through, of a file that is neither
-    PyTorch's nor simdev's.
-    """
-    ours = (str(PACKAGE), str(Path(torch.__file__).parent))
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((*ours, "<"))
-    ]
+    """The last line of the user's own code that an error passed through."""
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if is_users(frame.filename)]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is the user's own, of neither PyTorch, simdev nor another library."""
+    return not file.startswith((_HOME, str(PACKAGE), "<")) and "/lib/python" not in file
 
 
 def _input_names(loss: Callable[..., Any]) -> list[str]:

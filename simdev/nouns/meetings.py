@@ -23,13 +23,13 @@ Place = tuple[int, int]
 class Communication:
     """A collective, a send or a receive, as one rank issues it at a position of its own.
 
-    ``kind`` is that of the collective, or SEND or RECEIVE with the other rank as ``peer``.
-    ``bytes`` are the share of a rank for an all-gather, else the whole buffer; on all ranks equal,
-    but for an all-to-all. ``group`` names the process
-    group ("" is that of all ranks), ``ranks`` are its members in their order (none: every rank that
-    uses it). A rank goes no further in ``merged`` until the others are there; with a send that is
-    not ``blocking`` it does where nobody else can. Of a batch of messages the sends come first.
-    ``label`` tells people where it stands ("train.py:12").
+    ``kind`` is that of the collective, whose root may be told as ``peer``, or SEND or RECEIVE with
+    the other rank. ``bytes`` are the share of a rank for an all-gather, else the whole buffer; on
+    all ranks equal, but for an all-to-all. ``group`` names the process group ("" is that of all
+    ranks), ``ranks`` are its members in their order (none: every rank that uses it). A rank goes no
+    further in ``merged`` until the others are there; with a send that is not ``blocking`` it does
+    where nobody else can. Of a batch of messages the sends come first. ``label`` tells people where
+    it stands ("train.py:12").
     """
 
     rank: int
@@ -55,7 +55,8 @@ class Communication:
 
     def __str__(self) -> str:
         size = "" if self.bytes is None else f" of {self.bytes} bytes"
-        return f"{self.kind}{size}"
+        root = "" if self.is_message or self.peer < 0 else f" with root {self.peer}"
+        return f"{self.kind}{size}{root}"
 
     @property
     def where(self) -> str:
@@ -117,7 +118,8 @@ def _differences(name: str, calls: Mapping[int, Sequence[Communication]]) -> Ite
         differing = [
             f"{call.where}: {call}, but {first} on {first.where}"
             for call in others
-            if call.kind != first.kind or (call.bytes != first.bytes and first.kind != "all_to_all")
+            if (call.kind, call.peer) != (first.kind, first.peer)
+            or (call.bytes != first.bytes and first.kind != "all_to_all")
         ]
         if differing:
             yield from differing

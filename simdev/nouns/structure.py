@@ -70,7 +70,7 @@ def rank_module(name: str) -> str | None:
 
 
 def is_of_ranks(graph: Graph) -> bool:
-    """Whether a graph joins the ops of ranks that were captured."""
+    """Whether a graph joins the ops of ranks (captured, traced, or of Chakra)."""
     return bool(graph.ops) and rank_module(graph.ops[0].name) is not None
 
 

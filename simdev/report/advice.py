@@ -1,4 +1,5 @@
-"""What a change of the machine, or of the way a script is run, would bring: each is simulated.
+"""Changes of the machine, or of the way a script is run, and the step times that each would bring:
+all are simulated.
 
 ``simdev capture`` prints it. Parts of a step that are made faster one at a time are ``whatif``'s.
 """
@@ -31,7 +32,7 @@ def advice(
     scenario: Scenario,
     watch: Callable[[Iterable[str]], Iterable[str]] = lambda names: names,
 ) -> tuple[WhatIf, ...]:
-    """What changes would bring to a step of a graph, the largest gain first; ``watch`` may show how
+    """The step times of a graph after changes, the largest gain first; ``watch`` may show how
     far it is. Raises InputError, DeadlockError.
     """
     cases = dict(_cases(report, scenario))

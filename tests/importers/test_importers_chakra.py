@@ -53,8 +53,8 @@ def test_one_rank_is_a_graph_of_its_computations(proto, tmp_path):
     )
     imported = import_file(file, device="a100-80")
     assert [(op.name, op.time, op.control_inputs) for op in imported.graph.ops] == [
-        ("rank0/fwd", Fraction(1, 10**4), ()),
-        ("rank0/fwd #3", Fraction(5, 10**5), ("rank0/fwd",)),
+        ("rank 0/fwd", Fraction(1, 10**4), ()),
+        ("rank 0/fwd #3", Fraction(5, 10**5), ("rank 0/fwd",)),
     ]
     assert "1 nodes of METADATA_NODE left out" in imported.notes
     assert simulated(imported, tmp_path) == 150

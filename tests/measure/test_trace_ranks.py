@@ -99,7 +99,7 @@ def test_ranks_meet_in_one_collective_that_the_network_carries(tmp_path):
     assert reduction.attrs == {"ranks": ("gpu:0", "gpu:1")}
     assert [tensor.bytes for tensor in reduction.outputs] == [10**6] * 2
     places = scenario.strategy.placement
-    assert places["rank1/matmul"] == "gpu:1"
+    assert places["rank 1/matmul"] == "gpu:1"
     # A ring of two sends half of it twice: 100 us at 10 GB/s. The second product takes 50.
     assert microseconds(scenario) == 10 + 150 + 100 + 20
     # Or with the time of the trace, least of both: that of rank 1, for whom rank 0 waited.
@@ -117,8 +117,8 @@ def test_a_kernel_waits_only_where_the_trace_shows_it(tmp_path):
         if event["name"] != "cudaStreamWaitEvent" or event["ts"] < 30
     ]
     scenario = imported(tmp_path, *(of_rank(rank, *events) for rank in range(2)))
-    last = scenario.graph.ops[scenario.graph.index["rank0/matmul_2"]]
-    assert last.control_inputs == ("rank0/matmul_1",)
+    last = scenario.graph.ops[scenario.graph.index["rank 0/matmul_2"]]
+    assert last.control_inputs == ("rank 0/matmul_1",)
     assert microseconds(scenario) == 10 + 100 + 1000
 
 
@@ -345,13 +345,13 @@ def test_a_real_run_is_told_beside_the_predicted_step_by_module(tmp_path, capsys
     for rank in range(2):
         layers = ("layers/0/fc", "80 us"), ("layers/1/fc", "50 us"), ("head/fc", "20 us")
         for i, (name, time) in enumerate(layers):
-            name = f"rank{rank}/{name}"
+            name = f"rank {rank}/{name}"
             waits = {"inputs": [f"sum:{rank}"]} if i == 2 else {}
             out = {"outputs": [{"bytes": 10**6}]} if i == 0 else {}
             ops.append(predicted_op(name, time=time, **waits, **out))
             places[name] = f"gpu:{rank}"
     ranks = ["gpu:0", "gpu:1"]
-    read = [f"rank{rank}/layers/0/fc" for rank in range(2)]
+    read = [f"rank {rank}/layers/0/fc" for rank in range(2)]
     outputs = [{"bytes": 10**6}] * 2
     ops.append(
         predicted_op("sum", kind="all_reduce", inputs=read, outputs=outputs, attrs={"ranks": ranks})
@@ -383,5 +383,5 @@ def test_a_real_run_is_told_beside_the_predicted_step_by_module(tmp_path, capsys
         "forward matmul",
     ]
     changed = [row[0] for row in sheets["Tasks that changed most"]]
-    assert changed[:3] == ["sum", "rank0/layers/0/fc", "rank1/layers/0/fc"]
+    assert changed[:3] == ["sum", "rank 0/layers/0/fc", "rank 1/layers/0/fc"]
     assert dict(row[:3:2] for row in sheets["The step"])["step time"] == "330 us"

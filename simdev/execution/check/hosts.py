@@ -175,7 +175,7 @@ class _Judge:
         yield from self._streams()
 
     def _streams(self) -> Faults:
-        """Of a stream on a device the ops run step after step, each after the end of the one before
+        """The ops of a stream on a device run step after step, each after the end of the one before
         it in the file.
         """
         last: dict[tuple[str, int], Instance] = {}

@@ -1,6 +1,6 @@
 """Captures a distributed training script as it is, without a GPU and without its other ranks.
 
-``capture_script`` runs the script once for each rank that differs, in processes of their own.
+``capture_ranks`` runs the script once for each rank that differs, in processes of their own.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def capture_ranks(
     makes (model, inputs, loss). ``mesh``, like {"dp": 8, "tp": 4}, is that of the device mesh which
     such a function is called with. The world has as many ranks as the mesh, or ``world`` of them,
     else one on each device of the ``cluster``; ``per_node`` on a node (default: as the cluster has
-    devices there, else 8). ``ranks`` are those to capture (none: those that differ are found).
-    ``settings`` take the place of what the script gives its wrappers (``settings.SETTINGS``).
-    Raises InputError.
+    devices there, else 8). ``ranks`` are those to capture; without them the ranks that differ are
+    found (``_differing``). ``progress`` is called with the number of ranks done. ``settings`` take
+    the place of what the script gives its wrappers (``settings.SETTINGS``). Raises InputError.
     """
     shape = dict(mesh or {})
     size = prod(shape.values()) if shape and world is None else world
@@ -95,24 +95,6 @@ def capture_ranks(
     program = partial(run_function, step, shape) if callable(step) else _of_file(step, arguments)
     with within(getattr(step, "__name__", str(step))):
         return capture_program(program, whole, ranks, progress, settings)
-
-
-def capture_script(
-    file: str | Path,
-    arguments: Sequence[str] = (),
-    world: World | None = None,
-    ranks: Sequence[int] = (),
-    progress: Callable[[int], None] = lambda _: None,
-) -> Captured:
-    """One step of a training script in a world of ranks.
-
-    ``ranks`` are those to capture; without them the ranks that differ are found: rank 0 with all
-    ranks that it exchanges messages with, and of each of its groups two more that are compared.
-    ``progress`` is called with the number of ranks done. Raises InputError.
-    """
-    world = world or World(1)
-    with within(str(file)):
-        return capture_program(_of_file(file, arguments), world, ranks, progress)
 
 
 def _of_file(file: str | Path, arguments: Sequence[str]) -> partial[None]:

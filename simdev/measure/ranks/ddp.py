@@ -30,7 +30,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from ...ground.errors import InputError
-from .recording import RankScopes, key_of
+from ..record import key_of
+from .recording import RankScopes
 from .streams import Streams
 
 _REFUSED = ("mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce")
@@ -48,8 +49,8 @@ _UNFINISHED = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``DistributedDataParallel`` tells a reducer beside parameters, buckets and group, in the
-    order of the C++ constructor; sizes in bytes.
+    """The arguments of PyTorch's reducer beside parameters, buckets and group, in the order of the
+    C++ constructor; sizes in bytes.
     """
 
     sparse: Sequence[bool]
@@ -336,7 +337,7 @@ class Reducer:
         """Lets the host wait to learn which parameters another rank uses: here none."""
         if not self.knows_unused:
             self.used_work.wait()
-            Streams.running.host_waits()
+            Streams.running.current.synchronize()
             self.knows_unused = True
 
     def _copy_out(self, bucket: Bucket, views: Mapping[int, Tensor]) -> None:

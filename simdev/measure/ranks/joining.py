@@ -19,8 +19,6 @@ from ..kinds import Fields
 from .recording import Message
 from .writing import RankStep
 
-SINGLE_INPUT = ("broadcast",)
-
 
 def joined(steps: Sequence[RankStep], devices: Sequence[str], name: str) -> tuple[Fields, Fields]:
     """The graph and the strategy of a scenario, as files have them.
@@ -75,7 +73,8 @@ def _needs(by_rank: Mapping[int, RankStep]) -> dict[Place, tuple[Place, ...]]:
 
 class _Joint:
     """Writes the ops of all ranks into one graph; ``names`` are by rank and op how it is called
-    there, and ``outputs`` by a rank's message the number of its output.
+    there, and ``outputs`` by a rank's message the number of its output. ``groups`` are those of
+    which only some ranks are there, by the names that ``group_names`` has by their ranks.
     """
 
     def __init__(self, by_rank: Mapping[int, RankStep], devices: Sequence[str]) -> None:
@@ -83,6 +82,7 @@ class _Joint:
         self.ops: list[Fields] = []
         self.placement: dict[str, str] = {}
         self.groups: dict[str, list[str]] = {}
+        self.group_names: dict[tuple[int, ...], str] = {}
         self.names: dict[tuple[int, str], str] = {}
         self.outputs: dict[tuple[int, str], int] = {}
 
@@ -122,16 +122,20 @@ class _Joint:
         return f"{self.names[rank, name]}:{output}"
 
     def _write_message(self, places: Sequence[Place], message: Message) -> None:
+        kind, group, root = message.kind, message.group, message.root
+        if root:
+            # The first rank of a collective op is its root.
+            group = (*group[root:], *group[:root])
+            places = sorted(places, key=lambda place: group.index(place[0]))
         members = [(rank, self.by_rank[rank].ops[position]) for rank, position in places]
         rank, first = members[0]
-        name, kind = f"rank {rank}/{first['name']}", message.kind
+        name = f"rank {rank}/{first['name']}"
         reading, making = members, members
-        if kind == "p2p":
-            reading, making = members[:1], members[1:]
-        elif kind in SINGLE_INPUT:
-            reading = [(r, op) for r, op in members if r == message.peer] or members[:1]
-            making = [(r, op) for r, op in members if (r, op) not in reading]
-        renamed = [(r, self._renamed(r, op)) for r, op in members]
+        if kind in ("p2p", "broadcast"):
+            # The root of a broadcast need not be there.
+            sends = int(kind == "p2p" or rank == group[0])
+            reading, making = members[:sends], members[sends:]
+        renamed = [self._renamed(r, op) for r, op in members]
         inputs = self._inputs(reading)
         for number, (r, op) in enumerate(making):
             self.outputs[r, op["name"]] = number
@@ -142,47 +146,60 @@ class _Joint:
             "kind": kind,
             "phase": first["phase"],
             "inputs": inputs,
-            "control_inputs": list(
-                dict.fromkeys(wait for _, op in renamed for wait in op.get("control_inputs", ()))
-            ),
+            "control_inputs": _together(renamed, "control_inputs"),
             "outputs": [_whole(op["outputs"]) for _, op in making],
-            "attrs": self._attrs([r for r, _ in members], message),
+            "attrs": self._attrs([r for r, _ in members], message, group),
+            "releases": _together(renamed, "releases"),
+            "blocks_host": any(op.get("blocks_host") for op in renamed),
             **self._stream(kind, members),
         })  # fmt: skip
         self.placement[name] = self.devices[rank]
 
     def _stream(self, kind: str, members: Sequence[tuple[int, Fields]]) -> Fields:
         """The stream of a communication, as a field. What two ranks send one another in a batch is
-        under way at once, so each direction is a stream of its own.
+        under way at once, so each direction is a stream of its own. Where ranks call their streams
+        differently, what they wait for alone tells the order.
         """
         if kind == "p2p":
             return {"stream": " to ".join(str(rank) for rank, _ in members)}
-        stream = members[0][1].get("stream")
-        return {} if stream is None else {"stream": stream}
+        streams = {op.get("stream") for _, op in members}
+        return {"stream": stream} if len(streams) == 1 and (stream := streams.pop()) else {}
 
     def _inputs(self, reading: Sequence[tuple[int, Fields]]) -> list[str]:
         """Equally many inputs of each rank."""
-        count = min(len(op["inputs"]) for _, op in reading)
+        count = min((len(op["inputs"]) for _, op in reading), default=0)
         return [self._tensor(r, text) for r, op in reading for text in op["inputs"][:count]]
 
-    def _attrs(self, ranks: Sequence[int], message: Message) -> dict[str, Any]:
+    def _attrs(
+        self, ranks: Sequence[int], message: Message, group: tuple[int, ...]
+    ) -> dict[str, Any]:
         attrs: dict[str, Any] = {
             "ranks": [self.devices[rank] for rank in ranks],
             "bytes": message.bytes,
         }
-        if message.kind != "p2p" and len(ranks) < len(message.group):
-            name = f"ranks {','.join(map(str, message.group))}"
-            if len(name) > 80:
-                name = f"{len(message.group)} ranks, {message.group[0]} to {message.group[-1]}"
-            group = [self.devices[rank] for rank in message.group]
-            while self.groups.setdefault(name, group) != group:
-                name += "'"
-            attrs["group"] = name
+        if message.kind != "p2p" and len(ranks) < len(group):
+            attrs["group"] = self._group_name(group)
         return attrs
+
+    def _group_name(self, group: tuple[int, ...]) -> str:
+        if group not in self.group_names:
+            name = f"ranks {','.join(map(str, group))}"
+            if len(name) > 80:
+                name = f"{len(group)} ranks, {group[0]} to {group[-1]}"
+            while name in self.groups:
+                name += "'"
+            self.group_names[group] = name
+            self.groups[name] = [self.devices[rank] for rank in group]
+        return self.group_names[group]
+
+
+def _together(ops: Iterable[Fields], field: str) -> list[str]:
+    """A field of several ops, each of its names once."""
+    return list(dict.fromkeys(text for op in ops for text in op.get(field, ())))
 
 
 def _whole(outputs: Sequence[Fields]) -> Fields:
-    """What a rank gets by a message, as one tensor."""
+    """All that a rank gets by a message, as one tensor."""
     if len(outputs) == 1:
         return outputs[0]
     return {"bytes": sum(tensor["bytes"] for tensor in outputs)}

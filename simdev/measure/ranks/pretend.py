@@ -62,7 +62,7 @@ class World:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What ``torchrun`` puts into the environment of a rank."""
+        """The variables that ``torchrun`` puts into the environment of a rank."""
         local = min(self.per_node, self.size)
         return {
             "RANK": str(self.rank),
@@ -197,7 +197,7 @@ REFUSED = {
     torch.autograd.graph.save_on_cpu: ": what lies in the memory of the host is not covered by a "
     "capture; let it be computed again (torch.utils.checkpoint)",
 }
-"""What is refused by its name, and why."""
+"""Classes that are refused by their names, and why."""
 
 
 def _refusing(name: str, why: str) -> Callable[..., None]:
@@ -208,7 +208,7 @@ def _refusing(name: str, why: str) -> Callable[..., None]:
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
-    """What scripts ask ``torch.cuda`` for, and PyTorch itself ``torch.cpu``, to overlap work."""
+    """Streams and events, of ``torch.cuda`` for scripts and of ``torch.cpu`` for PyTorch itself."""
     return {
         "Stream": Stream,
         "Event": Event,
@@ -221,7 +221,7 @@ def _streaming(streams: Streams) -> Mapping[str, Any]:
 
 
 def _device(world: World) -> Mapping[str, Any]:
-    """What else scripts ask ``torch.cuda`` for."""
+    """The device that ``torch.cuda`` shows to scripts, and its memory."""
     local = min(world.per_node, world.size)
     properties = SimpleNamespace(
         name="GPU", total_memory=world.memory, multi_processor_count=132,
@@ -352,7 +352,7 @@ class _OnCpu(TorchFunctionMode):
         if func is torch.Tensor.cuda:
             return args[0]
         if func is torch.Tensor.cpu:
-            Streams.running.host_waits()
+            Streams.running.current.synchronize()
         if func is torch.device and args and _on_cpu(args[0]) != args[0]:
             return CPU
         if getattr(func, "__name__", "") == "__get__":
@@ -380,6 +380,8 @@ def _distributed(world: World, streams: Streams, mail: Mail) -> Iterator[Replace
     homes = (dist, dist.distributed_c10d, device_mesh)
     values = {"init_process_group": init_process_group, "new_group": new_group}
     values |= _objects(mail)
+    for name in ("barrier", "monitored_barrier"):
+        values[name] = lambda *_, **__: streams.current.synchronize()
     for home in homes:
         for name, value in values.items():
             if hasattr(home, name):
@@ -408,6 +410,10 @@ def _voting(warm_up: Callable[..., None], mail: Mail) -> Callable[..., None]:
             _really(warm_up)(*args, **kwargs)
 
     return voting
+
+
+OTHER_OBJECTS = ("gather_object", "scatter_object_list")
+"""Collectives over Python objects that are refused by their names."""
 
 
 def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
@@ -444,6 +450,5 @@ def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
         "recv_object_list": receive,
         "all_gather_object": gather,
         "broadcast_object_list": broadcast,
-        "barrier": lambda *_, **__: None,
-        "monitored_barrier": lambda *_, **__: None,
+        **{name: _refusing(name, ": not covered by a capture") for name in OTHER_OBJECTS},
     }

@@ -28,43 +28,34 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
-from ...ground import PACKAGE
 from ...ground.errors import InputError
-from ..kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, kind_of, named_arguments
-from ..record import USERS, Call, Instance, Record, Recorder, Scopes, TensorSpec
+from ...nouns.meetings import RECEIVE, SEND
+from ..kinds import (
+    ALLOCATIONS,
+    OPERAND_ORDER,
+    VALUES_TO_HOST,
+    aten_name,
+    communication_kind,
+    kind_of,
+    named_arguments,
+)
+from ..record import (
+    USERS,
+    Call,
+    Instance,
+    Record,
+    Recorder,
+    Scopes,
+    TensorSpec,
+    is_view,
+    key_of,
+    written,
+)
+from ..tracing import is_users
 from .streams import Future, Streams
 
-_HOME = str(Path(torch.__file__).parent)
-
-KINDS = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce",
-    "all_reduce": "all_reduce",
-    "all_reduce_": "all_reduce",
-    "all_reduce_coalesced": "all_reduce",
-    "all_reduce_coalesced_": "all_reduce",
-    "broadcast_": "broadcast",
-    "broadcast": "broadcast",
-    "reduce_": "reduce",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "shard_dim_alltoall": "all_to_all",
-    "send": "p2p",
-    "recv_": "p2p",
-}
-"""Calls of process groups by their names, ``c10d`` and functional: the kinds of collectives."""
+# Calls of process groups of which a capture does not know the other rank, or all tensors.
+_REFUSED = frozenset({"recv_any_source_", "allgather_coalesced_"})
 UPDATE: Instance = (("update", 0),)
 """Where the ops of an optimizer belong."""
 NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
@@ -93,7 +84,7 @@ _LITERALS = frozenset({"lift_fresh", "lift_fresh_copy"})
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a rank does in a call of a process group.
+    """A call of a process group as one rank makes it.
 
     ``group`` are the ranks of the group in their order and ``name`` what PyTorch calls it, alike on
     all of them; ``peer`` is the other rank of a send or receive or the root of a rooted collective
@@ -110,6 +101,12 @@ class Message:
     place: str
     name: str = ""
 
+    @property
+    def root(self) -> int:
+        """The place in the group of the root of a collective, 0 where it has none."""
+        rooted = self.kind != "p2p" and self.peer is not None
+        return self.group.index(self.peer) if rooted else 0
+
 
 class RankRecorder(Recorder):
     """Fills ``records`` while a script runs and ``recording`` is true.
@@ -121,7 +118,7 @@ class RankRecorder(Recorder):
     def __init__(self, streams: Streams, rank: int) -> None:
         self.scopes: RankScopes
         super().__init__(RankScopes())
-        self.streams, self.rank = streams, rank
+        self.streams, self.rank, self.blocking = streams, rank, streams.blocking
         self.recording = self.updating = False
         self.issued: dict[int, tuple[str, frozenset[int]]] = {}
         self.messages: dict[int, Message] = {}
@@ -158,8 +155,8 @@ class RankRecorder(Recorder):
         name = aten_name(func)
         if name == "_local_scalar_dense":
             return self._value(args[0])
-        if name in ("is_nonzero", "equal"):
-            self.streams.host_waits()
+        if name in VALUES_TO_HOST:
+            self.streams.current.synchronize()
             return key_of(args[0]) not in self._false
         result = func(*args, **kwargs)
         self._note_false(name, args, result)
@@ -172,7 +169,7 @@ class RankRecorder(Recorder):
         """An answer to a script that asks for a value, which a fake tensor has not."""
         if self.updating:
             return 1.0  # the number of the step, which an optimizer keeps on the host
-        self.streams.host_waits()
+        self.streams.current.synchronize()
         place, is_false = self.place(), key_of(tensor) in self._false
         if place:
             answer = f"asks for the value of a tensor; {0 if is_false else 1} was answered"
@@ -197,6 +194,7 @@ class RankRecorder(Recorder):
         if func.namespace in NAMESPACES:
             self._note_call(func, name, arguments, result)
             return
+        instance = self._instance()
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         if name in ALLOCATIONS or name in _LITERALS:
             for output in outputs:
@@ -208,30 +206,21 @@ class RankRecorder(Recorder):
         if name.endswith("_norm_backward") and result[0] is None:
             # Nobody wants the gradient of the input: its shape is that of the output's gradient.
             outputs = [inputs[0], *outputs]
-        written = _written(func, arguments)
-        self._note_memory(written)
-        outputs = outputs or written
-        known = {key_of(tensor) for tensor in inputs}
-        views = not written and all(key_of(tensor) in known for tensor in outputs)
-        if not outputs or (views and name not in _WRITES):
+        writes = written(func, arguments)
+        self._note_memory(writes)
+        outputs = outputs or writes
+        if not outputs or (is_view(writes, inputs, outputs) and name not in _WRITES):
             return
         if name == "convolution_backward":
-            self._record_conv_backward(func, arguments, inputs, result, self._instance())
+            self._record_conv_backward(func, arguments, inputs, result, instance)
         else:
             # What is written alone (``out=``) stands last, and is no operand.
             count = len(inputs) - sum(argument.is_out for argument in func._schema.arguments)
             kind, operands = kind_of(func, arguments), OPERAND_ORDER.get(name, range(count))
-            self._record(kind, func, arguments, inputs, outputs, self._instance(), operands)
+            self._record(kind, func, arguments, inputs, outputs, instance, operands)
 
     def _instance(self) -> Instance:
-        phase = self.phase
-        if phase == "update":
-            return UPDATE
-        node = self.scopes.new_node() if phase == "forward" else None
-        instance = self.scopes.at_dispatch(phase)
-        if node is not None:
-            self._of_node[node] = len(self.records)
-        return instance
+        return UPDATE if self.phase == "update" else super()._instance()
 
     def _record(self, *args: Any, **kwargs: Any) -> None:
         there = tuple(self._sources.get(key_of(tensor)) is not None for tensor in args[4])
@@ -299,7 +288,7 @@ class RankRecorder(Recorder):
         frame: Any = sys._getframe(1)
         while frame is not None:
             file = frame.f_code.co_filename
-            if not file.startswith((_HOME, str(PACKAGE), "<")) and "/lib/python" not in file:
+            if is_users(file):
                 return f"{Path(file).name}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
@@ -313,15 +302,14 @@ class RankRecorder(Recorder):
         if name == "barrier":
             self.streams.host_waits()
             return
-        if name not in KINDS:
+        if communication_kind(name) is None or name in _REFUSED:
             raise InputError(f"{self.place()}: {func.namespace}.{name} is not covered by a capture")
         inputs, outputs = _ends(name, arguments, result)
         if func.namespace == "c10d":  # functional calls make what they bring
             self._note_memory(outputs)
         message = self._message(name, arguments, inputs, outputs)
         if len(message.group) == 1 and message.kind != "p2p":
-            for tensor in outputs:
-                self._note_source(tensor, None)
+            self._note_copies(inputs, outputs)
             return
         # What is called to be done at once runs in the current stream, as NCCL does it; sends and
         # receives and functional collectives are always waited for later.
@@ -330,6 +318,13 @@ class RankRecorder(Recorder):
         if func.namespace != "c10d":
             for tensor in outputs:
                 self._waits[key_of(tensor)] = index
+
+    def _note_copies(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Records a collective of a rank alone: a copy of what is not there already."""
+        copy = torch.ops.aten.clone.default
+        for read, made in zip(inputs, outputs, strict=False):
+            if key_of(read) != key_of(made):
+                self._record("clone", copy, {"self": read}, [read], [made], self._instance())
 
     def _message(
         self,
@@ -340,11 +335,12 @@ class RankRecorder(Recorder):
     ) -> Message:
         group = _group(arguments)
         ranks = tuple(dist.get_process_group_ranks(group))
-        kind, peer = KINDS[name], None
+        kind, peer = communication_kind(name) or "", None
         for argument in ("dst", "src", "root_rank"):
             if argument in arguments:
                 peer = ranks[arguments[argument]]
-        sends = name == "send" or (kind in ("broadcast",) and peer == self.rank)
+        sends = kind == SEND or (kind == "broadcast" and peer == self.rank)
+        kind = "p2p" if kind in (SEND, RECEIVE) else kind
         size = max(_bytes(inputs), _bytes(outputs))
         tag = int(arguments.get("tag", 0))
         return Message(kind, ranks, size, peer, sends, tag, self.place(), group.group_name)
@@ -563,19 +559,6 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(TensorSpec.of(tensor).bytes for tensor in tensors)
 
 
-def _written(func: Any, arguments: dict[str, Any]) -> list[Tensor]:
-    """The tensors among the arguments that the schema says are written, one a storage."""
-    if torch.Tag.inplace_view in func.tags:
-        return []
-    names = {
-        argument.name
-        for argument in func._schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    }
-    leaves = tree_leaves([value for name, value in arguments.items() if name in names])
-    return list({key_of(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
-
-
 def _short(group: Sequence[int]) -> str:
     """A group in a few characters: its first and last rank and its number."""
     return f"{group[0]}..{group[-1]} x{len(group)}"
@@ -584,8 +567,3 @@ def _short(group: Sequence[int]) -> str:
 def local(tensor: Any) -> Any:
     """The part of a tensor that lies on this rank."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-
-
-def key_of(tensor: Tensor) -> int:
-    """The number of the memory behind a tensor."""
-    return int(tensor.untyped_storage()._cdata)

@@ -16,14 +16,14 @@ from itertools import takewhile
 from ...nouns.semantics import traits_of
 from ..capture import Writer
 from ..kinds import Fields
-from ..record import Record
-from .recording import Message, RankRecorder, key_of, local, unwrapped
+from ..record import Record, key_of
+from .recording import Message, RankRecorder, local, unwrapped
 from .streams import DEFAULT
 
 
 @dataclass(frozen=True)
 class RankStep:
-    """What a rank issues in a step.
+    """The ops that a rank issues in a step.
 
     ``ops`` are ops as a graph file has them, in the order of issue, without the rank in their
     names; those at the positions of ``messages`` send or receive. ``notes`` tell a person what was
@@ -42,7 +42,16 @@ class RankStep:
         names = {m.name: m.group for m in self.messages.values()}
         order = sorted(names, key=lambda name: (len(name), name))
         calls = [
-            (m.kind, m.bytes, len(m.group), m.group[-1] - m.group[0], m.sends, m.tag, number)
+            (
+                m.kind,
+                m.bytes,
+                len(m.group),
+                m.group[-1] - m.group[0],
+                m.sends,
+                m.root,
+                m.tag,
+                number,
+            )
             for m in self.messages.values()
             for number in [[n for n in order if names[n] == m.group].index(m.name)]
         ]
@@ -72,15 +81,11 @@ class RankWriter(Writer):
     def __init__(self, recorder: RankRecorder) -> None:
         super().__init__(recorder, _leaf_names(recorder))
         self.messages: dict[int, Message] = {}
-        self.positions: dict[int, int] = {}
         self._paths: dict[int, str | None] = {}
 
     def step(self) -> RankStep:
         """All ops of the step."""
         self.write_step()
-        for index, size in self.recorder.states.items():
-            if index in self.positions:
-                self.ops[self.positions[index]]["state_bytes"] = size
         recorder = self.recorder
         return RankStep(recorder.rank, self.ops, self.messages, tuple(recorder.notes))
 
@@ -89,20 +94,22 @@ class RankWriter(Writer):
             # What outlives the step beside parameters, such as buffers, takes memory as these do.
             record = replace(record, kind="parameter")
         super()._write_leaf(index, record)
-        self.positions[index] = len(self.ops) - 1
-        is_named = index in self.recorder.parameters.values()
-        self._paths[index] = self.leaves[index].rpartition(".")[0] if is_named else None
+        self._paths[index] = None
+        if index in self.recorder.states:
+            self.ops[-1]["state_bytes"] = self.recorder.states[index]
+            self._paths[index] = self.leaves[index].rpartition(".")[0]
 
     def _path(self, index: int, record: Record) -> str | None:
         """The module to which an op belongs, None where none is known. Messages and the copies
         around them run in hooks of whatever module; they belong to what they move.
         """
+        running = record.instance[-1][0] if record.instance else None
         if index not in self.recorder.messages and record.kind not in COPIES:
-            return record.instance[-1][0] if record.instance else None
+            return running
         paths = [self._paths[i] for i, _ in record.sources]
         known = [path.split(".") for path in paths if path is not None]
         if not known:
-            return record.instance[-1][0] if record.instance else None
+            return running
         together = zip(*known, strict=False)
         return ".".join(parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, together))
 
@@ -112,8 +119,7 @@ class RankWriter(Writer):
         if path is not None and (not record.instance or path != record.instance[-1][0]):
             record = replace(record, instance=((path, 0),))
         super()._write_record(index, record)
-        position = self.positions[index] = len(self.ops) - 1
-        op, recorder = self.ops[position], self.recorder
+        op, recorder = self.ops[-1], self.recorder
         for tensor, there in zip(op["outputs"], recorder.placed.get(index, ()), strict=False):
             if there:
                 tensor["bytes"] = 0
@@ -121,16 +127,14 @@ class RankWriter(Writer):
         if stream != DEFAULT:
             op["stream"] = stream
         if index in recorder.messages:
-            self.messages[position] = recorder.messages[index]
+            self.messages[len(self.ops) - 1] = recorder.messages[index]
         waits = sorted(self._names[i] for i in self._needed(index, stream, before))
         if waits:
             op["control_inputs"] = waits
-        if index in recorder.streams.blocking:
-            op["blocks_host"] = True
 
     def _needed(self, index: int, stream: str, before: frozenset[int]) -> set[int]:
-        """Of the records before, those behind which the order of the stream's queue does not put
-        the op anyway: of other streams, and messages, which stand in no queue of a device.
+        """The records before an op behind which the order of its stream's queue does not put it
+        anyway: those of other streams, and messages, which stand in no queue of a device.
         """
         recorder = self.recorder
         return {

@@ -19,31 +19,15 @@ from math import prod
 from typing import Any
 
 from ...nouns.meetings import RECEIVE, SEND, Communication
+from ..kinds import communication_kind
 from .events import ANNOTATIONS, KERNELS, Event, Events, is_shape
 from .replay import DTYPES
 
-NAMES = {
-    "all_reduce": ("allreduce", "allreduce_coalesced", "barrier"),
-    "all_gather": (
-        "all_gather", "allgather", "allgather_base", "allgather_coalesced",
-        "allgather_into_tensor_coalesced",
-    ),
-    "reduce_scatter": (
-        "reduce_scatter", "reduce_scatter_base", "reduce_scatter_tensor_coalesced",
-    ),
-    "all_to_all": ("all_to_all", "all_to_allv", "alltoall", "alltoall_base"),
-    "broadcast": ("broadcast", "broadcast_oop"),
-    "reduce": ("reduce", "reduce_oop"),
-    SEND: ("send",),
-    RECEIVE: ("recv", "recv_any_source"),
-}  # fmt: skip
-"""What process groups call each kind, without leading and trailing underscores."""
-KINDS = {name: kind for kind, names in NAMES.items() for name in names}
 BYTES = {
     "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
     "ComplexFloat": 8, "ComplexDouble": 16,
 }  # fmt: skip
-"""Of an element, by the name of its type (c10/core/ScalarType.h); all others have one byte."""
+"""Bytes of an element, by the name of its type (c10/core/ScalarType.h); all others have one."""
 BATCHES = "SendRecv", "Generic"  # in the names of kernels of NCCL and RCCL
 RECORDED, C10D, GLOO = "record_param_comms", "c10d::", "gloo:"
 # FSDP names the module in whose hook it communicates.
@@ -54,18 +38,19 @@ def is_communication(event: Event) -> bool:
     """Whether a kernel, or an operator of a CPU, communicates and computes nothing."""
     if event.category in KERNELS:
         return "Collective name" in event.args or "nccl" in event.name[:12].lower()
-    return event.name.startswith(C10D) and _kind(event.name.removeprefix(C10D)) is not None
-
-
-def _kind(name: object) -> str | None:
-    return KINDS.get(str(name).strip("_"))
+    return (
+        event.name.startswith(C10D)
+        and communication_kind(event.name.removeprefix(C10D)) is not None
+    )
 
 
 def module_of(event: Event | None) -> str:
-    """The module in whose hook a call communicates, as far as the trace names it, else ""."""
+    """The path of the module in whose hook a call communicates, as far as the trace names it, else
+    "".
+    """
     spans = () if event is None else event.above()
     matches = (HOOK.match(span.name) for span in spans if span.category in ANNOTATIONS)
-    return next((match[1] for match in matches if match), "")
+    return next((match[1].replace(".", "/") for match in matches if match), "")
 
 
 class Communications:
@@ -82,8 +67,8 @@ class Communications:
         self._until = 0
 
     def of_kernel(self, launch: Event | None, kernel: Event) -> list[Communication]:
-        """What a kernel communicates, of a batch the sends first; none where the trace does not
-        tell it. Kernels come in the order of their launches.
+        """The communications of a kernel, of a batch the sends first; none where the trace does not
+        tell them. Kernels come in the order of their launches.
         """
         spans = [] if launch is None else [*launch.above()]
         recorded = next((span.args for span in spans if span.name == RECORDED), {})
@@ -98,10 +83,10 @@ class Communications:
         return sorted(calls, key=lambda call: call.kind != SEND)
 
     def of_call(self, event: Event, work: Event | None) -> list[Communication]:
-        """What a call of ``c10d`` communicates on a CPU; ``work`` is the span of gloo that carried
-        it out, which tells the type of elements in a list.
+        """The communication of a call of ``c10d`` on a CPU; ``work`` is the span of gloo that
+        carried it out, which tells the type of elements in a list.
         """
-        kind = _kind(event.name.removeprefix(C10D))
+        kind = communication_kind(event.name.removeprefix(C10D))
         spans = [event] if work is None else [work, event]
         types = (DTYPES.get(argument.type) for span in spans for argument in span.arguments())
         dtype = next(filter(None, types), None)
@@ -125,12 +110,14 @@ class Communications:
     @cached_property
     def _messages(self) -> list[Event]:
         """Sends and receives that were recorded, by their starts."""
-        spans = (span for root in self._roots for span in root.inside() if span.name == RECORDED)
-        messages = (s for s in spans if _kind(s.args.get("Collective name")) in (SEND, RECEIVE))
+        spans = [span for root in self._roots for span in root.inside() if span.name == RECORDED]
+        kinds = [communication_kind(span.args.get("Collective name")) for span in spans]
+        pairs = zip(spans, kinds, strict=True)
+        messages = [span for span, kind in pairs if kind in (SEND, RECEIVE)]
         return sorted(messages, key=lambda span: span.start)
 
     def _recorded(self, args: Mapping[str, Any]) -> Communication | None:
-        kind = _kind(args.get("Collective name"))
+        kind = communication_kind(args.get("Collective name"))
         sent, got = args.get("In msg nelems"), args.get("Out msg nelems")
         if kind is None or not isinstance(sent, int) or not isinstance(got, int):
             return None

@@ -213,15 +213,15 @@ class _Writer:
         op, step = self._op(rank, position), self.steps[rank].graph
         # A send that its rank has passed is written when its receiver is there.
         before = (
-            self._names.get((rank, step.index[text]), f"rank{rank}/{text}")
+            self._names.get((rank, step.index[text]), f"rank {rank}/{text}")
             for text in op.control_inputs
         )
-        fields = {"name": f"rank{rank}/{op.name}"} | changed
+        fields = {"name": f"rank {rank}/{op.name}"} | changed
         self._names[rank, position] = fields["name"]
         self._write(
             replace(
                 op,
-                inputs=tuple(f"rank{rank}/{text}" for text in op.inputs),
+                inputs=tuple(f"rank {rank}/{text}" for text in op.inputs),
                 control_inputs=tuple(dict.fromkeys(before)),
                 **fields,
             ),
@@ -247,9 +247,9 @@ class _Writer:
             rank, position = call.place
             outputs = tuple(map(Tensor, read[i : i + 1]))
             fields: dict[str, Any] = {"kind": "ready", "time": 0, "attrs": {}, "outputs": outputs}
-            self._add(rank, position, name=f"rank{rank}/{call.label} ready", **fields)
+            self._add(rank, position, name=f"rank {rank}/{call.label} ready", **fields)
             ready.append(self._names[call.place])
-        name = f"rank{first.rank}/{first.label}"
+        name = f"rank {first.rank}/{first.label}"
         least = min(op.time for op in members if isinstance(op.time, Fraction))
         attrs = {"ranks": [self.homes[call.rank] for call in meeting]}
         self._write(

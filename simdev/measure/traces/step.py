@@ -404,7 +404,7 @@ class Loaded:
         ]
 
     def messages(self, piece: Piece) -> list[Communication]:
-        """What a piece communicates, of a batch the sends first."""
+        """The communications of a piece, of a batch the sends first."""
         event = piece.call.event
         if not piece.kernels:
             return self.talk.of_call(event, self.works.get(id(event))) if event else []

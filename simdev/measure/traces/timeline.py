@@ -263,7 +263,7 @@ def _set_after(pieces: Sequence[Piece], ordered: Sequence[int]) -> None:
 
 @dataclass
 class _Launched:
-    """What was launched on a stream so far: its pieces, the end of each with all before it, and how
+    """A stream as far as it was launched: its pieces, the end of each with all before it, and how
     many times the host had made a stream wait before the last of them.
     """
 

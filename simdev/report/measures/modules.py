@@ -1,7 +1,7 @@
-"""What each module of a training script costs: its communication, and the part of it that nothing
+"""The cost of each module of a training script: its communication, and the part of it that nothing
 hides; the memory that it holds at the peak.
 
-It applies to graphs whose ops are those of ranks (``measure/ranks``), whose names tell modules.
+It applies to graphs whose ops are those of ranks (captures, traces), whose names tell modules.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def folded(module: str) -> str:
 
 
 def _by_module(trace: Trace, memory: DeviceMemory) -> dict[str, dict[str, int]]:
-    """What a device holds at its peak, by module and kind of buffer (bytes). A module is told to
+    """The bytes that a device holds at its peak, by module and kind of buffer. A module is told to
     its first number: "layers/*".
     """
     buffers = trace.task_graph.buffers

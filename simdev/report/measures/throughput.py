@@ -239,8 +239,8 @@ def samples_of(graph: Graph) -> int | None:
     """Samples of a step, the first dimension of all inputs; None where they do not tell.
 
     They do where one of them has that dimension alone, as labels have, or more than two: of tokens
-    (n, length) the first may be time, too. Ranks that were captured stand for others, with batches
-    of their own, so they do not tell.
+    (n, length) the first may be time, too. Ranks have batches of their own and may stand for
+    others, so they do not tell.
     """
     if is_of_ranks(graph):
         return None

@@ -6,7 +6,6 @@ step's ops for those of a traced one, which knows no modules.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from ...nouns.graph import Graph
-from ...nouns.structure import PREFIXES
+from ...nouns.structure import rank_module, scope_of
 from ...nouns.taskgraph import COLLECTIVE
 from ..report import Report
 from ..table import CHANGE, TEXT, TIME, Table, change
 
-RANK = re.compile(r"rank\d+/")
 WHOLE = "(none)"
 Key = tuple[str, str, str]
 """The device, the phase and the kind of an op; collectives of one kind are those of all devices."""
@@ -73,11 +71,9 @@ def op_tables(first: Known, second: Known) -> Iterator[Table]:
 
 
 def module_of(name: str) -> str:
-    """The module of an op by its name: "layers/0" of "rank0/grad/layers/0/linear"."""
-    plain = RANK.sub("", name, count=1)
-    for prefix in filter(None, PREFIXES.values()):
-        plain = plain.removeprefix(prefix)
-    return plain.rpartition("/")[0] or WHOLE
+    """The module of an op by its name: "layers/0" of "rank 0/grad/layers/0/linear"."""
+    module = rank_module(name)
+    return (scope_of(name) if module is None else module) or WHOLE
 
 
 def _label(key: Key) -> str:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from simdev.costs import CostModel
 from simdev.costs.collectives import CollectiveModel
 from simdev.lowering.hybrid import lower_hybrid
-from simdev.measure.ranks import capture_script
+from simdev.measure.ranks import capture_ranks
 from simdev.measure.ranks.pretend import Mail, World
 from simdev.measure.ranks.scripts import captured_rank, run_file
 from simdev.measure.ranks.writing import RankStep, RankWriter
@@ -76,7 +76,7 @@ def test_tensor_parallelism_is_as_megatrons_with_sequence_parallelism() -> None:
 def test_pipeline_and_tensor_parallelism_with_fsdp_on_one_mesh() -> None:
     """Ranks 0 and 4 are enough of eight; what they send is what the large model's sends."""
     options = f"{SIZES} --pp 2 --tp 2 --batch 4 --microbatches 4 --ac selective".split()
-    captured = capture_script(LLAMA, options, World(8))
+    captured = capture_ranks(LLAMA, 8, arguments=options)
     assert [step.rank for step in captured.steps] == [0, 4]
     p = Parallelism(dp=2, tp=2, pp=2, microbatches=4, zero=2, sequence_parallel=True)
     messages = [m for step in captured.steps for m in step.messages.values()]

@@ -28,6 +28,10 @@ def other_kind(rank: int) -> None:
     dist.broadcast(torch.zeros(8), 0) if rank == 1 else dist.all_reduce(torch.zeros(8))
 
 
+def other_root(rank: int) -> None:
+    dist.broadcast(torch.zeros(8), rank)
+
+
 def skipping(rank: int) -> None:
     if rank != 1:
         dist.all_reduce(torch.zeros(8))
@@ -77,6 +81,10 @@ def no_object(rank: int) -> None:
         dist.recv_object_list([None], src=1)
 
 
+def gathered_object(rank: int) -> None:
+    dist.gather_object(rank, [None] * 2 if rank == 0 else None)
+
+
 def join(body: Callable[[int], None]) -> None:
     def train() -> None:
         dist.init_process_group("nccl")
@@ -100,8 +108,9 @@ def join(body: Callable[[int], None]) -> None:
         ),
         (
             other_kind,
-            f"rank 1, {HERE}: broadcast of 32 bytes, but all_reduce of 32 bytes on rank 0, {HERE}",
+            f"rank 1, {HERE}: broadcast of 32 bytes with root 0, but all_reduce .* rank 0, {HERE}",
         ),
+        (other_root, "broadcast of 32 bytes with root 1, but broadcast .* with root 0 on rank 0"),
         (
             skipping,
             f"rank 1: takes no part .*; all_reduce of 32 bytes of rank 0, {HERE} waits for it",
@@ -123,6 +132,7 @@ def join(body: Callable[[int], None]) -> None:
             f"0 sends from rank 1 to 0 .*, 1 receives; recv .* of rank 0, {HERE} waits for rank 1",
         ),
         (no_object, "rank 0: rank 0 waits for an object from rank 1, which sends none"),
+        (gathered_object, "gather_object: not covered by a capture"),
         (
             short_receive,
             f"rank 1, {HERE}: recv of 16 bytes, but send of 32 bytes on rank 0, {HERE}",

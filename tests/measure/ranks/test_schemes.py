@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import device_mesh
@@ -161,7 +162,7 @@ def test_autocast_computes_in_two_bytes() -> None:
     assert {op["outputs"][0]["dtype"] for op in products} == {"bfloat16"}
 
 
-def test_a_copy_to_the_host_is_waited_for_and_a_literal_is_no_kernel() -> None:
+def test_a_copy_to_the_host_waits_for_its_stream_and_a_literal_is_no_kernel() -> None:
     def script() -> None:
         net = layers()
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -169,6 +170,8 @@ def test_a_copy_to_the_host_is_waited_for_and_a_literal_is_no_kernel() -> None:
             x = torch.randn(2, WIDTH, device="cuda") * torch.tensor(2.0, device="cuda")
             x[x < 0] = 0.0
             loss = net(x).sum()
+            with torch.cuda.stream(torch.cuda.Stream()):
+                torch.neg(x)
             loss.detach().cpu()
             loss.backward()
             optimizer.step()
@@ -247,3 +250,48 @@ def test_context_parallelism_gathers_keys_and_values() -> None:
 def test_memory_of_the_host_is_refused(use: Callable[[], object], name: str) -> None:
     with pytest.raises(InputError, match=rf"{name}: .*memory of the host"):
         step_of(use)  # type: ignore[arg-type]
+
+
+def test_a_rank_alone_copies_what_it_would_gather() -> None:
+    """A sum in place is there already, and whoever reads it still reads what made it."""
+
+    def script() -> None:
+        alone = device_mesh.init_device_mesh("cuda", (4, 1), mesh_dim_names=("dp", "tp"))["tp"]
+        net = layers()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(2):
+            x = net(torch.randn(2, WIDTH, device="cuda"))
+            with torch.no_grad():
+                y = torch.neg(x)
+                dist.all_reduce(y, group=alone.get_group())
+                z = torch.empty_like(y)
+                dist.all_gather([z], y, group=alone.get_group())
+                torch.exp(z)
+            x.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    ops = {op["name"]: op for op in step_of(script).ops}
+    assert not [op for op in ops.values() if op["kind"].startswith("all_")]
+    assert ops["loss/clone"]["inputs"] == ["loss/neg"]
+    assert ops["loss/exp"]["inputs"] == ["loss/clone"]
+
+
+def test_the_gradient_of_a_view_belongs_to_the_module_of_the_view() -> None:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight.expand(x.shape)
+
+    def script() -> None:
+        net = nn.Sequential(Scale())
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(2):
+            net(torch.randn(2, WIDTH, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert "grad/0/sum" in names(step_of(script))
