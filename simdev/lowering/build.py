@@ -71,7 +71,7 @@ def build(prepared: Prepared, placement: list[int]) -> Built:
     prepared.require_costs(placement)
     _require_ranks(prepared, placement)
     tasks = _Tasks(prepared, placement)
-    add_reserves(tasks.columns, prepared)
+    add_reserves(tasks.columns, prepared, set(placement))
     tasks.add_ops()
     for transfer in transfers(prepared, placement):
         tasks.add_transfer(transfer)

@@ -9,7 +9,7 @@ over it (sync/exchange.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,11 +152,16 @@ def resources(fabric: Fabric) -> list[Resource]:
     return compute + [Resource(queue.name, device=queue.device) for queue in fabric.queues]
 
 
-def add_reserves(columns: Columns, prepared: Prepared) -> None:
-    """Buffers that the framework and the communication library hold on each device."""
+def add_reserves(columns: Columns, prepared: Prepared, used: Collection[int] = ()) -> None:
+    """Buffers that the framework and the communication library hold on each device; where process
+    groups stand for ranks that are not simulated, on those ``used``.
+    """
     names = (*OUTSIDE, *WORKSPACES)
     kinds = (*OUTSIDE, *["workspace"] * len(WORKSPACES))
+    stands = bool(prepared.communicators.choice.groups)
     for device, sizes in enumerate(prepared.reserves):
+        if stands and device not in used:
+            continue
         for reserve, kind, size in zip(names, kinds, sizes, strict=True):
             name = f"{reserve} of {prepared.cluster.devices[device].name}"
             columns.buffer(name, device, size, kind, PERSISTENT)

@@ -278,7 +278,8 @@ def _differing(runs: _Runs) -> list[int]:
         others = sorted(samples - kept)
         checked = f"captures of {', '.join(map(str, others))} say so" if others else "not checked"
         shown = ", ".join(map(str, sorted(kept)))
-        runs.notes[f"ranks {shown} stand for the {alike} others: {checked}"] = None
+        stand = f"rank {shown} stands" if len(kept) == 1 else f"ranks {shown} stand"
+        runs.notes[f"{stand} for the {alike} others: {checked}"] = None
     return sorted(kept)
 
 
