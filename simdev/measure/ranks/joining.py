@@ -123,14 +123,15 @@ class _Joint:
 
     def _write_message(self, places: Sequence[Place], message: Message) -> None:
         members = [(rank, self.by_rank[rank].ops[position]) for rank, position in places]
+        kind = message.kind
+        if kind in SINGLE_INPUT:
+            # The root stands first among the ranks of an op.
+            members.sort(key=lambda member: member[0] != message.peer)
         rank, first = members[0]
-        name, kind = f"rank {rank}/{first['name']}", message.kind
+        name = f"rank {rank}/{first['name']}"
         reading, making = members, members
-        if kind == "p2p":
+        if kind == "p2p" or kind in SINGLE_INPUT:
             reading, making = members[:1], members[1:]
-        elif kind in SINGLE_INPUT:
-            reading = [(r, op) for r, op in members if r == message.peer] or members[:1]
-            making = [(r, op) for r, op in members if (r, op) not in reading]
         renamed = [(r, self._renamed(r, op)) for r, op in members]
         inputs = self._inputs(reading)
         for number, (r, op) in enumerate(making):

@@ -59,7 +59,7 @@ class Steps:
         self.first: Optimizer | None = None
         self.made: set[int] = set()
         self.optimizers: dict[int, Optimizer] = {}
-        self._is_warm = False
+        self.is_recorded = self._is_warm = False
 
     def update_begins(self, optimizer: Optimizer, *_: Any) -> None:
         """An optimizer's step begins."""
@@ -79,6 +79,8 @@ class Steps:
         """A training step has ended: the next one is recorded, or was."""
         if self.recorder.recording:
             self.recorder.end()
+            self.is_recorded = True
+        if self.is_recorded:
             raise StepIsRecordedError
         self.recorder.streams.clear()
         self.recorder.scopes.counts.clear()
@@ -121,10 +123,14 @@ def captured_rank(
     Raises InputError for one that fails, ends before a second step, or uses what is not covered.
     """
     with running(world, mail) as steps:
-        try:
-            with changed(settings or {}):
+        with changed(settings or {}):
+            try:
                 program()
-        except StepIsRecordedError:
+            except BaseException:
+                # A script may catch the end of its step and raise something else.
+                if not steps.is_recorded:
+                    raise
+        if steps.is_recorded:
             return steps.recorder
     raise InputError(
         "ended before its second step; two steps of an optimizer are needed, the first warms up "

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import simdev
 from simdev.measure.ranks import Captured
+from simdev.report.measures.modules import Modules
 
 
 def kinds(captured: Captured) -> Counter[str]:
@@ -61,6 +62,48 @@ def test_a_step_is_recorded_once_every_optimizer_has_its_state() -> None:
     (step,) = simdev.capture(train, world=1).steps
     # Two moments of four bytes for each of 36 numbers of each model.
     assert sum(op.get("state_bytes", 0) for op in step.ops) == 2 * 2 * 4 * 36
+
+
+def test_a_script_that_catches_everything_is_captured() -> None:
+    def train() -> None:
+        try:
+            for _ in range(3):
+                model()(torch.randn(4, 8))
+                simdev.step_ends()
+        except BaseException as error:
+            raise RuntimeError("training failed") from error
+
+    assert kinds(simdev.capture(train, world=1))["linear"] == 1
+
+
+def test_accelerators_and_checkpoints_are_let_alone(tmp_path: Path) -> None:
+    def train() -> None:
+        device = torch.accelerator.current_accelerator()
+        assert dist.get_default_backend_for_device(device) == "nccl"
+        with torch.cuda.device(0):
+            torch.cuda.nvtx.range_push("model")
+            torch.cuda.set_rng_state(torch.cuda.get_rng_state())
+        torch.accelerator.set_device_index(torch.accelerator.current_device_index())
+        net = model().to(device)
+        for _ in range(3):
+            net(torch.randn(4, 8, device=device)).sum().backward()
+            torch.save(net.state_dict(), tmp_path / "model.pt")
+            simdev.step_ends()
+
+    assert kinds(simdev.capture(train, world=1))["linear"] == 1
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("train", "why"),
+    [
+        (lambda: torch.nn.DataParallel(model()), "DataParallel: .*DistributedDataParallel"),
+        (lambda: torch.multiprocessing.spawn(print), "spawn: .*torchrun"),
+    ],
+)
+def test_other_ways_to_several_gpus_are_refused(train: Callable[[], None], why: str) -> None:
+    with pytest.raises(simdev.InputError, match=why):
+        simdev.capture(train, world=1)
 
 
 @pytest.mark.parametrize(
@@ -110,3 +153,17 @@ def _runs(process: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_messages_of_any_root_are_simulated(root: int) -> None:
+    def train() -> None:
+        for _ in range(2):
+            losses = torch.ones(8)
+            dist.broadcast(losses, root)
+            dist.reduce(losses, root)
+            losses * 2
+            simdev.step_ends()
+
+    report = simdev.run(simdev.capture(train, world=2, ranks=[0, 1]).scenario("dgx-h100"))
+    assert [calls.call for calls in report[Modules].calls] == ["broadcast", "reduce"]
