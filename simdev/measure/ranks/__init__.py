@@ -9,14 +9,18 @@ import contextlib
 import gc
 import io
 import multiprocessing
+import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from signal import SIG_IGN, SIGINT, Signals, signal
+from threading import Thread
 from typing import Any
 
 from torch._C._distributed_c10d import FileStore
@@ -185,8 +189,9 @@ class _Runs:
         try:
             word, value = pipe.recv()
         except EOFError:
-            code = self._running[rank][0].exitcode
-            raise InputError(f"rank {rank}: its process ended with {code}") from None
+            process = self._running.pop(rank)[0]
+            process.join()
+            raise InputError(f"rank {rank}: its process {_ending(process.exitcode)}") from None
         if word == "need":
             self.start(value)
             return
@@ -235,6 +240,10 @@ class _Runs:
             process.join()
 
 
+def _ending(code: int) -> str:
+    return f"ended with {code}" if code >= 0 else f"was ended by {Signals(-code).name}"
+
+
 def _peers(step: RankStep) -> list[int]:
     """The ranks with which a rank exchanges messages."""
     return sorted(
@@ -257,7 +266,10 @@ def _differing(runs: _Runs) -> list[int]:
     """
     runs.finish([0])
     kept = set(runs.done)
+    # A rank that takes part in no group may still be another than the rest of the world.
     groups = _independent(runs.done[0], kept)
+    if not groups and runs.world.size > 1:
+        groups = [tuple(range(runs.world.size))]
     samples = {sum(group[i] for group in groups) for i in (1, -1)} - kept
     sorts = runs.sorts(samples)
     if len(sorts) > 1:
@@ -307,6 +319,9 @@ def _child(
     """Captures one rank, in a process of its own; tells its step or its problems."""
     # What the parent holds by now is no garbage of this process: looking through it takes minutes.
     gc.freeze()
+    # Ctrl-C reaches every process of a terminal; the parent ends this one.
+    signal(SIGINT, SIG_IGN)
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     mail = Mail(FileStore(store, -1), world.rank, lambda rank: pipe.send(("need", rank)), stands)
     with _silent(world.rank > 0):
         try:
@@ -315,6 +330,13 @@ def _child(
             pipe.send(("step", RankWriter(recorder).step()))
         except InputError as error:
             pipe.send(("problems", error.problems))
+
+
+def _end_with(parent: int) -> None:
+    # A parent that was killed ends no rank, and a script may wait for ever.
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 @contextlib.contextmanager

@@ -27,11 +27,11 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed import device_mesh
+from torch.distributed import checkpoint, device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel
 from torch.distributed.fsdp._fully_shard import _fsdp_init, _fully_shard
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
-from torch.nn import SyncBatchNorm
+from torch.nn import DataParallel, SyncBatchNorm
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
@@ -42,7 +42,7 @@ from . import ddp
 from .attention import scaled_dot_product_attention
 from .streams import Event, Stream, Streams
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 PATIENCE = 600
 """Seconds for which a rank waits for an object of another one."""
 POLL = 0.01
@@ -171,6 +171,12 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
     # Not by _OnCpu: what a backward computes again runs outside of modes of functions.
     yield F, "scaled_dot_product_attention", scaled_dot_product_attention
     yield torch, "set_default_device", lambda *_: None
+    yield from ((torch.accelerator, name, value) for name, value in _accelerator(device).items())
+    # There is nothing to be kept of a model without numbers.
+    yield torch, "save", lambda *_, **__: None
+    yield checkpoint, "save", lambda *_, **__: None
+    why = ": a capture starts the ranks by itself; write the script for torchrun, a process a rank"
+    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", why)
     # It draws until all values lie between its bounds, which no fake tensor ever tells.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
@@ -192,6 +198,7 @@ def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replac
 
 REFUSED = {
     FullyShardedDataParallel: " (FSDP1): not covered by a capture; use fully_shard",
+    DataParallel: ": not covered by a capture; use DistributedDataParallel",
     SyncBatchNorm: ": not covered by a capture; leave BatchNorm as it is",
     CPUOffloadPolicy: ": what lies in the memory of the host is not covered by a capture",
     torch.autograd.graph.save_on_cpu: ": what lies in the memory of the host is not covered by a "
@@ -233,6 +240,10 @@ def _device(world: World) -> Mapping[str, Any]:
         "is_initialized": lambda: True,
         "is_bf16_supported": lambda *_, **__: True,
         "device_count": lambda: local,
+        "device": lambda *_: nullcontext(),
+        "nvtx": SimpleNamespace(
+            range_push=nothing, range_pop=nothing, mark=nothing, range=lambda *_: nullcontext()
+        ),
         "current_device": lambda: world.rank % local,
         "set_device": nothing,
         "init": nothing,
@@ -240,6 +251,11 @@ def _device(world: World) -> Mapping[str, Any]:
         "manual_seed": nothing,
         "manual_seed_all": nothing,
         "reset_peak_memory_stats": nothing,
+        "reset_max_memory_allocated": nothing,
+        "get_rng_state": nothing,
+        "get_rng_state_all": nothing,
+        "set_rng_state": nothing,
+        "set_rng_state_all": nothing,
         "get_device_name": lambda *_: properties.name,
         "get_device_capability": lambda *_: world.capability,
         "get_device_properties": lambda *_: properties,
@@ -249,7 +265,16 @@ def _device(world: World) -> Mapping[str, Any]:
         "max_memory_allocated": lambda *_: 0,
         "memory_reserved": lambda *_: 0,
         "max_memory_reserved": lambda *_: 0,
+        "memory_summary": lambda *_, **__: "",
     }
+
+
+def _accelerator(device: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What scripts ask ``torch.accelerator`` for, of the stand-ins of ``torch.cuda``."""
+    names = {"current_device_index": "current_device", "set_device_index": "set_device"}
+    equal = ("is_available", "device_count", "synchronize", "current_stream", "set_stream")
+    answers = {name: device[names.get(name, name)] for name in (*names, *equal)}
+    return {**answers, "current_accelerator": lambda *_, **__: CUDA}
 
 
 def _applied(module: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:

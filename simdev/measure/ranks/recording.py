@@ -63,21 +63,10 @@ NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 _WRITES = frozenset({"all_gather_copy_in"})
 # Calls that ask whether numbers are none, and those that pass their answers on.
 _INVALID = frozenset({"isnan", "isinf"})
-_CARRY = frozenset(
-    {
-        "any",
-        "sum",
-        "max",
-        "or",
-        "logical_or",
-        "bitwise_or",
-        "copy",
-        "_to_copy",
-        "to",
-        "cast",
-        "clone",
-    }
-)
+_CARRY = frozenset({
+    "any", "sum", "max", "or", "logical_or", "bitwise_or",
+    "copy", "_to_copy", "to", "cast", "clone",
+})  # fmt: skip
 # Tensors of numbers in a script, which no kernel makes.
 _LITERALS = frozenset({"lift_fresh", "lift_fresh_copy"})
 
@@ -198,7 +187,10 @@ class RankRecorder(Recorder):
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         if name in ALLOCATIONS or name in _LITERALS:
             for output in outputs:
-                self._note_source(output, None)
+                if name in _LITERALS and output.numel() > 1:
+                    self.add_leaf("input", output)  # made of a list, such as labels
+                else:
+                    self._note_source(output, None)
             return
         inputs = [x for x in tree_leaves(list(arguments.values())) if isinstance(x, Tensor)]
         if self.updating and all(tensor.numel() == 1 for tensor in (*inputs, *outputs)):
@@ -264,6 +256,16 @@ class RankRecorder(Recorder):
         for index, storage in self._leaves.items():
             if USERS is not None and USERS(storage._cdata) > 2:
                 self.persistent.add(index)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Records nothing of the block, nor that the host waits for a value there."""
+        before = self.recording, set(self.streams.blocking), dict(self.notes)
+        self.recording = False
+        try:
+            yield
+        finally:
+            self.recording, self.streams.blocking, self.notes = before
 
     def note_size(self, storage: Any, size: int) -> None:
         """Notes that the memory behind a tensor was given back (size 0) or taken anew."""

@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,6 +30,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from ...ground.errors import InputError
 from ..building import flat_step
@@ -43,7 +45,11 @@ class StepIsRecordedError(BaseException):
 
 
 class Steps:
-    """Begins and ends the recording of a step: at the ends of steps of the first optimizer."""
+    """Begins and ends the recording of a step: at the ends of steps of the first optimizer.
+
+    It begins once every optimizer that the script has made has taken a step, with which it makes
+    its state, and no later than behind the second step of the first.
+    """
 
     running: Steps | None = None
 
@@ -51,7 +57,9 @@ class Steps:
         self.recorder = recorder
         self.marked = False
         self.first: Optimizer | None = None
+        self.made: set[int] = set()
         self.optimizers: dict[int, Optimizer] = {}
+        self.is_recorded = self._is_warm = False
 
     def update_begins(self, optimizer: Optimizer, *_: Any) -> None:
         """An optimizer's step begins."""
@@ -63,12 +71,16 @@ class Steps:
         self.recorder.updating = False
         self.first = self.first or optimizer
         if optimizer is self.first and not self.marked:
-            self.ends()
+            if self._is_warm or self.made <= self.optimizers.keys():
+                self.ends()
+            self._is_warm = True
 
     def ends(self) -> None:
         """A training step has ended: the next one is recorded, or was."""
         if self.recorder.recording:
             self.recorder.end()
+            self.is_recorded = True
+        if self.is_recorded:
             raise StepIsRecordedError
         self.recorder.streams.clear()
         self.recorder.scopes.counts.clear()
@@ -111,10 +123,14 @@ def captured_rank(
     Raises InputError for one that fails, ends before a second step, or uses what is not covered.
     """
     with running(world, mail) as steps:
-        try:
-            with changed(settings or {}):
+        with changed(settings or {}):
+            try:
                 program()
-        except StepIsRecordedError:
+            except BaseException:
+                # A script may catch the end of its step and raise something else.
+                if not steps.is_recorded:
+                    raise
+        if steps.is_recorded:
             return steps.recorder
     raise InputError(
         "ended before its second step; two steps of an optimizer are needed, the first warms up "
@@ -131,6 +147,8 @@ def run_file(file: Path, arguments: Sequence[str]) -> None:
         except SystemExit as error:
             if error.code not in (None, 0):
                 raise InputError(f"the script ended with {error.code}") from None
+        except KeyboardInterrupt:
+            raise InputError("the script ended with KeyboardInterrupt") from None
 
 
 def run_function(step: Callable[..., Any], mesh: Mapping[str, int]) -> None:
@@ -176,6 +194,8 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
             register_optimizer_step_post_hook(steps.update_ends),
         ):
             stack.callback(hook.remove)
+        stack.enter_context(_optimizers(steps))
+        stack.enter_context(_loading(recorder))
         stack.enter_context(_storages(recorder))
         stack.enter_context(_uncompiled(recorder))
         stack.enter_context(recorder.watching_groups())
@@ -186,6 +206,44 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
             yield steps
         finally:
             Steps.running = None
+
+
+@contextmanager
+def _optimizers(steps: Steps) -> Iterator[None]:
+    """Notes every optimizer that is made."""
+    make = Optimizer.__init__
+
+    def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        steps.made.add(id(optimizer))
+        make(optimizer, *args, **kwargs)
+
+    with patch.object(Optimizer, "__init__", made):
+        yield
+
+
+@contextmanager
+def _loading(recorder: RankRecorder) -> Iterator[None]:
+    """Lets data loaders load in this process, unrecorded: it is no work of a device."""
+    make = DataLoader.__init__
+    here = dict(num_workers=0, timeout=0, prefetch_factor=None, persistent_workers=False)
+
+    def made(*args: Any, **kwargs: Any) -> None:
+        make(**{**signature(make).bind(*args, **kwargs).arguments, **here, "pin_memory": False})
+
+    def unrecorded(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def loading(loader: Any) -> Any:
+            with recorder.resting():
+                return load(loader)
+
+        return loading
+
+    loads = unrecorded(_BaseDataLoaderIter.__next__)
+    with (
+        patch.object(DataLoader, "__init__", made),
+        patch.object(DataLoader, "__iter__", unrecorded(DataLoader.__iter__)),
+        patch.object(_BaseDataLoaderIter, "__next__", loads),
+    ):
+        yield
 
 
 @contextmanager

@@ -77,6 +77,10 @@ class Stream:
         """Whether the stream has nothing left to do."""
         return True
 
+    def is_capturing(self) -> bool:
+        """Whether a CUDA graph is made of what the stream is given: of no script here."""
+        return False
+
     def __enter__(self) -> Stream:
         self.streams.entered.append(self.streams.current)
         self.streams.use(self)
