@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed
-from ..ground.units import PS_PER_SECOND, format_number
+from ..ground.units import PS_PER_SECOND, format_bytes, format_number
 from .options import (
     DATASHEET_HELP,
     DONE,
@@ -53,7 +53,7 @@ OPTIONS = (
         "of an accelerator: eager (default) dispatches op after op; graph; none",
         {"choices": ("eager", "graph", "none")},
     ),
-    ("--tokens", "N", "on which a step trains, divided by the ranks: adds tokens/s"),
+    ("--tokens", "N", "of a rank and step: adds tokens/s"),
     (
         "--what-if",
         "NAME=VALUE",
@@ -170,7 +170,8 @@ def _answer(args: Namespace, report: Report, changes: Sequence[WhatIf]) -> str:
         *([advice_table(changes, report.step_ps)] if changes else []),
     ]
     texts = (table_text(table) for table in tables if table.rows)
-    lines = "\n".join(report.lines()), "\n".join(report[Memory].verdict())
+    peak = f"Largest peak: {format_bytes(max(memory.peak for memory in report.memories))}."
+    lines = "\n".join(report.lines()), "\n".join([*report[Memory].verdict(), peak])
     return "\n\n".join([*lines, *texts, *report[Idle].notes()])
 
 

@@ -395,8 +395,10 @@ class Devices(Section):
     def notes(self) -> Iterator[str]:
         """How many devices stand for the ranks of their process groups."""
         if self.members:
+            count = len(self.working)
+            simulated = "1 device is" if count == 1 else f"{count:,} devices are"
             yield (
-                f"{len(self.working):,} devices are simulated for groups of up to "
+                f"{simulated} simulated for groups of up to "
                 f"{self.members:,} ranks: collectives take as long as among all of these."
             )
 
