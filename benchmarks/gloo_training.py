@@ -1,5 +1,4 @@
-"""A training script for two CPUs, as a user writes it: ``gloo_training.py ddp|fsdp|pipeline FILE
-[WIDTH LENGTH]``.
+"""A training script for two CPUs, as a user writes it: ``gloo_training.py ddp|fsdp|pipeline FILE``.
 
 ``benchmarks.scripts`` really runs it over gloo, which leaves the seconds of its steps in the file,
 and has it captured as it is.
@@ -22,8 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, LENGTH = (int(text) for text in (*sys.argv[3:5], "512", "64")[:2])
-LAYERS, SAMPLES = 4, 8
+WIDTH, LAYERS, LENGTH, SAMPLES = 512, 4, 64, 8
 MICROBATCHES = 4
 STEPS, WARM_UPS = 5, 3
 
@@ -95,7 +93,7 @@ def pipeline() -> Callable[[], None]:
     return step
 
 
-def main(kind: str, file: str, *_: str) -> None:
+def main(kind: str, file: str) -> None:
     """Trains; rank 0 writes the seconds of its steps."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -3,9 +3,7 @@
 
 The script (``gloo_training``) is run as it is and captured as it is. Its operators are profiled on
 a core, N seconds for each way of training; gloo's collectives and messages are measured over sizes,
-and how much computing and an all_reduce lengthen each other on a core. What PyTorch and Python take
-between two operators is what a step on tiny tensors takes beyond its own simulation. Nothing is
-fitted to the steps that are compared.
+and how much computing and an all_reduce lengthen each other on a core. Nothing is fitted to a step.
 A process has a core of its own for its thread that computes and gloo's. Needs two idle cores: the
 spread of the steps, before and after profiling, is printed beside.
 """
@@ -52,27 +50,21 @@ from simdev.measure.transfers import (
 SCRIPT = Path(__file__).with_name("gloo_training.py")
 KINDS = ("ddp", "fsdp", "pipeline")
 RANKS = 2
-TINY_SECONDS = 5.0
 
 
-Sizes = tuple[str, ...]
-TINY: Sizes = ("16", "2")
-"""Width and length at which a step is all overhead; () are the script's own."""
-
-
-def really_run(kind: str, sizes: Sizes = ()) -> list[float]:
+def really_run(kind: str) -> list[float]:
     """Seconds of the steps of the script, as rank 0 told them."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         free.bind(("localhost", 0))
         file = str(Path(folder, "seconds.json"))
         port = free.getsockname()[1]
         free.close()
-        spawn(_rank, (kind, file, port, sizes), nprocs=RANKS)
+        spawn(_rank, (kind, file, port), nprocs=RANKS)
         seconds: list[float] = json.loads(Path(file).read_text())
     return seconds
 
 
-def _rank(rank: int, kind: str, file: str, port: int, sizes: Sizes) -> None:
+def _rank(rank: int, kind: str, file: str, port: int) -> None:
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -83,21 +75,20 @@ def _rank(rank: int, kind: str, file: str, port: int, sizes: Sizes) -> None:
     }
     stay_on_core(rank)
     keep_freed_memory()  # as while operators are profiled
-    sys.argv = [str(SCRIPT), kind, file, *sizes]
+    sys.argv = [str(SCRIPT), kind, file]
     runpy.run_path(str(SCRIPT), run_name="__main__")
 
 
-def profiled(kind: str, seconds: float, folder: Path, sizes: Sizes = ()) -> list[Path]:
+def profiled(kind: str, seconds: float, folder: Path) -> list[Path]:
     """Profiles of the operators of both ranks, which are measured at the same time, as they run."""
-    folder = Path(tempfile.mkdtemp(dir=folder))
-    spawn(_profile, (kind, seconds, folder, sizes), nprocs=RANKS)
+    spawn(_profile, (kind, seconds, folder), nprocs=RANKS)
     return [folder / f"{kind}-{rank}.jsonl" for rank in range(RANKS)]
 
 
-def _profile(rank: int, kind: str, seconds: float, folder: Path, sizes: Sizes) -> None:
+def _profile(rank: int, kind: str, seconds: float, folder: Path) -> None:
     stay_on_core(rank)
     mail = Mail(dist.FileStore(str(folder / f"{kind}-mail"), -1), rank)  # type: ignore[attr-defined]
-    program = partial(run_file, SCRIPT, [kind, os.devnull, *sizes])
+    program = partial(run_file, SCRIPT, [kind, os.devnull])
     captured = computed(RankWriter(captured_rank(program, World(RANKS, rank), mail)))
     measured = measure_alone(captured, Conditions("cpu", device_kind("cpu"), seconds))
     for reason in measured.unmeasured:
@@ -136,32 +127,13 @@ def anchors(times: LinkTimes) -> list[list[Any]]:
     return [[size, f"{seconds * 1e6:.3f} us"] for size, seconds in pairs]
 
 
-def predicted(
-    kind: str,
-    profiles: Sequence[Path],
-    machine: dict[str, Any],
-    sizes: Sizes = (),
-    between: float = 0.0,
-) -> tuple[float, int]:
-    """Seconds of a step as simulated, ``between`` of them behind every operator; and how many
-    operators rank 0 runs.
-    """
-    captured = capture_ranks(SCRIPT, RANKS, arguments=[kind, os.devnull, *sizes])
-    devices = [{**device, "gap": between} for device in machine["cluster"]["devices"]]
-    cluster = {**machine["cluster"], "devices": devices}
-    question = captured.document(cluster, [str(path) for path in profiles])
+def predicted(kind: str, profiles: Sequence[Path], machine: dict[str, Any]) -> float:
+    """Seconds of a step as simulated."""
+    captured = capture_ranks(SCRIPT, RANKS, arguments=[kind, os.devnull])
+    question = captured.document(machine["cluster"], [str(path) for path in profiles])
     strategy = question["strategy"]
     strategy["collectives"] = {**machine["collectives"], **strategy.get("collectives", {})}
-    step = captured.steps[0]
-    computing = [op for i, op in enumerate(step.ops) if "inputs" in op and i not in step.messages]
-    return float(run(load_scenario(question)).seconds), len(computing)
-
-
-def between_ops(kind: str, machine: dict[str, Any], folder: Path) -> float:
-    """Seconds that PyTorch and Python take between two operators."""
-    profiles = profiled(kind, TINY_SECONDS, folder, TINY)
-    simulated, count = predicted(kind, profiles, machine, TINY)
-    return round(max(0.0, median(really_run(kind, TINY)) - simulated) / count, 9)
+    return float(run(load_scenario(question)).seconds)
 
 
 def main() -> None:
@@ -175,9 +147,7 @@ def main() -> None:
         for kind in arguments.kinds:
             before = really_run(kind)
             profiles = profiled(kind, arguments.seconds, Path(folder))
-            between = between_ops(kind, machine, Path(folder))
-            seconds, _ = predicted(kind, profiles, machine, between=between)
-            after = really_run(kind)
+            seconds, after = predicted(kind, profiles, machine), really_run(kind)
             measured = median(before + after)
             runs = ", then ".join(
                 f"{median(of_run) * 1e3:.1f} ({min(of_run) * 1e3:.1f} to {max(of_run) * 1e3:.1f})"
@@ -185,8 +155,7 @@ def main() -> None:
             )
             print(
                 f"{kind}: simulated {seconds * 1e3:.1f} ms, measured {measured * 1e3:.1f} ms, off "
-                f"{100 * (seconds / measured - 1):+.1f}%; {between * 1e6:.1f} us between ops; "
-                f"medians of runs in ms: {runs}",
+                f"{100 * (seconds / measured - 1):+.1f}%; medians of runs in ms: {runs}",
                 flush=True,
             )
 
