@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
 from simdev import load_scenario, run
@@ -87,7 +87,7 @@ def profiled(kind: str, seconds: float, folder: Path) -> list[Path]:
 
 def _profile(rank: int, kind: str, seconds: float, folder: Path) -> None:
     stay_on_core(rank)
-    mail = Mail(dist.FileStore(str(folder / f"{kind}-mail"), -1), rank)  # type: ignore[attr-defined]
+    mail = Mail(FileStore(str(folder / f"{kind}-mail"), -1), rank)
     program = partial(run_file, SCRIPT, [kind, os.devnull])
     captured = computed(RankWriter(captured_rank(program, World(RANKS, rank), mail)))
     measured = measure_alone(captured, Conditions("cpu", device_kind("cpu"), seconds))

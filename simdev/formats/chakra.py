@@ -41,7 +41,7 @@ Ranked = tuple[int, Node]
 
 
 def communications(ranks: Sequence[Trace]) -> Iterator[Communication]:
-    """What the ranks send each other. Raises InputError with every problem."""
+    """The communications of all ranks. Raises InputError with every problem."""
     problems: list[str] = []
     for rank, trace in enumerate(ranks):
         for node in trace.nodes:

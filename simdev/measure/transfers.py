@@ -161,7 +161,7 @@ def measure_slowdown(size: int = MESSAGE_SIZES[-1], reps: int = REPS) -> float:
 
 
 def _between_two(play: Callable[..., Any], *arguments: Any) -> Any:
-    """What ``play(rank, *arguments)`` returns to rank 0 of two processes, each on a core."""
+    """The answer of ``play(rank, *arguments)`` on rank 0 of two processes, each on a core."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_side, (folder, play, *arguments), nprocs=2)
         return json.loads(Path(folder, "times.json").read_text(encoding="utf-8"))

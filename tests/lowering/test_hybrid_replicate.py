@@ -145,7 +145,7 @@ def lasting(p: Parallelism) -> dict[str, int]:
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_a_device_holds_what_its_group_shares_out(zero: int) -> None:
-    """As much as of half as many replicas."""
+    """Two groups hold as much as half as many replicas."""
     groups = Parallelism(dp=8, dp_replicate=2, zero=zero)
     assert lasting(groups) == lasting(Parallelism(dp=4, zero=zero))
 

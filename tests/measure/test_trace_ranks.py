@@ -157,7 +157,7 @@ def test_a_group_of_many_ranks_is_read_from_the_head_and_stands_for_them(tmp_pat
 def pipeline(rank):
     """A batch of a send and a receive in one kernel, recorded message by message."""
     peer = {"Dst Rank": 1 - rank, "Src Rank": 1 - rank}
-    told = {key: value for key, value in nccl(0, 1, 9)["args"].items() if key != "stream"}
+    cut = {key: value for key, value in nccl(0, 1, 9)["args"].items() if key != "stream"}
     batch = nccl(110, 90, 2)
     batch["name"] = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     batch["args"] = {name: batch["args"][name] for name in ("device", "stream", "correlation")}
@@ -166,7 +166,7 @@ def pipeline(rank):
         launch(5, 1),
         kernel(10, 100, 1),
         *(
-            span("record_param_comms", at, 2, **{**told, **peer, "Collective name": name})
+            span("record_param_comms", at, 2, **{**cut, **peer, "Collective name": name})
             for name, at in (("recv", 10), ("send", 13))
         ),
         span("nccl:coalesced", 16, 8, "user_annotation"),

@@ -30,8 +30,8 @@ def subject(name: str, **changes: Any) -> Subject:
 
 
 def rows(first: Subject, second: Subject) -> dict[str, dict[str, tuple[Any, ...]]]:
-    found = compare_tables(first, second)
-    return {sheet.title: {row[0]: row[1:] for row in sheet.rows} for sheet in found}
+    tables = compare_tables(first, second)
+    return {sheet.title: {row[0]: row[1:] for row in sheet.rows} for sheet in tables}
 
 
 def test_what_changed_is_told_exactly() -> None:
@@ -95,12 +95,12 @@ def test_devices_and_tasks_of_one_only_are_told() -> None:
         "b",
         analyze(Outcome(trace_of([Span("x", 0, 5, "gpu:9"), Span("z", 5, 6, "gpu:9")], ["gpu:9"]))),
     )
-    found = {sheet.title: sheet for sheet in compare_tables(first, second)}
-    assert {row[0]: row[1:3] for row in found["Devices"].rows} == {
+    tables = {sheet.title: sheet for sheet in compare_tables(first, second)}
+    assert {row[0]: row[1:3] for row in tables["Devices"].rows} == {
         "gpu:0": (9, None),
         "gpu:9": (None, 6),
     }
-    assert found["Tasks that changed most"].note.startswith(
+    assert tables["Tasks that changed most"].note.startswith(
         "1 tasks are in A only, 1 in B only; 1 of"
     )
     json.dumps(compare_data(first, second), allow_nan=False)

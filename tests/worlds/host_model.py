@@ -180,7 +180,7 @@ class HostModel:
                     break
 
     def _chain_streams(self, device: int) -> None:
-        """What runs in a stream of a device runs in the order of the file."""
+        """Ops of a stream of a device run in the order of the file."""
         for stream in {piece.stream for piece in self.pieces} - {None}:
             in_it = [
                 i

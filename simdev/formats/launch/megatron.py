@@ -100,7 +100,7 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
 
 
 def _overlap_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
-    """What ``TransformerConfig`` asserts beside overlap_moe_expert_parallel_comm."""
+    """Reasons why ``TransformerConfig`` refuses overlap_moe_expert_parallel_comm."""
     if p.pp > 1 and p.chunks == 1:
         yield f"ep_comm_overlap: pp {p.pp} without virtual stages; --set chunks=2 has some"
     if model.mtp > 1:

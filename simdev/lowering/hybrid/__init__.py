@@ -180,7 +180,7 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
 
 
 def _device_problems(durations: Durations, shard: Shard) -> Iterator[str]:
-    """What the devices lack of the products or of the way to send tokens that are asked of them."""
+    """Problems of devices that lack the products, or the way to send tokens, of the model."""
     model, p = shard.model, durations.parallelism
     sheets = [durations.specs[kind] for kind in _kinds(durations)]
     if model.is_narrow:

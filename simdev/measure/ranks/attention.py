@@ -35,14 +35,16 @@ def scaled_dot_product_attention(
     """``torch.nn.functional.scaled_dot_product_attention`` by a kernel of the script's devices."""
     if Streams.running.on_cpu:
         settings = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-        return _of_cpus(query, key, value, attn_mask, dropout_p, **settings)  # type: ignore[no-any-return]
+        mixed: Tensor = _of_cpus(query, key, value, attn_mask, dropout_p, **settings)
+        return mixed
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(repeats, -3) for x in (key, value))
     is_flash = query.dtype in _HALF and attn_mask is None and query.shape[-1] <= FLASH_HEAD
     if is_flash:
         call: Any = torch.ops.aten._scaled_dot_product_flash_attention
-        return call(query, key, value, dropout_p, is_causal, False, scale=scale)[0]  # type: ignore[no-any-return]
+        mixed = call(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+        return mixed
     call = torch.ops.aten._scaled_dot_product_efficient_attention
     needs = any(x.requires_grad for x in (query, key, value))
     if attn_mask is not None:

@@ -270,7 +270,7 @@ def _device(world: World) -> Mapping[str, Any]:
 
 
 def _accelerator(device: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What scripts ask ``torch.accelerator`` for, of the stand-ins of ``torch.cuda``."""
+    """Stand-ins of ``torch.accelerator``, made of those of ``torch.cuda``."""
     names = {"current_device_index": "current_device", "set_device_index": "set_device"}
     equal = ("is_available", "device_count", "synchronize", "current_stream", "set_stream")
     answers = {name: device[names.get(name, name)] for name in (*names, *equal)}

@@ -98,8 +98,8 @@ def test_tokens_are_told_by_second(report: Report) -> None:
 
 def test_advice_is_what_the_changed_scenarios_take(captured: Captured, report: Report) -> None:
     assert report.outcome.scenario is not None
-    told = {each.name: each.step_ps for each in advice(report, report.outcome.scenario)}
-    assert told[HOSTLESS] == run(captured.scenario("dgx-h100", host="none")).step_ps
+    steps = {each.name: each.step_ps for each in advice(report, report.outcome.scenario)}
+    assert steps[HOSTLESS] == run(captured.scenario("dgx-h100", host="none")).step_ps
     bare = run(captured.scenario("dgx-h100", host="none"))
     assert bare.outcome.scenario is not None
     (free,) = (c for c in advice(bare, bare.outcome.scenario) if c.name == FREE)

@@ -297,7 +297,7 @@ def test_a_joined_script_is_refused() -> None:
 
 @pytest.mark.parametrize("rows", [64, 2048])  # sending takes longer, computing takes longer
 def test_a_script_is_as_simdevs_data_parallelism(rows: int) -> None:
-    """The same messages in the same order, and the same step but for one product: PyTorch's
+    """Messages and their order are equal, and the step is but for one product: PyTorch's
     backward of a layer makes both of its gradients before the first one is sent.
     """
     layers, devices = 6, 8

@@ -45,7 +45,7 @@ def sent(step: RankStep, group: tuple[int, ...]) -> Counter[int]:
 
 
 def planned(p: Parallelism, role: int) -> Counter[int]:
-    """The same of the large model."""
+    """Messages of the large model, by kind and bytes."""
     cluster = CollectiveModel(machines(p.devices, "link", bandwidth=10**11))
     task_graph, large = lower_hybrid(MODEL, p, cluster, CostModel(specs=(SPEC,)))
     sizes = zip(large.role, task_graph.tasks.bytes, strict=True)

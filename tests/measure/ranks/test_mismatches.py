@@ -157,13 +157,13 @@ def test_objects_of_one_rank_reach_all() -> None:
 
     def train() -> None:
         dist.init_process_group("nccl")
-        told: list[Any] = [{"width": 4, "steps": 2} if dist.get_rank() == 0 else None]
-        dist.broadcast_object_list(told, src=0)
+        objects: list[Any] = [{"width": 4, "steps": 2} if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(objects, src=0)
         back: list[Any] = [dist.get_rank()]
         dist.broadcast_object_list(back, src=1)
-        model = nn.Linear(told[0]["width"], back[0])
+        model = nn.Linear(objects[0]["width"], back[0])
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for _ in range(told[0]["steps"]):
+        for _ in range(objects[0]["steps"]):
             model(torch.randn(2, 4)).sum().backward()
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)

@@ -104,7 +104,7 @@ def captured(*args: Any, **kwargs: Any) -> Captured:
 
 
 def actions(step: RankStep) -> list[str]:
-    """What a rank does, written as tables have it (W and I, as autograd has it, for each B)."""
+    """Actions of a rank, written as tables have them (W and I, as autograd has it, for each B)."""
     numbers: dict[tuple[str, str], count[int]] = {}
     done = []
     for op in step.ops:

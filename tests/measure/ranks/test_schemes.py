@@ -91,7 +91,7 @@ def test_hybrid_sharding_scatters_within_and_reduces_between_groups() -> None:
 def test_gradients_are_scattered_once_however_many_batches(
     reshards: bool, gathers: int, parts: int
 ) -> None:
-    """What is not resharded stays until its backward."""
+    """Parameters that are not resharded stay until its backward."""
     step = step_of(train(parts=parts, reshard_after_forward=reshards))
     kinds = [kind for kind, _ in sent(step)]
     assert kinds.count("reduce_scatter") == LAYERS
@@ -116,8 +116,12 @@ def test_without_a_mesh_all_ranks_share_a_module() -> None:
 
 
 def test_a_mesh_of_a_tensor_is_refused() -> None:
+    def making() -> Any:
+        ranks: Any = torch.arange(4).view(2, 2)
+        return device_mesh.DeviceMesh("cuda", ranks)
+
     with pytest.raises(InputError, match="DeviceMesh: the values of a tensor of ranks"):
-        step_of(lambda: device_mesh.DeviceMesh("cuda", torch.arange(4).view(2, 2)))  # type: ignore[arg-type, return-value]
+        step_of(making)
 
 
 def test_resharding_to_fewer_ranks_gathers_from_these() -> None:
