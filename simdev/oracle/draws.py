@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -36,11 +36,13 @@ MOST = 100_000
 """The most draws of a scenario."""
 
 
-def errors_rule(question: Lowered, seed: int, draws: int) -> DrawnFactors:
+def errors_rule(
+    errors_of: Callable[[TaskGraph], ExpectedErrors], seed: int, draws: int
+) -> DrawnFactors:
     """The rule that draws the expected errors of costs, for so many draws."""
 
     def of_graph(task_graph: TaskGraph) -> Factors:
-        errors = expected_errors(question, task_graph)
+        errors = errors_of(task_graph)
         drawn = drawn_factors(errors.sources, seed, draws)
         return lambda draw: errors.factors(drawn[draw])
 
@@ -69,8 +71,8 @@ def draws_of(
     InputError, DeadlockError.
     """
     refuse(draws_problems(draws, seed))
-    rules = together((errors_rule(question, seed, draws), *more))
-    drawn = _Drawn(question, rules)
+    errors_of = cache(partial(expected_errors, question))
+    drawn = _Drawn(question, together((errors_rule(errors_of, seed, draws), *more)))
     jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
     # Parts of a few draws, so that a slow thread keeps nobody waiting long.
     parts = np.array_split(np.arange(draws), min(8 * jobs, draws))
@@ -79,8 +81,8 @@ def draws_of(
         parts_drawn = [pool.submit(drawn.answers, part) for part in parts]
         answers = [answer for future in watch(parts_drawn) for answer in future.result()]
     step_ps, peaks = zip(*answers, strict=True)
-    there, columns = question.step.task_graph, (np.array(step_ps, np.int64), np.stack(peaks))
-    erring = len(expected_errors(question, there).sources)
+    there, columns = drawn.graph(1), (np.array(step_ps, np.int64), np.stack(peaks))
+    erring = len(errors_of(there).sources)
     return Draws(
         seed, erring, there.devices, there.capacity, answer_ps, answer_peaks, *columns
     )  # fmt: skip
@@ -105,7 +107,7 @@ class _Drawn:
         self._lock, self._graphs = threading.Lock(), dict[int, _Graph]()
         self._room = threading.local()
 
-    def graphs(self, rounds: int) -> TaskGraph:
+    def graph(self, rounds: int) -> TaskGraph:
         """The task graph of so many rounds."""
         return self._graph(rounds).task_graph
 
@@ -129,7 +131,7 @@ class _Drawn:
         """Whether a draw is one execution of one task graph."""
         question = self.question
         repeats = follow_one_another(question.strategy, question.scenario.steps)
-        return not repeats and not self.graphs(1).sharing and self.engine == "compiled"
+        return not repeats and not self.graph(1).sharing and self.engine == "compiled"
 
     def answers(self, draws: Ints) -> list[Answer]:
         """The answers of these draws, in turn."""
@@ -141,7 +143,7 @@ class _Drawn:
             if not hasattr(self._room, "plain"):
                 from .redrawn import Redrawn
 
-                self._room.plain = Redrawn(self.graphs(1))
+                self._room.plain = Redrawn(self.graph(1))
             factor = None if draw is None else self._graph(1).factors(draw)
             answer: Answer = self._room.plain.answer(factor)
             return answer
