@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ..ground.units import PS_PER_SECOND, is_count, written
 from .taskgraph import Floats, Ints
 
+Numbers = Ints | Floats
+
 PERCENTS = (10, 50, 90)
 """The percentiles that are told of draws."""
 
@@ -44,16 +46,47 @@ falls so is wrong once in five.
 """
 
 
-def wins(first: Ints, second: Ints) -> float:
+def wins(first: Numbers, second: Numbers) -> float:
     """The share of draws in which the first is less than the second; a draw in which both are equal
     counts half.
     """
     return float((first < second).mean() + (first == second).mean() / 2)
 
 
-def are_tied(first: Ints, second: Ints) -> bool:
+def are_tied(first: Numbers, second: Numbers) -> bool:
     """Whether neither is less in a share of draws that tells them apart (TIE)."""
     return 1 - TIE < wins(first, second) < TIE
+
+
+MOST_RANKED = 100  # answers, the best, whose order is looked at: their pairs are thousands
+
+
+@dataclass(frozen=True, eq=False)
+class Stability:
+    """The order of several answers over draws with common random numbers, the best answer first.
+
+    ``beats`` is by answer the share of draws in which it beats the best one (``wins``), ``first``
+    the share in which it is the best of all. ``kendall`` is the mean of Kendall's tau (Kendall,
+    1938) between the order of a draw and that of the answers: 1 where no two change places, 0 where
+    as many pairs do as do not. It is that of the MOST_RANKED best.
+    """
+
+    beats: Floats
+    first: Floats
+    kendall: float
+
+
+def stability(times: Floats) -> Stability:
+    """The stability of an order; ``times`` have a row an answer, the best first, and a column a
+    draw, the least of which is the best.
+    """
+    beats = np.array([wins(row, times[0]) for row in times])
+    least = times == times.min(axis=0)
+    first = (least / least.sum(axis=0)).mean(axis=1)
+    some = times[:MOST_RANKED]
+    before, after = np.triu_indices(len(some), 1)
+    signs = np.sign(some[after] - some[before])
+    return Stability(beats, first, float(signs.mean()) if len(before) else 1.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,6 +34,11 @@ MEANINGS: Mapping[str, str] = {
     "devices": "Devices that run any op.",
     "step_time_s": "The step time; where steps repeat, their period.",
     "step_time_ps": "The step time exactly.",
+    "step_p10_s": "Where errors were drawn: the step time that a tenth of the draws do not exceed.",
+    "step_p50_s": "Likewise, half of them.",
+    "step_p90_s": "Likewise, nine tenths.",
+    "beats_best": "Likewise, the share of draws in which it beats the best (itself: one half).",
+    "first_in_draws": "Likewise, the share in which it is the best of all.",
     "first_step_s": "Where steps repeat: the time of the first one.",
     "trace_s": "Where steps repeat: when the last one ends.",
     "steps": "Where steps repeat: how many were simulated. Peaks are of all, the rest is of one.",
@@ -87,6 +92,9 @@ FIRST = (
     "status",
     "reason",
     "step_time_s",
+    "step_p10_s",
+    "step_p90_s",
+    "beats_best",
     "samples_per_s",
     "tokens_per_s",
     "memory_excess_bytes",
@@ -97,7 +105,12 @@ FIRST = (
 LAST = ("step_time_ps", "engine", "key", "simdev")
 SI_UNITS = ("s", "bytes", "bytes_per_s", "flop_per_s")
 """Ends of the second column of a field that was set in units."""
-SHARES = ("utilization", "bubble", "exposed_communication", "cost_estimated", "cost_rel_err")
+DRAWN = "draws_ps"
+"""The step times of draws in a row that is no table yet."""
+SHARES = (
+    "beats_best", "first_in_draws", "utilization", "bubble", "exposed_communication",
+    "cost_estimated", "cost_rel_err",
+)  # fmt: skip
 LARGEST = 1e200  # in ps, too, a float must hold it
 # simdev.sweep writes a ' before a text in CSV that begins so
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -192,6 +205,8 @@ class _Sweep:
                     yield name.removesuffix("_per_s") + "/s", format_number(best[name])
             if best.get("peak_bytes") is not None:
                 yield "its peak", format_bytes(best["peak_bytes"])
+            if best.get("first_in_draws") is not None:
+                yield "stays first", f"in {best['first_in_draws']:.0%} of draws"
         if ranks.front:
             yield "on the front", f"{len(ranks.front):,} of {len(ranks.order):,}"
 

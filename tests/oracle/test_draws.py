@@ -30,6 +30,7 @@ from simdev.costs.drawn import SHARED, ErrorSource, drawn_factors, normals, sigm
 from simdev.execution.factors import Factors
 from simdev.execution.scenario import lowered
 from simdev.nouns.cluster import QUEUES, TRANSFERS
+from simdev.nouns.draws import are_tied, stability
 from simdev.nouns.taskgraph import TaskGraph
 from simdev.oracle.draws import draws_of, expected_errors
 from worlds.costs import row_of
@@ -203,3 +204,15 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         run("alexnet-2x-gpu-staged", draws=-1)
     with pytest.raises(InputError, match="seed: must be a whole number from 0"):
         run("alexnet-2x-gpu-staged", draws=1, seed=-1)
+
+
+def test_the_stability_of_an_order_by_hand() -> None:
+    # The second beats the best in draw 0, and equals it in draw 1; the third never.
+    times = np.array([[2.0, 2, 2, 2], [1, 2, 3, 3], [4, 4, 4, 4]])
+    order = stability(times)
+    assert order.beats.tolist() == [0.5, 0.375, 0.0]
+    assert order.first.tolist() == [0.625, 0.375, 0.0]
+    # Of 12 pairs 10 stand as in the answers, one is turned round, one is equal.
+    assert order.kendall == pytest.approx(9 / 12)
+    assert are_tied(times[0], times[1])
+    assert not are_tied(times[0], times[2])
