@@ -32,9 +32,6 @@ from ..lowering.expected import ExpectedErrors, errors_of_graph, errors_of_large
 from ..nouns.draws import Draws, draws_problems
 from ..nouns.taskgraph import Ints, TaskGraph
 
-MOST = 100_000
-"""The most draws of a scenario."""
-
 
 def errors_rule(
     errors_of: Callable[[TaskGraph], ExpectedErrors], seed: int, draws: int

@@ -345,16 +345,16 @@ def reasons(first: Report, second: Report) -> Iterator[str]:
         yield f"A trains on {counts[0]:,} tokens a step, B on {counts[1]:,}."
 
 
-def rivalry(first: Draws, second: Draws) -> str:
+def rivalry(first: Draws, second: Draws, a: str = "A", b: str = "B") -> str:
     """The share of draws in which each is faster, and by how much; both with common random
-    numbers.
+    numbers. ``a`` and ``b`` are the names of both.
     """
     share = wins(first.step_ps, second.step_ps)
     low, middle, high = map(_added, percentiles(second.step_ps - first.step_ps))
     tie = " (a tie)" if are_tied(first.step_ps, second.step_ps) else ""
     return (
-        f"How sure: of {len(first):,} draws (seed {first.seed}) A is faster in {share:.1%}, B in "
-        f"{1 - share:.1%}{tie}; B minus A is {low} to {high} in 8 of 10, p50 {middle}."
+        f"How sure: of {len(first):,} draws (seed {first.seed}) {a} is faster in {share:.1%}, {b} "
+        f"in {1 - share:.1%}{tie}; {b} minus {a} is {low} to {high} in 8 of 10, p50 {middle}."
     )
 
 
