@@ -334,9 +334,14 @@ def _place(error: Exception) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
+def is_pytorchs(file: str) -> bool:
+    """Whether a source file is PyTorch's or simdev's."""
+    return file.startswith((_HOME, str(PACKAGE), "<"))
+
+
 def is_users(file: str) -> bool:
     """Whether a source file is the user's own, of neither PyTorch, simdev nor another library."""
-    return not file.startswith((_HOME, str(PACKAGE), "<")) and "/lib/python" not in file
+    return not is_pytorchs(file) and "/lib/python" not in file
 
 
 def _input_names(loss: Callable[..., Any]) -> list[str]:

@@ -157,6 +157,7 @@ class Reducer:
             for number, indices in enumerate(buckets)
         ]
         self.bucket_of = {index: bucket for bucket in self.buckets for index in bucket.of}
+        RankScopes.running.buckets |= {key_of(bucket.contents) for bucket in self.buckets}
 
     def _watch(self) -> None:
         # Hooks behind AccumulateGrad are called for gradients that are undefined, too.

@@ -52,6 +52,7 @@ from ..record import (
     written,
 )
 from ..tracing import is_users
+from .devices import Devices, on_cpu
 from .streams import Future, Streams
 
 # Calls of process groups of which a capture does not know the other rank, or all tensors.
@@ -113,20 +114,25 @@ class RankRecorder(Recorder):
         self.messages: dict[int, Message] = {}
         self.placed: dict[int, tuple[bool, ...]] = {}
         self.notes: dict[str, None] = {}
+        self.devices = Devices.running
+        self.hosts: list[str] = []
         self.parameters: dict[int, int] = {}
         self.states: dict[int, int] = {}
-        self.persistent: set[int] = set()
+        self.persistent: dict[int, str] = {}
         self._leaves: dict[int, Any] = {}
         self._works: dict[int, tuple[Any, Future]] = {}
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
         self._false: set[int] = set()
+        self._gradients: set[int] = set()  # memory of gradients and of norms made of them
+        self._is_of_gradients = self._is_behind_backward = False
+        self.orphans: set[int] = set()
         self._communicators: dict[tuple[int, ...], dict[str, int]] = {}
 
     @property
     def phase(self) -> str:
         """The phase of the op that is dispatched now."""
-        if self.updating:
+        if self.updating or self._is_of_gradients:
             return "update"
         # Numbered from 0 while autograd runs a backward.
         return "backward" if in_backward() else "forward"
@@ -147,11 +153,26 @@ class RankRecorder(Recorder):
         if name in VALUES_TO_HOST:
             self.streams.current.synchronize()
             return key_of(args[0]) not in self._false
+        inputs = _tensors((args, kwargs))
+        self._is_of_gradients = self._reads_gradients(inputs)
+        is_hosts = self._is_hosts(func, inputs, kwargs)
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": on_cpu(kwargs["device"])}
         result = func(*args, **kwargs)
-        self._note_false(name, args, result)
+        made = _tensors(result)
+        self._note_false(name, args, inputs, made)
+        self.devices.place(made, is_hosts)
+        if self._gradients:
+            is_of = self._is_of_gradients
+            change = self._gradients.update if is_of else self._gradients.difference_update
+            change(map(key_of, made))
         if self.recording and func.namespace != "prim":
             self.lifetimes.settle(len(self.records) - 1)
-            self._note(func, named_arguments(func, args, kwargs), result)
+            arguments = named_arguments(func, args, kwargs)
+            if not (is_hosts and self.devices.is_named):
+                self._note(func, arguments, result)
+            elif not (self.devices.is_moving or is_view(written(func, arguments), inputs, made)):
+                self.hosts.append(self.place())
         return result
 
     def _value(self, tensor: Tensor) -> Any:
@@ -167,16 +188,38 @@ class RankRecorder(Recorder):
             return tensor.dtype.is_floating_point and 0.0
         return 1.0 if tensor.dtype.is_floating_point else tensor.dtype == torch.bool or 1
 
-    def _note_false(self, name: str, args: Any, result: Any) -> None:
+    def _note_false(
+        self, name: str, args: Any, inputs: Sequence[Tensor], made: Sequence[Tensor]
+    ) -> None:
         """Notes tensors that say whether a number is none or infinite: no number is."""
         scaled = name == "_amp_foreach_non_finite_check_and_unscale_"
-        made = [args[1]] if scaled else [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        inputs = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
         carried = name in _CARRY and all(key_of(x) in self._false for x in inputs)
         if scaled or carried or name in _INVALID:
-            self._false |= set(map(key_of, made))
+            self._false |= set(map(key_of, [args[1]] if scaled else made))
         elif self._false:
             self._false.difference_update(map(key_of, made))
+
+    def _reads_gradients(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether an operator clips gradients or scales them, which is part of the update: it runs
+        behind a backward, outside of modules, on gradients of parameters or on norms of them.
+        """
+        if in_backward():
+            self._is_behind_backward = True
+            return False
+        if self.updating or self.scopes.current:
+            return False
+        if self._is_behind_backward:
+            self._is_behind_backward = False
+            self._gradients = set(self.scopes.gradients())
+        return any(key_of(tensor) in self._gradients for tensor in inputs)
+
+    def _is_hosts(self, func: Any, inputs: Sequence[Tensor], kwargs: Any) -> bool:
+        """Whether the host runs an operator, on tensors that the script keeps there."""
+        if self.devices.is_moving:
+            return True
+        if self.streams.on_cpu or func.namespace in NAMESPACES or self.phase != "forward":
+            return False
+        return self.devices.is_hosts(() if aten_name(func) in _LITERALS else inputs, kwargs)
 
     def _note(self, func: Any, arguments: dict[str, Any], result: Any) -> None:
         name = aten_name(func)
@@ -184,7 +227,7 @@ class RankRecorder(Recorder):
             self._note_call(func, name, arguments, result)
             return
         instance = self._instance()
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        outputs = _tensors(result)
         if name in ALLOCATIONS or name in _LITERALS:
             for output in outputs:
                 if name in _LITERALS and output.numel() > 1:
@@ -192,7 +235,7 @@ class RankRecorder(Recorder):
                 else:
                     self._note_source(output, None)
             return
-        inputs = [x for x in tree_leaves(list(arguments.values())) if isinstance(x, Tensor)]
+        inputs = _tensors(list(arguments.values()))
         if self.updating and all(tensor.numel() == 1 for tensor in (*inputs, *outputs)):
             return  # numbers of steps: the host counts them
         if name.endswith("_norm_backward") and result[0] is None:
@@ -226,6 +269,8 @@ class RankRecorder(Recorder):
         self.records[index] = replace(self.records[index], outputs=tuple(specs))
         self.placed[index] = there
         self.issued[index] = self.streams.issue(index)
+        if self.scopes.is_orphan:
+            self.orphans.add(index)
 
     def _note_source(self, tensor: Tensor, source: tuple[int, int] | None) -> None:
         # Written in place: the memory stays that of whatever made it, and gets no second life.
@@ -250,12 +295,21 @@ class RankRecorder(Recorder):
         return index
 
     def end(self) -> None:
-        """Ends the step, and notes the leaves that outlive it: buffers, not batches."""
+        """Ends the step, and notes the leaves that outlive it, such as buffers, not batches:
+        ``persistent`` has a name of each that is a gradient.
+        """
         self.recording = False
+        if self.streams.on_cpu:
+            note = "the script asks for gloo: each rank is one thread of a CPU (nccl is for GPUs)"
+            self.notes[note] = None
+        if self.hosts:
+            count = f"{len(self.hosts)} operators work on tensors that the script keeps on the CPU"
+            self.notes[f"{self.hosts[0]}: {count}; what these take is not counted"] = None
         self.lifetimes.settle(len(self.records) - 1)
+        gradients = self.scopes.gradients() | dict.fromkeys(self.scopes.buckets, "bucket")
         for index, storage in self._leaves.items():
             if USERS is not None and USERS(storage._cdata) > 2:
-                self.persistent.add(index)
+                self.persistent[index] = gradients.get(storage._cdata, "")
 
     @contextmanager
     def resting(self) -> Iterator[None]:
@@ -277,6 +331,7 @@ class RankRecorder(Recorder):
 
     def add_parameter(self, tensor: Tensor, states: Sequence[Tensor]) -> None:
         """Records a parameter as a leaf; reading one of its states counts as reading it."""
+        self.devices.place(tensor, is_host=False)  # FSDP moves parameters by itself
         if key_of(tensor) not in self.parameters:
             index = self.add_leaf("parameter", tensor)
             self.parameters[key_of(tensor)] = index
@@ -512,6 +567,8 @@ class RankScopes(Scopes):
         self.names: dict[int, str] = {}
         self.roots: list[tuple[str, nn.Module]] = []
         self.of_parameter: dict[int, str] = {}
+        self.is_orphan = False
+        self.buckets: set[int] = set()  # memory in which gradients are sent
 
     def enter(self, module: nn.Module, *_: Any) -> None:
         """A module's forward begins."""
@@ -527,6 +584,28 @@ class RankScopes(Scopes):
         self.recomputing = in_backward()
         super().enter(module)
 
+    def gradients(self) -> dict[int, str]:
+        """By memory (``key_of``) of a gradient a name for it, beside the name of its parameter."""
+        return {
+            key_of(local(parameter.grad)): f"{unwrapped(name)}_grad"
+            for prefix, module in self.roots
+            for name, parameter in module.named_parameters(prefix=prefix)
+            if parameter.grad is not None
+        }
+
+    def at_dispatch(self, phase: str) -> Instance:
+        """The modules of an operator; of one that adds to a gradient that of the parameter.
+        ``is_orphan`` is set for an operator in a backward that no operator of the forward explains.
+        """
+        self.is_orphan = False
+        if phase == "backward" and not self.current:
+            node: Any = torch._C._current_autograd_node()
+            name = self.of_parameter.get(id(getattr(node, "variable", None)))
+            if name is not None:
+                return ((name, 0),)
+            self.is_orphan = node is None or node._sequence_nr() not in self.of_node
+        return super().at_dispatch(phase)
+
     @contextmanager
     def around(self, parameter: Tensor) -> Iterator[None]:
         """Lets what the block runs belong to the module of a parameter."""
@@ -541,8 +620,7 @@ def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tenso
     """The tensors that a call of a process group reads, and those that it fills."""
 
     def tensors(*names: str) -> list[Tensor]:
-        leaves = tree_leaves([arguments.get(argument) for argument in names])
-        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        return _tensors([arguments.get(argument) for argument in names])
 
     if name == "send":
         return tensors("tensors"), []
@@ -553,8 +631,12 @@ def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tenso
     inputs = tensors("input", "inputs", "input_tensor", "input_tensors", "tensors", "tensor")
     outputs = tensors("output", "out", "output_tensor", "output_tensors", "outputs")
     if not outputs:
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        outputs = _tensors(result)
     return inputs, outputs or inputs
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
