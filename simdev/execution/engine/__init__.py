@@ -133,7 +133,7 @@ def simulate(task_graph: TaskGraph, engine: str = "auto") -> Trace:
     else:
         from .compiled import execute
     start, finish = execute(task_graph)
-    _require_finished(task_graph, start)
+    require_finished(task_graph, start)
     return Trace(task_graph, start, finish, name)
 
 
@@ -152,7 +152,7 @@ def choose(engine: str, tasks: int) -> str:
     return engine
 
 
-def _require_finished(task_graph: TaskGraph, start: Ints) -> None:
+def require_finished(task_graph: TaskGraph, start: Ints) -> None:
     """Raise DeadlockError naming every task without a start (-1), and what it waits for."""
     stuck = (start < 0).nonzero()[0].tolist()
     if not stuck:
