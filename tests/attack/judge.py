@@ -180,7 +180,7 @@ def _fault(words: Sequence[str], code: int, out: str, err: str) -> str | None:
     word = PYTHONS.search(err)
     if word:
         return f"{word[0]!r} on stderr"
-    if printable(err, lines=True) != err:
+    if printable(err.replace("\r", ""), lines=True) != err.replace("\r", ""):
         return "stderr steers a terminal"
     message = err.rpartition(": error: ")[2].splitlines()
     if code == 2 and not any(message):

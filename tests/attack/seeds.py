@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), *(str(TESTS / name) for name in ("importers", "measure"))]
+
+from simdev.commands import main
 
 from imported import PROFILE, workload  # noqa: E402
 from worlds.scenarios import GPT, TINY, lenet, pipelined, question  # noqa: E402
@@ -248,7 +254,7 @@ LARGES = (
 )  # fmt: skip
 
 VERBS = (
-    Seed("runs", {"a.json": TINY}, (
+    Seed("compared", {"a.json": TINY}, (
         "simulate a.json --save run.json", "check run.json --json", "report run.json -o r.html",
         "compare a.json run.json --json -o c.html")),
     Seed("search", {"s.json": TINY}, (
@@ -281,6 +287,44 @@ VERBS = (
         line("accept", 9, session="s0"), line("reject", 10, session="s0"), line("stats", 11),
         line("shutdown", 12))]}, ("serve < in.jsonl",)),
 )  # fmt: skip
+
+
+def _printed(files: Mapping[str, Any], command: str) -> tuple[str, dict[str, bytes]]:
+    """What a command prints, and the files that it writes."""
+    home = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()) as out, \
+            redirect_stderr(StringIO()):
+        os.chdir(folder)
+        for name, content in files.items():
+            Path(name).write_text(json.dumps(content))
+        main(command.split())
+        texts = {str(path): path.read_bytes() for path in Path().iterdir()}
+        os.chdir(home)
+    return out.getvalue(), {name: text for name, text in texts.items() if name not in files}
+
+
+@cache
+def verbs() -> tuple[Seed, ...]:
+    """What verbs read that other verbs have written, and all other verbs."""
+    scenario = {"s.json": CAPTURED}
+    _, run = _printed(scenario, "simulate s.json --save run.json")
+    _, repeated = _printed({"s.json": SYNCED}, "simulate s.json --save run.json")
+    plans, _ = _printed({"config.json": CONFIG}, (
+        "plan config.json --cluster dgx-h100 --global-batch 8 --length 128 --set tp=1,2"
+        " --set pp=1 --set zero=1 --set recompute=none --set microbatch=1 --top 2 --json"))
+    found, _ = _printed({"s.json": TINY}, "search s.json --method annealing --budget 8 --json")
+    compared, _ = _printed({"s.json": TINY}, "search s.json --compare single,m-sct --seeds 2 --json")
+    _, table = _printed({"s.json": TINY}, "sweep s.json --set cluster.queues=link,fair -o r.parquet")
+    read = "check run.json --json", "report run.json -o r.html", "compare run.json run.json --json"
+    answers = {"plans": plans, "search": found, "comparison": compared}
+    return (
+        *VERBS,
+        Seed("run", {"run.json": json.loads(run["run.json"])}, read),
+        Seed("run of steps", {"run.json": json.loads(repeated["run.json"])}, read[:1]),
+        *(Seed(name, {"a.json": json.loads(text)}, ("report a.json -o r.html",))
+          for name, text in answers.items()),
+        Seed("parquet", {"r.parquet": table["r.parquet"]}, ("report r.parquet -o r.html",)),
+    )  # fmt: skip
 
 
 @cache
@@ -353,21 +397,28 @@ def _traces() -> Iterator[Seed]:
 @cache
 def traces() -> tuple[Seed, ...]:
     """Traces of PyTorch, and what is fitted to measured steps."""
+    import torch
+
+    program = BytesIO()
+    torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.zeros(1, 3),)), program)
     wall = {"host_ms": {"forward": 1.5}, "wall_s": 0.004}
     chrome = {"traceEvents": [
         {"ph": "X", "name": name, "pid": 1, "tid": 1, "ts": at, "dur": 2.5, "args": {}}
         for name, at in (("a", 0), ("b", 10.5), ("a", 20), ("b", 31))]}  # fmt: skip
     table = "strategy.pipeline.microbatch,strategy.pipeline.microbatches,step\n" + "".join(
-        f"{samples},{count},{20 + samples * count} ms\n" for samples in (1, 2) for count in (4, 8, 12))
+        f"{samples},{count},{20 + samples * count} ms\n" for samples in (1, 2) for count in (1, 2, 3))
     return (
         *_traces(),
         Seed("calibrate", {"s.json": TINY, "t.json": chrome}, (
             "calibrate s.json t.json -o out.json --json", "simulate out.json")),
         Seed("calibrate host", {"s.json": PROFILED, "p.jsonl": ROWS, "sheet.json": SHEET,
                                 "h.json": wall}, ("calibrate s.json h.json --fit host -o out.json",)),
-        Seed("calibrate steps", {"s.json": LARGE | {
-            "cluster": {"preset": "dgx-h100", "host": {}}}, "t.csv": table}, (
-            "calibrate s.json t.csv --fit host_time -o out.json",)),
+        Seed("calibrate steps", {
+            "s.json": pipelined(GPT | {"layers": 1, "length": 64}, {"preset": "dgx-h100", "host": {}},
+                                dp=8) | {"options": {"limit": "20 ms"}}, "t.csv": table,
+        }, ("calibrate s.json t.csv --fit host_time -o out.json",)),
+        Seed("program", {"m.pt2": program.getvalue()}, (
+            "import m.pt2 -o out.json --device v100", "simulate out.json")),
         Seed("doctor", {"p.jsonl": ROWS}, ("profile doctor p.jsonl",)),
     )  # fmt: skip
 
@@ -375,7 +426,7 @@ def traces() -> tuple[Seed, ...]:
 FAMILIES = {
     "scenarios": lambda: SCENARIOS,
     "large": lambda: LARGES,
-    "verbs": lambda: VERBS,
+    "verbs": verbs,
     "foreign": foreign,
     "traces": traces,
 }
