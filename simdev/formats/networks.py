@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..files.reading import parse_json
 from ..files.shape import plain
 from ..ground.errors import InputError, collecting, refuse
+from ..ground.units import written
 from ..nouns.graph import EDGE, KIND, OUTPUT, SIZES, TIME, Graph, Op, Tensor, only, size_of, time_of
 from .imported import Imported, Machine, graph_scenario
 
@@ -88,9 +89,9 @@ def _node_link_problems(value: Mapping[str, Any], edges: str) -> Iterator[str]:
     for i, node in enumerate(value["nodes"]):
         name = node.get("id") if isinstance(node, dict) else None
         if not isinstance(name, (str, int)):
-            yield f"nodes[{i}].id: must be a text or a whole number, got {name!r}"
+            yield f"nodes[{i}].id: must be a text or a whole number, got {written(name)}"
         elif name in names:
-            yield f"nodes[{i}].id: {name!r} stands twice"
+            yield f"nodes[{i}].id: {written(name)} stands twice"
         else:
             names.add(name)
     for i, edge in enumerate(value[edges]):
@@ -99,7 +100,7 @@ def _node_link_problems(value: Mapping[str, Any], edges: str) -> Iterator[str]:
             continue
         for end in ("source", "target"):
             if not isinstance(edge.get(end), (str, int)) or edge[end] not in names:
-                yield f"{edges}[{i}].{end}: no node with the id {edge.get(end)!r}"
+                yield f"{edges}[{i}].{end}: no node with the id {written(edge.get(end))}"
 
 
 def _without_parallels(graph: nx.Graph[Any]) -> nx.DiGraph[Any]:
