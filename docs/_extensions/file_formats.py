@@ -21,6 +21,7 @@ from tables import table
 from typing_extensions import get_type_hints, is_typeddict
 
 from simdev.files import shape
+from simdev.nouns.failures import Failures
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.strategy import Sync
 
@@ -29,6 +30,7 @@ QUANTITIES = {
     "OptionalBytes": "bytes or null",
     "Capacity": 'bytes, "unlimited" or null',
     "Seconds": "a time",
+    "Duration": "a time, of any length",
     "Bandwidth": "a bandwidth",
     "Flops": "FLOP/s",
     "Share": "a share, 0 to 4",
@@ -51,7 +53,9 @@ PLAIN = {
 
 
 HEAD = ("key", "meaning", "value")
-NOUNS: dict[str, type[Any]] = {"SyncShape": Sync, "_MemoryShape": MemoryModel}
+NOUNS: dict[str, type[Any]] = {
+    "SyncShape": Sync, "_MemoryShape": MemoryModel, "_FailuresShape": Failures,
+}  # fmt: skip
 """By the name of a shape the class whose docstring explains its keys, where it is not itself."""
 
 

@@ -30,6 +30,7 @@ from ..lowering.origins import (
 from ..lowering.symmetry import Expanded, Symmetry
 from ..lowering.symmetry.quotient import Quotient, quotient_of
 from ..nouns.cluster import Cluster
+from ..nouns.failures import Failures
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
 from ..nouns.models.large import Transformer, shard_of
@@ -68,6 +69,7 @@ class Scenario:
     - ``samples`` of a step of a graph (None: as many as its inputs tell, where they do), and
       ``tokens`` of it (None: not told).
     - ``price`` of a GPU's hour in dollars, a number or like "$2.5"; None: costs are not told.
+    - ``failures`` of a long run of such steps (None: not asked).
     """
 
     graph: Graph | Transformer
@@ -82,6 +84,7 @@ class Scenario:
     samples: int | None = None
     tokens: int | None = None
     price: Number | None = None
+    failures: Failures | None = None
 
     def __post_init__(self) -> None:
         from ..files.device import datasheets
@@ -234,7 +237,8 @@ def scenario_of(
     """
     costs = CostModel(parts.profiles, parts.specs) if costs is None else costs
     try:
-        return Scenario(parts.graph, parts.cluster, costs, parts.strategy, **parts.options)
+        question = parts.graph, parts.cluster, costs, parts.strategy
+        return Scenario(*question, failures=parts.failures, **parts.options)
     except InputError as error:
         problems = (
             f"options.{problem}" if problem.partition(":")[0] in OPTIONS else problem

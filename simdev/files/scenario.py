@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 from ..costs import DeviceSpec, Profile
 from ..ground.errors import InputError, within
 from ..nouns.cluster import Cluster
+from ..nouns.failures import Failures
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
 from ..nouns.models import MODELS, build
@@ -245,6 +246,11 @@ class _OptionsShape(TypedDict, total=False):
     price: Any
 
 
+@keys_of(Failures)
+class _FailuresShape(TypedDict, total=False):
+    """Failures of a long run, and its checkpoints."""
+
+
 class _ScenarioShape(TypedDict, total=False):
     """A question: paths are relative to its file.
 
@@ -257,6 +263,7 @@ class _ScenarioShape(TypedDict, total=False):
     - ``devices``: a datasheet or a list of them, asked before those shipped.
     - ``name``: what it is called.
     - ``options``: how the step is executed.
+    - ``failures``: how often machines fail in a long run of steps, and how it goes on.
     - ``provenance``: where its numbers come from, in any form.
     """
 
@@ -267,6 +274,7 @@ class _ScenarioShape(TypedDict, total=False):
     devices: Any
     strategy: Required[Any]
     options: _OptionsShape
+    failures: _FailuresShape
     provenance: dict[str, Any]
 
 
@@ -290,6 +298,7 @@ class ScenarioFiles:
     strategy: Strategy
     specs: tuple[DeviceSpec, ...]
     options: Mapping[str, Any]
+    failures: Failures | None = None
 
 
 def named_files(value: Document, folder: str) -> Iterator[str]:
@@ -347,6 +356,7 @@ class _Reader:
             raise InputError(self.problems)
         fields = {**fields, "graph": self._model(fields["graph"])}
         options, given = self._options(fields.get("options", {})), fields["strategy"]
+        failures = self._failures(fields.get("failures"))
         if not self.problems:
             require_few(fields, self._path, parse_limit(options["limit"]))
         # The strategy says what the graph's name means, so it is read first; its problems come
@@ -374,7 +384,14 @@ class _Reader:
             options["samples"] = _batch(fields["graph"])
         specs = datasheets(sheets, [device.kind for device in cluster.devices], rows)
         profiles = rows if "profile" in fields else None
-        return ScenarioFiles(graph, cluster, profiles, strategy, specs, options)
+        return ScenarioFiles(graph, cluster, profiles, strategy, specs, options, failures)
+
+    def _failures(self, given: Document | None) -> Failures | None:
+        """How a run fails; None where nothing is told of it."""
+        if given is None:
+            return None
+        failures: Failures | None = self._caught(lambda: Failures(**given), self.file, "failures.")
+        return failures
 
     def _options(self, given: Document) -> Fields:
         options = {"engine": "auto", **given}

@@ -54,6 +54,14 @@ _RATE |= {
     unit.replace("bit/s", "bps"): scale for unit, scale in _RATE.items() if unit.endswith("bit/s")
 }
 _SECONDS = {unit: Fraction(10) ** power for unit, power in _TIME.items()}
+_LONG = {
+    name: Fraction(seconds)
+    for names, seconds in (
+        (("min",), 60), (("h", "hour", "hours"), 3600), (("d", "day", "days"), 86_400),
+        (("y", "year", "years"), 365 * 86_400),
+    )
+    for name in names
+}  # fmt: skip
 _FLOPS = {
     prefix + "FLOP/s": Fraction(10) ** power for prefix, power in _DECIMAL.items() if prefix != "K"
 }
@@ -135,6 +143,16 @@ def parse_time(value: Number) -> Fraction:
     # On integers: every op of a graph comes through here, and Fractions would be ten times slower.
     if seconds.numerator * PS_PER_SECOND > MAX_PS * seconds.denominator:
         raise ValueError(f"is larger than 53 days: {value}")
+    return seconds
+
+
+def parse_duration(value: Number) -> Fraction:
+    """Seconds of a long time, like "5 min", "1 d" or "9 years" (of 365 days), not negative and at
+    most a million years. Raises ValueError.
+    """
+    seconds = _quantity(value, _SECONDS | _LONG, "5 min")
+    if not 0 <= seconds <= 10**6 * _LONG["year"]:
+        raise ValueError(f"must be from 0 to a million years, got {value}")
     return seconds
 
 
@@ -226,6 +244,7 @@ class Unit:
 # Types for the fields of nouns: the unit is told once, for the noun, for files in and files out.
 Bytes = Annotated[Number, Unit(parse_bytes)]
 Seconds = Annotated[Number, Unit(parse_time, time_text)]
+Duration = Annotated[Number, Unit(parse_duration, time_text)]
 Times = Annotated[Number | Mapping[str, Number], Unit(parse_times, times_text)]
 Bandwidth = Annotated[Number, Unit(parse_bandwidth, rate_text)]
 Slowdown = Annotated[Number, Unit(parse_slowdown, decimal_text)]
@@ -353,6 +372,14 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.{digits}g} {unit}"
     return f"{seconds * 1e12:.{digits}g} ps"
+
+
+def format_duration(seconds: float, digits: int = 3) -> str:
+    """For people: ``2.3 h`` and ``30 d``."""
+    for unit in ("years", "d", "h", "min"):
+        if seconds >= _LONG[unit]:
+            return f"{seconds / float(_LONG[unit]):.{digits}g} {unit}"
+    return format_seconds(seconds, digits)
 
 
 def format_bandwidth(rate: float) -> str:

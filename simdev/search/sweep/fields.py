@@ -34,10 +34,10 @@ from ...files.reading import parse_json, shown
 from ...files.scenario import PARTS
 from ...files.strategy import is_bare
 from ...ground.errors import InputError, collecting
-from ...ground.units import DECIMAL, parse_bandwidth, parse_bytes, parse_flops, parse_time
+from ...ground.units import DECIMAL, parse_bandwidth, parse_bytes, parse_duration, parse_flops
 from ...nouns.strategy import SHORT_FORMS
 
-ROOTS = (*PARTS, "options", "name")
+ROOTS = (*PARTS, "options", "failures", "name")
 PRESET_SETTINGS = ("nodes", "gpus", "network", "queues", "transfer", "host")
 SHORTHANDS_FOR_ALL_LINKS = ("bandwidth", "latency")
 _STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[([0-9]{1,9})\]|(\[\*\])|\[("(?:[^"\\]|\\.)*")\]')
@@ -262,7 +262,7 @@ MOST_POINTS = 1_000_000
 NUMBERS = (int, float, Decimal)
 SLOW = 1_000_000  # bytes/s; a bandwidth below, without a unit, is no doubt meant in another unit
 PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "s": parse_time,
+    "s": parse_duration,
     "bytes": parse_bytes,
     "bytes_per_s": parse_bandwidth,
     "flop_per_s": parse_flops,
