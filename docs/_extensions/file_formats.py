@@ -35,6 +35,7 @@ QUANTITIES = {
     "Flops": "FLOP/s",
     "Share": "a share, 0 to 4",
     "Slowdown": "a factor",
+    "Speed": "a share, 0 to 1",
     "Dtype": "a dtype",
     "GivenTime": "a time, or times by kind of device",
     "Time": "a time, or times by kind of device",

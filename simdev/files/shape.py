@@ -42,6 +42,7 @@ from ..ground.units import (
     parse_duration,
     parse_flops,
     parse_slowdown,
+    parse_speed,
     parse_time,
     parse_times,
     units_of,
@@ -137,6 +138,7 @@ Bandwidth = Annotated[Fraction, _quantity(parse_bandwidth)]
 Flops = Annotated[Fraction, _quantity(parse_flops)]
 Share = Annotated[Fraction, PlainValidator(_share)]
 Slowdown = Annotated[Fraction, _quantity(parse_slowdown)]
+Speed = Annotated[Fraction, _quantity(parse_speed)]
 Dtype = Annotated[str, PlainValidator(_dtype)] | None
 GivenTime = Annotated[Fraction | dict[str, Fraction], PlainValidator(_time)]
 Time = GivenTime | None
@@ -149,6 +151,7 @@ _QUANTITIES: Mapping[tuple[Any, bool], Any] = {
     **{(parse_time, may_miss): Seconds for may_miss in (False, True)},
     **{(parse_bandwidth, may_miss): Bandwidth for may_miss in (False, True)},
     (parse_slowdown, False): Slowdown,
+    (parse_speed, False): Speed,
     (parse_duration, False): Duration,
     (parse_duration, True): Duration | None,
     (parse_times, True): Time,

@@ -188,6 +188,14 @@ def parse_slowdown(value: Number) -> Fraction:
     return factor
 
 
+def parse_speed(value: Number) -> Fraction:
+    """A share that is left of something, over 0 and at most 1. Raises ValueError."""
+    share = exact(value)
+    if not 0 < share <= 1:
+        raise ValueError(f"must be > 0 and at most 1, got {float(share):g}")
+    return share
+
+
 def decimal_text(value: Fraction) -> str:
     """The fraction as a decimal: exact where it ends within 60 digits, else rounded up to 30
     significant ones.
@@ -248,6 +256,7 @@ Duration = Annotated[Number, Unit(parse_duration, time_text)]
 Times = Annotated[Number | Mapping[str, Number], Unit(parse_times, times_text)]
 Bandwidth = Annotated[Number, Unit(parse_bandwidth, rate_text)]
 Slowdown = Annotated[Number, Unit(parse_slowdown, decimal_text)]
+Speed = Annotated[Number, Unit(parse_speed, decimal_text)]
 
 
 @cache
