@@ -21,6 +21,7 @@ from tables import table
 from typing_extensions import get_type_hints, is_typeddict
 
 from simdev.files import shape
+from simdev.nouns.disturbances import Disturbances, Pauses
 from simdev.nouns.failures import Failures
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.strategy import Sync
@@ -56,6 +57,7 @@ PLAIN = {
 HEAD = ("key", "meaning", "value")
 NOUNS: dict[str, type[Any]] = {
     "SyncShape": Sync, "_MemoryShape": MemoryModel, "_FailuresShape": Failures,
+    "_DisturbancesShape": Disturbances, "_PausesShape": Pauses,
 }  # fmt: skip
 """By the name of a shape the class whose docstring explains its keys, where it is not itself."""
 

@@ -190,7 +190,7 @@ class Prepared:
         self.collectives = collectives
         self.communicators = communicators or Communicators(cluster, collectives)
         self._running: Prepared | None = None
-        self.speed, self.host_speed = Fraction(1), 1
+        self.speed = Fraction(1)
 
     def on(self, cluster: Cluster) -> Prepared:
         """The graph on another cluster. Answers about graph and costs alone are shared."""
@@ -209,13 +209,6 @@ class Prepared:
         there = copy(self)
         there.speed, there._running = speed, None
         there.__dict__.pop("duration", None)
-        return there
-
-    def dispatching(self, cluster: Cluster, speed: int) -> Prepared:
-        """A copy with the hosts of another cluster of these devices, so many times faster."""
-        there = copy(self)
-        there.cluster, there.host_speed = cluster, speed
-        there.__dict__.pop("host_ps", None)
         return there
 
     def of(self, graph: Graph, collectives: Collectives) -> Prepared:
@@ -375,7 +368,7 @@ class Prepared:
         return column
 
     def _host_ps(self, device: int) -> Ints:
-        return -(-np.maximum(self._of_host(device, 0), 0) // self.host_speed)
+        return np.maximum(self._of_host(device, 0), 0)
 
     def _launches(self, device: int) -> Ints:
         return self._of_host(device, 1)

@@ -142,6 +142,8 @@ def lower_hybrid(
         *_sources(durations, columns["duration"]),
         _borrowed(durations, model),
         " and ".join(_kinds(durations)),
+        columns["duration"][row],
+        durations.parts,
     )
 
 
@@ -254,7 +256,7 @@ def _kinds(durations: Durations) -> Counter[str]:
 
 def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], float | None]:
     """The share of the computing time by rung, and its expected error (None: not known)."""
-    if not durations.parts:
+    if not durations.costs.profiles:
         return {ROOFLINE: 1.0}, None
     totals, error = dict.fromkeys(RUNGS, 0.0), 0.0
     counts = np.bincount(numbers, minlength=len(durations.columns))

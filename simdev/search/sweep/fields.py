@@ -37,7 +37,7 @@ from ...ground.errors import InputError, collecting
 from ...ground.units import DECIMAL, parse_bandwidth, parse_bytes, parse_duration, parse_flops
 from ...nouns.strategy import SHORT_FORMS
 
-ROOTS = (*PARTS, "options", "failures", "name")
+ROOTS = (*PARTS, "options", "disturbances", "failures", "name")
 PRESET_SETTINGS = ("nodes", "gpus", "network", "queues", "transfer", "host", "slow")
 SHORTHANDS_FOR_ALL_LINKS = ("bandwidth", "latency")
 _STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[([0-9]{1,9})\]|(\[\*\])|\[("(?:[^"\\]|\\.)*")\]')
