@@ -240,7 +240,7 @@ def _of_json(text: str) -> Iterator[dict[str, Any]]:
     """
     for value in _values(text):
         if not isinstance(value, dict):
-            raise InputError(f"must hold objects, got {str(value)[:40]}")
+            raise InputError(f"must hold objects, got {written(value)[:40]}")
         if "workload_graph" in value:
             nodes = _list("workload_graph", value["workload_graph"])
             wrong = [

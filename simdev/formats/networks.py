@@ -58,8 +58,11 @@ def _graphml(text: str) -> nx.Graph[Any]:
         line, column = error.position
         reason = str(error).partition(":")[0]
         raise InputError(f"line {line}, column {column}: not XML: {reason}") from None
-    except (nx.NetworkXException, KeyError, ValueError, TypeError) as error:
+    except nx.NetworkXException as error:
         raise InputError(f"not GraphML: {error}") from None
+    # what networkx meets where it converts values
+    except (KeyError, ValueError, TypeError):
+        raise InputError("not GraphML: a value does not fit its key, or has none") from None
 
 
 def _node_link(text: str) -> nx.Graph[Any]:

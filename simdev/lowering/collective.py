@@ -473,6 +473,16 @@ def collective_problems(
     yield from _operand_problems(op, sizes, ranks, group or ranks)
 
 
+def _count_problems(read: int, sending: int, made: int, getting: int) -> Iterator[str]:
+    """What is wrong with so many inputs and outputs where tensors do not tell the sizes: a rank may
+    give several, or none, and is left with one at most.
+    """
+    if read and (not sending or read % sending):
+        yield f"inputs: must be as many of each of the {sending} ranks, got {read}"
+    if made > getting:
+        yield f"outputs: must be at most {getting}, one a rank, got {made}"
+
+
 def _operand_problems(
     op: Op, read: list[int], simulated: Sequence[int], group: Sequence[int]
 ) -> Iterator[str]:
@@ -480,10 +490,7 @@ def _operand_problems(
     sending, getting = map(len, _ends(op, simulated, group))
     if "bytes" in op.attrs:
         yield from size_problems("attrs.bytes", op.attrs["bytes"])
-        if read and (not sending or len(read) % sending):
-            yield f"inputs: must be as many of each of the {sending} ranks, got {len(read)}"
-        if len(made) > getting:
-            yield f"outputs: must be at most {getting}, one a rank, got {len(made)}"
+        yield from _count_problems(len(read), sending, len(made), getting)
         return
     if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
         # A bucket: each rank reads so many tensors, and is left with one of their size.

@@ -43,8 +43,8 @@ ROUND = 400
 PYTHONS = re.compile(
     r"Traceback|bug in simdev|out of memory\Z|has no attribute|NoneType|not subscriptable|"
     r"unsupported operand|index out of range|invalid literal|Decimal\(|Fraction\(|object at 0x|"
-    r"KeyError|<class|not iterable|unhashable|positional argument|cannot convert|codec can't|"
-    r"must be real number|Expecting value|mappingproxy|np\.\w+\(|dtype\('"
+    r"KeyError|<class|to unpack|zip\(\)|not iterable|unhashable|positional argument|"
+    r"cannot convert|codec can't|must be real number|Expecting value|mappingproxy|np\.\w+\("
 )
 CODES = {"check": (0, 2, 3), "profile": (0, 2, 3)}
 KEEPS = ("--journal", "sweep")
@@ -236,9 +236,7 @@ def _limited() -> None:
     commands.parser = _parser
 
 
-def _work(
-    family: str, seed: int, numbers: Sequence[int], changes: int | None, pipe: int
-) -> None:
+def _work(family: str, seed: int, numbers: Sequence[int], changes: int | None, pipe: int) -> None:
     """Judge mutants one after another, a line of JSON each."""
     _limited()
     for number in numbers:
@@ -252,7 +250,7 @@ def _work(
             verdict = judged(mutant, folder)
         except HangsError:
             verdict = -1, f"takes longer than {LIMIT_S} s", "", ""
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             verdict = -1, f"{type(error).__name__} escapes: {error}", "", ""
         signal.setitimer(signal.ITIMER_PROF, 0)
         os.chdir("/")

@@ -1,8 +1,8 @@
 """Valid files and the commands that read them: what mutants are made of.
 
-A seed is small, so that a mutant is judged in some hundredths of a second, and holds as many keys of
-its format as can stand together. Every command of a seed ends well or tells that a step does not fit;
-a later one may read what an earlier one has written.
+A seed is small, so that a mutant is judged in some hundredths of a second, and holds as many keys
+of its format as can stand together. Every command of a seed ends well; a later one may read what an
+earlier one has written. A new format, or a new part of one, is a seed or a key in one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from typing import Any
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), *(str(TESTS / name) for name in ("importers", "measure"))]
 
-from simdev.commands import main
-
 from imported import PROFILE, workload  # noqa: E402
+from simdev.commands import main  # noqa: E402
 from worlds.scenarios import GPT, TINY, lenet, pipelined, question  # noqa: E402
 from worlds.server import line  # noqa: E402
 
@@ -54,7 +53,10 @@ def devices(count: int, **more: Any) -> list[dict[str, Any]]:
     return [{"name": f"gpu:{i}", "kind": "v100", "memory": "1 GB", **more} for i in range(count)]
 
 
-TWO = {"devices": devices(2, beside_copies=1.2), "links": {"all_to_all": {"bandwidth": "1 GB/s", "latency": "5 us"}}}
+TWO = {
+    "devices": devices(2, beside_copies=1.2),
+    "links": {"all_to_all": {"bandwidth": "1 GB/s", "latency": "5 us"}},
+}
 HOST = {"mode": "eager", "ahead": 3, "threads": "node", "launch": "10 us"}
 NODES = {
     "version": 1, "name": "machines", "queues": "fair", "transfer": "multicast", "nodes": 2,
@@ -150,7 +152,8 @@ EXPERTS = pipelined(
 )  # fmt: skip
 ZERO = pipelined(
     GPT, "dgx-h100",
-    dp=4, cp=2, context="ring", microbatches=1, flash=True, dp_replicate=2, zero=3, prefetch=2, bucket=10**7, in_flight=2,
+    dp=4, cp=2, context="ring", microbatches=1, flash=True, dp_replicate=2, zero=3, prefetch=2,
+    bucket=10**7, in_flight=2,
     reshard_after_forward=True, recompute="full", recompute_layers=2, tp_comm_overlap=False,
 )  # fmt: skip
 CONFIG = {
@@ -182,17 +185,15 @@ PROFILED = question(
     ] + [
         {"name": "y", "kind": "matmul", "inputs": ["x", "w"], "outputs": [
             {"bytes": 4096, "shape": [64, 16], "dtype": "float32"}]},
-        {"name": "z", "kind": "relu", "inputs": ["y"], "attrs": {"in": [[64, 16]], "dt": ["float32"]},
-         "outputs": [{"bytes": 4096, "shape": [64, 16], "dtype": "float32", "view_of": None}]},
+        {"name": "z", "kind": "relu", "inputs": ["y"],
+         "attrs": {"in": [[64, 16]], "dt": ["float32"]},
+         "outputs": [{"bytes": 4096, "shape": [64, 16], "dtype": "float32"}]},
     ]},
     {"devices": devices(1), "host": HOST}, {"*": "gpu:0"},
     profile=["p.jsonl"], devices=["sheet.json"],
     options={"samples": 64, "tokens": 1024, "price": "$2.5", "steps": "repeated",
              "memory": {"model": "full", "gradients": 1, "dtype": "float32"}},
 )  # fmt: skip
-for row in PROFILED["graph"]["ops"]:
-    for made in row["outputs"]:
-        made.pop("view_of", None)
 SYNCED = lenet(
     TWO | {"devices": [*devices(2), {"name": "cpu:0", "kind": "cpu"}]}, 4,
     devices=["gpu:0", "gpu:1"], accumulate=2,
@@ -292,8 +293,11 @@ VERBS = (
 def _printed(files: Mapping[str, Any], command: str) -> tuple[str, dict[str, bytes]]:
     """What a command prints, and the files that it writes."""
     home = os.getcwd()
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()) as out, \
-            redirect_stderr(StringIO()):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        redirect_stdout(StringIO()) as out,
+        redirect_stderr(StringIO()),
+    ):
         os.chdir(folder)
         for name, content in files.items():
             Path(name).write_text(json.dumps(content))
@@ -309,12 +313,20 @@ def verbs() -> tuple[Seed, ...]:
     scenario = {"s.json": CAPTURED}
     _, run = _printed(scenario, "simulate s.json --save run.json")
     _, repeated = _printed({"s.json": SYNCED}, "simulate s.json --save run.json")
-    plans, _ = _printed({"config.json": CONFIG}, (
-        "plan config.json --cluster dgx-h100 --global-batch 8 --length 128 --set tp=1,2"
-        " --set pp=1 --set zero=1 --set recompute=none --set microbatch=1 --top 2 --json"))
+    plans, _ = _printed(
+        {"config.json": CONFIG},
+        (
+            "plan config.json --cluster dgx-h100 --global-batch 8 --length 128 --set tp=1,2"
+            " --set pp=1 --set zero=1 --set recompute=none --set microbatch=1 --top 2 --json"
+        ),
+    )
     found, _ = _printed({"s.json": TINY}, "search s.json --method annealing --budget 8 --json")
-    compared, _ = _printed({"s.json": TINY}, "search s.json --compare single,m-sct --seeds 2 --json")
-    _, table = _printed({"s.json": TINY}, "sweep s.json --set cluster.queues=link,fair -o r.parquet")
+    compared, _ = _printed(
+        {"s.json": TINY}, "search s.json --compare single,m-sct --seeds 2 --json"
+    )
+    _, table = _printed(
+        {"s.json": TINY}, "sweep s.json --set cluster.queues=link,fair -o r.parquet"
+    )
     read = "check run.json --json", "report run.json -o r.html", "compare run.json run.json --json"
     answers = {"plans": plans, "search": found, "comparison": compared}
     return (
@@ -331,15 +343,18 @@ def verbs() -> tuple[Seed, ...]:
 def foreign() -> tuple[Seed, ...]:
     """Files of other tools but PyTorch's."""
     import networkx as nx
+
     from foreign import COLL, COMP, alike, field, log, matrix, network, node, varint
     from onnx_nets import convolutional
 
     nodes = (
         field(1, "0.0.4"), node(0, COMP, us=5, name="a"),
-        node(1, COLL, (0,), us=7, comm_type=0, comm_size=4096, pg_name="0"), node(2, COMP, (1,), us=3),
+        node(1, COLL, (0,), us=7, comm_type=0, comm_size=4096, pg_name="0"),
+        node(2, COMP, (1,), us=3),
     )  # fmt: skip
     trace = b"".join(varint(len(message)) + message for message in nodes)
-    chakra = [{"version": "1"}, {"id": "3", "type": "COMP_NODE", "name": "a", "durationMicros": "7"},
+    chakra = [{"version": "1"},
+              {"id": "3", "type": "COMP_NODE", "name": "a", "durationMicros": "7"},
               {"id": "4", "type": "COMM_COLL_NODE", "name": "c", "dataDeps": ["3"], "attr": [
                   {"name": "comm_type", "int64Val": "0"}, {"name": "comm_size", "int64Val": "64"},
                   {"name": "involved_dim", "boolList": {"values": [True]}}]}]  # fmt: skip
@@ -348,17 +363,32 @@ def foreign() -> tuple[Seed, ...]:
     return (
         Seed("pipedream", {"graph.txt": PROFILE}, ("import graph.txt" + run[0], run[1])),
         Seed("dnn-partitioning", {"w.json": workload()}, ("import w.json -o out.json", run[1])),
-        Seed("networkx", {"n.json": nx.node_link_data(network(), edges="links")},
-             ("import n.json -o out.json --devices 2 --device v100" + run[0][12:], run[1])),
+        Seed(
+            "networkx",
+            {"n.json": nx.node_link_data(network(), edges="links")},
+            ("import n.json -o out.json --devices 2 --device v100" + run[0][12:], run[1]),
+        ),
         Seed("graphml", {"n.graphml": graphml}, ("import n.graphml -o out.json", run[1])),
-        Seed("onnx", {"m.onnx": convolutional().SerializeToString(deterministic=True)},
-             ("import m.onnx -o out.json --device v100 --dim batch=2", run[1])),
-        Seed("chakra", {f"t.{rank}.et": trace for rank in range(2)},
-             ("import t.0.et t.1.et" + run[0], run[1])),
-        Seed("chakra lines", {"t.0.jsonl": chakra, "t.1.jsonl": chakra},
-             ("import t.0.jsonl t.1.jsonl --format chakra" + run[0], run[1])),
-        Seed("topology", {"topo.txt": matrix(alike(4, "NV4"), ["0", "0", "1", "1"])},
-             ("import topo.txt -o c.json --device a100-sxm", "clusters c.json")),
+        Seed(
+            "onnx",
+            {"m.onnx": convolutional().SerializeToString(deterministic=True)},
+            ("import m.onnx -o out.json --device v100 --dim batch=2", run[1]),
+        ),
+        Seed(
+            "chakra",
+            {f"t.{rank}.et": trace for rank in range(2)},
+            ("import t.0.et t.1.et" + run[0], run[1]),
+        ),
+        Seed(
+            "chakra lines",
+            {"t.0.jsonl": chakra, "t.1.jsonl": chakra},
+            ("import t.0.jsonl t.1.jsonl --format chakra" + run[0], run[1]),
+        ),
+        Seed(
+            "topology",
+            {"topo.txt": matrix(alike(4, "NV4"), ["0", "0", "1", "1"])},
+            ("import topo.txt -o c.json --device a100-sxm", "clusters c.json"),
+        ),
         Seed("nccl-tests", {"log.txt": log(ranks=2)}, ("import log.txt -o tables.json",)),
     )
 
@@ -378,17 +408,32 @@ def _traces() -> Iterator[Seed]:
             span("cudaDeviceSynchronize", 50, 300, "cuda_runtime"),
         ]  # fmt: skip
 
-    ranks = {f"t/rank{i}.json": json.loads(of_rank(i, *events(first), world_size=2,
-             pg_config=[{"pg_name": "0", "ranks": [0, 1]}])) for i, first in enumerate((100, 150))}  # fmt: skip
+    groups = {"world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
+    ranks = {
+        f"t/rank{i}.json": json.loads(of_rank(i, *events(first), **groups))
+        for i, first in enumerate((100, 150))
+    }
     steps = [span(f"ProfilerStep#{i}", 400 * i, 400, "user_annotation") for i in range(2)]
     alone = {"rank0.json": json.loads(of_rank(0, *steps, *events(100)))}
-    yield Seed("trace", alone, (
-        "import rank0.json -o p.jsonl", "import rank0.json -o out.json", "simulate out.json"))
-    yield Seed("ranks", ranks, (
-        "import t -o out.json --bandwidth 10GB/s", "simulate out.json --check --save run.json",
-        "compare out.json t --json", "check run.json"))
+    yield Seed(
+        "trace",
+        alone,
+        ("import rank0.json -o p.jsonl", "import rank0.json -o out.json", "simulate out.json"),
+    )
+    yield Seed(
+        "ranks",
+        ranks,
+        (
+            "import t -o out.json --bandwidth 10GB/s",
+            "simulate out.json --check --save run.json",
+            "compare out.json t --json",
+            "check run.json",
+        ),
+    )
     gloo = {
-        f"g/{name}": json.loads(gzip.decompress((TESTS / "measure" / "gloo" / f"{name}.gz").read_bytes()))
+        f"g/{name}": json.loads(
+            gzip.decompress((TESTS / "measure" / "gloo" / f"{name}.gz").read_bytes())
+        )
         for name in ("pipe0.json", "pipe1.json")
     }
     yield Seed("gloo", gloo, ("import g -o out.json --bandwidth 1GB/s", "simulate out.json"))
@@ -406,17 +451,20 @@ def traces() -> tuple[Seed, ...]:
         {"ph": "X", "name": name, "pid": 1, "tid": 1, "ts": at, "dur": 2.5, "args": {}}
         for name, at in (("a", 0), ("b", 10.5), ("a", 20), ("b", 31))]}  # fmt: skip
     table = "strategy.pipeline.microbatch,strategy.pipeline.microbatches,step\n" + "".join(
-        f"{samples},{count},{20 + samples * count} ms\n" for samples in (1, 2) for count in (1, 2, 3))
+        f"{samples},{count},{20 + samples * count} ms\n"
+        for samples in (1, 2)
+        for count in (1, 2, 3)
+    )
+    of_host = {"s.json": PROFILED, "p.jsonl": ROWS, "sheet.json": SHEET, "h.json": wall}
+    large = pipelined(GPT | {"layers": 1, "length": 64}, {"preset": "dgx-h100", "host": {}}, dp=8)
+    large["options"] = {"limit": "20 ms"}
     return (
         *_traces(),
         Seed("calibrate", {"s.json": TINY, "t.json": chrome}, (
             "calibrate s.json t.json -o out.json --json", "simulate out.json")),
-        Seed("calibrate host", {"s.json": PROFILED, "p.jsonl": ROWS, "sheet.json": SHEET,
-                                "h.json": wall}, ("calibrate s.json h.json --fit host -o out.json",)),
-        Seed("calibrate steps", {
-            "s.json": pipelined(GPT | {"layers": 1, "length": 64}, {"preset": "dgx-h100", "host": {}},
-                                dp=8) | {"options": {"limit": "20 ms"}}, "t.csv": table,
-        }, ("calibrate s.json t.csv --fit host_time -o out.json",)),
+        Seed("calibrate host", of_host, ("calibrate s.json h.json --fit host -o out.json",)),
+        Seed("calibrate steps", {"s.json": large, "t.csv": table},
+             ("calibrate s.json t.csv --fit host_time -o out.json",)),
         Seed("program", {"m.pt2": program.getvalue()}, (
             "import m.pt2 -o out.json --device v100", "simulate out.json")),
         Seed("doctor", {"p.jsonl": ROWS}, ("profile doctor p.jsonl",)),
