@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...ground.errors import InputError
 from ..record import key_of
-from .recording import RankScopes
+from .scopes import RankScopes
 from .streams import Streams
 
 _REFUSED = ("mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce")

@@ -198,8 +198,16 @@ class Generator(torch.Generator):
         return super().__new__(cls, CPU)  # type: ignore[call-arg]
 
 
+def as_list(tensor: Tensor) -> Any:
+    """Takes the place of ``Tensor.tolist`` of a fake tensor: a value for all, asked for once."""
+    return np.full(tuple(tensor.shape), _value(tensor)).tolist()
+
+
 def _numpy(tensor: Tensor) -> Any:
-    """An array in place of values that a fake tensor has not: all are what ``item()`` answers."""
-    value = tensor.reshape(-1)[0].item() if tensor.numel() else 0
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return np.full(tuple(tensor.shape), value, np.dtype(dtype))
+    return np.full(tuple(tensor.shape), _value(tensor), np.dtype(dtype))
+
+
+def _value(tensor: Tensor) -> Any:
+    """The number that ``item()`` answers in place of values that a fake tensor has not."""
+    return tensor.reshape(-1)[0].item() if tensor.numel() else 0

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
+from multiprocessing.process import BaseProcess
 from pickle import dumps, loads
 from types import SimpleNamespace
 from typing import Any
@@ -37,9 +38,10 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
+from ..tracing import running_line
 from . import ddp
 from .attention import scaled_dot_product_attention
-from .devices import Devices, Generator, read_as_cpu
+from .devices import Devices, Generator, as_list, read_as_cpu
 from .streams import Event, Stream, Streams
 
 CUDA = torch.device("cuda")
@@ -155,7 +157,7 @@ class Mail:
             over = self.store.check([f"{source} ended"]) or time.monotonic() > end
             if over and not self.store.check([key]):
                 raise InputError(
-                    f"rank {self.rank} waits for an object from rank {source}, which sends none"
+                    f"{running_line()}: waits for an object from rank {source}, which sends none"
                 )
             time.sleep(POLL)
         return bytes(self.store.get(key))
@@ -185,8 +187,12 @@ def _replacements(
     # There is nothing to be kept of a model without numbers.
     yield torch, "save", lambda *_, **__: None
     yield checkpoint, "save", lambda *_, **__: None
-    why = ": a capture starts the ranks by itself; write the script for torchrun, a process a rank"
-    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", why)
+    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", _RANKS)
+    yield os, "fork", _refusing("os.fork", _ALONE)
+    yield BaseProcess, "start", _refusing("multiprocessing.Process", _ALONE)
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        yield torch.cuda, name, _refusing(f"torch.cuda.{name}", _GRAPHS)
+    yield FakeTensor, "tolist", as_list
     # It draws until all values lie between its bounds, which no fake tensor ever tells.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
@@ -217,9 +223,18 @@ REFUSED = {
 """Classes that are refused by their names, and why."""
 
 
+_RANKS = ": a capture starts the ranks by itself; write the script for torchrun, a process a rank"
+_ALONE = ": a rank is one process in a capture; let the script do it in that one"
+_GRAPHS = (
+    ": not covered by a capture; let the script run its step eagerly, and simulate the graph by "
+    "--host graph, which replays the whole step as one"
+)
+
+
 def _refusing(name: str, why: str) -> Callable[..., None]:
     def refuse(*_: Any, **__: Any) -> None:
-        raise InputError(f"{name}{why}")
+        line = running_line()
+        raise InputError(f"{line}: {name}{why}" if line else f"{name}{why}")
 
     return refuse
 

@@ -11,21 +11,17 @@ notes with every record its stream and the records for which it waits. Calls of 
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from ...ground.errors import InputError
@@ -45,14 +41,14 @@ from ..record import (
     Instance,
     Record,
     Recorder,
-    Scopes,
     TensorSpec,
     is_view,
     key_of,
     written,
 )
-from ..tracing import is_users
+from ..tracing import running_line
 from .devices import Devices, on_cpu
+from .scopes import RankScopes, in_backward
 from .streams import Future, Streams
 
 # Calls of process groups of which a capture does not know the other rank, or all tensors.
@@ -172,7 +168,7 @@ class RankRecorder(Recorder):
             if not (is_hosts and self.devices.is_named):
                 self._note(func, arguments, result)
             elif not (self.devices.is_moving or is_view(written(func, arguments), inputs, made)):
-                self.hosts.append(self.place())
+                self.hosts.append(running_line())
         return result
 
     def _value(self, tensor: Tensor) -> Any:
@@ -180,7 +176,7 @@ class RankRecorder(Recorder):
         if self.updating:
             return 1.0  # the number of the step, which an optimizer keeps on the host
         self.streams.current.synchronize()
-        place, is_false = self.place(), key_of(tensor) in self._false
+        place, is_false = running_line(), key_of(tensor) in self._false
         if place:
             answer = f"asks for the value of a tensor; {0 if is_false else 1} was answered"
             self.notes[f"{place}: {answer}"] = None
@@ -340,16 +336,6 @@ class RankRecorder(Recorder):
                 self._note_source(state, (index, 0))
                 self.lifetimes.forget(state.untyped_storage())
 
-    def place(self) -> str:
-        """The line of the user's code that is running, "" where none is (in hooks of autograd)."""
-        frame: Any = sys._getframe(1)
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if is_users(file):
-                return f"{Path(file).name}:{frame.f_lineno}"
-            frame = frame.f_back
-        return ""
-
     # Calls of process groups.
 
     def _note_call(self, func: Any, name: str, arguments: dict[str, Any], result: Any) -> None:
@@ -360,7 +346,9 @@ class RankRecorder(Recorder):
             self.streams.host_waits()
             return
         if communication_kind(name) is None or name in _REFUSED:
-            raise InputError(f"{self.place()}: {func.namespace}.{name} is not covered by a capture")
+            raise InputError(
+                f"{running_line()}: {func.namespace}.{name} is not covered by a capture"
+            )
         inputs, outputs = _ends(name, arguments, result)
         if func.namespace == "c10d":  # functional calls make what they bring
             self._note_memory(outputs)
@@ -400,7 +388,7 @@ class RankRecorder(Recorder):
         kind = "p2p" if kind in (SEND, RECEIVE) else kind
         size = max(_bytes(inputs), _bytes(outputs))
         tag = int(arguments.get("tag", 0))
-        return Message(kind, ranks, size, peer, sends, tag, self.place(), group.group_name)
+        return Message(kind, ranks, size, peer, sends, tag, running_line(), group.group_name)
 
     def _add_message(
         self,
@@ -541,81 +529,6 @@ def _spec(tensor: Tensor) -> TensorSpec:
     return TensorSpec((size,), (1,), tensor.dtype) if size > tensor.numel() > 0 else spec
 
 
-def in_backward() -> bool:
-    """Whether autograd runs a backward now."""
-    return bool(torch._C._current_graph_task_id() >= 0)
-
-
-_WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod)(\.|$)")
-
-
-def unwrapped(name: str) -> str:
-    """The qualified name of a module or parameter without the modules wrapped around it."""
-    return _WRAPPERS.sub("", name).removesuffix(".")
-
-
-class RankScopes(Scopes):
-    """The modules of a script, of which nobody tells the names: a module that is called outside of
-    all others is a root, and names what is in it. ``roots`` are (prefix of names, module).
-    """
-
-    running: RankScopes
-
-    def __init__(self) -> None:
-        super().__init__({})
-        RankScopes.running = self
-        self.names: dict[int, str] = {}
-        self.roots: list[tuple[str, nn.Module]] = []
-        self.of_parameter: dict[int, str] = {}
-        self.is_orphan = False
-        self.buckets: set[int] = set()  # memory in which gradients are sent
-
-    def enter(self, module: nn.Module, *_: Any) -> None:
-        """A module's forward begins."""
-        if id(module) not in self.names and not self.current:
-            prefix = type(module).__name__ if self.roots else ""
-            self.names[id(module)] = prefix
-            root = module.module if isinstance(module, DistributedDataParallel) else module
-            self.roots.append((prefix, root))
-            for name, child in root.named_modules(prefix=prefix):
-                self.names.setdefault(id(child), unwrapped(name))
-                for parameter in child.parameters(recurse=False):
-                    self.of_parameter.setdefault(id(parameter), name)
-        self.recomputing = in_backward()
-        super().enter(module)
-
-    def gradients(self) -> dict[int, str]:
-        """By memory (``key_of``) of a gradient a name for it, beside the name of its parameter."""
-        return {
-            key_of(local(parameter.grad)): f"{unwrapped(name)}_grad"
-            for prefix, module in self.roots
-            for name, parameter in module.named_parameters(prefix=prefix)
-            if parameter.grad is not None
-        }
-
-    def at_dispatch(self, phase: str) -> Instance:
-        """The modules of an operator; of one that adds to a gradient that of the parameter.
-        ``is_orphan`` is set for an operator in a backward that no operator of the forward explains.
-        """
-        self.is_orphan = False
-        if phase == "backward" and not self.current:
-            node: Any = torch._C._current_autograd_node()
-            name = self.of_parameter.get(id(getattr(node, "variable", None)))
-            if name is not None:
-                return ((name, 0),)
-            self.is_orphan = node is None or node._sequence_nr() not in self.of_node
-        return super().at_dispatch(phase)
-
-    @contextmanager
-    def around(self, parameter: Tensor) -> Iterator[None]:
-        """Lets what the block runs belong to the module of a parameter."""
-        self.stack.append(((self.of_parameter.get(id(parameter), ""), 0),))
-        try:
-            yield
-        finally:
-            self.stack.pop()
-
-
 def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors that a call of a process group reads, and those that it fills."""
 
@@ -646,8 +559,3 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 def _short(group: Sequence[int]) -> str:
     """A group in a few characters: its first and last rank and its number."""
     return f"{group[0]}..{group[-1]} x{len(group)}"
-
-
-def local(tensor: Any) -> Any:
-    """The part of a tensor that lies on this rank."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor

@@ -17,7 +17,8 @@ from ...nouns.semantics import traits_of
 from ..capture import Writer
 from ..kinds import Fields
 from ..record import Record, key_of
-from .recording import Message, RankRecorder, local, unwrapped
+from .recording import Message, RankRecorder
+from .scopes import local, unwrapped
 from .streams import DEFAULT
 
 
