@@ -163,12 +163,14 @@ def _ran(words: Sequence[str]) -> tuple[int, str, str]:
             source = Path(words[at + 1]).read_bytes()
         words = words[:at]
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-    sys.stdin = io.TextIOWrapper(io.BytesIO(source), "utf-8")
+    stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(source), "utf-8")
     with redirect_stdout(out), redirect_stderr(err):
         try:
             code = main(words)
         except SystemExit as stop:
             code = int(stop.code or 0)
+        finally:
+            sys.stdin = stdin
     printed = (stream.buffer.getvalue().decode() for stream in (out, err))
     return code, *printed
 
@@ -315,3 +317,12 @@ def _refusals(whole: Mutant, folder: Path) -> Iterator[str]:
         fault = _fault(words, code, out, err)
         if code > 1 or fault:
             yield f"{whole.seed}: {' '.join(words)}: {fault}: {code}: {err}"
+
+
+def require_sound(family: str, count: int, seed: int = 0) -> None:
+    """Seeds are valid, and of so many of their mutants none is faulty; some are answered still."""
+    assert warm(family) == []
+    told = list(verdicts(family, seed, range(count)))
+    assert [verdict for verdict in told if verdict.reason] == []
+    answered = sum(verdict.code < 2 for verdict in told)
+    assert count // 20 < answered < count - count // 20
