@@ -62,6 +62,8 @@ MEANINGS: Mapping[str, str] = {
     "cost_per_step": "Dollars, where a price is told: of all devices that could compute.",
     "cost_per_million_samples": "Dollars, likewise.",
     "cost_per_million_tokens": "Dollars, likewise.",
+    "goodput": "Where failures are told: the share of a long run that counts.",
+    "steps_per_day": "Likewise: steps a day that count.",
     "engine": "The engine that ran it.",
     "key": "A hash of the content of the scenario and of all files that it names.",
     "simdev": "The version of simdev and a hash of its sources.",
@@ -98,7 +100,9 @@ FIRST = (
 LAST = ("step_time_ps", "engine", "key", "simdev")
 SI_UNITS = ("s", "bytes", "bytes_per_s", "flop_per_s")
 """Ends of the second column of a field that was set in units."""
-SHARES = ("utilization", "bubble", "exposed_communication", "cost_estimated", "cost_rel_err")
+SHARES = (
+    "utilization", "bubble", "exposed_communication", "cost_estimated", "cost_rel_err", "goodput",
+)  # fmt: skip
 LARGEST = 1e200  # in ps, too, a float must hold it
 # simdev.sweep writes a ' before a text in CSV that begins so
 FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
+from multiprocessing.process import BaseProcess
 from pickle import dumps, loads
 from types import SimpleNamespace
 from typing import Any
@@ -33,16 +34,17 @@ from torch.distributed.fsdp._fully_shard import _fsdp_init, _fully_shard
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import DataParallel, SyncBatchNorm
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
+from ..tracing import running_line
 from . import ddp
 from .attention import scaled_dot_product_attention
+from .devices import Devices, Generator, as_list, read_as_cpu
 from .streams import Event, Stream, Streams
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CUDA = torch.device("cuda")
 PATIENCE = 600
 """Seconds for which a rank waits for an object of another one."""
 POLL = 0.01
@@ -61,13 +63,18 @@ class World:
     memory: int = 80 * 10**9
 
     @property
+    def local_rank(self) -> int:
+        """The number of the rank on its node."""
+        return self.rank % min(self.per_node, self.size)
+
+    @property
     def environment(self) -> dict[str, str]:
         """The variables that ``torchrun`` puts into the environment of a rank."""
         local = min(self.per_node, self.size)
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.size),
-            "LOCAL_RANK": str(self.rank % local),
+            "LOCAL_RANK": str(self.local_rank),
             "LOCAL_WORLD_SIZE": str(local),
             "GROUP_RANK": str(self.rank // local),
             "MASTER_ADDR": "localhost",
@@ -81,12 +88,12 @@ def pretended(world: World, mail: Mail) -> Iterator[Streams]:
 
     ``mail`` carries the Python objects that ranks send one another.
     """
-    streams = Streams()
+    streams, devices = Streams(), Devices(world.local_rank)
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, world.environment))
-        for target, name, value in _replacements(world, streams, mail):
+        for target, name, value in _replacements(world, streams, mail, devices):
             stack.enter_context(patch.object(target, name, value, create=True))
-        stack.enter_context(_OnCpu())
+        stack.enter_context(devices)
         try:
             yield streams
         finally:
@@ -150,7 +157,7 @@ class Mail:
             over = self.store.check([f"{source} ended"]) or time.monotonic() > end
             if over and not self.store.check([key]):
                 raise InputError(
-                    f"rank {self.rank} waits for an object from rank {source}, which sends none"
+                    f"{running_line()}: waits for an object from rank {source}, which sends none"
                 )
             time.sleep(POLL)
         return bytes(self.store.get(key))
@@ -161,34 +168,43 @@ class Mail:
 Replacement = tuple[Any, str, Any]
 
 
-def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replacement]:
+def _replacements(
+    world: World, streams: Streams, mail: Mail, devices: Devices
+) -> Iterator[Replacement]:
     device = {**_streaming(streams), **_device(world)}
     yield from ((torch.cuda, name, value) for name, value in device.items())
     yield from ((torch.cpu, name, value) for name, value in _streaming(streams).items())
     yield torch.Tensor, "record_stream", lambda *_: None
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
-    # Not by _OnCpu: what a backward computes again runs outside of modes of functions.
+    # Not by Devices: what a backward computes again runs outside of modes of functions.
     yield F, "scaled_dot_product_attention", scaled_dot_product_attention
-    yield torch, "set_default_device", lambda *_: None
+    yield torch, "set_default_device", devices.set_default
+    yield torch, "Generator", Generator
+    yield torch.random, "fork_rng", lambda *_, **__: nullcontext()
+    yield FakeTensor, "device", devices.of_fake()
     yield from ((torch.accelerator, name, value) for name, value in _accelerator(device).items())
     # There is nothing to be kept of a model without numbers.
     yield torch, "save", lambda *_, **__: None
     yield checkpoint, "save", lambda *_, **__: None
-    why = ": a capture starts the ranks by itself; write the script for torchrun, a process a rank"
-    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", why)
+    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", _RANKS)
+    yield os, "fork", _refusing("os.fork", _ALONE)
+    yield BaseProcess, "start", _refusing("multiprocessing.Process", _ALONE)
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        yield torch.cuda, name, _refusing(f"torch.cuda.{name}", _GRAPHS)
+    yield FakeTensor, "tolist", as_list
     # It draws until all values lie between its bounds, which no fake tensor ever tells.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
     types = [*optimizer._foreach_supported_types, FakeTensor]
-    yield optimizer, "_foreach_supported_types", types
     for home in (_foreach_utils, optimizer):
+        yield home, "_foreach_supported_types", types
         yield (
             home,
             "_get_foreach_kernels_supported_devices",
             lambda: ["cuda"] if streams.on_cpu else ["cpu", "cuda"],
         )
-    yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
+    yield torch.amp.autocast, "__init__", read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
     yield from _distributed(world, streams, mail)
     yield from ddp.replacements()
@@ -207,9 +223,18 @@ REFUSED = {
 """Classes that are refused by their names, and why."""
 
 
+_RANKS = ": a capture starts the ranks by itself; write the script for torchrun, a process a rank"
+_ALONE = ": a rank is one process in a capture; let the script do it in that one"
+_GRAPHS = (
+    ": not covered by a capture; let the script run its step eagerly, and simulate the graph by "
+    "--host graph, which replays the whole step as one"
+)
+
+
 def _refusing(name: str, why: str) -> Callable[..., None]:
     def refuse(*_: Any, **__: Any) -> None:
-        raise InputError(f"{name}{why}")
+        line = running_line()
+        raise InputError(f"{line}: {name}{why}" if line else f"{name}{why}")
 
     return refuse
 
@@ -244,7 +269,7 @@ def _device(world: World) -> Mapping[str, Any]:
         "nvtx": SimpleNamespace(
             range_push=nothing, range_pop=nothing, mark=nothing, range=lambda *_: nullcontext()
         ),
-        "current_device": lambda: world.rank % local,
+        "current_device": lambda: world.local_rank,
         "set_device": nothing,
         "init": nothing,
         "empty_cache": nothing,
@@ -304,22 +329,6 @@ class _Zeros(dict[str, int]):
         return 0
 
 
-def _read_as_cpu(function: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """The function with "cpu" in place of "cuda" as its argument of that position."""
-
-    def reading(*args: Any, **kwargs: Any) -> Any:
-        changed = [_on_cpu(arg) if i == position else arg for i, arg in enumerate(args)]
-        return function(*changed, **{name: _on_cpu(value) for name, value in kwargs.items()})
-
-    return reading
-
-
-def _on_cpu(value: Any) -> Any:
-    if isinstance(value, str) and value.partition(":")[0] == "cuda":
-        return "cpu"
-    return CPU if isinstance(value, torch.device) and value.type == "cuda" else value
-
-
 _OF_MESHES = ("__init__", "__getitem__", "_flatten", "_unflatten", "_concatenate", "from_group")
 
 
@@ -336,7 +345,7 @@ def _meshes() -> Iterator[Replacement]:
     for name in filter(mesh.__dict__.__contains__, _OF_MESHES):
         method = mesh.__dict__[name]
         kind = type(method) if isinstance(method, staticmethod | classmethod) else None
-        function = _really(_read_as_cpu(method.__func__ if kind else method, 1))
+        function = _really(read_as_cpu(method.__func__ if kind else method, 1))
         function = _of_ranks(function) if name == "__init__" else function
         yield mesh, name, kind(function) if kind else function
 
@@ -368,22 +377,6 @@ def _really(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return real
-
-
-class _OnCpu(TorchFunctionMode):
-    """Reads every CUDA device in a call of PyTorch as the CPU."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func is torch.Tensor.cpu:
-            Streams.running.current.synchronize()
-        if func is torch.device and args and _on_cpu(args[0]) != args[0]:
-            return CPU
-        if getattr(func, "__name__", "") == "__get__":
-            return func(*args, **(kwargs or {}))
-        kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
-        return func(*map(_on_cpu, args), **kwargs)
 
 
 # Process groups: PyTorch's fake ones, whatever backend is asked for.

@@ -38,14 +38,14 @@ from ...ground.units import (
     DECIMAL,
     parse_bandwidth,
     parse_bytes,
+    parse_duration,
     parse_flops,
-    parse_time,
     written,
 )
 from ...nouns.strategy import SHORT_FORMS
 
-ROOTS = (*PARTS, "options", "name")
-PRESET_SETTINGS = ("nodes", "gpus", "network", "queues", "transfer", "host")
+ROOTS = (*PARTS, "options", "disturbances", "failures", "name")
+PRESET_SETTINGS = ("nodes", "gpus", "network", "queues", "transfer", "host", "slow")
 SHORTHANDS_FOR_ALL_LINKS = ("bandwidth", "latency")
 _STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[([0-9]{1,9})\]|(\[\*\])|\[("(?:[^"\\]|\\.)*")\]')
 
@@ -269,7 +269,7 @@ MOST_POINTS = 1_000_000
 NUMBERS = (int, float, Decimal)
 SLOW = 1_000_000  # bytes/s; a bandwidth below, without a unit, is no doubt meant in another unit
 PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "s": parse_time,
+    "s": parse_duration,
     "bytes": parse_bytes,
     "bytes_per_s": parse_bandwidth,
     "flop_per_s": parse_flops,
