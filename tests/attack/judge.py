@@ -242,9 +242,10 @@ def _work(family: str, seed: int, numbers: Sequence[int], changes: int | None, p
     """Judge mutants one after another, a line of JSON each."""
     _limited()
     # What a library of C writes goes past Python's streams.
-    past, size = tempfile.TemporaryFile(), 0
+    with tempfile.TemporaryFile() as file:
+        past, size = os.dup(file.fileno()), 0
     for stream in (1, 2):
-        os.dup2(past.fileno(), stream)
+        os.dup2(past, stream)
     for number in numbers:
         mutant = mutant_of(family, seed, number, changes)
         folder = Path(tempfile.mkdtemp(prefix="mutant"))
@@ -259,10 +260,10 @@ def _work(family: str, seed: int, numbers: Sequence[int], changes: int | None, p
         except Exception as error:
             verdict = -1, f"{type(error).__name__} escapes: {error}", "", ""
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if os.fstat(past.fileno()).st_size > size and not verdict[1]:
-            text = os.pread(past.fileno(), 4000, size).decode(errors="replace")
+        if os.fstat(past).st_size > size and not verdict[1]:
+            text = os.pread(past, 4000, size).decode(errors="replace")
             verdict = verdict[0], "writes past stderr", "", text
-        size = os.fstat(past.fileno()).st_size
+        size = os.fstat(past).st_size
         os.chdir("/")
         shutil.rmtree(folder, ignore_errors=True)
         os.write(pipe, json.dumps(verdict).encode() + b"\n")
