@@ -185,19 +185,7 @@ def _replacements(
     yield torch.random, "fork_rng", lambda *_, **__: nullcontext()
     yield FakeTensor, "device", devices.of_fake()
     yield from ((torch.accelerator, name, value) for name, value in _accelerator(device).items())
-    # There is nothing to be kept of a model without numbers.
-    yield from ((home, "save", _nothing) for home in (torch, checkpoint))
-    yield torch, "load", _loaded(torch.load)
-    # A build without CUDA knows no versions of its libraries, which scripts print and compare.
-    yield torch.version, "cuda", "12.8"
-    yield torch.backends.cudnn, "version", _answering(91002)
-    yield torch.cuda.nccl, "version", _answering((2, 27, 5))
-    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", _RANKS)
-    yield os, "fork", _refusing("os.fork", _ALONE)
-    yield BaseProcess, "start", _refusing("multiprocessing.Process", _ALONE)
-    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
-        yield torch.cuda, name, _refusing(f"torch.cuda.{name}", _GRAPHS)
-    yield FakeTensor, "tolist", as_list
+    yield from _surroundings()
     # It draws until all values lie between its bounds, which no fake tensor ever tells.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
@@ -215,6 +203,23 @@ def _replacements(
     yield from ddp.replacements()
     for kind, instead in REFUSED.items():
         yield kind, "__init__", _refusing(kind.__name__, instead)
+
+
+def _surroundings() -> Iterator[Replacement]:
+    """Files, libraries and processes around a script."""
+    # There is nothing to be kept of a model without numbers.
+    yield from ((home, "save", _nothing) for home in (torch, checkpoint))
+    yield torch, "load", _loaded(torch.load)
+    # A build without CUDA knows no versions of its libraries, which scripts print and compare.
+    yield torch.version, "cuda", "12.8"
+    yield torch.backends.cudnn, "version", _answering(91002)
+    yield torch.cuda.nccl, "version", _answering((2, 27, 5))
+    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", _RANKS)
+    yield os, "fork", _refusing("os.fork", _ALONE)
+    yield BaseProcess, "start", _refusing("multiprocessing.Process", _ALONE)
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        yield torch.cuda, name, _refusing(f"torch.cuda.{name}", _GRAPHS)
+    yield FakeTensor, "tolist", as_list
 
 
 REFUSED = {
