@@ -143,7 +143,8 @@ def serve_with(
         root = start_root(service.state, service.methods, service.warm_up)
         front = Front(service.state, service.methods, root, patience.requests)
         server = _server(service, Door(front, token, port, patience), patience)
-        with _calm_signals(), announce(f"http://{LOOPBACK}:{port}/", token):
+        _stop_on_sigterm(service.state)
+        with announce(f"http://{LOOPBACK}:{port}/", token):
             server.run(sockets=[listener])
 
 
@@ -172,14 +173,16 @@ def _listening(port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-@contextmanager
-def _calm_signals() -> Iterator[None]:
-    """Outlive the SIGTERM that uvicorn, once drained, raises anew: the token's file must still
-    go.
+def _stop_on_sigterm(state: ServerState) -> None:
+    """Let SIGTERM stop the server before uvicorn looks for it, and after: once drained, uvicorn
+    raises it anew, and the token's file must still go.
     """
     default_signals()  # what is under way is given more time than ``ending`` gives
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    yield
+
+    def stop(number: int, frame: object) -> None:
+        state.stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:
