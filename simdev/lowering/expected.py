@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -31,7 +32,7 @@ Mix = tuple[tuple[ErrorSource, float], ...]
 """The costs that a time rests on, with their shares of it (together 1); empty: it is exact."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ExpectedErrors:
     """By task the number of its mix: row ``mix[task]`` of ``parts`` lists the ``sources`` that its
     time rests on, and ``share`` (beside ``parts.ids``) by how much.
@@ -58,10 +59,13 @@ class ExpectedErrors:
         """The factor of each task where those of the sources are ``drawn``; exactly 1 where theirs
         are.
         """
-        more = np.zeros(len(self.parts))
-        np.add.at(more, self.parts.owners(), self.share * (drawn[self.parts.ids] - 1))
-        factors: Floats = (1 + more)[self.mix]
-        return factors
+        more = self.share * (drawn[self.parts.ids] - 1)
+        mixed: Floats = np.bincount(self._owners, more, len(self.parts)).astype(np.float64)
+        return (1 + mixed)[self.mix]
+
+    @cached_property
+    def _owners(self) -> Ints:
+        return self.parts.owners()
 
 
 def errors_of_graph(prepared: Prepared, task_graph: TaskGraph) -> ExpectedErrors:
