@@ -76,11 +76,11 @@ def exact(value: Number) -> Fraction:
     if isinstance(value, Fraction):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
-        raise ValueError(f"must be a number, got {value!r}")
+        raise ValueError(f"must be a number, got {written(value)}")
     if isinstance(value, int):
         return Fraction(value)
     if isinstance(value, str) and not DECIMAL.fullmatch(value):
-        raise ValueError(f"must be a number, got {value!r}")
+        raise ValueError(f"must be a number, got {written(value)}")
     text = repr(float(value)) if isinstance(value, float) else value
     decimal = text if isinstance(text, Decimal) else Decimal(text)
     if not decimal.is_finite():
@@ -303,13 +303,17 @@ def is_count(value: object) -> TypeGuard[int]:
 
 def written(value: object) -> str:
     """A value as a message shows it; numbers of files as they are written there."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {written(item)}" for key, item in value.items()) + "}"
     return str(value) if isinstance(value, Decimal) else repr(value)
 
 
 def size_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is a whole number of bytes from 0 to 2^60."""
     if not is_count(value):
-        yield f"{name}: must be a whole number of bytes from 0 to 2^60, got {value!r}"
+        yield f"{name}: must be a whole number of bytes from 0 to 2^60, got {written(value)}"
 
 
 def range_problems(name: str, value: object, least: int, most: int) -> Iterator[str]:
@@ -342,7 +346,7 @@ def named_twice(field: str, names: Iterable[str]) -> Iterator[str]:
 def text_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is a text; a trace may call a kind anything."""
     if not isinstance(value, str):
-        yield f"{name}: must be a text, got {str(value)[:40]!r}"
+        yield f"{name}: must be a text, got {written(value)[:40]!r}"
 
 
 def unlisted(noun: object, **choices: Collection[str | None]) -> Iterator[str]:

@@ -34,7 +34,14 @@ from ...files.reading import parse_json, shown
 from ...files.scenario import PARTS
 from ...files.strategy import is_bare
 from ...ground.errors import InputError, collecting
-from ...ground.units import DECIMAL, parse_bandwidth, parse_bytes, parse_duration, parse_flops
+from ...ground.units import (
+    DECIMAL,
+    parse_bandwidth,
+    parse_bytes,
+    parse_duration,
+    parse_flops,
+    written,
+)
 from ...nouns.strategy import SHORT_FORMS
 
 ROOTS = (*PARTS, "options", "disturbances", "failures", "name")
@@ -282,7 +289,7 @@ def points(grid: Grid | None) -> list[dict[str, Any]]:
             with collecting(problems):
                 parse_path(path)
             if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence):
-                problems.append(f"{path}: must be a list of values, got {values!r}")
+                problems.append(f"{path}: must be a list of values, got {written(values)}")
             elif not values:
                 problems.append(f"{path}: has no values")
             else:
