@@ -163,7 +163,7 @@ def test_every_registry_table_has_a_page(registries: ModuleType) -> None:
 @pytest.mark.parametrize("module", ["scenario", "graph", "cluster", "strategy", "collectives"])
 def test_every_key_of_a_file_means_something(registries: ModuleType, module: str) -> None:
     """The docstring of its shape tells it, but for keys that a noun or another page explains."""
-    nouns = {"SyncShape", "_MemoryShape", "_FailuresShape", "_DisturbancesShape", "_PausesShape"}
+    nouns = {"SyncShape", "_MemoryShape", "FailuresShape", "DisturbancesShape", "PausesShape"}
     elsewhere = {"PipelineShape", "EveryLinkShape", *nouns}
     shapes = [
         shape
@@ -181,9 +181,9 @@ def test_every_key_that_a_noun_explains_is_explained(monkeypatch: pytest.MonkeyP
     pytest.importorskip("sphinx")
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
     formats = import_module("file_formats")
-    names = ("_MemoryShape", "_FailuresShape", "_DisturbancesShape", "_PausesShape")
-    modules = dict.fromkeys(names, "scenario")
-    modules["SyncShape"] = "strategy"
+    names = ("FailuresShape", "DisturbancesShape", "PausesShape")
+    modules = dict.fromkeys(names, "disturbances")
+    modules |= {"SyncShape": "strategy", "_MemoryShape": "scenario"}
     assert formats.NOUNS.keys() == modules.keys()
     for name, noun in formats.NOUNS.items():
         shape = getattr(import_module(f"simdev.files.{modules[name]}"), name)
