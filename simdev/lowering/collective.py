@@ -489,14 +489,33 @@ def _count_problems(read: int, sending: int, made: int, getting: int) -> Iterato
         yield f"outputs: must be at most {getting}, one a rank, got {made}"
 
 
+def _unfilled(op: Op, read: Sequence[int], sending: int, members: int) -> Iterator[str]:
+    """Outputs that are larger than what their rank has read and gets by the bytes that the op
+    tells. A rank that reads nothing has its own part where the output lies.
+    """
+    if op.kind == "all_to_all":
+        return  # ranks may exchange unequal parts, of which the bytes are those of one rank
+    got, each = int(op.attrs["bytes"] * bus_factor(op.kind, members)), len(read) // max(sending, 1)
+    alone = op.kind in SINGLE_INPUT
+    for j, tensor in enumerate(op.made):
+        given = 0 if alone else sum(read[j * each : (j + 1) * each])
+        part = given if alone or 0 < given < tensor.bytes else -(-tensor.bytes // members)
+        if tensor.bytes - part > got:
+            more = f"bytes are more than a rank has and gets, {part + got}"
+            yield f"outputs[{j}]: {tensor.bytes} {more}"
+
+
 def _operand_problems(
     op: Op, read: list[int], simulated: Sequence[int], group: Sequence[int]
 ) -> Iterator[str]:
     made, ranks, members = [tensor.bytes for tensor in op.made], len(simulated), len(group)
     sending, getting = map(len, _ends(op, simulated, group))
     if "bytes" in op.attrs:
-        yield from size_problems("attrs.bytes", op.attrs["bytes"])
-        yield from _count_problems(len(read), sending, len(made), getting)
+        reasons = [
+            *size_problems("attrs.bytes", op.attrs["bytes"]),
+            *_count_problems(len(read), sending, len(made), getting),
+        ]
+        yield from reasons or _unfilled(op, read, sending, members)
         return
     if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
         # A bucket: each rank reads so many tensors, and is left with one of their size.
