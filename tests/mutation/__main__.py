@@ -3,8 +3,8 @@
     python -m tests.mutation --count 300 --seed 0
 
 Prints the score and the mutants that no test noticed. Results are kept in ``--folder``, and a later
-call goes on from there. ``--again TEXT`` runs anew those not noticed so far whose line of the output
-holds the text; with ``--compiled`` their kernels are compiled, as users run them.
+call goes on from there. ``--again TEXT`` runs anew those not noticed so far whose line of the
+output holds the text; with ``--compiled`` their kernels are compiled, as users run them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ TESTS = (
     "collectives/test_collective_groups.py",
     "collectives/test_collective_ops_seen.py",
     "collectives/test_collective_ops_slowdown.py",
+    "collectives/test_collectives_judged.py",
     "calibrate/test_calibrate_periods.py",
+    "schedules/test_schedules_times.py",
     "scenario/test_known_answers.py",
 )
 
