@@ -69,10 +69,6 @@ class RankStep:
         return sha256(text.encode()).hexdigest()
 
 
-COPIES = frozenset({"foreach_copy", "all_gather_copy_in", "split_with_sizes_copy", "chunk_cat"})
-"""Kinds of the copies that FSDP makes around its messages."""
-
-
 class RankWriter(Writer):
     """Writes the ops of a rank, in the order in which its host issued them."""
 
@@ -104,7 +100,7 @@ class RankWriter(Writer):
         around them run in hooks of whatever module; they belong to what they move.
         """
         running = record.instance[-1][0] if record.instance else None
-        if index not in self.recorder.messages and record.kind not in COPIES:
+        if index not in self.recorder.messages and not traits_of(record.kind).packs:
             return running
         paths = [self._paths[i] for i, _ in record.sources]
         known = [path.split(".") for path in paths if path is not None]
