@@ -21,8 +21,10 @@ from typing import Any, Required, TypeGuard
 from typing_extensions import TypedDict
 
 from ..costs import DeviceSpec, Profile
-from ..ground.errors import InputError, within
+from ..ground.errors import InputError, collecting, refuse, within
 from ..nouns.cluster import Cluster
+from ..nouns.disturbances import Disturbances, Pauses
+from ..nouns.failures import Failures
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
 from ..nouns.models import MODELS, build
@@ -245,6 +247,27 @@ class _OptionsShape(TypedDict, total=False):
     price: Any
 
 
+@keys_of(Failures)
+class _FailuresShape(TypedDict, total=False):
+    """Failures of a long run, and its checkpoints."""
+
+
+@keys_of(Pauses)
+class _PausesShape(TypedDict, total=False):
+    """Stretches in which devices stand still."""
+
+
+@keys_of(Disturbances)
+class _DisturbancesShape(TypedDict, total=False):
+    """Noise and pauses of a step."""
+
+    compute: Any
+    communication: Any
+    hosts: Any
+    devices: Any
+    pauses: _PausesShape
+
+
 class _ScenarioShape(TypedDict, total=False):
     """A question: paths are relative to its file.
 
@@ -257,6 +280,8 @@ class _ScenarioShape(TypedDict, total=False):
     - ``devices``: a datasheet or a list of them, asked before those shipped.
     - ``name``: what it is called.
     - ``options``: how the step is executed.
+    - ``disturbances``: noise in the times of tasks, and pauses of devices.
+    - ``failures``: how often machines fail in a long run of steps, and how it goes on.
     - ``provenance``: where its numbers come from, in any form.
     """
 
@@ -267,6 +292,8 @@ class _ScenarioShape(TypedDict, total=False):
     devices: Any
     strategy: Required[Any]
     options: _OptionsShape
+    disturbances: _DisturbancesShape
+    failures: _FailuresShape
     provenance: dict[str, Any]
 
 
@@ -281,7 +308,7 @@ FORMAT = Format(
 class ScenarioFiles:
     """The parts that a scenario file names, read and valid; ``graph`` is a model's sizes under a
     pipeline, ``profiles`` are None where it leaves them open, ``options`` are those of the file by
-    their names.
+    their names, ``disturbances`` and ``failures`` among them.
     """
 
     graph: Graph | Transformer
@@ -290,6 +317,22 @@ class ScenarioFiles:
     strategy: Strategy
     specs: tuple[DeviceSpec, ...]
     options: Mapping[str, Any]
+
+
+def _disturbances(given: Document) -> Disturbances:
+    problems, whole = list[str](), dict(given)
+    if "pauses" in given:
+        with collecting(problems, "pauses."):
+            whole["pauses"] = Pauses(**given["pauses"])
+    refuse(problems)
+    return Disturbances(**whole)
+
+
+BESIDE: Mapping[str, Callable[[Any], Any]] = {
+    "disturbances": _disturbances,
+    "failures": lambda given: Failures(**given),
+}
+"""The readers of parts that are no files."""
 
 
 def named_files(value: Document, folder: str) -> Iterator[str]:
@@ -347,6 +390,7 @@ class _Reader:
             raise InputError(self.problems)
         fields = {**fields, "graph": self._model(fields["graph"])}
         options, given = self._options(fields.get("options", {})), fields["strategy"]
+        beside = {key: self._beside(key, fields[key]) for key in BESIDE if key in fields}
         if not self.problems:
             require_few(fields, self._path, parse_limit(options["limit"]))
         # The strategy says what the graph's name means, so it is read first; its problems come
@@ -374,7 +418,11 @@ class _Reader:
             options["samples"] = _batch(fields["graph"])
         specs = datasheets(sheets, [device.kind for device in cluster.devices], rows)
         profiles = rows if "profile" in fields else None
-        return ScenarioFiles(graph, cluster, profiles, strategy, specs, options)
+        return ScenarioFiles(graph, cluster, profiles, strategy, specs, options | beside)
+
+    def _beside(self, key: str, given: Document) -> Any:
+        """A part that is a noun by itself."""
+        return self._caught(lambda: BESIDE[key](given), self.file, f"{key}.")
 
     def _options(self, given: Document) -> Fields:
         options = {"engine": "auto", **given}

@@ -138,9 +138,15 @@ def state_for(program: Program, missing: Ints) -> EngineState:
 
 def execute(task_graph: TaskGraph) -> tuple[Ints, Ints]:
     """Start and finish of every task in ps; -1 of those that never started."""
-    program = program_of(task_graph)
-    state = state_for(program, task_graph.predecessor_count)
-    _run(Table.of(program).words, Table.of(state).words)
+    return run(Table.of(program_of(task_graph)), task_graph.predecessor_count)
+
+
+def run(program: Table[Program], missing: Ints) -> tuple[Ints, Ints]:
+    """Start and finish of every task of a program, in ps; -1 of those that never started. Its
+    ``queue`` is written to; ``missing`` is by task how many it waits for.
+    """
+    state = state_for(program.columns, missing)
+    _run(program.words, Table.of(state).words)
     return state.start, state.finish
 
 

@@ -46,7 +46,7 @@ ASSETS = Path(__file__).parent / "assets"
 STYLE = "page.css"
 SCRIPTS = (
     "theme.js", "base.js", "canvas.js", "table.js", "time.js", "bars.js", "tasks.js", "gantt.js",
-    "charts.js", "scatter.js", "curves.js", "step.js", "ranked.js", "pages.js",
+    "charts.js", "scatter.js", "curves.js", "goodput.js", "step.js", "ranked.js", "pages.js",
 )  # fmt: skip
 ASKING = "explore.js"  # of no other page: those ask nobody
 LAST = "main.js"

@@ -184,6 +184,7 @@ def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True
         # Of several steps the report's path is that of one of them.
         "timeline": timeline(report.trace, report.critical_path if report.steady is None else None),
         "blame": [[blame, ps] for blame, ps in report.blame.items()],
+        "goodput": None if report.goodput is None else report.goodput.curve(),
         "sheets": None if sheets is None else tables_json(sheets),
     }
 

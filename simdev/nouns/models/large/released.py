@@ -512,7 +512,7 @@ def _not_known(kind: Any) -> str:
         return "missing"
     if isinstance(kind, str) and kind in UNMODELLED:
         return f"{kind!r} is not modelled, for {UNMODELLED[kind]}"
-    return f"{kind!r} is not known"
+    return f"{written(kind)} is not known"
 
 
 def _by_file(of: _Fields, problem: str) -> str:
