@@ -174,6 +174,6 @@ def scale_of_large(model: Transformer, p: Parallelism, cluster: Cluster, symmetr
         more = all_buckets(shard_of(model, p), p) - model.layers
         cut = TASKS_OF_BUCKET[p.zero] * more * p.microbatches
     workers = len(cluster.workers), WORKER
-    parts = workers, (actions, ACTION), (rows, ROW), (cut, TASK), ((rows + cut) * copies, COPY)
-    parts = *parts, (model.layers, LAYER), ((rows + cut) * copies * (p.slowdown != 1), SLOWED)
-    return Scale.of((rows + cut) * copies, *parts)
+    tasks = (rows + cut) * copies
+    parts = workers, (actions, ACTION), (rows, ROW), (cut, TASK), (tasks, COPY)
+    return Scale.of(tasks, *parts, (model.layers, LAYER), (tasks * (p.slowdown != 1), SLOWED))
