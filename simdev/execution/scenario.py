@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..costs import CostMiss, CostModel
 from ..ground.errors import InputError, refuse
 from ..ground.units import Number, is_count, parse_price, picoseconds, written
-from ..lowering import LoweredStep, Prepared, lower_step, split
+from ..lowering import LoweredStep, Prepared, iterated, lower_step, split
 from ..lowering.origins import (
     HostOrigins,
     cost_misses,
@@ -30,7 +30,9 @@ from ..lowering.origins import (
 from ..lowering.symmetry import Expanded, Symmetry
 from ..lowering.symmetry.quotient import Quotient, quotient_of
 from ..nouns.cluster import Cluster
+from ..nouns.disturbances import Disturbances
 from ..nouns.draws import Draws
+from ..nouns.failures import Failures
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
 from ..nouns.models.large import Transformer, shard_of
@@ -40,6 +42,8 @@ from ..nouns.schedules import Schedule
 from ..nouns.strategy import Origin, Parallelism, Strategy, resolve_placement
 from ..nouns.taskgraph import TaskGraph
 from ..nouns.trace import Trace
+from .disturbances import noise, with_stalls
+from .factors import with_factors
 from .period import STEPS, follow_one_another, simulate_lowered
 
 if TYPE_CHECKING:
@@ -69,6 +73,8 @@ class Scenario:
     - ``samples`` of a step of a graph (None: as many as its inputs tell, where they do), and
       ``tokens`` of it (None: not told).
     - ``price`` of a GPU's hour in dollars, a number or like "$2.5"; None: costs are not told.
+    - ``disturbances`` of the step (None: it runs as costs say, to the picosecond).
+    - ``failures`` of a long run of such steps (None: not asked).
     """
 
     graph: Graph | Transformer
@@ -83,6 +89,8 @@ class Scenario:
     samples: int | None = None
     tokens: int | None = None
     price: Number | None = None
+    disturbances: Disturbances | None = None
+    failures: Failures | None = None
 
     def __post_init__(self) -> None:
         from ..files.device import datasheets
@@ -96,6 +104,11 @@ class Scenario:
         rows = shipped_rows(sources) if isinstance(self.graph, Transformer) else ()
         measured = datasheets((), (), rows)
         object.__setattr__(self, "costs", self.costs.completed(specs, rows, measured))
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether one device may be simulated for all that run alike."""
+        return self.symmetry and self.disturbances is None
 
     def _problems(self) -> Iterator[str]:
         from .engine import ENGINES
@@ -119,6 +132,9 @@ class Scenario:
             count = getattr(self, name)
             if count is not None and not (is_count(count) and count):
                 yield f"{name}: must be a whole number from 1 on, got {written(count)}"
+        if self.disturbances is not None:
+            problems = self.disturbances.problems(self.cluster)
+            yield from (f"disturbances.{problem}" for problem in problems)
         if self.steps not in STEPS:
             yield f'steps: must be one of {", ".join(STEPS)}, got "{self.steps}"'
         yield from (
@@ -337,7 +353,15 @@ class Lowered:
         ``simulate_lowered``. Raises InputError, DeadlockError.
         """
         there = self.step, self.strategy, engine or self.scenario.engine, self.scenario.steps
+        if graph_of is None and self.scenario.disturbances is not None:
+            return simulate_lowered(*there, self._disturbed)
         return simulate_lowered(*there, graph_of)
+
+    def _disturbed(self, rounds: int) -> TaskGraph:
+        """The task graph of so many rounds with its noise and pauses, those of draw 0."""
+        graph, disturbances = iterated(self.step, rounds), self.scenario.disturbances
+        assert disturbances is not None
+        return with_stalls(with_factors(graph, noise(disturbances)(graph)(0)), disturbances, 0)
 
     def outcome(self, trace: Trace) -> Outcome:
         """The outcome of a trace of it."""
@@ -362,7 +386,8 @@ def lowered(scenario: Scenario, prepared: Prepared | None = None) -> Lowered:
     limit, repeats = parse_limit(scenario.limit), scenario.steps == "repeated"
     scale_of_devices(scenario.cluster).require(limit)
     whole, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
-    quotient = quotient_of(whole, strategy) if scenario.symmetry else None
+    # Noise makes devices differ that are alike.
+    quotient = quotient_of(whole, strategy) if scenario.is_symmetric else None
     there = whole, strategy
     if isinstance(quotient, Quotient):
         there = quotient.prepared, quotient.strategy
@@ -381,10 +406,10 @@ def _large(scenario: Scenario) -> Lowered:
     assert isinstance(model, Transformer)
     assert pipeline is not None
     with _of_the_pipeline():
-        scale = scale_of_large(model, pipeline, scenario.cluster, scenario.symmetry)
+        scale = scale_of_large(model, pipeline, scenario.cluster, scenario.is_symmetric)
         scale.require(parse_limit(scenario.limit))
         collectives = collective_model(scenario.cluster)
-        options = scenario.costs, scenario.symmetry
+        options = scenario.costs, scenario.is_symmetric
         task_graph, large = lower_hybrid(model, pipeline, collectives, *options)
     return Lowered(scenario, scenario.strategy, LoweredStep(task_graph), large=large)
 

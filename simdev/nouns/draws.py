@@ -95,7 +95,7 @@ class Draws:
     bytes by device (``devices``, those that were simulated).
 
     ``answer_ps`` and ``answer_peaks`` are those without errors, ``capacity`` the bytes that each
-    device has (-1: no limit). ``erring`` counts the costs whose error was drawn.
+    device has (-1: no limit). ``erring`` counts the costs whose error was drawn, and noise as one.
     """
 
     seed: int

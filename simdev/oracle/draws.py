@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..costs.drawn import drawn_factors
+from ..execution.disturbances import noise, with_stalls
 from ..execution.factors import DrawnFactors, Factors, together, with_factors
 from ..execution.period import follow_one_another, step_time_ps
 from ..execution.scenario import Lowered
@@ -68,8 +69,11 @@ def draws_of(
     InputError, DeadlockError.
     """
     refuse(draws_problems(draws, seed))
+    disturbances = question.scenario.disturbances
+    noises = () if disturbances is None else (noise(disturbances),)
     errors_of = cache(partial(expected_errors, question))
-    drawn = _Drawn(question, together((errors_rule(errors_of, seed, draws), *more)))
+    rules = together((errors_rule(errors_of, seed, draws), *noises, *more))
+    drawn = _Drawn(question, rules)
     jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
     # Parts of a few draws, so that a slow thread keeps nobody waiting long.
     parts = np.array_split(np.arange(draws), min(8 * jobs, draws))
@@ -79,7 +83,7 @@ def draws_of(
         answers = [answer for future in watch(parts_drawn) for answer in future.result()]
     step_ps, peaks = zip(*answers, strict=True)
     there, columns = drawn.graph(1), (np.array(step_ps, np.int64), np.stack(peaks))
-    erring = len(errors_of(there).sources)
+    erring = len(errors_of(there).sources) + len(noises)
     return Draws(
         seed, erring, there.devices, there.capacity, answer_ps, answer_peaks, *columns
     )  # fmt: skip
@@ -128,15 +132,18 @@ class _Drawn:
         """Whether a draw is one execution of one task graph."""
         question = self.question
         repeats = follow_one_another(question.strategy, question.scenario.steps)
-        return not repeats and not self.graph(1).sharing and self.engine == "compiled"
+        disturbances = question.scenario.disturbances
+        pauses = disturbances is not None and disturbances.pauses is not None
+        stretched = pauses or self.graph(1).is_stretched
+        return not repeats and not stretched and self.engine == "compiled"
 
     def answers(self, draws: Ints) -> list[Answer]:
         """The answers of these draws, in turn."""
         return [self.answer(draw) for draw in draws.tolist()]
 
     def answer(self, draw: int | None) -> Answer:
-        """The answer of a draw; None: of the durations as they are."""
-        if self.is_plain:
+        """The answer of a draw; None: of the durations as they are, disturbed where they are."""
+        if self.is_plain and (draw is not None or self.question.scenario.disturbances is None):
             if not hasattr(self._room, "plain"):
                 from .redrawn import Redrawn
 
@@ -144,11 +151,11 @@ class _Drawn:
             factor = None if draw is None else self._graph(1).factors(draw)
             answer: Answer = self._room.plain.answer(factor)
             return answer
-        trace = self.question.trace(partial(self._changed, draw), self.engine)
+        drawn = None if draw is None else partial(self._changed, draw)
+        trace = self.question.trace(drawn, self.engine)
         return step_time_ps(trace), np.array([memory.peak for memory in trace.memory], np.int64)
 
-    def _changed(self, draw: int | None, rounds: int) -> TaskGraph:
-        graph = self._graph(rounds)
-        if draw is None:
-            return graph.task_graph
-        return with_factors(graph.task_graph, graph.factors(draw))
+    def _changed(self, draw: int, rounds: int) -> TaskGraph:
+        graph, disturbances = self._graph(rounds), self.question.scenario.disturbances
+        changed = with_factors(graph.task_graph, graph.factors(draw))
+        return changed if disturbances is None else with_stalls(changed, disturbances, draw)

@@ -26,6 +26,7 @@ from ..nouns.draws import Draws, draws_problems
 from ..nouns.trace import DeviceMemory, Overflow
 from .measures.costs import Costs
 from .measures.footprint import Footprint
+from .measures.goodput import LongRun
 from .measures.hosts import Hosts, HostUse, Idle
 from .measures.path import CriticalPath, Segment
 from .measures.pipeline import PipelineUse
@@ -239,6 +240,11 @@ class Report(Step):
     def throughput(self) -> Throughput | None:
         """Samples, tokens and dollars (None: of a trace alone)."""
         return self.get(Throughput)
+
+    @property
+    def goodput(self) -> LongRun | None:
+        """The long run that fails at times (None: nothing is told of failures)."""
+        return self.get(LongRun)
 
     def require_feasible(self) -> Report:
         """The report itself. Raises OutOfMemoryError for the device that exceeds its memory

@@ -239,7 +239,11 @@ def what_ifs(
     the classes); ``scenario`` is what the report answers, None for a saved run; ``watch`` may show
     how far it is. Raises InputError.
     """
-    if scenario is not None and isinstance(report.symmetry, Symmetry):
+    if scenario is not None and scenario.disturbances is not None:
+        # What one thing gains would drown in noise.
+        scenario = replace(scenario, disturbances=None)
+        report = run(of_every_device(scenario))
+    elif scenario is not None and isinstance(report.symmetry, Symmetry):
         # Each device is asked about, so every one has to be simulated.
         report = run(of_every_device(scenario))
     of_graph = scenario is not None and isinstance(scenario.graph, Graph)

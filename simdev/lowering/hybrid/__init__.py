@@ -273,8 +273,8 @@ def _difference(durations: Durations) -> str:
     """Why the copies of a rank differ; "" where they do not."""
     devices = durations.cluster.devices
     for rank, copies in enumerate(durations.grid.devices):
-        if len({(devices[d].kind, devices[d].memory) for d in copies}) > 1:
-            return f"the devices of rank {rank} of the pipeline are of several kinds"
+        if len({(devices[d].kind, devices[d].memory, devices[d].speed) for d in copies}) > 1:
+            return f"the devices of rank {rank} of the pipeline are of several kinds or speeds"
     if not durations.alike:
         return "some groups of devices communicate over slower links than others"
     return ""

@@ -18,7 +18,7 @@ import numpy as np
 from ...costs import ROOFLINE, CostModel, DeviceSpec
 from ...costs.collectives import CollectiveModel, flows_wire
 from ...costs.groups import device_prefix
-from ...costs.roofline import datasheet_scalars, ideal_seconds, rounded
+from ...costs.roofline import clock_share, datasheet_scalars, ideal_seconds, rounded
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS, picoseconds
 from ...nouns.cluster import Cluster, Host
@@ -252,20 +252,12 @@ class Timings:
             return 1.0
         return self._by_datasheet(self.specs[kind], load) / self._by_datasheet(then, load)
 
-    def _clock(self, spec: DeviceSpec) -> float:
-        """The clock of a device as a share of that of the measured one of its chip.
-
-        A power cap holds the mean over many kernels, so all of them share one clock.
-        """
-        then = self._measured.get(spec.kind)
-        if then is None or not spec.sustained_clock or not then.sustained_clock:
-            return 1.0
-        return min(float(spec.sustained_clock / then.sustained_clock), 1.0)
-
     def _by_datasheet(self, spec: DeviceSpec, load: Kernel) -> float:
-        scalars = self._scalars(spec, load.op_class, load.dtype)
+        chip = self._measured.get(spec.kind)
+        same = chip if spec.measured_as else None
+        scalars = self._scalars(spec, load.op_class, load.dtype, same)
         if load.attains:
-            scalars = replace(scalars, compute=load.attains * self._clock(spec))
+            scalars = replace(scalars, compute=load.attains * clock_share(spec, chip))
         return scalars.seconds(ideal_seconds(load, spec))
 
 
@@ -286,6 +278,7 @@ class Durations:
         self.parallelism = parallelism
         self.grid = rank_grid(self.cluster, parallelism)
         self._kinds = tuple(tuple(map(self._kind, devices)) for devices in self.grid.devices)
+        self._sorts = tuple(tuple(map(self._sort, devices)) for devices in self.grid.devices)
         self._message = _checked(
             picoseconds(Fraction(parallelism.message_latency)), "message_latency"
         )
@@ -310,14 +303,17 @@ class Durations:
     def _kind(self, device: int) -> str:
         return self.cluster.devices[device].kind
 
+    def _sort(self, device: int) -> tuple[str, Fraction]:
+        return self._kind(device), Fraction(self.cluster.devices[device].speed)
+
     def _compute(self, rank: int, loads: Loads, part: int = 0, parts: int = 1) -> int:
         """The number of what a device of a rank takes for these loads, or for one of equal parts
         of them.
         """
         loads = self._computed(rank, loads)
-        kinds = self._kinds[rank]
-        by_kind = {kind: self.timings.load_ps(kind, loads) for kind in dict.fromkeys(kinds)}
-        times = [by_kind[kind] for kind in (kinds if len(by_kind) > 1 else kinds[:1])]
+        kinds, sorts = self._kinds[rank], self._sorts[rank]
+        taken = {sort: self._load_ps(*sort, loads) for sort in dict.fromkeys(sorts)}
+        times = [taken[sort] for sort in (sorts if len(taken) > 1 else sorts[:1])]
         # Rounded so that the parts add up to the whole.
         number = self._add([ps * (part + 1) // parts - ps * part // parts for ps in times])
         shares = (self.timings.part(kinds[0], load) for load in loads)
@@ -325,6 +321,10 @@ class Durations:
             share._replace(seconds=share.seconds / parts) for share in shares
         )
         return number
+
+    def _load_ps(self, kind: str, speed: Fraction, loads: Loads) -> int:
+        """How long loads take on a device of a kind that runs at a share of its speed."""
+        return _checked(-int(-self.timings.load_ps(kind, loads) // speed))
 
     def _host(self, rank: int) -> Host | None:
         """The host that dispatches the ops of a rank's devices.

@@ -48,7 +48,8 @@ ASSETS = Path(__file__).parent / "assets"
 STYLE = "page.css"
 SCRIPTS = (
     "theme.js", "base.js", "canvas.js", "table.js", "time.js", "bars.js", "tasks.js", "gantt.js",
-    "charts.js", "scatter.js", "curves.js", "draws.js", "step.js", "ranked.js", "pages.js",
+    "charts.js", "scatter.js", "curves.js", "goodput.js", "draws.js", "step.js", "ranked.js",
+    "pages.js",
 )  # fmt: skip
 ASKING = "explore.js"  # of no other page: those ask nobody
 LAST = "main.js"

@@ -207,6 +207,7 @@ def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True
         "timeline": timeline(report.trace, report.critical_path if report.steady is None else None),
         "draws": None if report.draws is None else histogram(report.draws),
         "blame": [[blame, ps] for blame, ps in report.blame.items()],
+        "goodput": None if report.goodput is None else report.goodput.curve(),
         "sheets": None if sheets is None else tables_json(sheets),
     }
 

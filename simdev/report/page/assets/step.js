@@ -31,8 +31,10 @@ class StepPage {
     this.heading = this.blame.firstChild;
     this.charts = [new Gantt(this.view, "Gantt chart"), new Memory(this.view), new Load(this.view)];
     this.draws = new Histogram("How sure: the step time over draws");
+    this.goodput = new Goodput();
     this.sheets = new Sheets();
-    this.part = element("div", {}, this.head.part, this.draws.part, this.blame, ...this.charts.map((chart) => chart.part), this.sheets.part);
+    const parts = [...this.charts, this.goodput, this.sheets].map((chart) => chart.part);
+    this.part = element("div", {}, this.head.part, this.draws.part, this.blame, ...parts);
     this.take(data);
   }
 
@@ -42,6 +44,7 @@ class StepPage {
     this.blame.replaceChildren(this.heading, ...blameBar(data.blame, data.timeline.step || 1));
     this.view.take(data.timeline.step);
     for (const chart of this.charts) chart.take(data.timeline);
+    this.goodput.take(data.goodput);
     // Tables are left out while a reader moves a slider: those before stay until it rests.
     if (data.sheets) this.sheets.take(data.sheets);
   }
