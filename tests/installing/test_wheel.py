@@ -73,6 +73,7 @@ def test_each_source_under_a_licence_is_listed() -> None:
     sources = {source for text in presets for source in LICENSED.findall(text)}
     assert len(sources) > 10
     known = {"aiconfigurator", "DeepBench", "vidur", "taccl", "NeuSight", "torchtitan"}
+    known |= {"pytorch/ao", "AI-benchmarking-guide"}
     assert all(any(name in source for name in known) for source in sources), sources
     assert all(any(name in row for row in rows) for name in known)
 
