@@ -173,7 +173,8 @@ def test_memory_does_not_grow_over_calls() -> None:
 def test_memory_does_not_grow_over_two_hundred_thousand_calls() -> None:
     before, after, rate = stdio_growth(200_000)
     print(
-        f"stdio, the last 100,000 of 200,000 calls: {before / 2**20:.1f} MiB -> {after / 2**20:.1f} MiB, "
+        f"stdio, the last 100,000 of 200,000 calls: {before / 2**20:.1f} MiB -> "
+        f"{after / 2**20:.1f} MiB, "
         f"{rate:.0f} calls a second"
     )
     assert after < 1.05 * before
@@ -214,7 +215,8 @@ def test_memory_does_not_grow_over_two_hundred_thousand_http_calls() -> None:
             assert sum(pool.map(client, [(i * 100, 6250) for i in range(clients)])) == 100_000
             after, rate = resident_of_all(server.process.pid), 1e5 / (time.monotonic() - started)
     print(
-        f"http, the last 100,000 of 200,000 calls: {before / 2**20:.1f} MiB -> {after / 2**20:.1f} MiB, "
+        f"http, the last 100,000 of 200,000 calls: {before / 2**20:.1f} MiB -> "
+        f"{after / 2**20:.1f} MiB, "
         f"{rate:.0f} calls a second"
     )
     assert after < 1.05 * before
