@@ -11,8 +11,8 @@ DEV := $(VENV)/.dev-stamp
 SETUP := setup.cfg pyproject.toml constraints.txt $(wildcard requirements/*.txt)
 # Byte code is made of what is imported, when it is: most of what is installed never is.
 PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
-# Every file is verified by its hash; the clone itself has none, and is installed by what is there then.
-VERIFIED := $(PIP) --require-hashes -r requirements
+# Every file is verified by its hash; the lists hold all that is needed. The clone has none, and is built by what is there.
+VERIFIED := $(PIP) --require-hashes --no-deps -r requirements
 CLONE := $(PIP) --no-deps --no-build-isolation -e .
 # And then it is kept: tests start hundreds of processes, which would compile it again each.
 unexport PYTHONDONTWRITEBYTECODE

@@ -119,7 +119,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if unknown:
             command = options.usage_error.__self__
             options.usage_error(_unrecognized(unknown, command, options.passes_on))
-        code = int(options.run(options))
+        code = _code_of(options)
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_stdout()
@@ -143,6 +143,17 @@ def _run(arguments: Sequence[str] | None) -> int:
         traceback.print_exc()
         return _fail("this is a bug in simdev, not in your files", INTERNAL)
     return code
+
+
+def _code_of(options: argparse.Namespace) -> int:
+    """The exit code of the verb."""
+    try:
+        return int(options.run(options))
+    except SystemExit as stop:
+        # Wrong usage has a code, but a model or a script of the user may call ``sys.exit()``.
+        if stop.code:
+            raise
+        return _fail("code that was measured or captured ended the program early", BAD_INPUT)
 
 
 def _apart(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
