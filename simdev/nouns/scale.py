@@ -173,7 +173,7 @@ def scale_of_large(model: Transformer, p: Parallelism, cluster: Cluster, symmetr
     if p.zero in TASKS_OF_BUCKET:
         more = all_buckets(shard_of(model, p), p) - model.layers
         cut = TASKS_OF_BUCKET[p.zero] * more * p.microbatches
-    workers = len(cluster.workers), WORKER
-    parts = workers, (actions, ACTION), (rows, ROW), (cut, TASK), ((rows + cut) * copies, COPY)
-    parts = *parts, (model.layers, LAYER), ((rows + cut) * copies * (p.slowdown != 1), SLOWED)
-    return Scale.of((rows + cut) * copies, *parts)
+    parts = (len(cluster.workers), WORKER), (actions, ACTION), (rows, ROW), (cut, TASK)
+    tasks = (rows + cut) * copies
+    slowed = tasks * (p.slowdown != 1)
+    return Scale.of(tasks, *parts, (tasks, COPY), (model.layers, LAYER), (slowed, SLOWED))
