@@ -88,7 +88,7 @@ OPTIMIZERS = {
 # watched.
 
 _HOME = str(Path(torch.__file__).parent)
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_LIBRARIES = ("<", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 @contextmanager
@@ -338,7 +338,7 @@ def _place(error: Exception) -> str:
 
 def is_pytorchs(file: str) -> bool:
     """Whether a source file is PyTorch's or simdev's."""
-    return file.startswith((_HOME, str(PACKAGE), "<"))
+    return file.startswith((_HOME, str(PACKAGE)))
 
 
 def is_users(file: str) -> bool:

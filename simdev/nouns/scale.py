@@ -173,7 +173,7 @@ def scale_of_large(model: Transformer, p: Parallelism, cluster: Cluster, symmetr
     if p.zero in TASKS_OF_BUCKET:
         more = all_buckets(shard_of(model, p), p) - model.layers
         cut = TASKS_OF_BUCKET[p.zero] * more * p.microbatches
-    parts = (len(cluster.workers), WORKER), (actions, ACTION), (rows, ROW), (cut, TASK)
+    workers = len(cluster.workers), WORKER
     tasks = (rows + cut) * copies
-    slowed = tasks * (p.slowdown != 1)
-    return Scale.of(tasks, *parts, (tasks, COPY), (model.layers, LAYER), (slowed, SLOWED))
+    parts = workers, (actions, ACTION), (rows, ROW), (cut, TASK), (tasks, COPY)
+    return Scale.of(tasks, *parts, (model.layers, LAYER), (tasks * (p.slowdown != 1), SLOWED))

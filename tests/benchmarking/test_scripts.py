@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.scripts import TINY, predicted, profiled, really_run  # noqa: E402
-from simdev.measure.provenance import device_kind  # noqa: E402
+from benchmarks.scripts import TINY, predicted, profiled, really_run
+from simdev.measure.provenance import device_kind
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

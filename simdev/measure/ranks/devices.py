@@ -55,13 +55,18 @@ class Devices(TorchFunctionMode):
         if func is _BACKWARD:
             with self:  # what a backward computes again names devices, too
                 return torch.autograd.backward(args[0], kwargs.pop("gradient", None), **kwargs)
+        args, kwargs = _numbered(func, args, kwargs)
         is_cuda = func is Tensor.cuda or any(map(names_cuda, (*args, *kwargs.values())))
         self.is_named |= is_cuda and is_users
         if func is torch.device:
-            is_kept = is_users or not is_cuda or isinstance(args[0], torch.device)
+            is_kept = (
+                is_users or not is_cuda or isinstance((*args, *kwargs.values())[0], torch.device)
+            )
             return func(*args, **kwargs) if is_kept else CPU
         if func is Tensor.numpy:
             return _numpy(args[0])
+        if func is Tensor.__format__ and not args[0].dim():
+            return format(args[0].item(), args[1])
         if func in _MOVES:
             return self._moved(func, is_cuda, is_users, args, kwargs)
         before, self.is_users = self.is_users, is_users and not is_cuda
@@ -160,6 +165,32 @@ def _is_users_call() -> bool:
     while frame.f_code.co_name == "__torch_function__":  # of another mode, such as a torch.device
         frame = frame.f_back
     return not is_pytorchs(frame.f_code.co_filename)
+
+
+def _numbered(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments with a device in place of its bare number, which is a GPU's."""
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": _of_number(kwargs["device"])}
+    if func is Tensor.to and len(args) > 1:
+        args = args[0], _of_number(args[1]), *args[2:]
+    is_bare = func is torch.device and len(args) == 1
+    return (tuple(map(_of_number, args)) if is_bare else args), kwargs
+
+
+def _of_number(value: Any) -> Any:
+    return torch.device("cuda", value) if type(value) is int else value
+
+
+def numbered(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that reads what ``Module.to`` is given, with devices in place of their numbers;
+    no function mode sees it.
+    """
+
+    def parsed(*args: Any, **kwargs: Any) -> Any:
+        changed = {name: _of_number(value) for name, value in kwargs.items()}
+        return parse(*map(_of_number, args), **changed)
+
+    return parsed
 
 
 def names_cuda(value: Any) -> bool:

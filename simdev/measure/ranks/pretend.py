@@ -41,7 +41,7 @@ from ...ground.errors import InputError
 from ..tracing import running_line
 from . import ddp
 from .attention import scaled_dot_product_attention
-from .devices import Devices, Generator, as_list, read_as_cpu
+from .devices import Devices, Generator, as_list, numbered, read_as_cpu
 from .streams import Event, Stream, Streams
 
 CUDA = torch.device("cuda")
@@ -174,25 +174,18 @@ def _replacements(
     device = {**_streaming(streams), **_device(world)}
     yield from ((torch.cuda, name, value) for name, value in device.items())
     yield from ((torch.cpu, name, value) for name, value in _streaming(streams).items())
-    yield torch.Tensor, "record_stream", lambda *_: None
+    yield torch.Tensor, "record_stream", _nothing
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
     # Not by Devices: what a backward computes again runs outside of modes of functions.
     yield F, "scaled_dot_product_attention", scaled_dot_product_attention
+    yield torch._C._nn, "_parse_to", numbered(torch._C._nn._parse_to)
     yield torch, "set_default_device", devices.set_default
     yield torch, "Generator", Generator
     yield torch.random, "fork_rng", lambda *_, **__: nullcontext()
     yield FakeTensor, "device", devices.of_fake()
     yield from ((torch.accelerator, name, value) for name, value in _accelerator(device).items())
-    # There is nothing to be kept of a model without numbers.
-    yield torch, "save", lambda *_, **__: None
-    yield checkpoint, "save", lambda *_, **__: None
-    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", _RANKS)
-    yield os, "fork", _refusing("os.fork", _ALONE)
-    yield BaseProcess, "start", _refusing("multiprocessing.Process", _ALONE)
-    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
-        yield torch.cuda, name, _refusing(f"torch.cuda.{name}", _GRAPHS)
-    yield FakeTensor, "tolist", as_list
+    yield from _surroundings()
     # It draws until all values lie between its bounds, which no fake tensor ever tells.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
@@ -210,6 +203,23 @@ def _replacements(
     yield from ddp.replacements()
     for kind, instead in REFUSED.items():
         yield kind, "__init__", _refusing(kind.__name__, instead)
+
+
+def _surroundings() -> Iterator[Replacement]:
+    """Files, libraries and processes around a script."""
+    # There is nothing to be kept of a model without numbers.
+    yield from ((home, "save", _nothing) for home in (torch, checkpoint))
+    yield torch, "load", _loaded(torch.load)
+    # A build without CUDA knows no versions of its libraries, which scripts print and compare.
+    yield torch.version, "cuda", "12.8"
+    yield torch.backends.cudnn, "version", _answering(91002)
+    yield torch.cuda.nccl, "version", _answering((2, 27, 5))
+    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", _RANKS)
+    yield os, "fork", _refusing("os.fork", _ALONE)
+    yield BaseProcess, "start", _refusing("multiprocessing.Process", _ALONE)
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        yield torch.cuda, name, _refusing(f"torch.cuda.{name}", _GRAPHS)
+    yield FakeTensor, "tolist", as_list
 
 
 REFUSED = {
@@ -239,6 +249,11 @@ def _refusing(name: str, why: str) -> Callable[..., None]:
     return refuse
 
 
+def _loaded(load: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.load`` onto the CPU, wherever a script wants the tensors."""
+    return lambda file, map_location=None, **options: load(file, map_location="cpu", **options)
+
+
 def _streaming(streams: Streams) -> Mapping[str, Any]:
     """Streams and events, of ``torch.cuda`` for scripts and of ``torch.cpu`` for PyTorch itself."""
     return {
@@ -252,52 +267,64 @@ def _streaming(streams: Streams) -> Mapping[str, Any]:
     }
 
 
+_SILENT = (
+    "init", "set_device", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all", "seed",
+    "seed_all", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+    "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "get_rng_state",
+    "get_rng_state_all", "set_rng_state", "set_rng_state_all", "set_sync_debug_mode",
+)  # fmt: skip
+_ZERO = (
+    "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+    "memory_cached", "max_memory_cached", "memory_usage", "utilization", "temperature",
+    "power_draw", "clock_rate", "initial_seed", "get_sync_debug_mode",
+)  # fmt: skip
+"""Functions of ``torch.cuda`` that do nothing, and those that answer 0."""
+
+
 def _device(world: World) -> Mapping[str, Any]:
     """The device that ``torch.cuda`` shows to scripts, and its memory."""
     local = min(world.per_node, world.size)
     properties = SimpleNamespace(
-        name="GPU", total_memory=world.memory, multi_processor_count=132,
-        major=world.capability[0], minor=world.capability[1], is_integrated=False,
+        name="GPU", total_memory=world.memory, multi_processor_count=132, warp_size=32,
+        major=world.capability[0], minor=world.capability[1], is_integrated=False, uuid="GPU",
+        max_threads_per_multi_processor=2048, L2_cache_size=50 * 2**20,
     )  # fmt: skip
-    nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+    memory = SimpleNamespace(_record_memory_history=_nothing, _dump_snapshot=_nothing)
+    answers = {
+        "is_available": True, "is_initialized": True, "is_bf16_supported": True,
+        "device_count": local, "current_device": world.local_rank, "device": nullcontext(),
+        "get_device_name": properties.name, "get_device_capability": world.capability,
+        "get_device_properties": properties, "mem_get_info": (world.memory, world.memory),
+        "memory_stats": _Zeros(), "memory_summary": "", "memory_snapshot": [],
+        "is_current_stream_capturing": False, "can_device_access_peer": True,
+        "get_allocator_backend": "native",
+    }  # fmt: skip
+    answers |= dict.fromkeys(_SILENT) | dict.fromkeys(_ZERO, 0)
     return {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "is_bf16_supported": lambda *_, **__: True,
-        "device_count": lambda: local,
-        "device": lambda *_: nullcontext(),
+        **{name: _answering(value) for name, value in answers.items()},
         "nvtx": SimpleNamespace(
-            range_push=nothing, range_pop=nothing, mark=nothing, range=lambda *_: nullcontext()
+            range_push=_nothing, range_pop=_nothing, mark=_nothing, range=lambda *_: nullcontext()
         ),
-        "current_device": lambda: world.local_rank,
-        "set_device": nothing,
-        "init": nothing,
-        "empty_cache": nothing,
-        "manual_seed": nothing,
-        "manual_seed_all": nothing,
-        "reset_peak_memory_stats": nothing,
-        "reset_max_memory_allocated": nothing,
-        "get_rng_state": nothing,
-        "get_rng_state_all": nothing,
-        "set_rng_state": nothing,
-        "set_rng_state_all": nothing,
-        "get_device_name": lambda *_: properties.name,
-        "get_device_capability": lambda *_: world.capability,
-        "get_device_properties": lambda *_: properties,
-        "mem_get_info": lambda *_: (world.memory, world.memory),
-        "memory_stats": lambda *_: _Zeros(),
-        "memory_allocated": lambda *_: 0,
-        "max_memory_allocated": lambda *_: 0,
-        "memory_reserved": lambda *_: 0,
-        "max_memory_reserved": lambda *_: 0,
-        "memory_summary": lambda *_, **__: "",
+        "profiler": SimpleNamespace(start=_nothing, stop=_nothing, profile=nullcontext),
+        "memory": SimpleNamespace(**vars(torch.cuda.memory) | vars(memory)),
     }
+
+
+def _answering(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+_nothing = _answering(None)
 
 
 def _accelerator(device: Mapping[str, Any]) -> Mapping[str, Any]:
     """Stand-ins of ``torch.accelerator``, made of those of ``torch.cuda``."""
     names = {"current_device_index": "current_device", "set_device_index": "set_device"}
-    equal = ("is_available", "device_count", "synchronize", "current_stream", "set_stream")
+    equal = (
+        "is_available", "device_count", "synchronize", "current_stream", "set_stream",
+        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+        "memory_stats", "empty_cache", "reset_peak_memory_stats",
+    )  # fmt: skip
     answers = {name: device[names.get(name, name)] for name in (*names, *equal)}
     return {**answers, "current_accelerator": lambda *_, **__: CUDA}
 

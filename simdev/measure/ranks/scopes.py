@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,10 @@ from ..record import Instance, Scopes, key_of
 def in_backward() -> bool:
     """Whether autograd runs a backward now."""
     return bool(torch._C._current_graph_task_id() >= 0)
+
+
+def _class_name(module: nn.Module) -> str:
+    return type(getattr(module, "module", module)).__name__
 
 
 _WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod)(\.|$)")
@@ -47,16 +52,29 @@ class RankScopes(Scopes):
     def enter(self, module: nn.Module, *_: Any) -> None:
         """A module's forward begins."""
         if id(module) not in self.names and not self.current:
-            prefix = type(module).__name__ if self.roots else ""
-            self.names[id(module)] = prefix
-            root = module.module if isinstance(module, DistributedDataParallel) else module
-            self.roots.append((prefix, root))
-            for name, child in root.named_modules(prefix=prefix):
-                self.names.setdefault(id(child), unwrapped(name))
-                for parameter in child.parameters(recurse=False):
-                    self.of_parameter.setdefault(id(parameter), name)
+            self._add_root(module, _class_name(module) if self.roots else "")
         self.recomputing = in_backward()
         super().enter(module)
+
+    def _add_root(self, module: nn.Module, prefix: str) -> None:
+        self.names[id(module)] = prefix
+        root = module.module if isinstance(module, DistributedDataParallel) else module
+        self.roots.append((prefix, root))
+        for name, child in root.named_modules(prefix=prefix):
+            self.names.setdefault(id(child), unwrapped(name))
+            for parameter in child.parameters(recurse=False):
+                self.of_parameter.setdefault(id(parameter), name)
+
+    def begin(self) -> None:
+        """A step begins: of several roots each has the name of its class now."""
+        self.counts.clear()
+        if len(self.roots) > 1 and not self.roots[0][0]:
+            roots = [module for _, module in self.roots]
+            taken = Counter(map(_class_name, roots))
+            self.names, self.roots, self.of_parameter = {}, [], {}
+            for number, module in enumerate(roots):
+                name = _class_name(module)
+                self._add_root(module, name if taken[name] == 1 else f"{name}_{number}")
 
     def gradients(self) -> dict[int, str]:
         """By memory (``key_of``) of a gradient a name for it, beside the name of its parameter."""

@@ -91,7 +91,7 @@ class Steps:
             raise StepIsRecordedError
         self.begins()
         self.recorder.streams.clear()
-        self.recorder.scopes.counts.clear()
+        self.recorder.scopes.begin()
         for optimizer in self.optimizers.values():
             self._add_state(optimizer)
         self.recorder.recording = True
@@ -219,6 +219,7 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
         stack.enter_context(warnings.catch_warnings())
         # deepcopy of a module asks for it; there is nothing behind it to be harmed.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
+        warnings.filterwarnings("ignore", "DTensor random operators may not have complete")
         # It logs what it raises, which is told in a line.
         logging.getLogger(FakeTensorMode.__module__).setLevel(logging.CRITICAL)
         streams = stack.enter_context(pretended(world, mail))

@@ -16,7 +16,7 @@ import numpy as np
 from ...lowering.build import GRADIENT_OF, STATE_OF
 from ...nouns.graph import Graph
 from ...nouns.semantics import is_linear
-from ...nouns.structure import OUTSIDE, is_of_ranks, rank_module, weights_of
+from ...nouns.structure import OUTSIDE, is_of_ranks, rank_module, unrolled, weights_of
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
 from ...nouns.trace import DeviceMemory, Trace
 from ..table import BYTES, NUMBER, SHARE, TEXT, TIME, Json, Table, fields_json
@@ -141,10 +141,11 @@ def _plain(mean: float) -> float:
 
 
 def folded(module: str) -> str:
-    """The module with a star for each number, so that layers are one: "layers/*/wq"; without
-    wrappers, which name their module like "_checkpoint_wrapped_module".
+    """The module with a star for each number, so that layers are one: "layers/*/wq"; without the
+    numbers of its calls and without wrappers, which name it like "_checkpoint_wrapped_module".
     """
-    bare = "/".join(part for part in module.split("/") if not part.startswith("_"))
+    parts = unrolled(module).split("/")
+    bare = "/".join(part for part in parts if not part.startswith("_"))
     named = {"": "the model itself", OUTSIDE: "outside of modules"}
     return named.get(bare) or _NUMBER.sub("*", bare)
 

@@ -4,7 +4,9 @@ the GPU's.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import simdev
 from simdev.measure.ranks import Captured
+from simdev.nouns.structure import rank_module
+from simdev.report.measures.modules import folded
 
 
 def kinds(captured: Captured) -> Counter[str]:
@@ -133,3 +138,65 @@ def test_gloo_makes_a_step_of_a_cpu_and_says_so(backend: str) -> None:
 
     notes = simdev.capture(train, world=1).notes
     assert any("gloo" in note for note in notes) == (backend == "gloo")
+
+
+def test_a_number_names_a_gpu() -> None:
+    def train() -> None:
+        rank = int(os.environ["LOCAL_RANK"])
+        gpu = torch.device(rank)
+        assert gpu == torch.device(type="cuda", index=rank)
+        net = nn.Linear(8, 4).to(rank)
+        assert net.weight.device == nn.Linear(8, 4, device=rank).weight.device == gpu
+        for _ in range(2):
+            x = torch.randn(4, 8)
+            assert x.to(rank).device == torch.ones(2, device=rank).device == x.cuda(rank).device
+            assert f"{net(x.to(rank)).sum():.2f}" == "1.00"
+            simdev.step_ends()
+
+    simdev.capture(train, world=2, ranks=[1])
+
+
+def test_what_scripts_ask_of_a_gpu_is_answered(tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(2)}, tmp_path / "w.pt")
+
+    def train() -> None:
+        cuda = torch.cuda
+        assert cuda.memory_allocated(device=0) == cuda.max_memory_reserved() == 0
+        assert cuda.get_device_properties("cuda").warp_size == 32
+        assert cuda.utilization() == torch.accelerator.memory_allocated() == 0
+        assert int(torch.version.cuda.split(".")[0]) >= 12
+        assert torch.backends.cudnn.version() > 8000
+        assert cuda.nccl.version() > (2, 0)
+        cuda.ipc_collect()
+        cuda.memory._record_memory_history()
+        cuda.profiler.start()
+        for place in ("cuda:0", torch.device("cuda"), lambda storage, _: storage):
+            assert torch.load(tmp_path / "w.pt", map_location=place)["weight"].shape == (2,)
+        for _ in range(2):
+            torch.ones(2, device="cuda") * 2
+            simdev.step_ends()
+
+    simdev.capture(train, world=1)
+
+
+def test_several_models_have_the_names_of_their_classes() -> None:
+    class Writer(nn.Linear):
+        pass
+
+    class Reader(nn.Linear):
+        pass
+
+    def train() -> None:
+        models = [DistributedDataParallel(net.cuda()) for net in (Reader(8, 8), Writer(8, 8))]
+        optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+        for _ in range(3):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                model(torch.randn(4, 8, device="cuda")).sum().backward()
+                optimizer.step()
+
+    ops = simdev.capture(train, world=2).steps[0].ops
+    names = [op["name"] for op in ops if op["kind"] in ("linear", "all_reduce")]
+    # The step begins behind the first optimizer's.
+    assert [folded(rank_module(f"rank 0/{name}") or "") for name in names] == [
+        "Writer", "Writer", "Reader", "Reader",
+    ]  # fmt: skip
