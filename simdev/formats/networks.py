@@ -110,7 +110,8 @@ def _without_parallels(graph: nx.Graph[Any]) -> nx.DiGraph[Any]:
     """The edges of a multigraph with parallel ones as one, of the bytes of all."""
     import networkx as nx
 
-    network: nx.DiGraph[Any] = nx.DiGraph(**graph.graph)
+    network: nx.DiGraph[Any] = nx.DiGraph()
+    network.graph.update(graph.graph)
     network.add_nodes_from(graph.nodes(data=True))
     for first, second, fields in graph.edges(data=True):
         if network.has_edge(first, second):

@@ -243,7 +243,8 @@ SCENARIOS = (
         "simulate s.json --check --json --save run.json", "check run.json", "simulate s.json",
         "report s.json -o r.html --no-what-if")),
     Seed("drawn", {"s.json": PROFILED, "p.jsonl": ROWS, "sheet.json": SHEET}, (
-        "simulate s.json --draws 8 --seed 1 --json",)),
+        "simulate s.json --draws 8 --seed 1 --json",
+        "compare s.json s.json --draws 4 --json",)),
     Seed("drawn alike", {"s.json": CAPTURED | {"cluster": CAPTURED["cluster"] | {
         "devices": devices(4, speed=0.9)}}}, ("simulate s.json --draws 4",)),
     Seed("rounds", {"s.json": LOCAL}, SIMULATE),
