@@ -28,11 +28,9 @@ from ...ground.errors import InputError
 from ...nouns.meetings import RECEIVE, SEND
 from ..kinds import (
     ALLOCATIONS,
-    OPERAND_ORDER,
     VALUES_TO_HOST,
     aten_name,
     communication_kind,
-    kind_of,
     named_arguments,
 )
 from ..record import (
@@ -44,6 +42,7 @@ from ..record import (
     TensorSpec,
     is_view,
     key_of,
+    tensors_in,
     written,
 )
 from ..tracing import running_line
@@ -149,13 +148,13 @@ class RankRecorder(Recorder):
         if name in VALUES_TO_HOST:
             self.streams.current.synchronize()
             return key_of(args[0]) not in self._false
-        inputs = _tensors((args, kwargs))
+        inputs = tensors_in((args, kwargs))
         self._is_of_gradients = self._reads_gradients(inputs)
         is_hosts = self._is_hosts(func, inputs, kwargs)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": on_cpu(kwargs["device"])}
         result = func(*args, **kwargs)
-        made = _tensors(result)
+        made = tensors_in(result)
         self._note_false(name, args, inputs, made)
         self.devices.place(made, is_hosts)
         if self._gradients:
@@ -223,7 +222,7 @@ class RankRecorder(Recorder):
             self._note_call(func, name, arguments, result)
             return
         instance = self._instance()
-        outputs = _tensors(result)
+        outputs = tensors_in(result)
         if name in ALLOCATIONS or name in _LITERALS:
             for output in outputs:
                 if name in _LITERALS and output.numel() > 1:
@@ -231,7 +230,7 @@ class RankRecorder(Recorder):
                 else:
                     self._note_source(output, None)
             return
-        inputs = _tensors(list(arguments.values()))
+        inputs = tensors_in(list(arguments.values()))
         if self.updating and all(tensor.numel() == 1 for tensor in (*inputs, *outputs)):
             return  # numbers of steps: the host counts them
         if name.endswith("_norm_backward") and result[0] is None:
@@ -242,13 +241,7 @@ class RankRecorder(Recorder):
         outputs = outputs or writes
         if not outputs or (is_view(writes, inputs, outputs) and name not in _WRITES):
             return
-        if name == "convolution_backward":
-            self._record_conv_backward(func, arguments, inputs, result, instance)
-        else:
-            # What is written alone (``out=``) stands last, and is no operand.
-            count = len(inputs) - sum(argument.is_out for argument in func._schema.arguments)
-            kind, operands = kind_of(func, arguments), OPERAND_ORDER.get(name, range(count))
-            self._record(kind, func, arguments, inputs, outputs, instance, operands)
+        self._record_operator(func, arguments, inputs, outputs, result, instance)
 
     def _instance(self) -> Instance:
         return UPDATE if self.phase == "update" else super()._instance()
@@ -533,7 +526,7 @@ def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tenso
     """The tensors that a call of a process group reads, and those that it fills."""
 
     def tensors(*names: str) -> list[Tensor]:
-        return _tensors([arguments.get(argument) for argument in names])
+        return tensors_in([arguments.get(argument) for argument in names])
 
     if name == "send":
         return tensors("tensors"), []
@@ -544,12 +537,8 @@ def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tenso
     inputs = tensors("input", "inputs", "input_tensor", "input_tensors", "tensors", "tensor")
     outputs = tensors("output", "out", "output_tensor", "output_tensors", "outputs")
     if not outputs:
-        outputs = _tensors(result)
+        outputs = tensors_in(result)
     return inputs, outputs or inputs
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
