@@ -99,7 +99,7 @@ def test_an_interrupt_exits_130_and_leaves_nothing_behind(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simdev.execution.scenario.execute", interrupted)
+    monkeypatch.setattr("simdev.report.drawn", interrupted)
     assert main(["simulate", "s.json", "--save", "r.json"]) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
     assert names(here) == {"s.json", "oom.json"}
@@ -121,7 +121,7 @@ def test_a_bug_is_called_a_bug(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("simdev.execution.scenario.execute", broken)
+    monkeypatch.setattr("simdev.report.drawn", broken)
     assert main(["simulate", "s.json", "--save", "r.json"]) == 70
     assert "this is a bug in simdev" in capsys.readouterr().err
     assert names(here) == {"s.json", "oom.json"}

@@ -22,7 +22,16 @@ import numpy as np
 from ...ground import PACKAGE
 from ...ground.errors import InputError, refuse
 from ...ground.frozen import freeze
-from ...ground.units import MAX_BYTES, MAX_PS, PS_PER_SECOND, Number, exact, parse_bytes, parse_time
+from ...ground.units import (
+    MAX_BYTES,
+    MAX_PS,
+    PS_PER_SECOND,
+    Number,
+    exact,
+    parse_bytes,
+    parse_time,
+    written,
+)
 from ...nouns.taskgraph import Floats
 from .phases import COLLECTIVES, bus_factor, unknown_collective
 
@@ -204,7 +213,7 @@ def _columns(rows: Iterable[tuple[int, Number]]) -> tuple[Floats, Floats, list[F
             problems.append(f"rows[{i}]: seconds: {error}")
             continue
         if not (_is_whole(size) and 0 < size <= MAX_BYTES):
-            problems.append(f"rows[{i}]: bytes must be a whole number > 0, got {size!r}")
+            problems.append(f"rows[{i}]: bytes must be a whole number > 0, got {written(size)}")
         elif not 0 < seconds * PS_PER_SECOND <= MAX_PS:
             problems.append(f"rows[{i}]: {TOO_LONG.format(float(seconds))}")
         else:

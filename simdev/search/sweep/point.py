@@ -225,7 +225,8 @@ def _scenario_point(scenario: Scenario, settings: Document, sources: Sources) ->
         )
     nouns = ("graph", "cluster", "costs", "strategy")
     digests = {noun: sources.part(getattr(scenario, noun)) for noun in nouns}
-    options = {option: fingerprint(getattr(scenario, option)) for option in OPTIONS}
+    others = (*OPTIONS, "disturbances", "failures")
+    options = {option: fingerprint(getattr(scenario, option)) for option in others}
     return SweepPoint(_key(digests | options), scenario, digests, engine_version())
 
 

@@ -189,6 +189,8 @@ def row_of(
         "cost_rel_err": report.cost_rel_err,
         "mfu": training and training.mfu,
         **{name: rates.get(name) for name in RATES},
+        "goodput": report.goodput and report.goodput.runs.mean,
+        "steps_per_day": report.goodput and report.goodput.steps_per_day,
         "engine": report.engine,
     }
 
