@@ -11,6 +11,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[2]
+PINNED = re.compile(r"^([\w.-]+)==([\w.]+)", re.MULTILINE)
 LICENSED = re.compile(r'"source": "([^"]+)\((?:Apache|MIT|BSD)')
 FOLDERS = ("scenarios", "profiles", "notebooks")
 
@@ -76,6 +77,25 @@ def test_each_source_under_a_licence_is_listed() -> None:
     known |= {"pytorch/ao", "AI-benchmarking-guide"}
     assert all(any(name in source for name in known) for source in sources), sources
     assert all(any(name in row for row in rows) for name in known)
+
+
+def test_the_lists_with_hashes_are_those_of_the_constraints() -> None:
+    """Else: docs/how-to/install.md. A package of another system stands in the lists alone."""
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    pinned = dict(PINNED.findall((ROOT / "constraints.txt").read_text()))
+    texts = [(ROOT / "requirements" / name).read_text() for name in ("core.txt", "dev.txt")]
+    core, dev = (dict(PINNED.findall(text)) for text in texts)
+    assert {name: version for name, version in pinned.items() if name in core | dev}.items() <= (
+        core | dev
+    ).items()
+    assert all(text.count("==") <= text.count(" \\\n    --hash=sha256:") for text in texts)
+    for listed, wanted in (
+        (core, settings["options"]["install_requires"]),
+        (core | dev, settings["options.extras_require"]["dev"]),
+    ):
+        names = set(re.findall(r"^([\w-]+)>=", wanted, re.MULTILINE)) - {"torch"}
+        assert names <= listed.keys()
 
 
 def test_few_packages_are_needed() -> None:

@@ -70,10 +70,14 @@ class OpenSession:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-def unknown(noun: str, name: str) -> RequestError:
-    """The error of a "scenario" or a "session" that is not there."""
-    state = "open" if noun == "session" else "loaded"
-    return RequestError(f'{noun}: "{name}" is not {state}, or no longer', f"unknown_{noun}")
+def unknown_scenario(handle: str) -> RequestError:
+    """The error of a scenario that is not there."""
+    return RequestError(f'scenario: "{handle}" is not loaded, or no longer', "unknown_scenario")
+
+
+def unknown_session(name: str) -> RequestError:
+    """The error of a session that is not there."""
+    return RequestError(f'session: "{name}" is not open, or no longer', "unknown_session")
 
 
 class ServerState:
@@ -133,7 +137,7 @@ class ServerState:
         """A loaded scenario. Raises RequestError."""
         with self._lock:
             if handle not in self._scenarios:
-                raise unknown("scenario", handle)
+                raise unknown_scenario(handle)
             self._scenarios.move_to_end(handle)
             return self._scenarios[handle]
 
@@ -153,7 +157,7 @@ class ServerState:
         """An open session; its scenario counts as used. Raises RequestError."""
         with self._lock:
             if name not in self._sessions:
-                raise unknown("session", name)
+                raise unknown_session(name)
             self._sessions.move_to_end(name)
             self._scenarios.move_to_end(self._sessions[name].handle)
             return self._sessions[name]

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 from ...ground.ending import default_signals
 from .errors import HeavyError, RequestError
 from .protocol import Methods, Reply, respond
-from .state import ServerState, unknown
+from .state import ServerState, unknown_scenario
 
 AT_ONCE = 0.05  # seconds of a guess up to which a home answers by itself
 SLACK = 3.0  # seconds behind the deadline after which a worker that does not keep it is killed
@@ -74,7 +74,7 @@ class Worker:
         RequestError where it died or did not answer within ``seconds`` and SLACK.
         """
         if self.ended:
-            raise unknown("scenario", (self.row or {}).get("scenario", ""))
+            raise unknown_scenario((self.row or {}).get("scenario", ""))
         try:
             self.writer.writelines((ORDER.pack(order, len(body)), body))
             async with asyncio.timeout(None if seconds == inf else seconds + SLACK):
