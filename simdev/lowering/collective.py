@@ -336,7 +336,7 @@ def _flow(
 
 # What a collective op reads and leaves, on which of its ranks, and what can be wrong with it.
 
-ALL_REDUCE = "all_reduce"
+ALL_REDUCE, ALL_TO_ALL = "all_reduce", "all_to_all"
 KINDS = COLLECTIVES
 SINGLE_INPUT = ("broadcast", "p2p")
 _OPTIONS = ("algorithm", "cost", "chunks")
@@ -493,7 +493,7 @@ def _unfilled(op: Op, read: Sequence[int], sending: int, members: int) -> Iterat
     """Outputs that are larger than what their rank has read and gets by the bytes that the op
     tells. A rank that reads nothing has its own part where the output lies.
     """
-    if op.kind == "all_to_all":
+    if op.kind == ALL_TO_ALL:
         return  # ranks may exchange unequal parts, of which the bytes are those of one rank
     got, each = int(op.attrs["bytes"] * bus_factor(op.kind, members)), len(read) // max(sending, 1)
     alone = op.kind in SINGLE_INPUT

@@ -314,7 +314,7 @@ def read_results(path: str) -> pd.DataFrame:
         raise error.within(path) from None
     except ImportError:
         raise InputError(f"Parquet needs pyarrow: {install_line('parquet')}", path) from None
-    except (UnicodeError, TypeError):
+    except (UnicodeError, TypeError, LookupError):
         raise InputError(
             "cannot be read as Parquet: a name or a type in it is none", path
         ) from None

@@ -444,6 +444,8 @@ def _misfit(
     kind: str, attrs: Any, inputs: Sequence[Shape], outputs: Sequence[Shape], error: Exception
 ) -> str:
     reason = f"no attribute {error}" if isinstance(error, KeyError) else str(error)
+    if "to unpack" in reason:  # what Python says where a describer names its operands or extents
+        reason = "another number of operands, or of dimensions, is needed"
     shapes = f"{[list(shape) for shape in inputs]} -> {[list(shape) for shape in outputs]}"
     return f'kind "{kind}": {shapes} with attributes {dict(attrs)} does not fit: {reason}'
 
