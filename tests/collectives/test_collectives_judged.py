@@ -111,6 +111,14 @@ def test_every_rank_must_get_what_the_poorest_of_them_lacks() -> None:
     assert told == ['bytes: "c" sends 103 bytes a rank, but one must get 104']
 
 
+def test_who_sums_up_must_get_the_parts_of_all_others() -> None:
+    ops, place = collective("c", "reduce", ["g0", "g1", "g2"], 6000, cost="closed")
+    task_graph = lower(Graph("one", tuple(ops)), mesh(3, "device"), CostModel(), Strategy(place))
+    sent = int(task_graph.tasks.bytes[task_graph.of_kind(COLLECTIVE)].sum())
+    assert broken(with_bytes(task_graph, 4000 - sent)) == set()
+    assert broken(with_bytes(task_graph, 3999 - sent)) == {"bytes"}
+
+
 def test_messages_of_each_step_are_counted_by_themselves() -> None:
     ops, place = collective("c", "all_reduce", ["g0", "g1", "g2"], 6000, cost="expanded")
     prepared = Prepared(Graph("one", tuple(ops)), mesh(3, "device"), CostModel())
