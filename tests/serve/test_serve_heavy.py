@@ -77,13 +77,13 @@ def test_eight_endless_requests_hold_nobody_up_and_leave_with_their_clients() ->
 
 
 def test_a_deadline_is_told_and_ends_the_worker() -> None:
-    with running("-c", stuck(2.0)) as server:
+    with running("-c", stuck(4.0)) as server:
         handle = server.ask("load", scenario=question())["scenario"]
         session = server.ask("session", scenario=handle)["session"]
         for strategy in (None, "deaf"):
             status, reply = server.post(trace(handle, strategy))
             assert (status, reply["id"], reply["error"]["code"]) == (504, 7, "too_late")
-            assert reply["error"]["message"] == "not done within 2 s"
+            assert reply["error"]["message"] == "not done within 4 s"
             wait_until(lambda: len(workers(server)) == 2)
         status, reply = server.post(trace(handle, "dead"))
         assert (status, reply["error"]["code"]) == (200, "died")
@@ -91,7 +91,7 @@ def test_a_deadline_is_told_and_ends_the_worker() -> None:
 
 
 def test_a_turn_that_does_not_come_is_told() -> None:
-    with running("-c", stuck(2.0)) as server:
+    with running("-c", stuck(4.0)) as server:
         handle = server.ask("load", scenario=question())["scenario"]
         with under_way(server, trace(handle, "deaf"), 6) as waiting:
             codes = [answered(each)["error"]["code"] for each in waiting]  # type: ignore[arg-type]
