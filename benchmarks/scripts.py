@@ -55,7 +55,7 @@ RANKS = 2
 Sizes = tuple[str, ...]
 """Width and length that the script is given; () are those of the script itself."""
 TINY: Sizes = ("16", "2")
-TINY_SECONDS = 5.0
+TINY_SECONDS = 2.0
 
 
 def really_run(kind: str, sizes: Sizes = ()) -> list[float]:
