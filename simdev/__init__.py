@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .measure import capture_ranks as capture
     from .measure import profile, step_ends
     from .nouns.cluster import Cluster, Device, Link
-    from .nouns.failures import Failures
     from .nouns.graph import Graph, Op, Tensor
     from .nouns.strategy import Strategy
     from .oracle import Oracle, oracle_of
@@ -37,7 +36,6 @@ __all__ = [
     "Cluster",
     "CostModel",
     "Device",
-    "Failures",
     "Graph",
     "InputError",
     "Link",
@@ -66,7 +64,6 @@ _HOMES = {
     "ground.errors": ("InputError",),
     "measure": ("capture", "profile", "step_ends"),
     "nouns.cluster": ("Cluster", "Device", "Link"),
-    "nouns.failures": ("Failures",),
     "nouns.graph": ("Graph", "Op", "Tensor"),
     "nouns.strategy": ("Strategy",),
     "oracle": ("Oracle", "oracle_of"),

@@ -56,8 +56,8 @@ PLAIN = {
 
 HEAD = ("key", "meaning", "value")
 NOUNS: dict[str, type[Any]] = {
-    "SyncShape": Sync, "_MemoryShape": MemoryModel, "_FailuresShape": Failures,
-    "_DisturbancesShape": Disturbances, "_PausesShape": Pauses,
+    "SyncShape": Sync, "_MemoryShape": MemoryModel, "FailuresShape": Failures,
+    "DisturbancesShape": Disturbances, "PausesShape": Pauses,
 }  # fmt: skip
 """By the name of a shape the class whose docstring explains its keys, where it is not itself."""
 

@@ -4,9 +4,9 @@ A module's HELP, DESCRIPTION, OPTIONS (and GROUPS of options, EPILOG, a text or 
 makes it) make the parser of its verb, ``run`` runs it. Data goes to stdout, talk to stderr.
 
 Exit codes: 0 done; 1 ran, but the step does not fit; 2 bad input or usage; 3 a failed check; 130
-interrupted; 141 the reader of stdout went away. Modules import what they need when they run, so
-that ``--help`` is quick. A new verb is a row of VERBS; where it takes names of something, also of
-``completion.NAMES``.
+interrupted; 141 the reader of stdout went away; 143 ended by SIGTERM. Modules import what they need
+when they run, so that ``--help`` is quick. A new verb is a row of VERBS; where it takes names of
+something, also of ``completion.NAMES``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, NoReturn, TextIO, cast
 
 from .. import __version__
+from ..ground.ending import TerminatedError, say_terminated
 from ..ground.errors import OutOfMemoryError, SimdevError, one_line, reason_of
 from . import (
     calibrate,
@@ -125,6 +126,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return BROKEN_PIPE
     except KeyboardInterrupt as stop:
         return _fail(str(stop) or "interrupted", INTERRUPTED)
+    except TerminatedError:
+        return say_terminated()
     except OutOfMemoryError as error:
         return _fail(str(error), INFEASIBLE)
     except SimdevError as error:

@@ -21,10 +21,8 @@ from typing import Any, Required, TypeGuard
 from typing_extensions import TypedDict
 
 from ..costs import DeviceSpec, Profile
-from ..ground.errors import InputError, collecting, refuse, within
+from ..ground.errors import InputError, within
 from ..nouns.cluster import Cluster
-from ..nouns.disturbances import Disturbances, Pauses
-from ..nouns.failures import Failures
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
 from ..nouns.models import MODELS, build
@@ -33,6 +31,7 @@ from ..nouns.scale import LIMIT, parse_limit, scale_to_read
 from ..nouns.strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
 from .device import datasheets, read_device
+from .disturbances import BESIDE, DisturbancesShape, FailuresShape
 from .examples import scenario_path
 from .graph import read_graph
 from .profile import read_profile
@@ -247,27 +246,6 @@ class _OptionsShape(TypedDict, total=False):
     price: Any
 
 
-@keys_of(Failures)
-class _FailuresShape(TypedDict, total=False):
-    """Failures of a long run, and its checkpoints."""
-
-
-@keys_of(Pauses)
-class _PausesShape(TypedDict, total=False):
-    """Stretches in which devices stand still."""
-
-
-@keys_of(Disturbances)
-class _DisturbancesShape(TypedDict, total=False):
-    """Noise and pauses of a step."""
-
-    compute: Any
-    communication: Any
-    hosts: Any
-    devices: Any
-    pauses: _PausesShape
-
-
 class _ScenarioShape(TypedDict, total=False):
     """A question: paths are relative to its file.
 
@@ -292,8 +270,8 @@ class _ScenarioShape(TypedDict, total=False):
     devices: Any
     strategy: Required[Any]
     options: _OptionsShape
-    disturbances: _DisturbancesShape
-    failures: _FailuresShape
+    disturbances: DisturbancesShape
+    failures: FailuresShape
     provenance: dict[str, Any]
 
 
@@ -317,22 +295,6 @@ class ScenarioFiles:
     strategy: Strategy
     specs: tuple[DeviceSpec, ...]
     options: Mapping[str, Any]
-
-
-def _disturbances(given: Document) -> Disturbances:
-    problems, whole = list[str](), dict(given)
-    if "pauses" in given:
-        with collecting(problems, "pauses."):
-            whole["pauses"] = Pauses(**given["pauses"])
-    refuse(problems)
-    return Disturbances(**whole)
-
-
-BESIDE: Mapping[str, Callable[[Any], Any]] = {
-    "disturbances": _disturbances,
-    "failures": lambda given: Failures(**given),
-}
-"""The readers of parts that are no files."""
 
 
 def named_files(value: Document, folder: str) -> Iterator[str]:

@@ -346,7 +346,7 @@ def named_twice(field: str, names: Iterable[str]) -> Iterator[str]:
 def text_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is a text; a trace may call a kind anything."""
     if not isinstance(value, str):
-        yield f"{name}: must be a text, got {str(value)[:40]!r}"
+        yield f"{name}: must be a text, got {written(value)[:40]!r}"
 
 
 def unlisted(noun: object, **choices: Collection[str | None]) -> Iterator[str]:

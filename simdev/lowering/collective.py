@@ -24,6 +24,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
+from ..costs import ROOFLINE
 from ..costs.collectives import (
     COLLECTIVES,
     Closed,
@@ -135,7 +136,8 @@ class Ring:
     one half-link. Expanded it takes no time and holds nothing itself: ``steps`` are its messages,
     over device indices. Of an op, ``inputs_on`` and ``outputs_on`` are the devices on which its
     inputs and outputs lie. ``members`` is how many ranks the group has, where ``ranks`` are only
-    those that are simulated (0: they are all).
+    those that are simulated (0: they are all). ``rung`` tells who gave its time, other than a
+    closed form.
     """
 
     ranks: tuple[int, ...]
@@ -147,6 +149,7 @@ class Ring:
     inputs_on: tuple[int, ...] = ()
     outputs_on: tuple[int, ...] = ()
     members: int = 0
+    rung: str = ROOFLINE
 
     @property
     def expanded(self) -> bool:
@@ -231,7 +234,9 @@ class Communicators:
         """
         key = call, cost, simulated
         if key not in self._rings:
-            self._rings[key] = _ring_of(call, cost, self.model, simulated or call.ranks)
+            ring = _ring_of(call, cost, self.model, simulated or call.ranks)
+            measured = _timed(call, cost, self.model)[1]
+            self._rings[key] = ring if measured is None else replace(ring, rung=measured.rung)
         return self._rings[key]
 
 
@@ -384,7 +389,8 @@ def _ring(graph: Graph, position: int, communicators: Communicators, group: Grou
         # As measured, with all that crossed its links then.
         sent = int(call.size * bus_factor(op.kind, len(group)))
         sent = 0 if communicators.model.fabric.shares_rates else sent
-        ring = Ring(ranks, picoseconds(seconds), sent, (), (), members=_some_of(ranks, group))
+        members = _some_of(ranks, group)
+        ring = Ring(ranks, picoseconds(seconds), sent, (), (), members=members, rung="given")
     else:
         ring = communicators.costed(call, cost, ranks)
     sending, getting = _ends(op, ranks, group)
@@ -483,14 +489,33 @@ def _count_problems(read: int, sending: int, made: int, getting: int) -> Iterato
         yield f"outputs: must be at most {getting}, one a rank, got {made}"
 
 
+def _unfilled(op: Op, read: Sequence[int], sending: int, members: int) -> Iterator[str]:
+    """Outputs that are larger than what their rank has read and gets by the bytes that the op
+    tells. A rank that reads nothing has its own part where the output lies.
+    """
+    if op.kind == "all_to_all":
+        return  # ranks may exchange unequal parts, of which the bytes are those of one rank
+    got, each = int(op.attrs["bytes"] * bus_factor(op.kind, members)), len(read) // max(sending, 1)
+    alone = op.kind in SINGLE_INPUT
+    for j, tensor in enumerate(op.made):
+        given = 0 if alone else sum(read[j * each : (j + 1) * each])
+        part = given if alone or 0 < given < tensor.bytes else -(-tensor.bytes // members)
+        if tensor.bytes - part > got:
+            more = f"bytes are more than a rank has and gets, {part + got}"
+            yield f"outputs[{j}]: {tensor.bytes} {more}"
+
+
 def _operand_problems(
     op: Op, read: list[int], simulated: Sequence[int], group: Sequence[int]
 ) -> Iterator[str]:
     made, ranks, members = [tensor.bytes for tensor in op.made], len(simulated), len(group)
     sending, getting = map(len, _ends(op, simulated, group))
     if "bytes" in op.attrs:
-        yield from size_problems("attrs.bytes", op.attrs["bytes"])
-        yield from _count_problems(len(read), sending, len(made), getting)
+        reasons = [
+            *size_problems("attrs.bytes", op.attrs["bytes"]),
+            *_count_problems(len(read), sending, len(made), getting),
+        ]
+        yield from reasons or _unfilled(op, read, sending, members)
         return
     if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
         # A bucket: each rank reads so many tensors, and is left with one of their size.

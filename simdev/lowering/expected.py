@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
 
-from ..costs import KNOWN, MEMORY_PASS, OpCost, op_key
+from ..costs import KNOWN, MEMORY_PASS, ROOFLINE, OpCost, op_key
 from ..costs.dispatch import ESTIMATED_ERROR
-from ..costs.drawn import LINK_ERROR, ErrorSource
+from ..costs.drawn import LINE_ERROR, TABLE_ERROR, ErrorSource
 from ..costs.roofline import ROOFLINE_ERROR
 from ..nouns.fabric import Fabric
 from ..nouns.models.large.roles import COMPUTES, ROLES, LargeStep, Share
@@ -31,7 +32,7 @@ Mix = tuple[tuple[ErrorSource, float], ...]
 """The costs that a time rests on, with their shares of it (together 1); empty: it is exact."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ExpectedErrors:
     """By task the number of its mix: row ``mix[task]`` of ``parts`` lists the ``sources`` that its
     time rests on, and ``share`` (beside ``parts.ids``) by how much.
@@ -58,10 +59,13 @@ class ExpectedErrors:
         """The factor of each task where those of the sources are ``drawn``; exactly 1 where theirs
         are.
         """
-        more = np.zeros(len(self.parts))
-        np.add.at(more, self.parts.owners(), self.share * (drawn[self.parts.ids] - 1))
-        factors: Floats = (1 + more)[self.mix]
-        return factors
+        more = self.share * (drawn[self.parts.ids] - 1)
+        mixed: Floats = np.bincount(self._owners, more, len(self.parts)).astype(np.float64)
+        return (1 + mixed)[self.mix]
+
+    @cached_property
+    def _owners(self) -> Ints:
+        return self.parts.owners()
 
 
 def errors_of_graph(prepared: Prepared, task_graph: TaskGraph) -> ExpectedErrors:
@@ -73,15 +77,17 @@ def errors_of_graph(prepared: Prepared, task_graph: TaskGraph) -> ExpectedErrors
     lasts = (tasks.duration > 0) | (tasks.lag > 0) | tasks.flow
     # A message is told by its ends and its bytes, all else by its op and its device.
     what = np.where(sends, tasks.bytes, tasks.op)
+    ring = np.where(task_graph.of_kind(COLLECTIVE), tasks.op, NONE)
     code = np.where(lasts, codes.codes.astype(np.int64), NONE)
-    rows = np.stack((code, what, tasks.source, tasks.destination), axis=1)
+    rows = np.stack((code, what, tasks.source, tasks.destination, ring), axis=1)
     sources = _Sources(prepared)
 
-    def mix_of(code: int, number: int, source: int, destination: int) -> Mix:
+    def mix_of(code: int, number: int, source: int, destination: int, op: int) -> Mix:
         kind = SYNC if code == NONE else codes.labels[code]
         if kind in (TRANSFER, COLLECTIVE):
+            rung = prepared.rings[op].rung if op in prepared.rings else ROOFLINE
             link = _link(prepared.fabric, source, destination)
-            return _whole(_sent(link, kind, number))
+            return _whole(_sent(link, kind, number, rung))
         if kind == DISPATCH:
             return _whole(sources.of_host(number, source))
         if kind == SYNC or not 0 <= number < len(prepared.graph.ops):
@@ -93,7 +99,7 @@ def errors_of_graph(prepared: Prepared, task_graph: TaskGraph) -> ExpectedErrors
 
 def errors_of_large(task_graph: TaskGraph, large: LargeStep) -> ExpectedErrors:
     """The expected errors of the tasks of a large model's step, where each rests on several
-    kernels. Its messages are told by their role and bytes.
+    kernels. Its messages are told by their role and bytes, and err as those of a line do.
     """
     role = large.role.astype(np.int64)
     what = np.where(role < COMPUTES, large.cost, task_graph.tasks.bytes)
@@ -132,21 +138,21 @@ def _whole(source: ErrorSource | None) -> Mix:
     return () if source is None or not source.rel_err else ((source, 1.0),)
 
 
-def _sent(link: str, kind: str, size: int) -> ErrorSource:
-    return ErrorSource(f"link {link}", f"{kind} of {size} bytes over {link}", LINK_ERROR)
+def _sent(link: str, kind: str, size: int, rung: str = ROOFLINE) -> ErrorSource:
+    error = {"given": 0.0, ROOFLINE: LINE_ERROR}.get(rung, TABLE_ERROR)
+    return ErrorSource(f"link {link}", f"{kind} of {size} bytes over {link}", error)
 
 
 def _link(fabric: Fabric, source: int, destination: int) -> str:
-    """The link that a message is bound by: its kind and bandwidth, so that all of its like err
-    alike.
+    """The kind of the link that a message is bound by. All of a kind err alike, however wide they
+    are: so a sweep over bandwidths compares them by common random numbers.
     """
     pieces = fabric.segments(source, destination) if source != destination else None
     cluster = fabric.cluster
     crossed = [cluster.half_links[h].link for p in pieces or () for h in p.route.half_links]
     if not crossed:
         return "of no route"
-    slowest = min(crossed, key=lambda link: link.bandwidth)
-    return f"{slowest.kind} {slowest.bandwidth} bytes/s"
+    return min(crossed, key=lambda link: link.bandwidth).kind or "of no kind"
 
 
 class _Sources:

@@ -74,9 +74,14 @@ def isolated(work: Callable[[], Result]) -> Result:
         os.close(reading)
         _answer(work, writing)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read()
-    _, status = os.waitpid(child, 0)
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            answer = pipe.read()
+    except BaseException:  # Ctrl-C and SIGTERM, which end the child too
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         raise RuntimeError(f"the process that measured it died ({name})")

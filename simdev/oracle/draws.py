@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -37,11 +37,13 @@ MOST = 100_000
 """The most draws of a scenario."""
 
 
-def errors_rule(question: Lowered, seed: int, draws: int) -> DrawnFactors:
+def errors_rule(
+    errors_of: Callable[[TaskGraph], ExpectedErrors], seed: int, draws: int
+) -> DrawnFactors:
     """The rule that draws the expected errors of costs, for so many draws."""
 
     def of_graph(task_graph: TaskGraph) -> Factors:
-        errors = expected_errors(question, task_graph)
+        errors = errors_of(task_graph)
         drawn = drawn_factors(errors.sources, seed, draws)
         return lambda draw: errors.factors(drawn[draw])
 
@@ -72,7 +74,8 @@ def draws_of(
     refuse(draws_problems(draws, seed))
     disturbances = question.scenario.disturbances
     noises = () if disturbances is None else (noise(disturbances),)
-    rules = together((errors_rule(question, seed, draws), *noises, *more))
+    errors_of = cache(partial(expected_errors, question))
+    rules = together((errors_rule(errors_of, seed, draws), *noises, *more))
     drawn = _Drawn(question, rules)
     jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
     # Parts of a few draws, so that a slow thread keeps nobody waiting long.
@@ -82,8 +85,8 @@ def draws_of(
         parts_drawn = [pool.submit(drawn.answers, part) for part in parts]
         answers = [answer for future in watch(parts_drawn) for answer in future.result()]
     step_ps, peaks = zip(*answers, strict=True)
-    there, columns = question.step.task_graph, (np.array(step_ps, np.int64), np.stack(peaks))
-    erring = len(expected_errors(question, there).sources) + len(noises)
+    there, columns = drawn.graph(1), (np.array(step_ps, np.int64), np.stack(peaks))
+    erring = len(errors_of(there).sources) + len(noises)
     return Draws(
         seed, erring, there.devices, there.capacity, answer_ps, answer_peaks, *columns
     )  # fmt: skip
@@ -108,7 +111,7 @@ class _Drawn:
         self._lock, self._graphs = threading.Lock(), dict[int, _Graph]()
         self._room = threading.local()
 
-    def graphs(self, rounds: int) -> TaskGraph:
+    def graph(self, rounds: int) -> TaskGraph:
         """The task graph of so many rounds."""
         return self._graph(rounds).task_graph
 
@@ -134,7 +137,7 @@ class _Drawn:
         repeats = follow_one_another(question.strategy, question.scenario.steps)
         disturbances = question.scenario.disturbances
         pauses = disturbances is not None and disturbances.pauses is not None
-        stretched = pauses or self.graphs(1).is_stretched
+        stretched = pauses or self.graph(1).is_stretched
         return not repeats and not stretched and self.engine == "compiled"
 
     def answers(self, draws: Ints) -> list[Answer]:
@@ -147,7 +150,7 @@ class _Drawn:
             if not hasattr(self._room, "plain"):
                 from .redrawn import Redrawn
 
-                self._room.plain = Redrawn(self.graphs(1))
+                self._room.plain = Redrawn(self.graph(1))
             factor = None if draw is None else self._graph(1).factors(draw)
             answer: Answer = self._room.plain.answer(factor)
             return answer

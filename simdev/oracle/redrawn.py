@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..execution.engine import require_finished
-from ..execution.engine.compiled import program_of, run
+from ..execution.engine.compiled import program_of, run, state_for
 from ..execution.factors import scaled, with_factors
 from ..ground.jit import Table, bare, jit, opener
 from ..lowering.copies import taken
@@ -66,6 +66,7 @@ class Redrawn:
         self._program = Table.of(
             program._replace(**{name: getattr(program, name).copy() for name in names})
         )
+        self._state = Table.of(state_for(program))
         buffers, devices = task_graph.buffers, len(task_graph.devices)
         lasting = buffers.filler == PERSISTENT
         self._held = np.zeros(devices, np.int64)
@@ -90,7 +91,7 @@ class Redrawn:
         for name in ("duration", *["lag"] * self._lag, *["bytes"] * self._flows):
             column = getattr(tasks, name)
             getattr(columns, name)[:] = column if factor is None else scaled(column, factor)
-        start, finish = run(self._program, self.task_graph.predecessor_count)
+        start, finish = run(self._program, self._state, self.task_graph.predecessor_count)
         require_finished(self.task_graph, start)
         end_ps = int((finish + columns.lag).max(initial=0))
         peaks = self._held.copy()

@@ -301,6 +301,8 @@ def read_results(path: str) -> pd.DataFrame:
         raise error.within(path) from None
     except ImportError:
         raise InputError(f"Parquet needs pyarrow: {install_line('parquet')}", path) from None
+    except UnicodeError:
+        raise InputError("cannot be read as Parquet: a name in it is no text", path) from None
     # what pandas and pyarrow raise for broken files
     except (ValueError, OSError) as error:
         kind = "Parquet" if is_parquet else "CSV"

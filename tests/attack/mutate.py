@@ -40,7 +40,8 @@ def _scaled(rng: Random, number: Any) -> Any:
     try:
         x = number if whole else float(number)
         factor = rng.choice([-1, 0, 2, 3, 7, 10, 1000, 10**6, 10**12])
-        made = rng.choice([x + 1, x - 1, x * factor, x // 2 if whole else x / 3, x])
+        small = rng.choice([x, 0, 1, 2, 3, 4])
+        made = rng.choice([x + 1, x - 1, x * factor, x // 2 if whole else x / 3, small])
     except (ValueError, OverflowError):
         return 0
     return made if whole else Raw(repr(made))
@@ -140,7 +141,13 @@ CHANGES: Mapping[Change, int] = {
 }  # fmt: skip
 
 
-def changed_tree(rng: Random, root: list[Any], donors: Sequence[Any]) -> None:
+GENTLE: Mapping[Change, int] = {_alike: 6, _spliced: 3, _dropped: 1, _doubled: 1}
+"""Changes that often leave a file valid, so that what comes behind the door is attacked too."""
+
+
+def changed_tree(
+    rng: Random, root: list[Any], donors: Sequence[Any], changes: Mapping[Change, int]
+) -> None:
     """Change one place of the tree that is the only item of ``root``."""
     every = places(root)
     holder, i = root, 0
@@ -150,7 +157,7 @@ def changed_tree(rng: Random, root: list[Any], donors: Sequence[Any]) -> None:
     else:
         while isinstance(inner := get((holder, i)), list) and inner and rng.random() < 0.85:
             holder, i = inner, rng.randrange(len(inner))
-    (change,) = rng.choices([*CHANGES], [*CHANGES.values()])
+    (change,) = rng.choices([*changes], [*changes.values()])
     change(rng, (holder, i), every, donors)
 
 
@@ -234,10 +241,10 @@ def changed_file(
         return text[:LARGEST].encode("utf-8", "surrogatepass")
     texts = [json.dumps(each) for each in donors if not isinstance(each, (str, bytes))]
     trees = [[parsed(text)] for text in texts]
-    root = [parsed(json.dumps(content))]
+    root, changes = [parsed(json.dumps(content))], rng.choice([CHANGES, GENTLE])
     for _ in range(steps):
         if root[0] is not None:
-            changed_tree(rng, root, trees)
+            changed_tree(rng, root, trees, changes)
         root = root or [None]
     lines = root[0] if name.endswith(".jsonl") and isinstance(root[0], list) else [root[0]]
     end = "\n" if name.endswith(".jsonl") else ""

@@ -201,6 +201,17 @@ SYNCED = lenet(
     loader={"device": "cpu:0", "time": "30 us"},
 )  # fmt: skip
 LOCAL = lenet(TWO, 4, sync={"policy": "local-sgd", "every": 2})
+DISTURBED = question(
+    {"ops": OPS},
+    TWO | {"host": HOST, "slow": {"gpu:1": 0.8, "gpu:0 - gpu:1": 0.5}},
+    {"placement": {"*": "gpu:0", "b": "gpu:1"}, "order": "program"},
+    disturbances={"compute": 0.1, "communication": 0.2, "hosts": 0.1, "devices": 0.05,
+                  "tail": "gamma", "seed": 3,
+                  "pauses": {"every": "10 ms", "lasts": "1 ms", "devices": ["gpu:0"]}},
+    failures={"checkpoint": "30 s", "restart": "10 min", "device_mtbf": "1 year",
+              "node_mtbf": "300 days", "written": "1 min", "spares": 1, "swap": "5 min",
+              "repair": "1 day", "interval": "1 h", "length": "10 days", "seed": 2},
+)  # fmt: skip
 GRID = {"version": 1, "name": "g", "grid": [
     {"cluster.bandwidth": ["1 GB/s", 2e9], "strategy.order": ["fifo", "program"]},
     {"cluster.latency": [0, "1 us"]},
@@ -228,6 +239,13 @@ SCENARIOS = (
     Seed("profiled", {"s.json": PROFILED, "p.jsonl": ROWS, "sheet.json": SHEET}, SIMULATE),
     Seed("split", {"s.json": lenet(TWO, 4) | {"strategy": SPLIT}}, SIMULATE),
     Seed("synced", {"s.json": SYNCED}, SIMULATE),
+    Seed("disturbed", {"s.json": DISTURBED}, (
+        "simulate s.json --check --json --save run.json", "check run.json", "simulate s.json",
+        "report s.json -o r.html --no-what-if")),
+    Seed("drawn", {"s.json": PROFILED, "p.jsonl": ROWS, "sheet.json": SHEET}, (
+        "simulate s.json --draws 8 --seed 1 --json",)),
+    Seed("drawn alike", {"s.json": CAPTURED | {"cluster": CAPTURED["cluster"] | {
+        "devices": devices(4, speed=0.9)}}}, ("simulate s.json --draws 4",)),
     Seed("rounds", {"s.json": LOCAL}, SIMULATE),
     Seed("staged", {"s.json": STAGED, "table.csv": TABLE}, SIMULATE),
     Seed("flexflow", {"s.json": lenet(TWO, 4) | {"strategy": "f.txt"}, "f.txt": FLEXFLOW},

@@ -236,6 +236,12 @@ CLAIMS: dict[str, tuple[str, Callable[[Claim], Claim]]] = {
         "levels",
         lambda true: replace(true, levels=true.levels | {"g0": [(0, -1), (1, 0)]}),
     ),
+    "a level a byte too high": (
+        "levels",
+        lambda true: replace(
+            true, levels=true.levels | {"g1": [(t, b + (b > 0)) for t, b in true.levels["g1"]]}
+        ),
+    ),
     "memory filled late": (
         "levels",
         lambda true: replace(

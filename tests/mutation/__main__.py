@@ -3,8 +3,8 @@
     python -m tests.mutation --count 300 --seed 0
 
 Prints the score and the mutants that no test noticed. Results are kept in ``--folder``, and a later
-call goes on from there. ``--only TEXT`` runs anew the drawn mutants whose line of the output holds
-the text; with ``--compiled`` their kernels are compiled, as users run them.
+call goes on from there. ``--again TEXT`` runs anew those not noticed so far whose line of the
+output holds the text; with ``--compiled`` their kernels are compiled, as users run them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 from .interpreted import compile_anew, interpret
 from .mutants import Mutant, drawn, mutants_of
-from .trials import Trials, results
+from .trials import UNNOTICED, Row, Trials, results
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
@@ -49,7 +49,9 @@ TESTS = (
     "collectives/test_collective_groups.py",
     "collectives/test_collective_ops_seen.py",
     "collectives/test_collective_ops_slowdown.py",
+    "collectives/test_collectives_judged.py",
     "calibrate/test_calibrate_periods.py",
+    "schedules/test_schedules_times.py",
     "scenario/test_known_answers.py",
 )
 
@@ -68,35 +70,40 @@ def all_mutants() -> list[Mutant]:
     ]
 
 
+def is_due(mutant: Mutant, end: Row | None, again: str | None) -> bool:
+    """Whether a mutant is to be run: those without a result, else those to be run again."""
+    if again is None or end is None:
+        return again is None and end is None
+    return end["end"] in UNNOTICED and again in mutant.key
+
+
 def main() -> int:
     """Run the mutants that have no result yet, and print the score."""
     parser = argparse.ArgumentParser("python -m tests.mutation", description=__doc__)
     parser.add_argument("--count", type=int, default=300, help="how many mutants (300)")
     parser.add_argument("--seed", type=int, default=0, help="which ones are drawn (0)")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutation")
-    parser.add_argument("--only", help="those whose line holds this text, anew")
+    parser.add_argument("--again", metavar="TEXT", help="those not noticed that hold this text")
     parser.add_argument("--compiled", action="store_true", help="kernels compiled, seconds each")
     parser.add_argument("--most", type=float, default=30.0, help="CPU seconds of tests a mutant")
     args = parser.parse_args()
     mutants = drawn(all_mutants(), args.count, args.seed)
-    if args.only:
-        mutants = [mutant for mutant in mutants if args.only in mutant.key]
     args.folder.mkdir(parents=True, exist_ok=True)
     (compile_anew if args.compiled else interpret)()
     for path in paths():
         import_module(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
-    known = {} if args.only else results(args.folder)
-    unknown = [mutant for mutant in mutants if mutant.key not in known]
-    trials = Trials(ROOT, args.folder, paths(), unknown, args.most)
+    known = results(args.folder)
+    chosen = [mutant for mutant in mutants if is_due(mutant, known.get(mutant.key), args.again)]
+    trials = Trials(ROOT, args.folder, paths(), chosen, args.most)
     tests = [str(ROOT / "tests" / name) for name in TESTS]
     pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[trials])
     known = results(args.folder)
     ends = [known[mutant.key] for mutant in mutants if mutant.key in known]
     for end in ends:
-        if end["end"] in ("survived", "unreached"):
+        if end["end"] in UNNOTICED:
             print(end["end"], end["key"])
     counts = Counter(end["end"] for end in ends)
-    noticed = len(ends) - counts["survived"] - counts["unreached"]
+    noticed = len(ends) - sum(counts[name] for name in UNNOTICED)
     print(f"{noticed} of {len(ends)} noticed: {dict(counts)}")
     return 0
 

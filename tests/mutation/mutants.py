@@ -205,6 +205,9 @@ def _statements(node: ast.AST, returns: str) -> Iterator[ast.AST]:
             yield ast.Continue()
         case ast.Continue() | ast.AugAssign() | ast.Raise() | ast.Delete():
             yield ast.Pass()
+        case ast.Expr(value=value) if ast.unparse(value).startswith("super()"):
+            # Does nothing, and leaves the method the cell that ``super`` had.
+            yield ast.Expr(ast.Name("__class__", ast.Load()))
         case ast.Expr(value=value) if not isinstance(value, ast.Constant):
             yield ast.Pass()
         case ast.Assign(targets=[*targets]) if all(map(_is_stored, targets)):

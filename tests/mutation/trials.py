@@ -18,6 +18,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
 from types import FunctionType
@@ -34,6 +35,7 @@ LONG_S = 12.0  # CPU seconds after which a test is left out
 LIMIT_S, TIMES = 2.0, 10  # a test hangs after so many CPU seconds and times as long as before
 MEMORY = 2 * 2**30  # bytes more than at the start
 Row = dict[str, Any]
+UNNOTICED = ("survived", "unreached")
 
 
 def results(folder: Path) -> dict[str, Row]:
@@ -100,7 +102,7 @@ class Trials:
         files = [(self.named(path), list(items)) for path, items in by_file]
         files = [(name, items) for name, items in files if name not in known]
         for name, items in tqdm(files, "tests", disable=not files):
-            _forked(lambda name=name, items=items: self.watch(name, items))
+            _forked(partial(self.watch, name, items), self.folder / "running")
 
     def named(self, path: Path) -> str:
         """A file of tests as it is now."""
@@ -144,7 +146,7 @@ class Trials:
             if total <= self.most_s or not chosen:
                 chosen.append(row)
         mark = self.folder / "running"
-        status = _forked(lambda: self.attack(mutant, chosen, mark))
+        status = _forked(partial(self.attack, mutant, chosen, mark), mark)
         ends = {PASSES: "survived", FAILS: "failed", HANGS: "hung"}
         end = ends.get(status, "crashed")
         if end == "survived":
@@ -194,20 +196,22 @@ def exchange(mutant: Mutant, root: Path, functions: Iterable[FunctionType]) -> N
         function.__code__ = code
 
 
-def _forked(work: Callable[[], int]) -> int:
-    """The exit code of a process that does the work and prints nothing; negative for a signal."""
+def _forked(work: Callable[[], int], log: Path) -> int:
+    """The exit code of a process that does the work and prints nothing; negative for a signal.
+
+    Raises RuntimeError where the work broke down, with the lines that it left in the log.
+    """
     child = os.fork()
     if child:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status == BROKEN:
-            raise RuntimeError("a process of trials broke down; see the lines above")
+            raise RuntimeError(log.read_text())
         return status
-    errors = open(os.dup(2), "w")  # noqa: SIM115, the process ends with it
     try:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
         os.dup2(nothing, 2)
         os._exit(work())
     except BaseException:
-        traceback.print_exc(file=errors)
+        log.write_text(traceback.format_exc())
         os._exit(BROKEN)

@@ -18,7 +18,7 @@ import numpy as np
 from ...costs import ROOFLINE, CostModel, DeviceSpec
 from ...costs.collectives import CollectiveModel, flows_wire
 from ...costs.groups import device_prefix
-from ...costs.roofline import datasheet_scalars, ideal_seconds, rounded
+from ...costs.roofline import clock_share, datasheet_scalars, ideal_seconds, rounded
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS, picoseconds
 from ...nouns.cluster import Cluster, Host
@@ -252,20 +252,12 @@ class Timings:
             return 1.0
         return self._by_datasheet(self.specs[kind], load) / self._by_datasheet(then, load)
 
-    def _clock(self, spec: DeviceSpec) -> float:
-        """The clock of a device as a share of that of the measured one of its chip.
-
-        A power cap holds the mean over many kernels, so all of them share one clock.
-        """
-        then = self._measured.get(spec.kind)
-        if then is None or not spec.sustained_clock or not then.sustained_clock:
-            return 1.0
-        return min(float(spec.sustained_clock / then.sustained_clock), 1.0)
-
     def _by_datasheet(self, spec: DeviceSpec, load: Kernel) -> float:
-        scalars = self._scalars(spec, load.op_class, load.dtype)
+        chip = self._measured.get(spec.kind)
+        same = chip if spec.measured_as else None
+        scalars = self._scalars(spec, load.op_class, load.dtype, same)
         if load.attains:
-            scalars = replace(scalars, compute=load.attains * self._clock(spec))
+            scalars = replace(scalars, compute=load.attains * clock_share(spec, chip))
         return scalars.seconds(ideal_seconds(load, spec))
 
 

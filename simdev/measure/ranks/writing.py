@@ -70,10 +70,6 @@ class RankStep:
         return sha256(text.encode()).hexdigest()
 
 
-COPIES = frozenset({"foreach_copy", "all_gather_copy_in", "split_with_sizes_copy", "chunk_cat"})
-"""Kinds of the copies that FSDP makes around its messages."""
-
-
 class RankWriter(Writer):
     """Writes the ops of a rank, in the order in which its host issued them."""
 
@@ -110,7 +106,7 @@ class RankWriter(Writer):
         """
         running = record.instance[-1][0] if record.instance else None
         recorder = self.recorder
-        moves = record.kind in COPIES or index in recorder.orphans
+        moves = traits_of(record.kind).packs or index in recorder.orphans
         if index not in recorder.messages and not moves:
             return running
         paths = [self._paths[i] for i, _ in record.sources]

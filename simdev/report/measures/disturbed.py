@@ -19,10 +19,11 @@ from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Ints
 from ...nouns.trace import Trace
 from ..table import COUNT, SHARE, TEXT, TIME, Json, Table
 from .section import Facts, Places, Section, Step
+from .spans import covered_ps
 
 WAITS_NOTE = (
-    "A collective starts when the last of its devices is there. How much sooner it could start, "
-    "were that device as early as the next, is added up."
+    "A collective waits for its last device alone from the moment at which the others are there. "
+    "Held up is the time in which any waits so, once where several do."
 )
 
 
@@ -63,7 +64,7 @@ class Disturbed(Section):
 
     @cached_property
     def waits(self) -> tuple[tuple[str, int, int], ...]:
-        """By device that is the last at collectives: at how many, and for how many ps they wait for
+        """By device that is the last at collectives: at how many, and for how many ps any waits for
         it alone; the longest first.
         """
         # A trace of several steps tells of a step in the mean.
@@ -115,8 +116,8 @@ class Disturbed(Section):
 
 
 def waits_for(trace: Trace) -> tuple[Ints, Ints]:
-    """By device at how many collectives it is the last to arrive, and for how many ps, added up,
-    these wait for nobody else.
+    """By device at how many collectives it is the last to arrive, and for how many ps any of these
+    waits for nobody else.
 
     A device arrives with the last of its tasks that a collective waits for.
     """
@@ -134,8 +135,7 @@ def waits_for(trace: Trace) -> tuple[Ints, Ints]:
     # The last of each collective of several devices, and the one before it.
     ends = np.flatnonzero(np.append(joined[1:] != joined[:-1], True)) if len(joined) else place[:0]
     ends = ends[(ends > 0) & (joined[ends - 1] == joined[ends])]
-    late = arrives[ends] - arrives[ends - 1]
-    last = device[ends][late > 0]
-    held = np.zeros(count, np.int64)
-    np.add.at(held, last, late[late > 0])
-    return np.bincount(last, minlength=count), held
+    ends = ends[arrives[ends] > arrives[ends - 1]]
+    last, spans = device[ends], (arrives[ends - 1], arrives[ends])
+    held = [covered_ps(*(ps[last == d] for ps in spans)) for d in range(count)]
+    return np.bincount(last, minlength=count), np.array(held, np.int64)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ...costs.drawn import SHARED
 from ...ground.units import PS_PER_SECOND, format_seconds
 from ...nouns.draws import PERCENTS, Draws, percentiles
 from ..table import BYTES, LIMIT, TEXT, Table
@@ -75,8 +76,8 @@ class Uncertainty(Section):
         if self.draws.erring:
             yield (
                 "Draws take every cost for the median of a lognormal with the expected error of "
-                "its rung; costs of one op class share half of it (variance). Errors of the model "
-                "itself, as of what it leaves out, are none of them."
+                f"its rung; costs of one op class share {SHARED:.0%} of its variance. Errors of "
+                "the model itself, as of what it leaves out, are none of them."
             )
 
     def to_json(self) -> Any:

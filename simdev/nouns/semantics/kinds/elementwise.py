@@ -35,7 +35,7 @@ BITS = "bitwise_and bitwise_not bitwise_or bitwise_xor"
 LINEAR_COPIES = "cast clone contiguous"
 TRIANGLES = "tril triu"
 GENERATORS = "arange full full_like ones ones_like zero zeros zeros_like"
-RANDOM = {1: "rand rand_like uniform", 2: "bernoulli", 8: "normal randn randn_like"}
+RANDOM = {1: "rand rand_like randint uniform", 2: "bernoulli", 8: "normal randn randn_like"}
 LINEAR: dict[str, Linear] = {
     "add": "sum",
     "sub": "sum",

@@ -58,7 +58,7 @@ class Goodput {
       context.fill();
       context.fillStyle = theme.text;
       context.textAlign = "center";
-      context.fillText(`${name}: ${text}, ${FORMATS.share(share)}`, clamp(this.x(seconds), area.left + 90, area.right - 90), this.y(share) - 14);
+      context.fillText(`${name}: ${text}, ${FORMATS.share(share)}`, clamp(this.x(seconds), area.left + 90, area.right - 90), this.y(share) + (name === "best" ? -14 : 16));
     }
     context.textAlign = "left";
   }

@@ -1,0 +1,27 @@
+"""Which engine executes: the named one does, and large graphs go to compiled code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simdev.execution import engine
+from worlds.programs import T, program
+
+
+@pytest.mark.parametrize("name", engine.ENGINES)
+def test_the_named_engine_executes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else engines would agree because one of them answered twice."""
+    module = {"simpy": "simpy_engine"}.get(name, name)
+    answer = np.array([7]), np.array([9])
+    monkeypatch.setattr(f"simdev.execution.engine.{module}.execute", lambda graph: answer)
+    trace = engine.simulate(program([T("a", 2)]), name)
+    assert (trace.start.tolist(), trace.finish.tolist(), trace.engine) == ([7], [9], name)
+    for other in set(engine.ENGINES) - {name}:
+        assert engine.simulate(program([T("a", 2)]), other).finish.tolist() == [2]
+
+
+def test_large_graphs_are_compiled() -> None:
+    assert engine.choose("auto", engine.WORTH_COMPILING) == "compiled"
+    assert engine.choose("auto", engine.WORTH_COMPILING - 1) == "simpy"
+    assert [engine.choose(name, 1) for name in engine.ENGINES] == list(engine.ENGINES)
