@@ -15,7 +15,7 @@ import numpy as np
 
 from ...lowering.build import GRADIENT_OF, STATE_OF
 from ...nouns.graph import Graph
-from ...nouns.semantics import is_linear
+from ...nouns.semantics import is_linear, traits_of
 from ...nouns.structure import OUTSIDE, is_of_ranks, rank_module, unrolled, weights_of
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
 from ...nouns.trace import DeviceMemory, Trace
@@ -187,6 +187,6 @@ def _gradients(graph: Graph) -> set[str]:
         name = f"{op.name}:{output}"
         if op.phase == "backward" and name not in names:
             names.add(name)
-            if is_linear(op) or "ranks" in op.attrs or op.kind == "chunk_cat":
+            if is_linear(op) or "ranks" in op.attrs or traits_of(op.kind).packs:
                 waiting += map(graph.resolve, op.inputs)
     return names
