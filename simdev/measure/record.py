@@ -40,6 +40,7 @@ from .kinds import (
     dtype_name,
     kind_of,
     named_arguments,
+    schema_of,
 )
 
 # Which modules are running when an operator is dispatched.
@@ -172,7 +173,7 @@ class Lifetimes:
         """Finds the storages that nobody refers to any more, after the record ``last``."""
         if USERS is None:
             return
-        dead = [key for key, (_, storage) in self._live.items() if USERS(storage._cdata) <= 1]
+        dead = [key for key, users in zip(self._live, map(USERS, self._live), strict=True) if users <= 1]
         for key in dead:
             source, _ = self._live.pop(key)
             if source is not None:
@@ -494,7 +495,7 @@ def call_of(
         return Slot(count - 1)
 
     # Only the schema tells which arguments must be given by name.
-    keywords = {argument.name for argument in func._schema.arguments if argument.kwarg_only}
+    keywords = schema_of(func).keywords
     filled = {name: tree_map(cut, value) for name, value in arguments.items()}
     args = tuple(value for name, value in filled.items() if name not in keywords)
     kwargs = {name: value for name, value in filled.items() if name in keywords}
@@ -509,11 +510,7 @@ def written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
     """
     if torch.Tag.inplace_view in func.tags:
         return []
-    names = {
-        argument.name
-        for argument in func._schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    }
+    names = schema_of(func).written
     leaves = tree_leaves([value for name, value in arguments.items() if name in names])
     return list({key_of(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
 

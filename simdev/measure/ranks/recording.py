@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C import _distributed_c10d as c10d
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
@@ -38,6 +39,7 @@ from ..kinds import (
     communication_kind,
     kind_of,
     named_arguments,
+    schema_of,
 )
 from ..record import (
     USERS,
@@ -52,6 +54,7 @@ from ..record import (
     written,
 )
 from ..tracing import is_users
+from .shapes import Shapes
 from .streams import Future, Streams
 
 # Calls of process groups of which a capture does not know the other rank, or all tensors.
@@ -121,7 +124,13 @@ class RankRecorder(Recorder):
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
         self._false: set[int] = set()
+        self._shapes = Shapes()
         self._communicators: dict[tuple[int, ...], dict[str, int]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here, and the wrapper that this spares is called for every operator.
+        return False
 
     @property
     def phase(self) -> str:
@@ -141,15 +150,19 @@ class RankRecorder(Recorder):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
+        # Operators of ``prim`` ask for a tensor's device or layout: no device runs them.
+        if func.namespace == "prim":
+            is_device = func is torch.ops.prim.device.default and not in_kernel(args[0])
+            return args[0].fake_device if is_device else func(*args, **kwargs)
         name = aten_name(func)
         if name == "_local_scalar_dense":
             return self._value(args[0])
         if name in VALUES_TO_HOST:
             self.streams.current.synchronize()
             return key_of(args[0]) not in self._false
-        result = func(*args, **kwargs)
+        result = self._shapes.run(func, args, kwargs)
         self._note_false(name, args, result)
-        if self.recording and func.namespace != "prim":
+        if self.recording:
             self.lifetimes.settle(len(self.records) - 1)
             self._note(func, named_arguments(func, args, kwargs), result)
         return result
@@ -170,12 +183,14 @@ class RankRecorder(Recorder):
     def _note_false(self, name: str, args: Any, result: Any) -> None:
         """Notes tensors that say whether a number is none or infinite: no number is."""
         scaled = name == "_amp_foreach_non_finite_check_and_unscale_"
+        if not self._false and not scaled and name not in _INVALID:
+            return
         made = [args[1]] if scaled else [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         inputs = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
         carried = name in _CARRY and all(key_of(x) in self._false for x in inputs)
         if scaled or carried or name in _INVALID:
             self._false |= set(map(key_of, made))
-        elif self._false:
+        else:
             self._false.difference_update(map(key_of, made))
 
     def _note(self, func: Any, arguments: dict[str, Any], result: Any) -> None:
@@ -207,7 +222,7 @@ class RankRecorder(Recorder):
             self._record_conv_backward(func, arguments, inputs, result, instance)
         else:
             # What is written alone (``out=``) stands last, and is no operand.
-            count = len(inputs) - sum(argument.is_out for argument in func._schema.arguments)
+            count = len(inputs) - len(schema_of(func).outs)
             kind, operands = kind_of(func, arguments), OPERAND_ORDER.get(name, range(count))
             self._record(kind, func, arguments, inputs, outputs, instance, operands)
 
@@ -484,6 +499,11 @@ def _spec(tensor: Tensor) -> TensorSpec:
     size = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
     spec = TensorSpec.of(tensor)
     return TensorSpec((size,), (1,), tensor.dtype) if size > tensor.numel() > 0 else spec
+
+
+def in_kernel(tensor: Any) -> bool:
+    """Whether PyTorch computes the shape of a fake tensor now, for which all are of ``meta``."""
+    return not isinstance(tensor, FakeTensor) or bool(tensor.fake_mode.in_kernel_invocation)
 
 
 def in_backward() -> bool:
