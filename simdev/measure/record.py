@@ -173,7 +173,9 @@ class Lifetimes:
         """Finds the storages that nobody refers to any more, after the record ``last``."""
         if USERS is None:
             return
-        dead = [key for key, users in zip(self._live, map(USERS, self._live), strict=True) if users <= 1]
+        dead = [
+            key for key, users in zip(self._live, map(USERS, self._live), strict=True) if users <= 1
+        ]
         for key in dead:
             source, _ = self._live.pop(key)
             if source is not None:

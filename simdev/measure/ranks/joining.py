@@ -11,6 +11,7 @@ Which calls of ranks are one, and what a mismatch is, is told in ``nouns.meeting
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ def joined(steps: Sequence[RankStep], devices: Sequence[str], name: str) -> tupl
     writer = _Joint(by_rank, devices)
     for places in order:
         writer.write(places)
+    _name_streams(writer.ops)
     graph = {"version": 1, "name": name, "ops": writer.ops}
     collectives = {"collectives": {"groups": writer.groups}} if writer.groups else {}
     strategy = {"version": 1, "order": "program", "placement": writer.placement, **collectives}
@@ -191,6 +193,19 @@ class _Joint:
             self.group_names[group] = name
             self.groups[name] = [self.devices[rank] for rank in group]
         return self.group_names[group]
+
+
+def _name_streams(ops: Sequence[Fields]) -> None:
+    """Puts before the name of each stream the kinds of which most run there."""
+    kinds: dict[str, Counter[str]] = {}
+    for op in ops:
+        if "stream" in op:
+            kinds.setdefault(op["stream"], Counter())[op["kind"]] += 1
+    most = {stream: [kind for kind, _ in here.most_common(2)] for stream, here in kinds.items()}
+    names = {stream: f"{', '.join(here)} ({stream})" for stream, here in most.items()}
+    for op in ops:
+        if "stream" in op:
+            op["stream"] = names[op["stream"]]
 
 
 def _together(ops: Iterable[Fields], field: str) -> list[str]:

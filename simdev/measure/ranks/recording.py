@@ -394,7 +394,7 @@ class RankRecorder(Recorder):
         """
         names = self._communicators.setdefault(message.group, {})
         number = names.setdefault(message.name, len(names))
-        streams, name = self.streams, f"nccl {_short(message.group)}" + "'" * number
+        streams, name = self.streams, _short(message.group) + "'" * number
         if self._batch is not None:
             # Of a batch all go at once: its end waits for each.
             before = streams.of(name).frontier | streams.current.frontier
@@ -582,8 +582,8 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def _short(group: Sequence[int]) -> str:
-    """A group in a few characters: its first and last rank and its number."""
-    return f"{group[0]}..{group[-1]} x{len(group)}"
+    """A group in a few words: its number of ranks, the first and the last of them."""
+    return f"{len(group)} ranks, {group[0]} to {group[-1]}"
 
 
 def local(tensor: Any) -> Any:

@@ -94,7 +94,13 @@ def _add(parts: list[Any], values: Iterable[Any]) -> bool:
         if kind is FakeTensor:
             if value.constant is not None or value.layout is not torch.strided:
                 return False
-            parts += (value.dtype, value.fake_device, value.shape, value.stride(), value.storage_offset())
+            parts += (
+                value.dtype,
+                value.fake_device,
+                value.shape,
+                value.stride(),
+                value.storage_offset(),
+            )
             parts += (value.is_conj(), value.is_neg(), value.untyped_storage().nbytes())
         elif kind in (list, tuple):
             parts += (kind, len(value))

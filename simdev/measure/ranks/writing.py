@@ -17,6 +17,7 @@ from ...nouns.semantics import traits_of
 from ..capture import Writer
 from ..kinds import Fields
 from ..record import Record, key_of
+from .pretend import Rank
 from .recording import Message, RankRecorder, local, unwrapped
 from .streams import DEFAULT
 
@@ -27,13 +28,14 @@ class RankStep:
 
     ``ops`` are ops as a graph file has them, in the order of issue, without the rank in their
     names; those at the positions of ``messages`` send or receive. ``notes`` tell a person what was
-    assumed.
+    assumed. ``named`` are the ranks with which the script compared its rank.
     """
 
     rank: int
     ops: list[Fields]
     messages: Mapping[int, Message]
     notes: tuple[str, ...]
+    named: tuple[int, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -87,7 +89,8 @@ class RankWriter(Writer):
         """All ops of the step."""
         self.write_step()
         recorder = self.recorder
-        return RankStep(recorder.rank, self.ops, self.messages, tuple(recorder.notes))
+        notes, named = tuple(recorder.notes), tuple(sorted(Rank.named))
+        return RankStep(recorder.rank, self.ops, self.messages, notes, named)
 
     def _write_leaf(self, index: int, record: Record) -> None:
         if index in self.recorder.persistent:

@@ -464,7 +464,9 @@ class _StepsInARow(_OneStep):
     def replay(self) -> None:
         """Allocate the lasting buffers, then replay step after step."""
         if not len(self.rows):
-            self.between = 0  # one of thousands of devices, perhaps: looking at all tasks takes time
+            self.between = (
+                0  # one of thousands of devices, perhaps: looking at all tasks takes time
+            )
             return
         step, before = _Step.of(self.trace, self.device, self.rows), None
         events = self.events(step.passing)

@@ -69,7 +69,8 @@ def test_the_root_of_a_broadcast_need_not_be_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("streams", "joint_stream"), [(("1", "1"), "1"), (("1", "2"), None), ((None, None), None)]
+    ("streams", "joint_stream"),
+    [(("1", "1"), "all_reduce (1)"), (("1", "2"), None), ((None, None), None)],
 )
 def test_ranks_that_call_a_stream_alike_share_it(
     streams: Sequence[str | None], joint_stream: str | None
