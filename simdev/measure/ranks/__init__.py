@@ -94,7 +94,8 @@ def capture_ranks(
     else one on each device of the ``cluster``; ``per_node`` on a node (default: as the cluster has
     devices there, else 8). ``ranks`` are those to capture; without them the ranks that differ are
     found (``_differing``), with ``compare_all`` among all of them. ``progress`` is called with the
-    number of ranks done. ``settings`` take the place of what the script gives its wrappers (``settings.SETTINGS``). Raises InputError.
+    number of ranks done. ``settings`` take the place of what the script gives its wrappers
+    (``settings.SETTINGS``). Raises InputError.
     """
     shape = dict(mesh or {})
     size = prod(shape.values()) if shape and world is None else world

@@ -96,6 +96,19 @@ def pretended(world: World, mail: Mail) -> Iterator[Streams]:
                 dist.destroy_process_group()
 
 
+def _beside(name: str, *offsets: int) -> Callable[[int, Any], bool]:
+    """A comparison of ranks that notes those at these offsets from the other one."""
+    compare = getattr(int, name)
+
+    def compared(rank: int, other: Any) -> bool:
+        if isinstance(other, int):
+            Rank.named.update(int(other) + offset for offset in offsets)
+        answer: bool = compare(rank, other)
+        return answer
+
+    return compared
+
+
 class Rank(int):
     """A rank as the script's code is told it. ``named`` are the ranks with which it was compared:
     those that may do otherwise than their neighbours.
@@ -103,17 +116,6 @@ class Rank(int):
 
     named: ClassVar[set[int]] = set()
     __hash__ = int.__hash__
-
-    def _beside(name: str, *offsets: int) -> Callable[[Rank, Any], bool]:  # type: ignore[misc]
-        compare = getattr(int, name)
-
-        def compared(rank: Rank, other: Any) -> bool:
-            if isinstance(other, int):
-                Rank.named.update(int(other) + offset for offset in offsets)
-            answer: bool = compare(rank, other)
-            return answer
-
-        return compared
 
     __eq__, __ne__ = _beside("__eq__", 0), _beside("__ne__", 0)
     __lt__, __ge__ = _beside("__lt__", -1, 0), _beside("__ge__", -1, 0)

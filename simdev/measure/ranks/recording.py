@@ -110,7 +110,7 @@ class RankRecorder(Recorder):
     def __init__(self, streams: Streams, rank: int) -> None:
         self.scopes: RankScopes
         super().__init__(RankScopes())
-        self.streams, self.rank, self.blocking = streams, rank, streams.blocking
+        self.streams, self.rank = streams, rank
         self.recording = self.updating = False
         self.issued: dict[int, tuple[str, frozenset[int]]] = {}
         self.messages: dict[int, Message] = {}
@@ -275,12 +275,13 @@ class RankRecorder(Recorder):
     @contextmanager
     def resting(self) -> Iterator[None]:
         """Records nothing of the block, nor that the host waits for a value there."""
-        before = self.recording, set(self.streams.blocking), dict(self.notes)
+        waits = {op: set(ops) for op, ops in self.streams.waits.items()}
+        before = self.recording, waits, dict(self.notes)
         self.recording = False
         try:
             yield
         finally:
-            self.recording, self.streams.blocking, self.notes = before
+            self.recording, self.streams.waits, self.notes = before
 
     def note_size(self, storage: Any, size: int) -> None:
         """Notes that the memory behind a tensor was given back (size 0) or taken anew."""

@@ -75,6 +75,10 @@ COPIES = frozenset({"foreach_copy", "all_gather_copy_in", "split_with_sizes_copy
 """Kinds of the copies that FSDP makes around its messages."""
 
 
+HOST, WAITS = "host", "waits"
+"""The kind of an op with which a host waits, and the stream of such ops."""
+
+
 class RankWriter(Writer):
     """Writes the ops of a rank, in the order in which its host issued them."""
 
@@ -134,6 +138,21 @@ class RankWriter(Writer):
         waits = sorted(self._names[i] for i in self._needed(index, stream, before))
         if waits:
             op["control_inputs"] = waits
+        self._write_wait(index, record.phase)
+
+    def _write_wait(self, index: int, phase: str) -> None:
+        """Lets the host wait behind the op that it issued last: for its end, or by an op that takes
+        no time for the ends of others, which may have been issued long before.
+        """
+        ops = self.recorder.streams.waits.get(index, set())
+        if ops == {index}:
+            self.ops[-1]["blocks_host"] = True
+        elif ops:
+            self.ops.append({
+                "name": self._unique(HOST), "kind": HOST, "phase": phase, "inputs": [],
+                "outputs": [], "control_inputs": sorted(self._names[i] for i in ops),
+                "time": 0, "host_time": 0, "blocks_host": True, "stream": WAITS,
+            })  # fmt: skip
 
     def _needed(self, index: int, stream: str, before: frozenset[int]) -> set[int]:
         """The records before an op behind which the order of its stream's queue does not put it

@@ -282,7 +282,7 @@ def test_a_rank_that_a_script_compares_with_its_own_is_looked_at() -> None:
     ("ask", "named"),
     [
         (lambda rank: rank == 3, {3}),
-        (lambda rank: 3 != rank, {3}),
+        (lambda rank: rank != 3, {3}),
         (lambda rank: rank < 3, {2, 3}),
         (lambda rank: rank <= 3, {3, 4}),
         (lambda rank: rank in (3, 9), {3, 9}),

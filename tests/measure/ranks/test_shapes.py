@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-torch: Any = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
