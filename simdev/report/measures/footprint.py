@@ -21,6 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -319,7 +320,7 @@ def allocator_use(
     counted = counted[np.argsort(buffers.device[counted], kind="stable")]
     count = len(trace.task_graph.devices)
     edges = np.searchsorted(buffers.device[counted], np.arange(count + 1))
-    parts = [counted[i:j] for i, j in zip(edges[:-1], edges[1:], strict=True)]
+    parts = [counted[i:j] for i, j in pairwise(edges)]
     return tuple(replay(trace, i, rows, expandable).use() for i, rows in enumerate(parts))
 
 
