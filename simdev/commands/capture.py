@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed
+from ..ground.jobs import uncollected
 from ..ground.units import PS_PER_SECOND, format_bytes, format_number
 from .options import (
     DATASHEET_HELP,
@@ -42,6 +43,7 @@ OPTIONS = (
     ("--cluster", "NAME", "a preset or a file", {"required": True}),
     ("--world", "N,N", "ranks (default: all GPUs of the cluster); each number is captured anew"),
     ("--rank", "N,N", "those to capture (default: those that differ are found)"),
+    ("--compare-all", "", "look for those that differ among all ranks, each of which then runs"),
     ("--per-node", "N", "ranks of a node (default: its GPUs)"),
     ("--nodes", "N", "machines, of a preset"),
     ("--gpus", "N", "so many GPUs of a preset's machines, on the fewest without --nodes"),
@@ -66,6 +68,8 @@ OPTIONS = (
     ("-o --output", "OUT", "write the scenario (.json or .json.gz)"),
     REPORT_OPTION,
 )
+LISTED = 8
+"""The most ranks that a line lists."""
 NAMES = ("world", "per_node", "cluster", "nodes", "gpus")
 
 
@@ -76,14 +80,16 @@ def run(args: Namespace) -> int:
     worlds = whole_numbers("--world", args.world) or []
     for name in ("output", "what_if") if len(worlds) > 1 else ():
         if getattr(args, name):
-            raise InputError(f"{flag(name)}: goes with one --world")
+            raise InputError(f"{flag(name)}: goes with one --world, got {len(worlds)}")
+    if args.rank and args.compare_all:
+        raise InputError("--compare-all: finds the ranks to capture, which --rank names")
     if args.tokens is not None and args.tokens < 1:
         raise InputError(f"--tokens: must be at least 1, got {args.tokens}")
     # Each is read before the ranks are captured, which takes longer.
     for path in args.profile or ():
         read_profile(path)
     inputs = [(args.script, "the script")]
-    with output_files(args, {"output": JSON}, inputs) as out:
+    with output_files(args, {"output": JSON}, inputs) as out, uncollected():
         if len(worlds) > 1:
             return _sweep(args, worlds)
         return _single(args, worlds[0] if worlds else None, out.get("output"))
@@ -97,14 +103,15 @@ def _single(args: Namespace, world: int | None, place: str | None) -> int:
     with prefixed("--what-if: "):
         settings = {text: dict([parse_setting(text)]) for text in args.what_if}
     document = _document(args, world)
-    tell(*document["provenance"]["notes"])
+    provenance = document["provenance"]
+    tell(*provenance["notes"])
     report = _report(document)
     # Each of the settings is captured anew.
     changed = {text: _report(_document(args, world, settings[text])) for text in settings}
     steps = {f"{text}, captured anew": changed[text].step_ps for text in settings}
     advice = () if args.no_advice else _advice(report)
     advice = [*advice, *(change(name, step_ps, report.step_ps) for name, step_ps in steps.items())]
-    with printed_first(_answer(args, report, advice)):
+    with printed_first(_answer(args, report, advice, provenance)):
         if place is not None:
             write_text(place, _text(document, os.path.dirname(args.output)))
     return DONE if report.feasible else INFEASIBLE
@@ -124,6 +131,7 @@ def _document(
         captured = capture_ranks(
             args.script, world, ranks, cluster=cluster, arguments=args.passed_on,
             per_node=args.per_node, settings=settings, progress=lambda _: bar.update(),
+            compare_all=args.compare_all,
         )  # fmt: skip
         rows = [] if args.datasheet else args.profile
         options = {} if args.tokens is None else {"tokens": args.tokens * captured.world}
@@ -155,7 +163,9 @@ def _advice(report: Report) -> Sequence[WhatIf]:
         return advice(report, report.outcome.scenario)
 
 
-def _answer(args: Namespace, report: Report, changes: Sequence[WhatIf]) -> str:
+def _answer(
+    args: Namespace, report: Report, changes: Sequence[WhatIf], provenance: Mapping[str, Any]
+) -> str:
     from ..report.advice import advice_table
     from ..report.measures.hosts import Idle
     from ..report.measures.modules import Modules
@@ -164,15 +174,53 @@ def _answer(args: Namespace, report: Report, changes: Sequence[WhatIf]) -> str:
 
     if args.json:
         rows = [{"change": c.name, "step_time_s": c.step_ps / PS_PER_SECOND} for c in changes]
-        return json_text(report.to_json() | {"advice": rows})
+        return json_text(report.to_json() | {"advice": rows, "ranks": _ranks(provenance)})
     tables = [
         *report[Modules].tables(),
         *([advice_table(changes, report.step_ps)] if changes else []),
     ]
     texts = (table_text(table) for table in tables if table.rows)
-    peak = f"Largest peak: {format_bytes(max(memory.peak for memory in report.memories))}."
-    lines = "\n".join(report.lines()), "\n".join([*report[Memory].verdict(), peak])
+    first = [*report.lines(), *_standing(provenance)]
+    lines = "\n".join(first), "\n".join([*report[Memory].verdict(), _peaks(report)])
     return "\n\n".join([*lines, *texts, *report[Idle].notes()])
+
+
+def _peaks(report: Report) -> str:
+    """The largest peak of a device, and what PyTorch's allocator reserves where it is replayed."""
+    from ..report.measures.footprint import Footprint
+
+    used = f"Largest peak: {format_bytes(max(memory.peak for memory in report.memories))}"
+    footprint = report.get(Footprint)
+    held = [use.reserved + use.outside for use in footprint.allocators] if footprint else []
+    if not any(held):
+        return f"{used}."
+    return f"{used} in use, {format_bytes(max(held))} reserved by PyTorch's allocator."
+
+
+def _ranks(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The ranks that were captured, those compared with them, and how many were never run."""
+    ranks, compared = provenance["ranks"], provenance["compared"]
+    assumed = provenance["world"] - len(ranks) - len(compared)
+    return {"captured": ranks, "compared": compared, "assumed": assumed}
+
+
+def _standing(provenance: Mapping[str, Any]) -> Iterator[str]:
+    """Which ranks stand for others, and how far that was looked at."""
+    ranks, compared, assumed = _ranks(provenance).values()
+    world = provenance["world"]
+    if len(ranks) == world:
+        return
+    text = f"Ranks: {len(ranks):,} of {world:,} captured ({_listed(ranks)})"
+    if compared:
+        text += f"; {len(compared):,} compared with them do as they ({_listed(compared)})"
+    if assumed:
+        text += f"; that the other {assumed:,} do so too is assumed (--compare-all runs them)"
+    yield f"{text}."
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    shown = ranks if len(ranks) <= LISTED else [*ranks[: LISTED - 2], "...", ranks[-1]]
+    return ", ".join(map(str, shown))
 
 
 def _text(document: Mapping[str, Any], folder: str) -> str:
@@ -186,10 +234,13 @@ def _sweep(args: Namespace, worlds: Sequence[int]) -> int:
     """A row a world, each captured anew."""
     from ..report.table import BYTES, COUNT, SHARE, TEXT, TIME, Table, table_text
 
-    reports, rows = [], []
+    reports, rows, ranks = [], [], []
     for world in worlds:
         document = _document(args, world)
-        tell(*(f"world {world}: {note}" for note in document["provenance"]["notes"]))
+        provenance = document["provenance"]
+        ranks.append(_ranks(provenance))
+        notes = *provenance["notes"], *_standing(provenance)
+        tell(*(f"world {world}: {note}" for note in notes))
         report = _report(document)
         reports.append(report)
         peak = max(memory.peak for memory in report.memories)
@@ -198,8 +249,8 @@ def _sweep(args: Namespace, worlds: Sequence[int]) -> int:
         fits = "yes" if report.feasible else "NO"
         rows.append((world, report.step_ps, tokens, report.exposed, report.hosted, peak, fits))
     if args.json:
-        answers = [{"world": w} | r.to_json() for w, r in zip(worlds, reports, strict=True)]
-        print(json_text(answers))
+        every = zip(worlds, reports, ranks, strict=True)
+        print(json_text([{"world": w} | r.to_json() | {"ranks": of} for w, r, of in every]))
     else:
         columns = {
             "ranks": COUNT, "step time": TIME, "tokens/s": TEXT, "exposed": SHARE,

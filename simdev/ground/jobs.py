@@ -7,9 +7,11 @@ of an enclosing ``joblib.parallel_config``, else processes of this machine.
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -29,6 +31,20 @@ class Died:
     """The answer to a call during which its worker died, and died again when it was alone."""
 
     reason: str
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Runs a block that makes millions of objects and no garbage in circles: Python would look
+    through all of them again and again.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def is_serial(n_jobs: int | None) -> bool:

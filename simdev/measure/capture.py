@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
 from typing import Any
 
 from torch import Tensor, nn
@@ -123,7 +122,7 @@ class Writer:
     saved: dict[str, int] = field(default_factory=dict)
     dispatches: list[Dispatch] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
-    _taken: set[str] = field(default_factory=set)
+    _taken: dict[str, int] = field(default_factory=dict)
     _repeated: set[str] = field(default_factory=set)
 
     def captured(self, name: str) -> Capture:
@@ -249,9 +248,11 @@ class Writer:
         return "/".join(parts)
 
     def _unique(self, name: str) -> str:
-        numbered = (f"{name}_{i}" for i in count(1))
-        free = next(text for text in chain([name], numbered) if text not in self._taken)
-        self._taken.add(free)
+        free = name
+        while free in self._taken:
+            self._taken[name] += 1  # up to here all numbers are taken
+            free = f"{name}_{self._taken[name]}"
+        self._taken[free] = 0
         return free
 
 

@@ -13,6 +13,8 @@ names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ..nouns.meetings import RECEIVE, SEND
@@ -112,9 +114,40 @@ _TRIVIAL: Mapping[str, Any] = {"groups": 1, "alpha": 1, "beta": 1}
 _FLOAT_MATTERS = frozenset({"pow"})
 
 
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The schema of an operator: its ``name`` without namespace and overload, and by the names of
+    its arguments their ``defaults``, and which are given by keyword, written, and written alone
+    (``out=``).
+    """
+
+    name: str
+    names: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    keywords: frozenset[str]
+    written: frozenset[str]
+    outs: frozenset[str]
+
+
+@cache
+def schema_of(func: Any) -> Schema:
+    """The schema of an operator. PyTorch makes its objects anew at each look, which takes longer
+    than whatever is asked of them.
+    """
+    every = func._schema.arguments
+    return Schema(
+        str(func._schema.name).split("::")[-1],
+        tuple(argument.name for argument in every),
+        {argument.name: argument.default_value for argument in every},
+        frozenset(argument.name for argument in every if argument.kwarg_only),
+        frozenset(a.name for a in every if a.alias_info is not None and a.alias_info.is_write),
+        frozenset(argument.name for argument in every if argument.is_out),
+    )
+
+
 def aten_name(func: Any) -> str:
     """Name of an operator without namespace and overload: ``aten.add_.Tensor`` -> ``add_``."""
-    return str(func._schema.name).split("::")[-1]
+    return schema_of(func).name
 
 
 def kind_of(func: Any, arguments: Mapping[str, Any]) -> str:
@@ -139,14 +172,14 @@ def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """Arguments of a call by their names and in the order of the schema; defaults that were left
     out stay out.
     """
-    names = [argument.name for argument in func._schema.arguments]
+    names = schema_of(func).names
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return {name: given[name] for name in names if name in given}
 
 
 def attributes(func: Any, arguments: Mapping[str, Any]) -> Fields:
     """The non-tensor arguments that matter to the time, as plain JSON values."""
-    defaults = {argument.name: argument.default_value for argument in func._schema.arguments}
+    defaults = schema_of(func).defaults
     keep_floats = aten_name(func) in _FLOAT_MATTERS
     kept = {}
     for name, value in arguments.items():
@@ -170,5 +203,4 @@ def _plain(value: Any, keep_floats: bool) -> Any:
     if isinstance(value, list | tuple):
         items = [_plain(item, keep_floats) for item in value]
         return None if any(item is None for item in items) else items
-    text = str(value)
-    return text.removeprefix("torch.") if type(value).__name__ == "dtype" else None
+    return dtype_name(value) if type(value).__name__ == "dtype" else None

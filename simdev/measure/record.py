@@ -40,6 +40,7 @@ from .kinds import (
     dtype_name,
     kind_of,
     named_arguments,
+    schema_of,
 )
 
 # Which modules are running when an operator is dispatched.
@@ -172,7 +173,9 @@ class Lifetimes:
         """Finds the storages that nobody refers to any more, after the record ``last``."""
         if USERS is None:
             return
-        dead = [key for key, (_, storage) in self._live.items() if USERS(storage._cdata) <= 1]
+        dead = [
+            key for key, users in zip(self._live, map(USERS, self._live), strict=True) if users <= 1
+        ]
         for key in dead:
             source, _ = self._live.pop(key)
             if source is not None:
@@ -446,7 +449,7 @@ class Recorder(TorchDispatchMode):
             self._record_conv_backward(func, arguments, inputs, result, instance)
             return
         # What is written alone (``out=``) stands last, and is no operand.
-        count = len(inputs) - sum(argument.is_out for argument in func._schema.arguments)
+        count = len(inputs) - len(schema_of(func).outs)
         operands = OPERAND_ORDER.get(aten_name(func), range(count))
         kind = kind_of(func, arguments)
         self._record(kind, func, arguments, inputs, outputs, instance, operands)
@@ -505,7 +508,7 @@ def call_of(
         return Slot(count - 1)
 
     # Only the schema tells which arguments must be given by name.
-    keywords = {argument.name for argument in func._schema.arguments if argument.kwarg_only}
+    keywords = schema_of(func).keywords
     filled = {name: tree_map(cut, value) for name, value in arguments.items()}
     args = tuple(value for name, value in filled.items() if name not in keywords)
     kwargs = {name: value for name, value in filled.items() if name in keywords}
@@ -520,11 +523,7 @@ def written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
     """
     if torch.Tag.inplace_view in func.tags:
         return []
-    names = {
-        argument.name
-        for argument in func._schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    }
+    names = schema_of(func).written
     leaves = tree_leaves([value for name, value in arguments.items() if name in names])
     return list({key_of(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
 

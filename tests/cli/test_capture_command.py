@@ -59,12 +59,26 @@ def test_a_script_becomes_a_scenario_and_a_report(script: str, tmp_path: Path) -
     sent = {call["call"]: call for call in report["modules"]["communication"]}
     assert sent["all_reduce"]["calls"] == 2
     assert sent["all_reduce"]["bytes"] == 4 * (128 * 128 + 128)
+    assert report["ranks"] == {"captured": [0], "compared": [1], "assumed": 0}
     assert report["throughput"]["tokens_per_s"] == pytest.approx(8 / report["step_time_s"])
     assert all(change["step_time_s"] <= report["step_time_s"] for change in report["advice"])
     written = json.loads(output.read_text())
     assert written["provenance"]["world"] == 2
     assert not any(Path(path).is_absolute() for path in written["profile"])
     assert run(output).step_ps == report["step_time_ps"]
+
+
+def test_the_answer_tells_which_ranks_were_never_run(script: str, capsys: Any) -> None:
+    arguments = ["capture", script, "--cluster", "dgx-h100", "--world", "16", "--no-advice"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "Ranks: 1 of 16 captured (0); 2 compared with them do as they (1, 15); that the" in out
+    assert "the other 13 do so too is assumed (--compare-all runs them)." in out
+    assert "reserved by PyTorch's allocator." in out
+    assert main([*arguments, "--compare-all"]) == 0
+    assert (
+        "15 compared with them do as they (1, 2, 3, 4, 5, 6, ..., 15)." in capsys.readouterr().out
+    )
 
 
 def test_worlds_are_captured_anew(script: str, capsys: Any) -> None:
@@ -100,7 +114,8 @@ def test_what_is_wrong_with_a_script_is_one_line(text: str, tmp_path: Path, caps
         (["--world", "0"], "--world: must be at least 1"),
         (["--world", "2", "--rank", "2"], "rank 2: the world has 2 ranks"),
         (["--world", "2", "--what-if", "batch=2"], "--what-if: must be NAME=VALUE"),
-        (["--world", "2,4", "-o", "step.json"], "--output: goes with one --world"),
+        (["--world", "2,4", "-o", "step.json"], "--output: goes with one --world, got 2"),
+        (["--rank", "1", "--compare-all"], "--compare-all: finds the ranks to capture"),
         (["--profile", "nowhere.jsonl"], "nowhere.jsonl: "),
         (["--tokens", "0"], "--tokens: must be at least 1"),
     ],

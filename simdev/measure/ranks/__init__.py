@@ -27,6 +27,7 @@ from torch._C._distributed_c10d import FileStore
 
 from ...execution.scenario import Scenario, load_scenario
 from ...ground.errors import InputError, within
+from ...ground.jobs import uncollected
 from .pretend import Mail, World
 from .scenario import Machine, machine_of, scenario_of, world_of
 from .scripts import Program, captured_rank, run_file, run_function
@@ -34,6 +35,10 @@ from .writing import RankStep, RankWriter
 
 MOST_RANKS = 64
 """The most ranks that are captured because they differ."""
+MOST_NAMED = 8
+"""The most ranks that are compared because the script names them."""
+AT_ONCE = 16
+"""The most ranks that are compared at a time, each in a process of 0.5 GB or so."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +46,22 @@ class Captured:
     """The steps of the ranks that were captured, by rank, and what a person has to know.
 
     ``world`` is the number of ranks, of which each that is missing does as one of these, and
-    ``per_node`` how many of them a node has.
+    ``per_node`` how many of them a node has. Of the missing ones those ``compared`` were run, and
+    do so indeed; of all others it is assumed.
     """
 
     steps: tuple[RankStep, ...]
     world: int
     notes: tuple[str, ...]
     per_node: int = 8
+    compared: tuple[int, ...] = ()
 
     def document(
         self, cluster: Machine, profiles: Sequence[str] | None = None, **settings: Any
     ) -> dict[str, Any]:
         """The scenario on a cluster, as a file has it (``scenario_of``). Raises InputError."""
         world = World(self.world, per_node=self.per_node)
-        settings = {"notes": self.notes, **settings}
+        settings = {"notes": self.notes, "compared": self.compared, **settings}
         return scenario_of(self.steps, world, cluster, profiles, **settings)
 
     def scenario(
@@ -77,6 +84,7 @@ def capture_ranks(
     per_node: int | None = None,
     settings: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda _: None,
+    compare_all: bool = False,
 ) -> Captured:
     """One training step of a distributed script, or of a function, without a GPU.
 
@@ -85,8 +93,9 @@ def capture_ranks(
     such a function is called with. The world has as many ranks as the mesh, or ``world`` of them,
     else one on each device of the ``cluster``; ``per_node`` on a node (default: as the cluster has
     devices there, else 8). ``ranks`` are those to capture; without them the ranks that differ are
-    found (``_differing``). ``progress`` is called with the number of ranks done. ``settings`` take
-    the place of what the script gives its wrappers (``settings.SETTINGS``). Raises InputError.
+    found (``_differing``), with ``compare_all`` among all of them. ``progress`` is called with the
+    number of ranks done. ``settings`` take the place of what the script gives its wrappers
+    (``settings.SETTINGS``). Raises InputError.
     """
     shape = dict(mesh or {})
     size = prod(shape.values()) if shape and world is None else world
@@ -98,7 +107,7 @@ def capture_ranks(
         whole = world_of(machine_of(cluster, size)[1], size, per_node)
     program = partial(run_function, step, shape) if callable(step) else _of_file(step, arguments)
     with within(getattr(step, "__name__", str(step))):
-        return capture_program(program, whole, ranks, progress, settings)
+        return capture_program(program, whole, ranks, progress, settings, compare_all)
 
 
 def _of_file(file: str | Path, arguments: Sequence[str]) -> partial[None]:
@@ -114,16 +123,17 @@ def capture_program(
     ranks: Sequence[int] = (),
     progress: Callable[[int], None] = lambda _: None,
     settings: Mapping[str, Any] | None = None,
+    compare_all: bool = False,
 ) -> Captured:
     """One step of a training loop in a world of ranks (``capture_ranks``). Raises InputError."""
     _load()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, uncollected():
         runs = _Runs(program, world, Path(folder), progress, settings or {})
         try:
             if ranks:
                 runs.finish(ranks)
                 return runs.captured(sorted(runs.done))
-            return runs.captured(_differing(runs))
+            return runs.captured(_differing(runs, compare_all))
         finally:
             runs.end()
 
@@ -153,7 +163,7 @@ class _Runs:
         self.settings = settings
         self.store = str(folder / "mail")
         self.done: dict[int, RankStep] = {}
-        self.notes: dict[str, None] = {}
+        self.compared: tuple[int, ...] = ()
         self.stands: dict[int, int] = {}
         self._running: dict[int, tuple[Any, Connection]] = {}
 
@@ -209,9 +219,10 @@ class _Runs:
         rank 0 is sent.
         """
         samples = sorted(ranks)
-        for rank in samples:
-            self.start(rank, stands=0)
-        self.finish([])
+        for first in range(0, len(samples), AT_ONCE):
+            for rank in samples[first : first + AT_ONCE]:
+                self.start(rank, stands=0)
+            self.finish([])
         sorts: dict[str, int] = {}
         for rank in (0, *samples):
             sorts.setdefault(self.done[rank].fingerprint, rank)
@@ -230,8 +241,9 @@ class _Runs:
     def captured(self, ranks: Sequence[int]) -> Captured:
         """The steps of these ranks."""
         steps = tuple(self.done[rank] for rank in ranks)
-        notes = dict.fromkeys(note for step in steps for note in step.notes)
-        return Captured(steps, self.world.size, (*self.notes, *notes), self.world.per_node)
+        notes = tuple(dict.fromkeys(note for step in steps for note in step.notes))
+        size, per_node = self.world.size, self.world.per_node
+        return Captured(steps, size, notes, per_node, self.compared)
 
     def end(self) -> None:
         """Ends whatever is still running."""
@@ -257,12 +269,13 @@ def _groups(step: RankStep) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(group for group in groups if len(group) > 1))
 
 
-def _differing(runs: _Runs) -> list[int]:
+def _differing(runs: _Runs, compare_all: bool) -> list[int]:
     """The ranks whose steps differ: rank 0 and those that it exchanges messages with, and those of
-    another sort that are met among samples of its groups.
+    another sort that are met among samples of its groups, or among all ranks.
 
-    Two ranks are compared with rank 0 that differ from it in every group at once; only where they
-    do something else, each group is looked at by itself.
+    Two ranks are compared with rank 0 that differ from it in every group at once, and those with
+    which the script compares its rank; only where they do something else, each group is looked at
+    by itself.
     """
     runs.finish([0])
     kept = set(runs.done)
@@ -270,7 +283,10 @@ def _differing(runs: _Runs) -> list[int]:
     groups = _independent(runs.done[0], kept)
     if not groups and runs.world.size > 1:
         groups = [tuple(range(runs.world.size))]
-    samples = {sum(group[i] for group in groups) for i in (1, -1)} - kept
+    samples = {sum(group[i] for group in groups) for i in (1, -1)}
+    ranks = range(runs.world.size)
+    named = [rank for rank in runs.done[0].named if rank in ranks]
+    samples = (samples | set(ranks if compare_all else named[:MOST_NAMED])) - kept
     sorts = runs.sorts(samples)
     if len(sorts) > 1:
         for group in groups:
@@ -285,13 +301,7 @@ def _differing(runs: _Runs) -> list[int]:
         runs.finish(_peers(runs.done[rank]))
         runs.stands.pop(rank, None)
     kept = runs.done.keys() - runs.stands.keys()
-    alike = runs.world.size - len(kept)
-    if alike:
-        others = sorted(samples - kept)
-        checked = f"captures of {', '.join(map(str, others))} say so" if others else "not checked"
-        shown = ", ".join(map(str, sorted(kept)))
-        stand = f"rank {shown} stands" if len(kept) == 1 else f"ranks {shown} stand"
-        runs.notes[f"{stand} for the {alike} others: {checked}"] = None
+    runs.compared = tuple(sorted(samples - kept))
     return sorted(kept)
 
 
@@ -319,6 +329,7 @@ def _child(
     """Captures one rank, in a process of its own; tells its step or its problems."""
     # What the parent holds by now is no garbage of this process: looking through it takes minutes.
     gc.freeze()
+    gc.enable()  # tensors live as long as in a training loop
     # Ctrl-C reaches every process of a terminal; the parent ends this one.
     signal(SIGINT, SIG_IGN)
     Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()

@@ -8,6 +8,7 @@ these stand for the others: the collective costs as that of the whole group
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...nouns.meetings import RECEIVE, SEND, Communication, Meeting, Place
@@ -25,6 +26,7 @@ def joined(steps: Sequence[RankStep], devices: Sequence[str], name: str) -> tupl
     by_rank = {step.rank: step for step in steps}
     joint = _Captured(by_rank, devices)
     joint.run(_calls(steps), _needs(by_rank))
+    _name_streams(joint.ops)
     graph = {"version": 1, "name": name, "ops": joint.ops}
     groups = {name: list(members) for name, members in joint.groups.items()}
     collectives = {"collectives": {"groups": groups}} if groups else {}
@@ -116,6 +118,19 @@ def _stream(kind: str, ranks: Sequence[int], members: Sequence[Fields]) -> Field
         return {"stream": " to ".join(map(str, ranks))}
     streams = {op.get("stream") for op in members}
     return {"stream": stream} if len(streams) == 1 and (stream := streams.pop()) else {}
+
+
+def _name_streams(ops: Sequence[Fields]) -> None:
+    """Puts before the name of each stream the kinds of which most run there."""
+    kinds: dict[str, Counter[str]] = {}
+    for op in ops:
+        if "stream" in op:
+            kinds.setdefault(op["stream"], Counter())[op["kind"]] += 1
+    most = {stream: [kind for kind, _ in here.most_common(2)] for stream, here in kinds.items()}
+    names = {stream: f"{', '.join(here)} ({stream})" for stream, here in most.items()}
+    for op in ops:
+        if "stream" in op:
+            op["stream"] = names[op["stream"]]
 
 
 def _together(ops: Iterable[Fields], field: str) -> list[str]:

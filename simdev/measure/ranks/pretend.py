@@ -21,7 +21,7 @@ from functools import wraps
 from multiprocessing.process import BaseProcess
 from pickle import dumps, loads
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
@@ -38,7 +38,7 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
-from ..tracing import running_line
+from ..tracing import is_users, running_line
 from . import ddp
 from .attention import scaled_dot_product_attention
 from .devices import Devices, Generator, as_list, numbered, read_as_cpu
@@ -89,6 +89,7 @@ def pretended(world: World, mail: Mail) -> Iterator[Streams]:
     ``mail`` carries the Python objects that ranks send one another.
     """
     streams, devices = Streams(), Devices(world.local_rank)
+    Rank.named.clear()
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, world.environment))
         for target, name, value in _replacements(world, streams, mail, devices):
@@ -99,6 +100,32 @@ def pretended(world: World, mail: Mail) -> Iterator[Streams]:
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
+
+
+def _beside(name: str, *offsets: int) -> Callable[[int, Any], bool]:
+    """A comparison of ranks that notes those at these offsets from the other one."""
+    compare = getattr(int, name)
+
+    def compared(rank: int, other: Any) -> bool:
+        if isinstance(other, int):
+            Rank.named.update(int(other) + offset for offset in offsets)
+        answer: bool = compare(rank, other)
+        return answer
+
+    return compared
+
+
+class Rank(int):
+    """A rank as the script's code is told it. ``named`` are the ranks with which it was compared:
+    those that may do otherwise than their neighbours.
+    """
+
+    named: ClassVar[set[int]] = set()
+    __hash__ = int.__hash__
+
+    __eq__, __ne__ = _beside("__eq__", 0), _beside("__ne__", 0)
+    __lt__, __ge__ = _beside("__lt__", -1, 0), _beside("__ge__", -1, 0)
+    __gt__, __le__ = _beside("__gt__", 0, 1), _beside("__le__", 0, 1)
 
 
 class Mail:
@@ -425,6 +452,13 @@ def _distributed(world: World, streams: Streams, mail: Mail) -> Iterator[Replace
     homes = (dist, dist.distributed_c10d, device_mesh)
     values = {"init_process_group": init_process_group, "new_group": new_group}
     values |= _objects(mail)
+    rank_in = dist.get_rank
+
+    def get_rank(group: Any = None) -> int:
+        is_asked = group is None and is_users(sys._getframe(1).f_code.co_filename)
+        return Rank(rank_in(group)) if is_asked else rank_in(group)
+
+    values["get_rank"] = get_rank
     for name in ("barrier", "monitored_barrier"):
         values[name] = lambda *_, **__: streams.current.synchronize()
     for home in homes:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
@@ -48,6 +49,7 @@ from ..record import (
 from ..tracing import running_line
 from .devices import Devices, on_cpu
 from .scopes import RankScopes, in_backward
+from .shapes import Shapes
 from .streams import Future, Streams
 
 # Calls of process groups of which a capture does not know the other rank, or all tensors.
@@ -103,7 +105,7 @@ class RankRecorder(Recorder):
     def __init__(self, streams: Streams, rank: int) -> None:
         self.scopes: RankScopes
         super().__init__(RankScopes())
-        self.streams, self.rank, self.blocking = streams, rank, streams.blocking
+        self.streams, self.rank = streams, rank
         self.recording = self.updating = False
         self.issued: dict[int, tuple[str, frozenset[int]]] = {}
         self.messages: dict[int, Message] = {}
@@ -122,7 +124,13 @@ class RankRecorder(Recorder):
         self._gradients: set[int] = set()  # memory of gradients and of norms made of them
         self._is_of_gradients = self._is_behind_backward = False
         self.orphans: set[int] = set()
+        self._shapes = Shapes()
         self._communicators: dict[tuple[int, ...], dict[str, int]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here, and the wrapper that this spares is called for every operator.
+        return False
 
     @property
     def phase(self) -> str:
@@ -142,6 +150,10 @@ class RankRecorder(Recorder):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
+        # Operators of ``prim`` ask for a tensor's device or layout: no device runs them.
+        if func.namespace == "prim":
+            is_device = func is torch.ops.prim.device.default and not in_kernel(args[0])
+            return args[0].fake_device if is_device else func(*args, **kwargs)
         name = aten_name(func)
         if name == "_local_scalar_dense":
             return self._value(args[0])
@@ -153,7 +165,7 @@ class RankRecorder(Recorder):
         is_hosts = self._is_hosts(func, inputs, kwargs)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": on_cpu(kwargs["device"])}
-        result = func(*args, **kwargs)
+        result = self._shapes.run(func, args, kwargs)
         made = tensors_in(result)
         self._note_false(name, args, inputs, made)
         self.devices.place(made, is_hosts)
@@ -161,7 +173,7 @@ class RankRecorder(Recorder):
             is_of = self._is_of_gradients
             change = self._gradients.update if is_of else self._gradients.difference_update
             change(map(key_of, made))
-        if self.recording and func.namespace != "prim":
+        if self.recording:
             self.lifetimes.settle(len(self.records) - 1)
             arguments = named_arguments(func, args, kwargs)
             if not (is_hosts and self.devices.is_named):
@@ -188,10 +200,12 @@ class RankRecorder(Recorder):
     ) -> None:
         """Notes tensors that say whether a number is none or infinite: no number is."""
         scaled = name == "_amp_foreach_non_finite_check_and_unscale_"
+        if not self._false and not scaled and name not in _INVALID:
+            return
         carried = name in _CARRY and all(key_of(x) in self._false for x in inputs)
         if scaled or carried or name in _INVALID:
             self._false |= set(map(key_of, [args[1]] if scaled else made))
-        elif self._false:
+        else:
             self._false.difference_update(map(key_of, made))
 
     def _reads_gradients(self, inputs: Sequence[Tensor]) -> bool:
@@ -303,12 +317,13 @@ class RankRecorder(Recorder):
     @contextmanager
     def resting(self) -> Iterator[None]:
         """Records nothing of the block, nor that the host waits for a value there."""
-        before = self.recording, set(self.streams.blocking), dict(self.notes)
+        waits = {op: set(ops) for op, ops in self.streams.waits.items()}
+        before = self.recording, waits, dict(self.notes)
         self.recording = False
         try:
             yield
         finally:
-            self.recording, self.streams.blocking, self.notes = before
+            self.recording, self.streams.waits, self.notes = before
 
     def note_size(self, storage: Any, size: int) -> None:
         """Notes that the memory behind a tensor was given back (size 0) or taken anew."""
@@ -415,7 +430,7 @@ class RankRecorder(Recorder):
         """
         names = self._communicators.setdefault(message.group, {})
         number = names.setdefault(message.name, len(names))
-        streams, name = self.streams, f"nccl {_short(message.group)}" + "'" * number
+        streams, name = self.streams, _short(message.group) + "'" * number
         if self._batch is not None:
             # Of a batch all go at once: its end waits for each.
             before = streams.of(name).frontier | streams.current.frontier
@@ -522,6 +537,11 @@ def _spec(tensor: Tensor) -> TensorSpec:
     return TensorSpec((size,), (1,), tensor.dtype) if size > tensor.numel() > 0 else spec
 
 
+def in_kernel(tensor: Any) -> bool:
+    """Whether PyTorch computes the shape of a fake tensor now, for which all are of ``meta``."""
+    return not isinstance(tensor, FakeTensor) or bool(tensor.fake_mode.in_kernel_invocation)
+
+
 def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors that a call of a process group reads, and those that it fills."""
 
@@ -546,5 +566,5 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def _short(group: Sequence[int]) -> str:
-    """A group in a few characters: its first and last rank and its number."""
-    return f"{group[0]}..{group[-1]} x{len(group)}"
+    """A group in a few words: its number of ranks, the first and the last of them."""
+    return f"{len(group)} ranks, {group[0]} to {group[-1]}"

@@ -113,6 +113,7 @@ def scenario_of(
     name: str = "captured",
     notes: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
+    compared: Sequence[int] = (),
 ) -> Fields:
     """The document of a scenario, as a file has it.
 
@@ -128,6 +129,7 @@ def scenario_of(
         "world": world.size,
         "per_node": world.per_node,
         "ranks": [step.rank for step in steps],
+        "compared": list(compared),
         "notes": [*notes, *_assumptions(cluster, machine, host, rows)],
         "simdev": __version__,
     }

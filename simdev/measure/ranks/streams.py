@@ -125,8 +125,8 @@ class Future:
 class Streams:
     """The streams of one rank. ``running`` are those of the script that is captured now.
 
-    ``blocking`` are the ops for which the host waited. ``on_cpu``: the device is a CPU, one thread
-    of which does all, in whichever stream.
+    ``waits`` are the ops for which the host waits, by the op that it issued last before.
+    ``on_cpu``: the device is a CPU, one thread of which does all, in whichever stream.
     """
 
     running: Streams
@@ -135,7 +135,8 @@ class Streams:
         Streams.running = self
         self.named: dict[str, Stream] = {}
         self.entered: list[Stream] = []
-        self.blocking: set[int] = set()
+        self.waits: dict[int, set[int]] = {}
+        self.last = -1
         self.on_cpu = False
         self.current = self.default = Stream()
 
@@ -160,7 +161,7 @@ class Streams:
 
     def clear(self) -> None:
         """Forgets all ops: a step begins."""
-        self.blocking.clear()
+        self.waits.clear()
         for stream in self.named.values():
             stream.frontier.clear()
 
@@ -170,11 +171,12 @@ class Streams:
         """
         stream = stream or self.current
         before = frozenset(stream.frontier)
-        stream.frontier = {op}
+        stream.frontier, self.last = {op}, op
         return stream.name, before
 
     def host_waits(self, ops: frozenset[int] | None = None) -> None:
         """Notes that the host waits for these ops (None: for all that any stream was given)."""
         if ops is None:
             ops = frozenset(op for stream in self.named.values() for op in stream.frontier)
-        self.blocking |= ops
+        if ops:
+            self.waits.setdefault(self.last, set()).update(ops)

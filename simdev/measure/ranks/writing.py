@@ -17,6 +17,7 @@ from ...nouns.semantics import traits_of
 from ..capture import Writer
 from ..kinds import Fields
 from ..record import Record, key_of
+from .pretend import Rank
 from .recording import Message, RankRecorder
 from .scopes import local, unwrapped
 from .streams import DEFAULT
@@ -28,13 +29,14 @@ class RankStep:
 
     ``ops`` are ops as a graph file has them, in the order of issue, without the rank in their
     names; those at the positions of ``messages`` send or receive. ``notes`` tell a person what was
-    assumed.
+    assumed. ``named`` are the ranks with which the script compared its rank.
     """
 
     rank: int
     ops: list[Fields]
     messages: Mapping[int, Message]
     notes: tuple[str, ...]
+    named: tuple[int, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -70,6 +72,10 @@ class RankStep:
         return sha256(text.encode()).hexdigest()
 
 
+HOST, WAITS = "host", "waits"
+"""The kind of an op with which a host waits, and the stream of such ops."""
+
+
 class RankWriter(Writer):
     """Writes the ops of a rank, in the order in which its host issued them."""
 
@@ -84,7 +90,8 @@ class RankWriter(Writer):
         """All ops of the step."""
         self.write_step()
         recorder = self.recorder
-        return RankStep(recorder.rank, self.ops, self.messages, tuple(recorder.notes))
+        notes, named = tuple(recorder.notes), tuple(sorted(Rank.named))
+        return RankStep(recorder.rank, self.ops, self.messages, notes, named)
 
     def _write_leaf(self, index: int, record: Record) -> None:
         gradient = self.recorder.persistent.get(index)
@@ -134,6 +141,21 @@ class RankWriter(Writer):
         waits = sorted(self._names[i] for i in self._needed(index, stream, before))
         if waits:
             op["control_inputs"] = waits
+        self._write_wait(index, record.phase)
+
+    def _write_wait(self, index: int, phase: str) -> None:
+        """Lets the host wait behind the op that it issued last: for its end, or by an op that takes
+        no time for the ends of others, which may have been issued long before.
+        """
+        ops = self.recorder.streams.waits.get(index, set())
+        if ops == {index}:
+            self.ops[-1]["blocks_host"] = True
+        elif ops:
+            self.ops.append({
+                "name": self._unique(HOST), "kind": HOST, "phase": phase, "inputs": [],
+                "outputs": [], "control_inputs": sorted(self._names[i] for i in ops),
+                "time": 0, "host_time": 0, "blocks_host": True, "stream": WAITS,
+            })  # fmt: skip
 
     def _needed(self, index: int, stream: str, before: frozenset[int]) -> set[int]:
         """The records before an op behind which the order of its stream's queue does not put it

@@ -21,6 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -314,21 +315,26 @@ def allocator_use(
     buffers.
     """
     replay = _StepsInARow if steady else _OneStep
-    devices = range(len(trace.task_graph.devices))
-    return tuple(replay(trace, device, expandable).use() for device in devices)
+    buffers, (begin, end) = trace.task_graph.buffers, trace.lifetimes
+    counted = np.flatnonzero((end > begin) & (buffers.bytes > 0))
+    counted = counted[np.argsort(buffers.device[counted], kind="stable")]
+    count = len(trace.task_graph.devices)
+    edges = np.searchsorted(buffers.device[counted], np.arange(count + 1))
+    parts = [counted[i:j] for i, j in pairwise(edges)]
+    return tuple(replay(trace, i, rows, expandable).use() for i, rows in enumerate(parts))
 
 
 class _OneStep:
-    """The allocator of one device over a step, from an empty cache."""
+    """The allocator of one device over a step, from an empty cache; ``rows`` are the buffers that
+    take memory there.
+    """
 
-    def __init__(self, trace: Trace, device: int, expandable: bool) -> None:
+    def __init__(self, trace: Trace, device: int, rows: Ints, expandable: bool) -> None:
         self.trace, self.device = trace, device
         self.buffers, capacity = trace.task_graph.buffers, int(trace.task_graph.capacity[device])
-        begin, end = trace.lifetimes
-        here = (self.buffers.device == device) & (end > begin) & (self.buffers.bytes > 0)
-        beside = np.isin(self.buffers.kind, [KIND[kind] for kind in OUTSIDE])
-        self.outside = int(self.buffers.bytes[here & beside].sum())
-        self.rows = np.flatnonzero(here & ~beside)
+        beside = np.isin(self.buffers.kind[rows], [KIND[kind] for kind in OUTSIDE])
+        self.outside = int(self.buffers.bytes[rows[beside]].sum())
+        self.rows = rows[~beside]
         # The allocator rounds sizes itself, so it is asked for what the tensors have.
         sizes = self.buffers.requested_bytes[self.rows].tolist()
         self.size_of = dict(zip(self.rows.tolist(), sizes, strict=True))
@@ -458,6 +464,11 @@ class _StepsInARow(_OneStep):
 
     def replay(self) -> None:
         """Allocate the lasting buffers, then replay step after step."""
+        if not len(self.rows):
+            self.between = (
+                0  # one of thousands of devices, perhaps: looking at all tasks takes time
+            )
+            return
         step, before = _Step.of(self.trace, self.device, self.rows), None
         events = self.events(step.passing)
         for row in step.lasting:

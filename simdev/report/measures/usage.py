@@ -359,7 +359,8 @@ class Devices(Section):
     def facts(self) -> Facts:
         """How many devices compute, and how many ops they run."""
         working, every = (len(uses) * self.copies for uses in (self.working, self.uses))
-        yield "devices that compute", f"{working:,} of {every:,}"
+        others = f"; they stand for groups of up to {self.members:,}" if self.members else ""
+        yield "devices that compute", f"{working:,} of {every:,}{others}"
         ops = sum(device.ops for device in self.working)
         yield "ops", f"{ops:,}{stands_for(self.copies, len(self.uses))}"
 

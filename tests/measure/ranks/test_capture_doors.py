@@ -4,6 +4,7 @@ settings; the communication and the memory of its modules, worked out by hand.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ pytest.importorskip("torch")
 import simdev
 from simdev.execution.scenario import load_scenario
 from simdev.measure.ranks import Captured
+from simdev.measure.ranks.pretend import Rank
 from simdev.measure.ranks.scenario import machine_of, rank_devices, world_of
 from simdev.measure.ranks.settings import parse_setting
 from simdev.report import Report, run
@@ -233,3 +235,61 @@ def test_layers_are_folded_and_wrappers_left_out() -> None:
     assert folded("layers/3/_checkpoint_wrapped_module/attention/wq") == "layers/*/attention/wq"
     assert folded("block2/10") == "block2/*"
     assert folded("") == "the model itself"
+
+
+def alone(read: Callable[[], int]) -> Callable[[], Any]:
+    """A step in which rank 5 alone does more than the others; ``read`` brings the script its
+    rank.
+    """
+
+    def step() -> Any:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        rank = read()
+
+        def loss(model: Any, batch: Any) -> Any:
+            made = model(batch)
+            return (made.tanh() if rank == 5 else made).sum()
+
+        return DistributedDataParallel(torch.nn.Linear(8, 8)), torch.randn(4, 8), loss
+
+    return step
+
+
+def by_torch() -> int:
+    import torch.distributed as dist
+
+    return dist.get_rank()
+
+
+def by_environment() -> int:
+    return int(os.environ["RANK"])
+
+
+def test_a_rank_that_a_script_compares_with_its_own_is_looked_at() -> None:
+    captured = simdev.capture(alone(by_torch), world=16)
+    assert [step.rank for step in captured.steps] == [0, 5]
+    assert captured.compared == (1, 8, 15)
+    # How the script reads the environment stays hidden: there, a look at all ranks finds it.
+    assert [step.rank for step in simdev.capture(alone(by_environment), world=16).steps] == [0]
+    whole = simdev.capture(alone(by_environment), world=16, compare_all=True)
+    assert [step.rank for step in whole.steps] == [0, 5]
+    assert whole.compared == (*range(1, 5), *range(6, 16))
+
+
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda rank: rank == 3, {3}),
+        (lambda rank: rank != 3, {3}),
+        (lambda rank: rank < 3, {2, 3}),
+        (lambda rank: rank <= 3, {3, 4}),
+        (lambda rank: rank in (3, 9), {3, 9}),
+        (lambda rank: f"{rank}{[7][rank - 5]}", set()),
+    ],
+)
+def test_a_rank_notes_where_an_answer_turns(ask: Callable[[int], Any], named: set[int]) -> None:
+    Rank.named.clear()
+    assert ask(Rank(5)) == ask(5)
+    assert Rank.named == named

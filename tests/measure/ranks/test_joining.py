@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from rank_steps import step_of
 from simdev import load_scenario, run
 from simdev.measure.ranks.joining import joined
 from simdev.measure.ranks.recording import Message
@@ -69,7 +70,8 @@ def test_the_root_of_a_broadcast_need_not_be_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("streams", "joint_stream"), [(("1", "1"), "1"), (("1", "2"), None), ((None, None), None)]
+    ("streams", "joint_stream"),
+    [(("1", "1"), "all_reduce (1)"), (("1", "2"), None), ((None, None), None)],
 )
 def test_ranks_that_call_a_stream_alike_share_it(
     streams: Sequence[str | None], joint_stream: str | None
@@ -87,3 +89,31 @@ def test_a_host_waits_for_a_collective_and_the_program_holds_what_it_read() -> N
     times = ends(graph, strategy, "eager")
     # Nobody dispatches the last product before the collective has ended.
     assert all(times[f"dispatch rank {r}/last"] > times[call["name"]] for r in range(2))
+
+
+def test_a_host_dispatches_on_until_the_script_waits() -> None:
+    """An event of another stream is waited for two ops after the one that it marks: 100 us."""
+    import torch
+
+    def script() -> None:
+        net = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(2):
+            x, event = torch.randn(4, 4, device="cuda"), torch.cuda.Event()
+            with torch.cuda.stream(torch.cuda.Stream()):
+                torch.neg(x)
+                event.record()
+            y = x.exp().sin()
+            event.synchronize()
+            net(y.tanh()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    made = step_of(script)
+    for op in made.ops:
+        if op["kind"] not in ("host", "parameter", "input"):
+            op |= {"time": "100 us" if op["kind"] == "neg" else "1 us", "host_time": "5 us"}
+    times = ends(*joined([made], ["gpu:0"], "step"), "eager")
+    named = {op["kind"]: f"rank 0/{op['name']}" for op in made.ops}
+    assert times[f"dispatch {named['sin']}"] == times[f"dispatch {named['neg']}"] + 10
+    assert times[f"dispatch {named['tanh']}"] == times[named["neg"]] + 5

@@ -183,7 +183,9 @@ def test_a_copy_to_the_host_waits_for_its_stream_and_a_literal_is_no_kernel() ->
 
     ops = step_of(script).ops
     assert not [op for op in ops if "lift" in op["kind"]]
-    assert [op["name"] for op in ops if op.get("blocks_host")] == ["loss/sum"]
+    (wait,) = [op for op in ops if op.get("blocks_host")]
+    assert wait["control_inputs"] == ["loss/sum"]
+    assert [op["kind"] for op in ops[ops.index(wait) - 2 : ops.index(wait)]] == ["sum", "neg"]
 
 
 def test_no_number_is_none_or_infinite() -> None:
