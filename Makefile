@@ -8,9 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core-stamp
 DEV := $(VENV)/.dev-stamp
-SETUP := setup.cfg pyproject.toml constraints.txt
+SETUP := setup.cfg pyproject.toml constraints.txt $(wildcard requirements/*.txt)
 # Byte code is made of what is imported, when it is: most of what is installed never is.
-PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
+# Every file is verified by its hash; the lists hold all that is needed. The clone has none, and is built by what is there.
+VERIFIED := $(PIP) --require-hashes --no-deps -r requirements
+CLONE := $(PIP) --no-deps --no-build-isolation -e .
 # And then it is kept: tests start hundreds of processes, which would compile it again each.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -90,7 +93,8 @@ $(CORE): $(SETUP)
 	$(make-venv)
 	@echo "setting up $(VENV) to run simdev (takes a minute the first time) ..."
 	@rm -f $(CORE) $(DEV)
-	@$(PIP) -e .
+	@$(VERIFIED)/core.txt
+	@$(CLONE)
 	@touch $(CORE)
 	@echo "$(VENV) is ready"
 
@@ -98,7 +102,9 @@ $(DEV): $(SETUP)
 	$(make-venv)
 	@echo "setting up $(VENV) with the development tools (takes a few minutes the first time) ..."
 	@rm -f $(CORE) $(DEV)
-	@$(PIP) -e ".[dev]"
+	@$(VERIFIED)/dev.txt
+	@$(PIP) -c constraints.txt torch
+	@$(CLONE)
 	@touch $(CORE) $(DEV)
 	@echo "$(VENV) is ready"
 

@@ -1,4 +1,5 @@
-"""A training script for two CPUs, as a user writes it: ``gloo_training.py ddp|fsdp|pipeline FILE``.
+"""A training script for two CPUs, as a user writes it: ``gloo_training.py ddp|fsdp|pipeline FILE
+[WIDTH LENGTH]``.
 
 ``benchmarks.scripts`` really runs it over gloo, which leaves the seconds of its steps in the file,
 and has it captured as it is.
@@ -21,15 +22,16 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, LAYERS, LENGTH, SAMPLES = 512, 4, 64, 8
+LAYERS, SAMPLES = 4, 8
 MICROBATCHES = 4
 STEPS, WARM_UPS = 5, 3
 
 
-def layer() -> nn.Module:
-    """A layer of a Transformer."""
-    return nn.TransformerEncoderLayer(
-        WIDTH, 8, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+def layers(width: int, count: int = LAYERS) -> nn.Sequential:
+    """Layers of a Transformer."""
+    options: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": True}
+    return nn.Sequential(
+        *(nn.TransformerEncoderLayer(width, 8, 4 * width, **options) for _ in range(count))
     )
 
 
@@ -43,9 +45,9 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
 
-def data_parallel(model: nn.Module) -> Callable[[], None]:
+def data_parallel(model: nn.Module, width: int, length: int) -> Callable[[], None]:
     """A step of a model, each rank with samples of its own."""
-    optimizer, x = optimizer_of(model), torch.randn(SAMPLES, LENGTH, WIDTH)
+    optimizer, x = optimizer_of(model), torch.randn(SAMPLES, length, width)
 
     def step() -> None:
         loss_of(model(x)).backward()
@@ -55,32 +57,32 @@ def data_parallel(model: nn.Module) -> Callable[[], None]:
     return step
 
 
-def ddp() -> Callable[[], None]:
+def ddp(width: int, length: int) -> Callable[[], None]:
     """DistributedDataParallel."""
-    return data_parallel(DistributedDataParallel(nn.Sequential(*(layer() for _ in range(LAYERS)))))
+    return data_parallel(DistributedDataParallel(layers(width)), width, length)
 
 
-def fsdp() -> Callable[[], None]:
+def fsdp(width: int, length: int) -> Callable[[], None]:
     """FSDP2; gloo adds up, and does not average."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    model: Any = nn.Sequential(*(layer() for _ in range(LAYERS)))
+    model: Any = layers(width)
     for module in (*model, model):
         fully_shard(module, mesh=mesh)
         module.set_force_sum_reduction_for_comms(True)
-    return data_parallel(model)
+    return data_parallel(model, width, length)
 
 
-def pipeline() -> Callable[[], None]:
+def pipeline(width: int, length: int) -> Callable[[], None]:
     """A stage a rank, by GPipe."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    model = nn.Sequential(*(layer() for _ in range(LAYERS // ranks)))
-    shape = (SAMPLES // MICROBATCHES, LENGTH, WIDTH)
+    model = layers(width, LAYERS // ranks)
+    shape = (SAMPLES // MICROBATCHES, length, width)
     ends = [torch.empty(shape, requires_grad=requires) for requires in (rank > 0, True)]
     stage = PipelineStage(
         model, rank, ranks, torch.device("cpu"), input_args=ends[0], output_args=ends[1]
     )
     schedule = ScheduleGPipe(stage, MICROBATCHES, loss_of)
-    optimizer, x = optimizer_of(model), torch.randn(SAMPLES, LENGTH, WIDTH)
+    optimizer, x = optimizer_of(model), torch.randn(SAMPLES, length, width)
 
     def step() -> None:
         if rank == 0:
@@ -93,11 +95,11 @@ def pipeline() -> Callable[[], None]:
     return step
 
 
-def main(kind: str, file: str) -> None:
+def main(kind: str, file: str, width: str = "512", length: str = "64") -> None:
     """Trains; rank 0 writes the seconds of its steps."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    step = {"ddp": ddp, "fsdp": fsdp, "pipeline": pipeline}[kind]()
+    step = {"ddp": ddp, "fsdp": fsdp, "pipeline": pipeline}[kind](int(width), int(length))
     seconds = []
     for _ in range(WARM_UPS + STEPS):
         dist.barrier()

@@ -214,12 +214,16 @@ def _lines(name: str) -> Iterator[Mapping[str, Any]]:
         yield json.loads(line)
 
 
-def simulated(graph: Graph, costs: CostModel, host: Host | None = None) -> float:
-    """Seconds of a step, of steps in a row, on one GPU."""
+def scenario_of(graph: Graph, costs: CostModel, host: Host | None = None) -> Scenario:
+    """Steps in a row on one GPU."""
     cluster = Cluster("h100", (Device("gpu:0", KIND),), host=host or Host(ahead=AHEAD))
     strategy = Strategy({"*": "gpu:0"}, order="program")
-    scenario = Scenario(graph, cluster, costs, strategy, engine="compiled", steps="repeated")
-    return step_time_ps(execute(scenario).trace) / PS_PER_SECOND
+    return Scenario(graph, cluster, costs, strategy, engine="compiled", steps="repeated")
+
+
+def simulated(graph: Graph, costs: CostModel, host: Host | None = None) -> float:
+    """Seconds of a step, of steps in a row, on one GPU."""
+    return step_time_ps(execute(scenario_of(graph, costs, host)).trace) / PS_PER_SECOND
 
 
 def answers(step: Step) -> dict[str, float]:

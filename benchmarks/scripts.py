@@ -3,7 +3,9 @@
 
 The script (``gloo_training``) is run as it is and captured as it is. Its operators are profiled on
 a core, N seconds for each way of training; gloo's collectives and messages are measured over sizes,
-and how much computing and an all_reduce lengthen each other on a core. Nothing is fitted to a step.
+and how much computing and an all_reduce lengthen each other on a core. What Python and PyTorch take
+between two operators is told by the script on tiny tensors: its step really run, less its step
+simulated without. Nothing is fitted to the steps that are compared.
 A process has a core of its own for its thread that computes and gloo's. Needs two idle cores: the
 spread of the steps, before and after profiling, is printed beside.
 """
@@ -50,21 +52,25 @@ from simdev.measure.transfers import (
 SCRIPT = Path(__file__).with_name("gloo_training.py")
 KINDS = ("ddp", "fsdp", "pipeline")
 RANKS = 2
+Sizes = tuple[str, ...]
+"""Width and length that the script is given; () are those of the script itself."""
+TINY: Sizes = ("16", "2")
+TINY_SECONDS = 5.0
 
 
-def really_run(kind: str) -> list[float]:
+def really_run(kind: str, sizes: Sizes = ()) -> list[float]:
     """Seconds of the steps of the script, as rank 0 told them."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         free.bind(("localhost", 0))
         file = str(Path(folder, "seconds.json"))
         port = free.getsockname()[1]
         free.close()
-        spawn(_rank, (kind, file, port), nprocs=RANKS)
+        spawn(_rank, (kind, file, port, sizes), nprocs=RANKS)
         seconds: list[float] = json.loads(Path(file).read_text())
     return seconds
 
 
-def _rank(rank: int, kind: str, file: str, port: int) -> None:
+def _rank(rank: int, kind: str, file: str, port: int, sizes: Sizes) -> None:
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -75,20 +81,21 @@ def _rank(rank: int, kind: str, file: str, port: int) -> None:
     }
     stay_on_core(rank)
     keep_freed_memory()  # as while operators are profiled
-    sys.argv = [str(SCRIPT), kind, file]
+    sys.argv = [str(SCRIPT), kind, file, *sizes]
     runpy.run_path(str(SCRIPT), run_name="__main__")
 
 
-def profiled(kind: str, seconds: float, folder: Path) -> list[Path]:
+def profiled(kind: str, seconds: float, folder: Path, sizes: Sizes = ()) -> list[Path]:
     """Profiles of the operators of both ranks, which are measured at the same time, as they run."""
-    spawn(_profile, (kind, seconds, folder), nprocs=RANKS)
-    return [folder / f"{kind}-{rank}.jsonl" for rank in range(RANKS)]
+    inner = Path(tempfile.mkdtemp(dir=folder))
+    spawn(_profile, (kind, seconds, inner, sizes), nprocs=RANKS)
+    return [inner / f"{kind}-{rank}.jsonl" for rank in range(RANKS)]
 
 
-def _profile(rank: int, kind: str, seconds: float, folder: Path) -> None:
+def _profile(rank: int, kind: str, seconds: float, folder: Path, sizes: Sizes) -> None:
     stay_on_core(rank)
     mail = Mail(FileStore(str(folder / f"{kind}-mail"), -1), rank)
-    program = partial(run_file, SCRIPT, [kind, os.devnull])
+    program = partial(run_file, SCRIPT, [kind, os.devnull, *sizes])
     captured = computed(RankWriter(captured_rank(program, World(RANKS, rank), mail)))
     measured = measure_alone(captured, Conditions("cpu", device_kind("cpu"), seconds))
     for reason in measured.unmeasured:
@@ -127,13 +134,32 @@ def anchors(times: LinkTimes) -> list[list[Any]]:
     return [[size, f"{seconds * 1e6:.3f} us"] for size, seconds in pairs]
 
 
-def predicted(kind: str, profiles: Sequence[Path], machine: dict[str, Any]) -> float:
-    """Seconds of a step as simulated."""
-    captured = capture_ranks(SCRIPT, RANKS, arguments=[kind, os.devnull])
-    question = captured.document(machine["cluster"], [str(path) for path in profiles])
+def predicted(
+    kind: str,
+    profiles: Sequence[Path],
+    machine: dict[str, Any],
+    sizes: Sizes = (),
+    between: float = 0.0,
+) -> tuple[float, int]:
+    """Seconds of a step as simulated, ``between`` of them behind each operator that computes; and
+    how many of these rank 0 runs.
+    """
+    captured = capture_ranks(SCRIPT, RANKS, arguments=[kind, os.devnull, *sizes])
+    devices = [{**device, "gap": between} for device in machine["cluster"]["devices"]]
+    cluster = {**machine["cluster"], "devices": devices}
+    question = captured.document(cluster, [str(path) for path in profiles])
     strategy = question["strategy"]
     strategy["collectives"] = {**machine["collectives"], **strategy.get("collectives", {})}
-    return float(run(load_scenario(question)).seconds)
+    step = captured.steps[0]
+    count = sum("inputs" in op and i not in step.messages for i, op in enumerate(step.ops))
+    return float(run(load_scenario(question)).seconds), count
+
+
+def between_ops(kind: str, machine: dict[str, Any], folder: Path) -> float:
+    """Seconds that Python and PyTorch take between two operators of the script."""
+    profiles = profiled(kind, TINY_SECONDS, folder, TINY)
+    simulated, count = predicted(kind, profiles, machine, TINY)
+    return round(max(0.0, median(really_run(kind, TINY)) - simulated) / count, 9)
 
 
 def main() -> None:
@@ -147,7 +173,8 @@ def main() -> None:
         for kind in arguments.kinds:
             before = really_run(kind)
             profiles = profiled(kind, arguments.seconds, Path(folder))
-            seconds, after = predicted(kind, profiles, machine), really_run(kind)
+            after, between = really_run(kind), between_ops(kind, machine, Path(folder))
+            seconds, _ = predicted(kind, profiles, machine, between=between)
             measured = median(before + after)
             runs = ", then ".join(
                 f"{median(of_run) * 1e3:.1f} ({min(of_run) * 1e3:.1f} to {max(of_run) * 1e3:.1f})"
@@ -155,7 +182,8 @@ def main() -> None:
             )
             print(
                 f"{kind}: simulated {seconds * 1e3:.1f} ms, measured {measured * 1e3:.1f} ms, off "
-                f"{100 * (seconds / measured - 1):+.1f}%; medians of runs in ms: {runs}",
+                f"{100 * (seconds / measured - 1):+.1f}%; {between * 1e6:.1f} us between "
+                f"operators; medians of runs in ms: {runs}",
                 flush=True,
             )
 

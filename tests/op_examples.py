@@ -166,6 +166,10 @@ def _named() -> dict[str, Call]:
             [(8, 6, 4, 10), (8, 12, 2, 10), (8, 12, 2, 14)],
         ),
         "rotary_embedding": call([(8, 6, 4, 10)], [(8, 6, 4, 10)]),
+        "foreach_copy": call([(8, 6), (4,)], [(52,)]),
+        "split_with_sizes_copy": call([(4, 8)], [(4, 6), (4, 2)], dim=1),
+        "chunk_cat": call([(8, 6), (5,)], [(4, 14)], dim=0, num_chunks=4),
+        "all_gather_copy_in": call([(6,), (2,)], [(32,), (32,)], rank=1),
     }
 
 

@@ -21,6 +21,8 @@ from tables import table
 from typing_extensions import get_type_hints, is_typeddict
 
 from simdev.files import shape
+from simdev.nouns.disturbances import Disturbances, Pauses
+from simdev.nouns.failures import Failures
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.strategy import Sync
 
@@ -29,10 +31,12 @@ QUANTITIES = {
     "OptionalBytes": "bytes or null",
     "Capacity": 'bytes, "unlimited" or null',
     "Seconds": "a time",
+    "Duration": "a time, of any length",
     "Bandwidth": "a bandwidth",
     "Flops": "FLOP/s",
     "Share": "a share, 0 to 4",
     "Slowdown": "a factor",
+    "Speed": "a share, 0 to 1",
     "Dtype": "a dtype",
     "GivenTime": "a time, or times by kind of device",
     "Time": "a time, or times by kind of device",
@@ -51,7 +55,10 @@ PLAIN = {
 
 
 HEAD = ("key", "meaning", "value")
-NOUNS: dict[str, type[Any]] = {"SyncShape": Sync, "_MemoryShape": MemoryModel}
+NOUNS: dict[str, type[Any]] = {
+    "SyncShape": Sync, "_MemoryShape": MemoryModel, "FailuresShape": Failures,
+    "DisturbancesShape": Disturbances, "PausesShape": Pauses,
+}  # fmt: skip
 """By the name of a shape the class whose docstring explains its keys, where it is not itself."""
 
 

@@ -4,9 +4,9 @@ A module's HELP, DESCRIPTION, OPTIONS (and GROUPS of options, EPILOG, a text or 
 makes it) make the parser of its verb, ``run`` runs it. Data goes to stdout, talk to stderr.
 
 Exit codes: 0 done; 1 ran, but the step does not fit; 2 bad input or usage; 3 a failed check; 130
-interrupted; 141 the reader of stdout went away. Modules import what they need when they run, so
-that ``--help`` is quick. A new verb is a row of VERBS; where it takes names of something, also of
-``completion.NAMES``.
+interrupted; 141 the reader of stdout went away; 143 ended by SIGTERM. Modules import what they need
+when they run, so that ``--help`` is quick. A new verb is a row of VERBS; where it takes names of
+something, also of ``completion.NAMES``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, NoReturn, TextIO, cast
 
 from .. import __version__
+from ..ground.ending import TerminatedError, say_terminated
 from ..ground.errors import OutOfMemoryError, SimdevError, one_line, reason_of
 from . import (
     calibrate,
@@ -118,13 +119,15 @@ def _run(arguments: Sequence[str] | None) -> int:
         if unknown:
             command = options.usage_error.__self__
             options.usage_error(_unrecognized(unknown, command, options.passes_on))
-        code = int(options.run(options))
+        code = _code_of(options)
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt as stop:
         return _fail(str(stop) or "interrupted", INTERRUPTED)
+    except TerminatedError:
+        return say_terminated()
     except OutOfMemoryError as error:
         return _fail(str(error), INFEASIBLE)
     except SimdevError as error:
@@ -140,6 +143,17 @@ def _run(arguments: Sequence[str] | None) -> int:
         traceback.print_exc()
         return _fail("this is a bug in simdev, not in your files", INTERNAL)
     return code
+
+
+def _code_of(options: argparse.Namespace) -> int:
+    """The exit code of the verb."""
+    try:
+        return int(options.run(options))
+    except SystemExit as stop:
+        # Wrong usage has a code, but a model or a script of the user may call ``sys.exit()``.
+        if stop.code:
+            raise
+        return _fail("code that was measured or captured ended the program early", BAD_INPUT)
 
 
 def _apart(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..ground.errors import InputError, printable
-from .options import DONE, PRICE_OPTION, require_price
-from .outputs import json_text, output_files, printed_first, tell
+from .options import DONE, DRAW_OPTIONS, PRICE_OPTION, require_drawn, require_price
+from .outputs import drawing, json_text, output_files, printed_first, tell
 from .report import PAGE, page_inputs
 from .traces import as_traced, files_of, is_traced
 
@@ -31,6 +31,7 @@ OPTIONS = (
     ("second", "B", "another one"),
     ("-o --output", "OUT", "write a page too, with both on one time axis (.html)"),
     PRICE_OPTION,
+    *DRAW_OPTIONS,
     ("--json", "", "print the comparison as JSON (times in ps)"),
 )
 
@@ -42,13 +43,14 @@ def run(args: argparse.Namespace) -> int:
     from ..report.page import compare_data, is_results, page
 
     require_price(args.price)
+    require_drawn(args)
     files = [scenario_path(args.first), scenario_path(args.second)]
     if files == ["-", "-"]:
         raise InputError("A and B: only one of them can be stdin")
     for file in filter(is_results, files):
         raise InputError("is a table; compare takes scenarios and saved runs", file)
     with output_files(args, {"output": PAGE}, _inputs(files)) as out:
-        first, second = _subjects(files, args.price)
+        first, second = _subjects(files, args)
         with printed_first(_json(first, second) if args.json else _text(first, second)):
             if "output" in out:
                 write_text(out["output"], page(compare_data(first, second)))
@@ -66,10 +68,15 @@ def _inputs(files: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield from page_inputs([file])
 
 
-def _subjects(files: Sequence[str], price: str | None) -> tuple[Any, Any]:
+def _subjects(files: Sequence[str], args: argparse.Namespace) -> tuple[Any, Any]:
     from ..report.page import read_subject
 
-    read = [None if is_traced(file) else read_subject(file, price) for file in files]
+    for file in filter(is_traced, files if args.draws else ()):
+        raise InputError("draws: a trace tells no errors; give a scenario", file)
+    drawn = args.draws, args.seed, drawing
+    read = [
+        None if is_traced(file) else read_subject(file, args.price, None, *drawn) for file in files
+    ]
     # A trace knows no modules: its ops are named as those of the step beside it.
     first, second = (
         subject or as_traced(file, read[1 - i])
@@ -93,8 +100,9 @@ def _text(first: Any, second: Any) -> str:
 
 
 def _json(first: Any, second: Any) -> str:
-    from ..report.page import compare_tables, reasons, verdict
+    from ..report.page import compare_tables, reasons, rivalry_json, verdict
 
+    draws = first.report.draws, second.report.draws
     comparison = {
         "a": first.name,
         "b": second.name,
@@ -102,4 +110,6 @@ def _json(first: Any, second: Any) -> str:
         "reasons": list(reasons(first.report, second.report)),
         "sheets": [table.to_json() for table in compare_tables(first, second)],
     }
+    if all(draws):
+        comparison["draws"] = rivalry_json(*draws)
     return json_text(comparison)

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..ground.errors import InputError
+from ..ground.errors import InputError, refuse
 from ..ground.units import exact, parse_price, parse_whole
 
 DONE = 0
@@ -36,6 +36,15 @@ CHECK_OPTION: Option = ("--check", "", "judge the result by the independent chec
 PRICE_OPTION: Option = (
     "--price", "$", "of an hour of each device: adds what samples and tokens cost",
 )  # fmt: skip
+DRAW_OPTIONS: tuple[Option, ...] = (
+    (
+        "--draws",
+        "N",
+        "draw the errors of costs so often: p10, p50, p90 of the answer",
+        {"default": 0},
+    ),
+    ("--seed", "N", "of the draws (default 0)", {"default": 0}),
+)
 ENGINE_CHOICE = {"action": "store", "choices": ("auto", "simpy", "compiled")}
 """For an option that names an engine, what ``add_argument`` is given."""
 LIMIT_OPTION: Option = (
@@ -128,6 +137,14 @@ def require_limit(value: str | None) -> float:
         return parse_limit(LIMIT if value is None else value)
     except ValueError as error:
         raise InputError(f"--limit: {error}") from None
+
+
+def require_drawn(args: argparse.Namespace) -> None:
+    """Raises InputError for what is no number of ``--draws`` (0: none), or no ``--seed``."""
+    from ..nouns.draws import draws_problems
+
+    problems = draws_problems(args.draws or 1, args.seed)
+    refuse(f"--{problem}" for problem in problems)
 
 
 def require_price(value: str | None) -> None:

@@ -218,6 +218,12 @@ def progress_bar(description: str, **options: Any) -> Any:
     return bar
 
 
+def drawing(parts: Sequence[Any]) -> Sequence[Any]:
+    """The parts of draws that are under way, with a bar that shows how far they are."""
+    bar: Sequence[Any] = progress_bar("draw", iterable=parts)
+    return bar
+
+
 def _beat(bar: Any) -> None:
     """Draws a bar every second, for work that counts nothing for long: a solver, one import."""
     shown = bar.start_t + bar.delay

@@ -242,7 +242,7 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     # leaves nothing but its error.
     with tqdm(
         desc=printable(title), unit="op", file=steered(sys.stderr), mininterval=interval,
-        delay=1e-9, total=1,
+        delay=1e-3, total=1,
     ) as bar:  # fmt: skip
 
         def progress(done: int, total: int, op: str) -> None:

@@ -13,8 +13,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from ..ground.errors import InputError
-from .options import DONE, PRICE_OPTION, require_price
-from .outputs import files_of, json_text, output_files, printed_first, progress_bar, tell
+from .options import DONE, DRAW_OPTIONS, PRICE_OPTION, require_drawn, require_price
+from .outputs import drawing, files_of, json_text, output_files, printed_first, progress_bar, tell
 
 PAGE = (".html", ".htm")
 HELP = "write a step, a sweep, plans or a search as one HTML page"
@@ -34,6 +34,7 @@ OPTIONS = (
     ("-o --output", "OUT", "the page (.html)"),
     ("--json", "", "print the figures of a step as JSON, what if included"),
     PRICE_OPTION,
+    *DRAW_OPTIONS,
     ("--no-what-if", "", "leave out what takes simulations of its own"),
 )
 
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None and not args.json:
         args.usage_error("the following arguments are required: -o/--output (or --json)")
     require_price(args.price)
+    require_drawn(args)
     if args.json and is_results(args.file):
         raise InputError("is a table; --json prints the figures of one step", args.file)
     step: Any = None
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             value = read_json(args.file)
             answers = answers_data(value, label(args.file))
             if answers is None:
-                step = _step(args.file, value, not args.no_what_if, args.price)
+                step = _step(args.file, value, args)
             elif args.json:
                 raise InputError("holds answers; --json prints the figures of one step", args.file)
             data = answers or run_data(*step)
@@ -90,7 +92,7 @@ def _figures(subject: Any, gains: Sequence[Any]) -> dict[str, Any]:
     return figures | {"what_if": [fields_json(case) for case in gains]}
 
 
-def _step(file: str, value: Any, what_if: bool, price: str | None) -> tuple[Any, Sequence[Any]]:
+def _step(file: str, value: Any, args: argparse.Namespace) -> tuple[Any, Sequence[Any]]:
     """The step of a file that holds this, and what it gains where something is faster."""
     from ..report.page import read_subject, what_ifs
 
@@ -99,11 +101,10 @@ def _step(file: str, value: Any, what_if: bool, price: str | None) -> tuple[Any,
         bar: Sequence[Any] = progress_bar("what if", iterable=cases)
         return bar
 
-    subject = read_subject(file, price, value)
-    gains = (
-        what_ifs(subject.report, subject.kinds, subject.scenario, watch=watch) if what_if else ()
-    )
-    return subject, gains
+    subject = read_subject(file, args.price, value, args.draws, args.seed, drawing)
+    if args.no_what_if:
+        return subject, ()
+    return subject, what_ifs(subject.report, subject.kinds, subject.scenario, watch=watch)
 
 
 def page_inputs(sources: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -12,22 +12,26 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..ground.errors import InputError, refuse
 from .options import (
     DONE,
+    DRAW_OPTIONS,
     FAILED_CHECK,
     INFEASIBLE,
     INTERRUPTED,
     SCENARIO_HELP,
     by_flags,
     flag,
+    require_drawn,
 )
 from .outputs import (
     JSON,
     PICTURES,
+    drawing,
     files_of,
     json_text,
     output_files,
@@ -41,6 +45,8 @@ from .searched import Marks, text_of
 if TYPE_CHECKING:
     from ..execution.check import Violation
     from ..execution.scenario import Scenario
+    from ..nouns.draws import Draws
+    from ..nouns.strategy import Strategy
     from ..search import Comparison, Result
     from ..search.comparison.runs import Run
 
@@ -63,6 +69,7 @@ OPTIONS = (
         "adjust:RULE chooses by first, frequent, memory, memory-sum, time or time-sum",
     ),
     ("-o --output", "OUT", "write the best strategy (.json, .json.gz)"),
+    DRAW_OPTIONS[0],
     ("--json", "", "print objectives, provenance and curves as JSON"),
     ("--chains", "N", "walks side by side, of local search (default 1); they exchange, see -j"),
     ("--settings", "LIST", "of a learner: published, NAME=VALUE (comma-separated)"),
@@ -107,6 +114,7 @@ def run(args: Namespace) -> int:
     from ..files.examples import scenario_path
 
     _check_options(args)
+    require_drawn(args)
     args.file = scenario_path(args.file)
     outputs = {"output": JSON, "save_policy": (".safetensors",), "plot": PICTURES}
     with ExitStack() as stack:
@@ -134,8 +142,9 @@ def _check_options(args: Namespace) -> None:
     problems = [
         f"{flag(name)}: goes with {needed}" for name in others if getattr(args, name) is not None
     ]
-    if args.compare is not None and args.no_train:
-        problems.append("--no-train: goes with --method")
+    for name in ("no_train", "draws") if args.compare is not None else ():
+        if getattr(args, name):
+            problems.append(f"{flag(name)}: goes with --method")
     refuse(problems)
 
 
@@ -179,18 +188,40 @@ def _search(args: Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
     """Run one method, write and print what it found; the exit code."""
     with _unanswered():
         from ..execution.scenario import graph_of
+        from ..report.page import rivalry, rivalry_json
 
         result = _searched(args, scenario)
     faults, marks = _judged(scenario, result, beside=True)
+    draws = _draws(args, scenario, result.strategy)
     if args.json:
-        answer = json_text(result.to_json() | marks.to_json())
+        entry = {} if draws is None else {"draws": rivalry_json(*draws)}
+        answer = json_text(result.to_json() | marks.to_json() | entry)
     else:
         answer = text_of(result, len(graph_of(scenario).ops), marks, faults == ())
+        if draws is not None:
+            answer += "\n" + rivalry(*draws, "it", "the scenario's strategy")
     with printed_first(answer):
         _write(result, out)
         if "save_policy" in out:
             _save_policy(result, args.save_policy, out["save_policy"])
     return _exit_code(result, faults)
+
+
+def _draws(args: Namespace, scenario: Scenario, strategy: Strategy) -> tuple[Draws, Draws] | None:
+    """The draws of the strategy that was searched and of the scenario's, by common random numbers;
+    None where none are wanted, or where the scenario's strategy cannot be.
+    """
+    from ..report import drawn
+
+    pair = []
+    for each in (strategy, scenario.strategy) if args.draws else ():
+        try:
+            outcome = drawn(replace(scenario, strategy=each), None, args.draws, args.seed, drawing)
+        except InputError:
+            return None
+        if outcome.draws is not None:
+            pair.append(outcome.draws)
+    return (pair[0], pair[1]) if pair else None
 
 
 def _exit_code(result: Result, faults: tuple[Violation, ...] | None) -> int:

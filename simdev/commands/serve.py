@@ -25,13 +25,15 @@ OPTIONS = (
     ("--max-bytes", "N", "of a request (default 8 MiB)", {"default": 8 * 2**20}),
     ("--max-batch", "N", "strategies at once (default 10000)", {"default": 10_000}),
     ("--max-scenarios", "N", "loaded at once (default 8)", {"default": 8}),
-    ("--max-sessions", "N", "open at once (default 64)", {"default": 64}),
+    ("--max-sessions", "N", "open at once (default 64), by HTTP of a scenario", {"default": 64}),
+    ("--max-seconds", "N", "of work on a request (default 30)", {"default": 30}),
 )
 LARGEST = {
     "max_bytes": 256 * 2**20,
     "max_batch": 10**6,
-    "max_scenarios": 10**4,
+    "max_scenarios": 256,  # each is a process, by HTTP
     "max_sessions": 10**5,
+    "max_seconds": 3600,
 }
 
 
@@ -47,6 +49,7 @@ def run(args: Namespace) -> int:
         batch=args.max_batch,
         scenarios=args.max_scenarios,
         sessions=args.max_sessions,
+        seconds=args.max_seconds,
     )
     root = "." if args.http and args.root is None else args.root
     state, out = ServerState(limits, root), sys.stdout

@@ -17,6 +17,7 @@ from .options import (
     CHECK_OPTION,
     DATASHEET_HELP,
     DONE,
+    DRAW_OPTIONS,
     ENGINE_CHOICE,
     FAILED_CHECK,
     GANTT_OPTION,
@@ -30,11 +31,13 @@ from .options import (
     by_flags,
     cluster_value,
     flag,
+    require_drawn,
     require_limit,
 )
 from .outputs import (
     JSON,
     PICTURES,
+    drawing,
     files_of,
     is_faulty,
     json_text,
@@ -57,6 +60,7 @@ OPTIONS = (
     GANTT_OPTION,
     ("--trace", "OUT", "write a trace for Perfetto (.json or .json.gz)"),
     SAVE_OPTION,
+    *DRAW_OPTIONS,
     REPORT_OPTION,
     CHECK_OPTION,
     ("--strict", "", "refuse op times that are estimates and name the ops"),
@@ -158,8 +162,7 @@ def run(args: Namespace) -> int:
     if args.file is not None:
         args.file = scenario_path(args.file)
     with output_files(args, OUTPUTS, _inputs(args)) as out:
-        from ..execution.scenario import execute
-        from ..report import analyze
+        from ..report import analyze, drawn
         from ..report.figures import report_figure
         from ..report.measures.spread import Alike
 
@@ -172,7 +175,7 @@ def run(args: Namespace) -> int:
             scenario = _scenario(args)
             begin("simulate")
             try:
-                outcome = execute(scenario)
+                outcome = drawn(scenario, None, args.draws, args.seed, drawing)
             except (DeadlockError, InputError) as error:
                 raise _by_options(args, error) from None
             begin("analyze")
@@ -205,6 +208,7 @@ def _scenario(args: Namespace) -> Scenario:
     from ..execution.scenario import load_scenario, of_every_device
 
     require_limit(args.limit)
+    require_drawn(args)
     try:
         document = _document(args) or (_stdin() if args.file == "-" else args.file)
         scenario = load_scenario(document, args.limit)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed, printable, within
-from .options import BAD_INPUT, DONE, PRICE_OPTION, by_flags
+from .options import BAD_INPUT, DONE, DRAW_OPTIONS, PRICE_OPTION, by_flags, require_drawn
 from .outputs import printed_first, real_path, tell
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ OPTIONS = (
     PRICE_OPTION,
     ("-j --jobs", "N", "so many at once, -1 on all cores (default 1)", {"default": 1}),
     ("-o --output", "OUT", "write the table (.csv or .parquet; - is CSV on stdout)"),
+    *DRAW_OPTIONS,
     ("--journal", "FILE", "where finished rows are kept for the next run (default: OUT.journal)"),
 )
 
@@ -55,6 +56,8 @@ RATES = {
     "cost_per_million_tokens": "$ a million tokens",
 }
 """Figures that a table on a terminal has a column of, where any row tells them."""
+DRAWN = ("p10", "p90", "beats best")
+DRAWN_FROM = ("step_p10_s", "step_p90_s", "beats_best")
 SHOWN = 40  # rows of a table on a terminal
 
 
@@ -71,15 +74,16 @@ def run(args: Namespace) -> int:
         journal = f"{file}.journal" if journal is None else journal
         if real_path(journal) == real_path(file):
             raise InputError(f"--journal: {journal} is the output of --output too")
+    require_drawn(args)
     grid = _grid(args)
     before = _version(file)
     try:
-        results = sweep(args.files, grid, args.jobs, journal)
+        results = sweep(args.files, grid, args.jobs, journal, None, args.draws, args.seed)
     except InputError as error:
         raise by_flags(error, {"n_jobs": "--jobs"}) from None
     fields = {field for point in grid for field in point}
     ranks = results_ranking(results)
-    best = _best(results, fields, ranks)
+    best = "\n".join([_best(results, fields, ranks), *_how_sure(results, ranks)])
     if args.output == "-":
         print(csv_text(results), end="")
         tell(best)
@@ -159,6 +163,20 @@ def _best(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
     return printable(f"best ({goal.words}): {what}: {', '.join(figures)}")
 
 
+def _how_sure(results: pd.DataFrame, ranks: Ranking) -> Iterator[str]:
+    """How sure the order is, where errors were drawn."""
+    from ..nouns.draws import TIE
+
+    if "kendall_tau" not in results.attrs:
+        return
+    rows = results.iloc[list(ranks.order)]
+    ties = int((rows["beats_best"].iloc[1:] > 1 - TIE).sum())
+    tau = results.attrs["kendall_tau"]
+    stays = f"the best stays first in {rows['first_in_draws'].iloc[0]:.0%} of the draws"
+    tied = f"{ties:,} {'tie' if ties != 1 else 'ties'} with it (it wins in fewer than {TIE:.0%})"
+    yield f"how sure: {stays}, {tied}; mean Kendall tau {tau:.2f}"
+
+
 def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
     """The results as a table for a terminal, with the ``fields`` that were set; of many rows the
     best are shown.
@@ -169,7 +187,16 @@ def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
     names = [str(name) for name in results]
     settings = [name for name in names[1 : names.index("status")] if name in fields]
     rates = [name for name in RATES if results[name].notna().any()]
-    head = ("scenario", *settings, "step time", *(RATES[name] for name in rates), "fits", "reason")
+    drawn = DRAWN if results["step_p10_s"].notna().any() else ()
+    head = (
+        "scenario",
+        *settings,
+        "step time",
+        *drawn,
+        *(RATES[name] for name in rates),
+        "fits",
+        "reason",
+    )
     is_long = len(results) > SHOWN
     rows = results.iloc[[*ranks.order, *ranks.apart][:SHOWN]] if is_long else results
     body = []
@@ -180,16 +207,25 @@ def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
             *(_cell(row[name]) for name in settings),
             # A failed row has no step time: NaN, which alone is unequal to itself.
             "-" if seconds != seconds else format_seconds(seconds),
+            *(_drawn(name, row[name]) for name in DRAWN_FROM[: len(drawn)]),
             *(_rate(row[name]) for name in rates),
             {"ok": "yes", "infeasible": "NO"}.get(row["status"], "-"),
             _cell(row["reason"]).replace("\n", "; "),
         )
         body.append(cells)
-    numbers = "step time", *RATES.values()
+    numbers = "step time", *DRAWN, *RATES.values()
     columns = {printable(name): NUMBER if name in numbers else TEXT for name in head}
     more = f"... and {len(results) - SHOWN:,} more; -o writes all" if is_long else ""
     title = f"the best {SHOWN} of {len(results):,}" if is_long else "sweep"
     return table_text(Table(title, columns, tuple(body), more, len(body)), width=None)
+
+
+def _drawn(name: str, value: float) -> str:
+    from ..ground.units import format_seconds
+
+    if value != value:
+        return "-"
+    return format_seconds(value) if name.endswith("_s") else f"{value:.0%}"
 
 
 def _rate(value: Any) -> str:

@@ -178,8 +178,9 @@ def _factor(dispatch: Floats, work: Floats, begun: float, busy: float, seconds: 
 
 
 LIGHT = Fraction(93, 100)
-"""Bare dispatches of an elementwise op, of a launch of an optimizer's loop, and of the second half
-of a convolution's backward, which is one call with the first.
+"""Bare dispatches of an elementwise op, of a copy into memory that is there, of a launch of an
+optimizer's loop, and of the second half of a convolution's backward, which is one call with the
+first.
 """
 HEAVY = Fraction(472, 100)
 """Bare dispatches of any other op: it is part of a module, among views, and autograd notes it."""
@@ -412,7 +413,7 @@ def weights(graph: Graph, keys: Sequence[str], launches: Sequence[int]) -> Itera
         before[part] = op.kind
         if op_class(op.kind) == "optimizer":
             yield Weight(count, 0, first)
-        elif half or op_class(op.kind) == "elementwise":
+        elif half or op_class(op.kind) == "elementwise" or traits_of(op.kind).bare:
             yield Weight(1, 0, first)
         else:
             yield Weight(0, 1, first)

@@ -210,7 +210,8 @@ class Group:
     """Measured rows of one op class and dtype on one kind of device: what each asked, and its
     seconds.
 
-    ``spec`` is the datasheet of the device, where there is one.
+    ``spec`` is the datasheet of the device, where there is one, and ``chip`` that of the same chip
+    under another power cap.
     """
 
     op_class: str
@@ -218,6 +219,7 @@ class Group:
     loads: Sequence[Load]
     seconds_measured: Sequence[float]
     spec: DeviceSpec | None = None
+    chip: DeviceSpec | None = None
 
     @cached_property
     def points(self) -> Points:
@@ -231,7 +233,7 @@ class Group:
         """The three scalars by the datasheet; None without one."""
         if self.spec is None:
             return None
-        return datasheet_scalars(self.spec, self.op_class, self.dtype)
+        return datasheet_scalars(self.spec, self.op_class, self.dtype, self.chip)
 
     @cached_property
     def fit(self) -> Fit | None:
@@ -309,7 +311,9 @@ def rows_by_class(profiles: Iterable[Profile], device_kind: str) -> Mapping[str,
     return rows
 
 
-def groups_of(name: str, rows: Iterable[Row], spec: DeviceSpec | None) -> Mapping[str, Group]:
+def groups_of(
+    name: str, rows: Iterable[Row], spec: DeviceSpec | None, chip: DeviceSpec | None = None
+) -> Mapping[str, Group]:
     """The groups of an op class by dtype from its rows; those whose work, or whose dtype's peak, is
     not known stay out.
     """
@@ -320,6 +324,6 @@ def groups_of(name: str, rows: Iterable[Row], spec: DeviceSpec | None) -> Mappin
             seconds = float(row.device_seconds(pace_of(spec)))
             by_dtype.setdefault(load.dtype, []).append((load, seconds))
     return {
-        dtype: Group(name, dtype, [load for load, _ in pairs], [time for _, time in pairs], spec)
+        dtype: Group(name, dtype, [load for load, _ in pairs], [s for _, s in pairs], spec, chip)
         for dtype, pairs in by_dtype.items()
     }

@@ -142,13 +142,18 @@ class Estimates:
     def groups(self, device_kind: str, op_class: str) -> Mapping[str, Group]:
         """The measured rows of an op class on a kind of device by dtype, with their fits."""
         rows = self._rows(device_kind).get(op_class, [])
-        return groups_of(op_class, rows, self.specs.get(device_kind))
+        return groups_of(op_class, rows, *self._sheets(device_kind))
 
     @_once
     def group(self, device_kind: str, op_class: str, dtype: str = "float32") -> Group:
         """The measured rows of one dtype, perhaps none."""
         known = self.groups(device_kind, op_class).get(dtype)
-        return known or Group(op_class, dtype, (), (), self.specs.get(device_kind))
+        return known or Group(op_class, dtype, (), (), *self._sheets(device_kind))
+
+    def _sheets(self, device_kind: str) -> tuple[DeviceSpec | None, DeviceSpec | None]:
+        """The datasheet of a kind of device, and that of the same chip under another power cap."""
+        spec = self.specs.get(device_kind)
+        return spec, None if spec is None else self.specs.get(spec.measured_as)
 
     def cost(self, key: str, load: Load, device_kind: str) -> OpCost | None:
         """The answer of the first of the rungs interpolated, fitted, scaled and roofline that has

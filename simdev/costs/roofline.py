@@ -279,18 +279,41 @@ def no_peak(spec: DeviceSpec, dtype: str) -> str:
     )
 
 
-def datasheet_scalars(spec: DeviceSpec, op_class: str, dtype: str) -> Scalars:
-    """The scalars that the spec knows for an op class in a dtype, each else the class default."""
+def datasheet_scalars(
+    spec: DeviceSpec, op_class: str, dtype: str, chip: DeviceSpec | None = None
+) -> Scalars:
+    """The scalars that the spec knows for an op class in a dtype, each else the class default.
+
+    ``chip`` is the datasheet of the same chip under another power cap, if there is one
+    (``measured_as``): what it reaches is reached at the clock of the spec, but for products of
+    which the spec itself tells what they sustain.
+    """
     special, default = (
         spec.efficiency_of(name, dtype) or Efficiency() for name in (op_class, "default")
     )
     overheads = (special.overhead, default.overhead, spec.launch)
+    compute = special.compute or default.compute
+    sustains = op_class == "gemm" and peak_name(spec, dtype) in spec.sustained
+    if compute is None and chip is not None and not sustains:
+        compute = rounded(
+            datasheet_scalars(chip, op_class, dtype).compute * clock_share(spec, chip)
+        )
     return Scalars(
-        float(special.compute or default.compute or _default_compute(spec, dtype)),
+        float(compute or _default_compute(spec, dtype)),
         float(special.memory or default.memory or CLASS_DEFAULT.memory or 1),
         # Not "or": an overhead of zero is known.
         float(next(value for value in overheads if value is not None)),
     )
+
+
+def clock_share(spec: DeviceSpec, chip: DeviceSpec | None) -> float:
+    """The clock of a device as a share of that of the same chip under another power cap.
+
+    A cap holds the mean power over many kernels, so all of them share one clock.
+    """
+    if chip is None or not spec.sustained_clock or not chip.sustained_clock:
+        return 1.0
+    return min(float(spec.sustained_clock / chip.sustained_clock), 1.0)
 
 
 def _default_compute(spec: DeviceSpec, dtype: str) -> Fraction:

@@ -41,23 +41,10 @@ def with_links(
     if wider == later == 1 or (rows is not None and not rows):
         return cluster
     links = tuple(
-        _changed(link, wider, later) if rows is None or row in rows else link
+        link.changed(wider, later) if rows is None or row in rows else link
         for row, link in enumerate(cluster.links)
     )
     return replace(cluster, links=links)
-
-
-def _changed(link: Link, wider: Factor, later: Factor) -> Link:
-    then = link.as_measured
-    rate = min(Fraction(link.bandwidth) * wider, Fraction(MAX_BYTES))
-    latency = Fraction(link.latency) * later
-    return replace(
-        link,
-        bandwidth=rate,
-        latency=latency,
-        measured_bandwidth=None if rate == then.bandwidth else then.bandwidth,
-        measured_latency=None if latency == then.latency else then.latency,
-    )
 
 
 def links_of(cluster: Cluster, network: bool) -> list[int]:

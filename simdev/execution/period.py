@@ -25,7 +25,7 @@ round's length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
@@ -74,19 +74,22 @@ def simulate_strategy(
 
 
 def simulate_lowered(
-    step: LoweredStep, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]
-) -> Trace:
+    step: LoweredStep, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0],
+    graph_of: Callable[[int], TaskGraph] | None = None,
+) -> Trace:  # fmt: skip
     """The trace of a step as a strategy lowers to it.
 
     Where steps follow one another, as many are simulated as it takes until they repeat, or as there
-    may be (COUNTS). Raises InputError, DeadlockError.
+    may be (COUNTS). ``graph_of`` makes the task graph of so many rounds, where other durations than
+    those of ``step`` count (``factors.py``). Raises InputError, DeadlockError.
     """
+    graph_of = graph_of or partial(iterated, step)
     if not follow_one_another(strategy, steps):
-        return simulate(iterated(step, 1), engine)
+        return simulate(graph_of(1), engine)
     sync = strategy.sync if isinstance(strategy.sync, Sync) else None
     # Doubling: what repeats early costs little, and of the rest at most half was in vain.
     for rounds in _counts(step):
-        graph = iterated(step, rounds)
+        graph = graph_of(rounds)
         if step.pushes and sync:
             trace = _under_credit(step, graph, sync, engine)
         else:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..costs import CostMiss, CostModel
 from ..ground.errors import InputError, refuse
 from ..ground.units import Number, is_count, parse_price, picoseconds, written
-from ..lowering import LoweredStep, Prepared, lower_step, split
+from ..lowering import LoweredStep, Prepared, iterated, lower_step, split
 from ..lowering.origins import (
     HostOrigins,
     cost_misses,
@@ -30,6 +30,9 @@ from ..lowering.origins import (
 from ..lowering.symmetry import Expanded, Symmetry
 from ..lowering.symmetry.quotient import Quotient, quotient_of
 from ..nouns.cluster import Cluster
+from ..nouns.disturbances import Disturbances
+from ..nouns.draws import Draws
+from ..nouns.failures import Failures
 from ..nouns.graph import Graph
 from ..nouns.memory import MemoryModel
 from ..nouns.models.large import Transformer, shard_of
@@ -39,7 +42,9 @@ from ..nouns.schedules import Schedule
 from ..nouns.strategy import Origin, Parallelism, Strategy, resolve_placement
 from ..nouns.taskgraph import TaskGraph
 from ..nouns.trace import Trace
-from .period import STEPS, simulate_strategy
+from .disturbances import noise, with_stalls
+from .factors import with_factors
+from .period import STEPS, follow_one_another, simulate_lowered
 
 if TYPE_CHECKING:
     from ..files import ScenarioFiles
@@ -68,6 +73,8 @@ class Scenario:
     - ``samples`` of a step of a graph (None: as many as its inputs tell, where they do), and
       ``tokens`` of it (None: not told).
     - ``price`` of a GPU's hour in dollars, a number or like "$2.5"; None: costs are not told.
+    - ``disturbances`` of the step (None: it runs as costs say, to the picosecond).
+    - ``failures`` of a long run of such steps (None: not asked).
     """
 
     graph: Graph | Transformer
@@ -82,6 +89,8 @@ class Scenario:
     samples: int | None = None
     tokens: int | None = None
     price: Number | None = None
+    disturbances: Disturbances | None = None
+    failures: Failures | None = None
 
     def __post_init__(self) -> None:
         from ..files.device import datasheets
@@ -95,6 +104,11 @@ class Scenario:
         rows = shipped_rows(sources) if isinstance(self.graph, Transformer) else ()
         measured = datasheets((), (), rows)
         object.__setattr__(self, "costs", self.costs.completed(specs, rows, measured))
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether one device may be simulated for all that run alike."""
+        return self.symmetry and self.disturbances is None
 
     def _problems(self) -> Iterator[str]:
         from .engine import ENGINES
@@ -118,6 +132,9 @@ class Scenario:
             count = getattr(self, name)
             if count is not None and not (is_count(count) and count):
                 yield f"{name}: must be a whole number from 1 on, got {written(count)}"
+        if self.disturbances is not None:
+            problems = self.disturbances.problems(self.cluster)
+            yield from (f"disturbances.{problem}" for problem in problems)
         if self.steps not in STEPS:
             yield f'steps: must be one of {", ".join(STEPS)}, got "{self.steps}"'
         yield from (
@@ -192,7 +209,7 @@ class Outcome:
     collectives rest on; ``stages`` are those of a pipeline over a graph; ``hosts`` tells where the
     times of hosts come from. ``symmetry`` tells which devices each device of the trace represents,
     or why all were simulated although some looked alike (None: none did). ``scenario`` is what was
-    asked.
+    asked; ``draws`` are there where the errors of its costs were drawn.
     """
 
     trace: Trace
@@ -209,6 +226,7 @@ class Outcome:
     hosts: HostOrigins | None = None
     symmetry: Symmetry | Expanded | None = None
     scenario: Scenario | None = None
+    draws: Draws | None = None
 
 
 def load_scenario(
@@ -307,43 +325,93 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
 
     Raises InputError, MissingCostError, DeadlockError.
     """
-    is_large = isinstance(scenario.graph, Transformer)
-    outcome = _large(scenario) if is_large else _of_graph(scenario, prepared)
-    return replace(outcome, scenario=scenario)
+    question = lowered(scenario, prepared)
+    return question.outcome(question.trace())
 
 
-def _of_graph(scenario: Scenario, prepared: Prepared | None) -> Outcome:
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A scenario lowered to one step, to be simulated once or, with other durations, many times.
+
+    ``prepared`` and ``strategy`` are what was lowered: those of a few devices in place of all where
+    ``quotient`` has them (else it tells why all are lowered, if some look alike). ``whole`` is the
+    graph on all devices; of a ``large`` model there is neither it nor ``prepared``.
+    """
+
+    scenario: Scenario
+    strategy: Strategy
+    step: LoweredStep
+    prepared: Prepared | None = None
+    whole: Prepared | None = None
+    quotient: Quotient | Expanded | None = None
+    large: LargeStep | None = None
+
+    def trace(
+        self, graph_of: Callable[[int], TaskGraph] | None = None, engine: str | None = None
+    ) -> Trace:
+        """The trace of the step, or of steps that follow one another; ``graph_of`` as in
+        ``simulate_lowered``. Raises InputError, DeadlockError.
+        """
+        there = self.step, self.strategy, engine or self.scenario.engine, self.scenario.steps
+        if graph_of is None and self.scenario.disturbances is not None:
+            return simulate_lowered(*there, self._disturbed)
+        return simulate_lowered(*there, graph_of)
+
+    def _disturbed(self, rounds: int) -> TaskGraph:
+        """The task graph of so many rounds with its noise and pauses, those of draw 0."""
+        graph, disturbances = iterated(self.step, rounds), self.scenario.disturbances
+        assert disturbances is not None
+        return with_stalls(with_factors(graph, noise(disturbances)(graph)(0)), disturbances, 0)
+
+    def outcome(self, trace: Trace) -> Outcome:
+        """The outcome of a trace of it."""
+        if self.large is not None:
+            sources = self.large.rungs, (), self.large.rel_err
+            return Outcome(trace, *sources, large=self.large, scenario=self.scenario)
+        assert self.prepared is not None
+        known = self.prepared, self.strategy, trace, self.step
+        if isinstance(self.quotient, Quotient):
+            outcome = outcome_of(*known, self.quotient.symmetry, self.whole)
+            return replace(outcome, strategy=self.scenario.strategy, scenario=self.scenario)
+        return replace(outcome_of(*known), symmetry=self.quotient, scenario=self.scenario)
+
+
+def lowered(scenario: Scenario, prepared: Prepared | None = None) -> Lowered:
+    """A scenario lowered to one step, with what ``prepare`` made where it is at hand.
+
+    Raises InputError, MissingCostError.
+    """
+    if isinstance(scenario.graph, Transformer):
+        return _large(scenario)
     limit, repeats = parse_limit(scenario.limit), scenario.steps == "repeated"
     scale_of_devices(scenario.cluster).require(limit)
-    prepared, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
-    quotient = quotient_of(prepared, strategy) if scenario.symmetry else None
-    if not isinstance(quotient, Quotient):
-        scale_of(prepared.graph, scenario.cluster, strategy, repeats).require(limit)
-        trace, step = simulate_strategy(prepared, strategy, scenario.engine, scenario.steps)
-        return replace(outcome_of(prepared, strategy, trace, step), symmetry=quotient)
-    there = quotient.prepared, quotient.strategy
-    trace, step = simulate_strategy(*there, scenario.engine, scenario.steps)
-    outcome = outcome_of(*there, trace, step, quotient.symmetry, prepared)
-    return replace(outcome, strategy=strategy)
+    whole, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
+    # Noise makes devices differ that are alike.
+    quotient = quotient_of(whole, strategy) if scenario.is_symmetric else None
+    there = whole, strategy
+    if isinstance(quotient, Quotient):
+        there = quotient.prepared, quotient.strategy
+    else:
+        scale_of(whole.graph, scenario.cluster, strategy, repeats).require(limit)
+    step = lower_step(*there, follow_one_another(there[1], scenario.steps))
+    return Lowered(scenario, there[1], step, there[0], whole, quotient)
 
 
-def _large(scenario: Scenario) -> Outcome:
+def _large(scenario: Scenario) -> Lowered:
     """The step of a large model; what is wrong with its pipeline is reported of the strategy."""
     from ..costs.collectives import collective_model
     from ..lowering.hybrid import lower_hybrid
-    from .engine import simulate
 
     model, pipeline = scenario.graph, scenario.strategy.pipeline
     assert isinstance(model, Transformer)
     assert pipeline is not None
     with _of_the_pipeline():
-        scale = scale_of_large(model, pipeline, scenario.cluster, scenario.symmetry)
+        scale = scale_of_large(model, pipeline, scenario.cluster, scenario.is_symmetric)
         scale.require(parse_limit(scenario.limit))
         collectives = collective_model(scenario.cluster)
-        options = scenario.costs, scenario.symmetry
+        options = scenario.costs, scenario.is_symmetric
         task_graph, large = lower_hybrid(model, pipeline, collectives, *options)
-    trace = simulate(task_graph, scenario.engine)
-    return Outcome(trace, large.rungs, rel_err=large.rel_err, large=large)
+    return Lowered(scenario, scenario.strategy, LoweredStep(task_graph), large=large)
 
 
 @contextmanager

@@ -26,7 +26,15 @@ from ..ground.errors import InputError, collecting, refuse
 from ..ground.units import Number, is_count, parse_bandwidth, rate_text
 from ..nouns.cluster import Cluster, Device, Host, Link
 from .device import capacity_of
-from .machines import MOST_LINKS, Network, cut_to, machines_of, network_problems, repeated
+from .machines import (
+    MOST_LINKS,
+    Network,
+    cut_to,
+    machines_of,
+    network_problems,
+    repeated,
+    with_slow,
+)
 from .reading import PRESETS, PathLike, meant, path_text, shipped
 from .shape import (
     UNLIMITED,
@@ -37,6 +45,7 @@ from .shape import (
     Format,
     Seconds,
     Share,
+    Speed,
     keys_of,
     opened,
     plain,
@@ -82,6 +91,7 @@ class DeviceKindShape(TypedDict, total=False):
     - ``host``: its own, before the cluster's.
     - ``beside_copies``: how many times longer it computes while a transfer begins or ends
       there, 1 to 2.
+    - ``speed``: the share of the speed of its kind at which it computes; default 1.
     """
 
     memory: Capacity
@@ -187,6 +197,9 @@ class CommonShape(TypedDict, total=False):
     - ``gpus``: how many devices that compute the job has, the first of each machine, equally many
       on each; default all. Without ``nodes`` it runs on the fewest machines.
     - ``network``: how the machines are joined.
+    - ``slow``: stragglers among all machines: by name the share of its speed that a device has,
+      like ``{"gpu:5": 0.8}``, or of its bandwidth a link (``gpu:0 - nic:0``) or all links of a
+      switch (``nic:3``).
     - ``provenance``: where the numbers come from, in any form.
     """
 
@@ -203,6 +216,7 @@ class CommonShape(TypedDict, total=False):
     nodes: int
     gpus: int
     network: NetworkShape
+    slow: dict[str, Speed]
     provenance: dict[str, Any]
 
 
@@ -233,6 +247,7 @@ class PresetShape(TypedDict, total=False):
       ``nodes`` it runs on the fewest machines.
     - ``network``: bandwidth of each adapter as sold; the preset's efficiency applies.
     - ``queues``, ``transfer``, ``host``: in place of the preset's.
+    - ``slow``: stragglers, as in a cluster.
     """
 
     preset: Required[str]
@@ -242,6 +257,7 @@ class PresetShape(TypedDict, total=False):
     queues: str
     transfer: str
     host: HostShape
+    slow: dict[str, Speed]
 
 
 CLUSTERS = PRESETS / "clusters"
@@ -295,9 +311,8 @@ def _cluster(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Cluster:
         refuse(network_problems(node, network))
     if gpus is not None:
         node, network = cut_to(node, network, gpus // nodes)
-    if nodes > 1:
-        return repeated(node, nodes, network)
-    return node
+    whole = repeated(node, nodes, network) if nodes > 1 else node
+    return with_slow(whole, fields["slow"]) if "slow" in fields else whole
 
 
 def _node(fields: Fields, sheets: Sequence[DeviceSpec]) -> Cluster:
@@ -383,6 +398,7 @@ def read_preset(
     queues: str | None = None,
     transfer: str | None = None,
     host: Host | Mapping[str, Any] | None = None,
+    slow: Mapping[str, Number] | None = None,
 ) -> Cluster:
     """A cluster shipped with simdev, as it is or with settings. Raises InputError.
 
@@ -390,14 +406,14 @@ def read_preset(
     64; equally many on each machine, and on the fewest where ``nodes`` is not told), ``network``
     the bandwidth of each of their NICs (per direction,
     as sold: the preset's efficiency applies), ``queues``, ``transfer`` and ``host`` (the noun or
-    its fields) as in a cluster. A setting changes the cluster's name.
+    its fields) as in a cluster, ``slow`` its stragglers. A setting changes the cluster's name.
     """
     # By the list and not by the file system: a name from a client may not lead out of the folder.
     if name not in preset_names():
         raise InputError(_no_preset(name))
     fields = preset_fields(name)
     settings = {"nodes": nodes, "gpus": gpus, "queues": queues, "transfer": transfer}
-    chosen = {key: value for key, value in settings.items() if value is not None}
+    chosen: Fields = {key: value for key, value in settings.items() if value is not None}
     counts = {"nodes": nodes, "gpus": gpus}
     refuse(
         f"{key}: must be a whole number, got {value!r}"
@@ -414,6 +430,9 @@ def read_preset(
     if host is not None:
         host = host if isinstance(host, Host) else Host(**host)
         names.append(f"host {host.mode}")
+    if slow:
+        names.append(f"slow {' and '.join(slow)}")
+        chosen["slow"] = slow
     cluster = _cluster(fields | chosen | {"name": ", ".join(names)})
     return cluster if host is None else replace(cluster, host=host)
 

@@ -8,11 +8,12 @@ of devices end in ``:`` and a number, which is counted on through the nodes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from ..ground.errors import InputError, refuse
+from ..ground.units import Number, parse_speed
 from ..nouns.cluster import Cluster, Device, Link
 
 # A few digits of a file make a cluster that fills the memory; beyond these a step could not be
@@ -66,6 +67,35 @@ def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
     # The switch is last: it belongs to no node, and ranks count through the devices before it.
     devices.append(Device(NETWORK, "switch", node=nodes))
     return replace(node, devices=tuple(devices), links=tuple(links))
+
+
+def with_slow(cluster: Cluster, slow: Mapping[str, Number]) -> Cluster:
+    """The cluster with stragglers: by name the share of its speed at which a device computes, or of
+    its bandwidth that a link has ("gpu:0 - nic:0", or a switch, for all of its links).
+
+    Raises InputError for names of none, and for what is no share.
+    """
+    devices, links, problems = list(cluster.devices), list(cluster.links), list[str]()
+    for name, left in slow.items():
+        try:
+            share = parse_speed(left)
+        except ValueError as error:
+            problems.append(f'slow["{name}"]: {error}')
+            continue
+        ends = name.split(" - ") if " - " in name else [name]
+        device = None if len(ends) > 1 else cluster.index.get(name)
+        if device is not None and devices[device].runs_ops:
+            speed = Fraction(devices[device].speed) * share
+            devices[device] = replace(devices[device], speed=speed)
+            continue
+        joined = [row for row, link in enumerate(links) if {*ends} <= {*link.ends}]
+        if not joined:
+            reason = "no device of this name, nor a link like gpu:0 - gpu:1"
+            problems.append(f'slow["{name}"]: {reason}')
+        for row in joined:
+            links[row] = links[row].changed(share)
+    refuse(problems)
+    return replace(cluster, devices=tuple(devices), links=tuple(links))
 
 
 def machines_of(node: Cluster, nodes: int | None, gpus: int | None) -> int:

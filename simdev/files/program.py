@@ -63,6 +63,8 @@ def opened_archive(source: PathLike | BinaryIO) -> Iterator[zipfile.ZipFile]:
             source.seek(0)
             with zipfile.ZipFile(_TableBounded(source)) as archive:
                 yield archive
+    except UnicodeDecodeError:
+        raise InputError("damaged archive: a name in its table is no text") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         if isinstance(error, InputError):
             raise

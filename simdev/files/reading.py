@@ -245,7 +245,7 @@ def _is_one_value(text: str) -> bool:
     try:
         json.loads(text.lstrip().partition("\n")[0])
         return False
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             return bool(parse_json(text))
         except InputError:

@@ -31,6 +31,7 @@ from ..nouns.scale import LIMIT, parse_limit, scale_to_read
 from ..nouns.strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
 from .device import datasheets, read_device
+from .disturbances import BESIDE, DisturbancesShape, FailuresShape
 from .examples import scenario_path
 from .graph import read_graph
 from .profile import read_profile
@@ -257,6 +258,8 @@ class _ScenarioShape(TypedDict, total=False):
     - ``devices``: a datasheet or a list of them, asked before those shipped.
     - ``name``: what it is called.
     - ``options``: how the step is executed.
+    - ``disturbances``: noise in the times of tasks, and pauses of devices.
+    - ``failures``: how often machines fail in a long run of steps, and how it goes on.
     - ``provenance``: where its numbers come from, in any form.
     """
 
@@ -267,6 +270,8 @@ class _ScenarioShape(TypedDict, total=False):
     devices: Any
     strategy: Required[Any]
     options: _OptionsShape
+    disturbances: DisturbancesShape
+    failures: FailuresShape
     provenance: dict[str, Any]
 
 
@@ -281,7 +286,7 @@ FORMAT = Format(
 class ScenarioFiles:
     """The parts that a scenario file names, read and valid; ``graph`` is a model's sizes under a
     pipeline, ``profiles`` are None where it leaves them open, ``options`` are those of the file by
-    their names.
+    their names, ``disturbances`` and ``failures`` among them.
     """
 
     graph: Graph | Transformer
@@ -347,6 +352,7 @@ class _Reader:
             raise InputError(self.problems)
         fields = {**fields, "graph": self._model(fields["graph"])}
         options, given = self._options(fields.get("options", {})), fields["strategy"]
+        beside = {key: self._beside(key, fields[key]) for key in BESIDE if key in fields}
         if not self.problems:
             require_few(fields, self._path, parse_limit(options["limit"]))
         # The strategy says what the graph's name means, so it is read first; its problems come
@@ -374,7 +380,11 @@ class _Reader:
             options["samples"] = _batch(fields["graph"])
         specs = datasheets(sheets, [device.kind for device in cluster.devices], rows)
         profiles = rows if "profile" in fields else None
-        return ScenarioFiles(graph, cluster, profiles, strategy, specs, options)
+        return ScenarioFiles(graph, cluster, profiles, strategy, specs, options | beside)
+
+    def _beside(self, key: str, given: Document) -> Any:
+        """A part that is a noun by itself."""
+        return self._caught(lambda: BESIDE[key](given), self.file, f"{key}.")
 
     def _options(self, given: Document) -> Fields:
         options = {"engine": "auto", **given}

@@ -39,8 +39,10 @@ from ..ground.units import (
     exact,
     parse_bandwidth,
     parse_bytes,
+    parse_duration,
     parse_flops,
     parse_slowdown,
+    parse_speed,
     parse_time,
     parse_times,
     units_of,
@@ -131,10 +133,12 @@ Bytes = Annotated[int, PlainValidator(_bytes)]
 OptionalBytes = Annotated[int, _quantity(parse_bytes)] | None
 Capacity = Annotated[int | Literal["unlimited"], PlainValidator(_capacity)] | None
 Seconds = Annotated[Fraction, _quantity(parse_time)]
+Duration = Annotated[Fraction, _quantity(parse_duration)]
 Bandwidth = Annotated[Fraction, _quantity(parse_bandwidth)]
 Flops = Annotated[Fraction, _quantity(parse_flops)]
 Share = Annotated[Fraction, PlainValidator(_share)]
 Slowdown = Annotated[Fraction, _quantity(parse_slowdown)]
+Speed = Annotated[Fraction, _quantity(parse_speed)]
 Dtype = Annotated[str, PlainValidator(_dtype)] | None
 GivenTime = Annotated[Fraction | dict[str, Fraction], PlainValidator(_time)]
 Time = GivenTime | None
@@ -147,6 +151,9 @@ _QUANTITIES: Mapping[tuple[Any, bool], Any] = {
     **{(parse_time, may_miss): Seconds for may_miss in (False, True)},
     **{(parse_bandwidth, may_miss): Bandwidth for may_miss in (False, True)},
     (parse_slowdown, False): Slowdown,
+    (parse_speed, False): Speed,
+    (parse_duration, False): Duration,
+    (parse_duration, True): Duration | None,
     (parse_times, True): Time,
 }
 """The type in a file of a noun's quantity, by its parser and whether it may be None; a rate or time

@@ -197,10 +197,10 @@ def _free(folder: str) -> str:
 
 def write_text(path: PathLike, text: str) -> None:
     """Write a text whole or not at all, gzipped (same bytes for the same text) where the name ends
-    in .gz.
+    in .gz. A byte of a file's name that is no text (a lone surrogate to Python) becomes "?".
     """
+    data = text.encode(errors="replace")
     # No time of writing in the gzip header: the same text gives the same bytes.
-    data = text.encode()
     if os.fspath(path).endswith(".gz"):
         data = gzip.compress(data, 6, mtime=0)
     with replacing(path) as temporary, open(temporary, "wb") as file:

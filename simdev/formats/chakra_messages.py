@@ -19,7 +19,7 @@ from typing import Any
 
 from ..files.reading import parse_json
 from ..ground.errors import InputError, collecting, prefixed, refuse
-from ..ground.units import parse_whole
+from ..ground.units import parse_whole, written
 from .imported import Source, require
 
 TYPES = (
@@ -113,7 +113,7 @@ def _node(fields: Mapping[str, Any]) -> Node:
     if isinstance(kind, int) and 0 <= kind < len(TYPES):
         kind = TYPES[kind]
     if kind not in TYPES[1:]:
-        raise InputError(f"type: must be one of {', '.join(TYPES[1:])}, got {kind!r}")
+        raise InputError(f"type: must be one of {', '.join(TYPES[1:])}, got {written(kind)}")
     waits = [
         whole(name, number)
         for name in ("data_deps", "ctrl_deps")
@@ -137,13 +137,13 @@ def whole(name: str, value: Any) -> int:
     if isinstance(value, Decimal) and value == value.to_integral_value():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InputError(f"{name}: must be a whole number >= 0, got {value!r}")
+        raise InputError(f"{name}: must be a whole number >= 0, got {written(value)}")
     return value
 
 
 def _list(name: str, value: Any) -> list[Any]:
     if not isinstance(value, (list, tuple)):
-        raise InputError(f"{name}: must be a list, got {value!r}")
+        raise InputError(f"{name}: must be a list, got {written(value)}")
     return list(value)
 
 
@@ -240,7 +240,7 @@ def _of_json(text: str) -> Iterator[dict[str, Any]]:
     """
     for value in _values(text):
         if not isinstance(value, dict):
-            raise InputError(f"must hold objects, got {str(value)[:40]}")
+            raise InputError(f"must hold objects, got {written(value)[:40]}")
         if "workload_graph" in value:
             nodes = _list("workload_graph", value["workload_graph"])
             wrong = [

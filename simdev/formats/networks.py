@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..files.reading import parse_json
 from ..files.shape import plain
 from ..ground.errors import InputError, collecting, refuse
+from ..ground.units import written
 from ..nouns.graph import EDGE, KIND, OUTPUT, SIZES, TIME, Graph, Op, Tensor, only, size_of, time_of
 from .imported import Imported, Machine, graph_scenario
 
@@ -57,8 +58,11 @@ def _graphml(text: str) -> nx.Graph[Any]:
         line, column = error.position
         reason = str(error).partition(":")[0]
         raise InputError(f"line {line}, column {column}: not XML: {reason}") from None
-    except (nx.NetworkXException, KeyError, ValueError, TypeError) as error:
+    except nx.NetworkXException as error:
         raise InputError(f"not GraphML: {error}") from None
+    # what networkx meets where it converts values
+    except (KeyError, ValueError, TypeError):
+        raise InputError("not GraphML: a value does not fit its key, or has none") from None
 
 
 def _node_link(text: str) -> nx.Graph[Any]:
@@ -88,9 +92,9 @@ def _node_link_problems(value: Mapping[str, Any], edges: str) -> Iterator[str]:
     for i, node in enumerate(value["nodes"]):
         name = node.get("id") if isinstance(node, dict) else None
         if not isinstance(name, (str, int)):
-            yield f"nodes[{i}].id: must be a text or a whole number, got {name!r}"
+            yield f"nodes[{i}].id: must be a text or a whole number, got {written(name)}"
         elif name in names:
-            yield f"nodes[{i}].id: {name!r} stands twice"
+            yield f"nodes[{i}].id: {written(name)} stands twice"
         else:
             names.add(name)
     for i, edge in enumerate(value[edges]):
@@ -99,14 +103,15 @@ def _node_link_problems(value: Mapping[str, Any], edges: str) -> Iterator[str]:
             continue
         for end in ("source", "target"):
             if not isinstance(edge.get(end), (str, int)) or edge[end] not in names:
-                yield f"{edges}[{i}].{end}: no node with the id {edge.get(end)!r}"
+                yield f"{edges}[{i}].{end}: no node with the id {written(edge.get(end))}"
 
 
 def _without_parallels(graph: nx.Graph[Any]) -> nx.DiGraph[Any]:
     """The edges of a multigraph with parallel ones as one, of the bytes of all."""
     import networkx as nx
 
-    network: nx.DiGraph[Any] = nx.DiGraph(**graph.graph)
+    network: nx.DiGraph[Any] = nx.DiGraph()
+    network.graph.update(graph.graph)
     network.add_nodes_from(graph.nodes(data=True))
     for first, second, fields in graph.edges(data=True):
         if network.has_edge(first, second):

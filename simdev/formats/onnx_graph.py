@@ -398,6 +398,8 @@ def model_graph(
         except (InputError, ValueError, KeyError, IndexError, TypeError) as error:
             # The attributes are the file's: what does not fit the operator is told with its node.
             reason = f"{error.args[0]}: missing" if isinstance(error, KeyError) else str(error)
+            if isinstance(error, (IndexError, TypeError)):
+                reason = "has too few inputs or shapes, or an attribute of another type"
             title = f"node {node.name or node.output[0]} ({node.op_type})"
             raise InputError(f"{title}: {reason}") from None
     return Graph(name or model.name, tuple(build.ops))

@@ -20,7 +20,7 @@ from typing import Any
 from ..files.cluster import require_joinable
 from ..files.reading import parse_json
 from ..ground.errors import InputError, refuse
-from ..ground.units import exact, parse_time, parse_whole
+from ..ground.units import exact, parse_time, parse_whole, written
 from ..nouns.cluster import Cluster, Device
 from ..nouns.graph import Graph, Op, Tensor
 from ..nouns.strategy import Strategy
@@ -131,7 +131,7 @@ def _sizes(field: str, text: str) -> tuple[int, ...]:
         try:
             size = exact(number)
         except ValueError:
-            raise InputError(f"{field}: must be bytes, got {number!r}") from None
+            raise InputError(f"{field}: must be bytes, got {written(number)}") from None
         if size < 0 or size.denominator != 1:
             raise InputError(f"{field}: must be a whole number of bytes >= 0, got {number}")
         sizes.append(int(size))
@@ -313,7 +313,7 @@ class _Object:
     def number(self, name: str, default: object = None) -> Fraction:
         value = self.value.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, Decimal)) or value < 0:
-            self._refuse(name, f"must be a number >= 0, got {value!r}")
+            self._refuse(name, f"must be a number >= 0, got {written(value)}")
             return Fraction(0)
         return Fraction(value)
 
@@ -326,7 +326,7 @@ class _Object:
     def flag(self, name: str) -> bool:
         value = self.value.get(name)
         if value not in (True, False, 0, 1):
-            self._refuse(name, f"must be true, false, 0 or 1, got {value!r}")
+            self._refuse(name, f"must be true, false, 0 or 1, got {written(value)}")
         return bool(value)
 
     def node(self) -> Node:

@@ -40,7 +40,14 @@ T = TypeVar("T", bound=tuple[Any, ...])
 Ints = NDArray[np.int64]
 types: Any = numba.types  # untyped
 # The folders and modules of compiled code and of all that it calls.
-KERNELS = ("ground/jit.py", "execution/engine", "lowering", "oracle", "search/kernels")
+KERNELS = (
+    "ground/jit.py",
+    "execution/engine",
+    "execution/goodput.py",
+    "lowering",
+    "oracle",
+    "search/kernels",
+)
 
 
 def jitable(*functions: F) -> F:

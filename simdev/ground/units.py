@@ -54,6 +54,14 @@ _RATE |= {
     unit.replace("bit/s", "bps"): scale for unit, scale in _RATE.items() if unit.endswith("bit/s")
 }
 _SECONDS = {unit: Fraction(10) ** power for unit, power in _TIME.items()}
+_LONG = {
+    name: Fraction(seconds)
+    for names, seconds in (
+        (("min",), 60), (("h", "hour", "hours"), 3600), (("d", "day", "days"), 86_400),
+        (("y", "year", "years"), 365 * 86_400),
+    )
+    for name in names
+}  # fmt: skip
 _FLOPS = {
     prefix + "FLOP/s": Fraction(10) ** power for prefix, power in _DECIMAL.items() if prefix != "K"
 }
@@ -68,11 +76,11 @@ def exact(value: Number) -> Fraction:
     if isinstance(value, Fraction):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
-        raise ValueError(f"must be a number, got {value!r}")
+        raise ValueError(f"must be a number, got {written(value)}")
     if isinstance(value, int):
         return Fraction(value)
     if isinstance(value, str) and not DECIMAL.fullmatch(value):
-        raise ValueError(f"must be a number, got {value!r}")
+        raise ValueError(f"must be a number, got {written(value)}")
     text = repr(float(value)) if isinstance(value, float) else value
     decimal = text if isinstance(text, Decimal) else Decimal(text)
     if not decimal.is_finite():
@@ -138,6 +146,16 @@ def parse_time(value: Number) -> Fraction:
     return seconds
 
 
+def parse_duration(value: Number) -> Fraction:
+    """Seconds of a long time, like "5 min", "1 d" or "9 years" (of 365 days), not negative and at
+    most a million years. Raises ValueError.
+    """
+    seconds = _quantity(value, _SECONDS | _LONG, "5 min")
+    if not 0 <= seconds <= 10**6 * _LONG["year"]:
+        raise ValueError(f"must be from 0 to a million years, got {value}")
+    return seconds
+
+
 def parse_times(value: Number | Mapping[str, Number]) -> Fraction | FrozenDict[str, Fraction]:
     """Seconds, or seconds by kind of device. Raises ValueError."""
     if isinstance(value, Mapping):
@@ -168,6 +186,14 @@ def parse_slowdown(value: Number) -> Fraction:
     if not 1 <= factor <= 2:
         raise ValueError(f"must be from 1 to 2, got {float(factor):g}")
     return factor
+
+
+def parse_speed(value: Number) -> Fraction:
+    """A share that is left of something, over 0 and at most 1. Raises ValueError."""
+    share = exact(value)
+    if not 0 < share <= 1:
+        raise ValueError(f"must be > 0 and at most 1, got {float(share):g}")
+    return share
 
 
 def decimal_text(value: Fraction) -> str:
@@ -226,9 +252,11 @@ class Unit:
 # Types for the fields of nouns: the unit is told once, for the noun, for files in and files out.
 Bytes = Annotated[Number, Unit(parse_bytes)]
 Seconds = Annotated[Number, Unit(parse_time, time_text)]
+Duration = Annotated[Number, Unit(parse_duration, time_text)]
 Times = Annotated[Number | Mapping[str, Number], Unit(parse_times, times_text)]
 Bandwidth = Annotated[Number, Unit(parse_bandwidth, rate_text)]
 Slowdown = Annotated[Number, Unit(parse_slowdown, decimal_text)]
+Speed = Annotated[Number, Unit(parse_speed, decimal_text)]
 
 
 @cache
@@ -275,13 +303,17 @@ def is_count(value: object) -> TypeGuard[int]:
 
 def written(value: object) -> str:
     """A value as a message shows it; numbers of files as they are written there."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {written(item)}" for key, item in value.items()) + "}"
     return str(value) if isinstance(value, Decimal) else repr(value)
 
 
 def size_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is a whole number of bytes from 0 to 2^60."""
     if not is_count(value):
-        yield f"{name}: must be a whole number of bytes from 0 to 2^60, got {value!r}"
+        yield f"{name}: must be a whole number of bytes from 0 to 2^60, got {written(value)}"
 
 
 def range_problems(name: str, value: object, least: int, most: int) -> Iterator[str]:
@@ -314,7 +346,7 @@ def named_twice(field: str, names: Iterable[str]) -> Iterator[str]:
 def text_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is a text; a trace may call a kind anything."""
     if not isinstance(value, str):
-        yield f"{name}: must be a text, got {str(value)[:40]!r}"
+        yield f"{name}: must be a text, got {written(value)[:40]!r}"
 
 
 def unlisted(noun: object, **choices: Collection[str | None]) -> Iterator[str]:
@@ -353,6 +385,14 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.{digits}g} {unit}"
     return f"{seconds * 1e12:.{digits}g} ps"
+
+
+def format_duration(seconds: float, digits: int = 3) -> str:
+    """For people: ``2.3 h`` and ``30 d``."""
+    for unit in ("years", "d", "h", "min"):
+        if seconds >= _LONG[unit]:
+            return f"{seconds / float(_LONG[unit]):.{digits}g} {unit}"
+    return format_seconds(seconds, digits)
 
 
 def format_bandwidth(rate: float) -> str:

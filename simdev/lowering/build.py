@@ -47,7 +47,7 @@ from .transfer import (
     transfers,
 )
 
-STATE_OF = "state of "
+STATE_OF, GRADIENT_OF = "state of ", "gradient of "
 """The beginning of the name of an optimizer's state, before that of its parameter."""
 
 
@@ -221,7 +221,7 @@ class _Tasks:
     ) -> None:
         buffer = self.columns.buffer
         buffer(op.name, device, op.param_bytes, "parameters", PERSISTENT)
-        buffer(f"gradient of {op.name}", device, op.grad_bytes, "gradients", PERSISTENT)
+        buffer(f"{GRADIENT_OF}{op.name}", device, op.grad_bytes, "gradients", PERSISTENT)
         buffer(f"{STATE_OF}{op.name}", device, op.state_bytes, "optimizer state", PERSISTENT)
         space, needed = op.workspace_bytes, self.prepared.costed.updating.get(i)
         buffer(f"workspace of {op.name}", device, space, "workspace", i, requested=needed)

@@ -24,6 +24,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
+from ..costs import ROOFLINE
 from ..costs.collectives import (
     COLLECTIVES,
     Closed,
@@ -135,7 +136,8 @@ class Ring:
     one half-link. Expanded it takes no time and holds nothing itself: ``steps`` are its messages,
     over device indices. Of an op, ``inputs_on`` and ``outputs_on`` are the devices on which its
     inputs and outputs lie. ``members`` is how many ranks the group has, where ``ranks`` are only
-    those that are simulated (0: they are all).
+    those that are simulated (0: they are all). ``rung`` tells who gave its time, other than a
+    closed form.
     """
 
     ranks: tuple[int, ...]
@@ -147,6 +149,7 @@ class Ring:
     inputs_on: tuple[int, ...] = ()
     outputs_on: tuple[int, ...] = ()
     members: int = 0
+    rung: str = ROOFLINE
 
     @property
     def expanded(self) -> bool:
@@ -231,7 +234,9 @@ class Communicators:
         """
         key = call, cost, simulated
         if key not in self._rings:
-            self._rings[key] = _ring_of(call, cost, self.model, simulated or call.ranks)
+            ring = _ring_of(call, cost, self.model, simulated or call.ranks)
+            measured = _timed(call, cost, self.model)[1]
+            self._rings[key] = ring if measured is None else replace(ring, rung=measured.rung)
         return self._rings[key]
 
 
@@ -384,20 +389,28 @@ def _ring(graph: Graph, position: int, communicators: Communicators, group: Grou
         # As measured, with all that crossed its links then.
         sent = int(call.size * bus_factor(op.kind, len(group)))
         sent = 0 if communicators.model.fabric.shares_rates else sent
-        ring = Ring(ranks, picoseconds(seconds), sent, (), (), members=_some_of(ranks, group))
+        members = _some_of(ranks, group)
+        ring = Ring(ranks, picoseconds(seconds), sent, (), (), members=members, rung="given")
     else:
         ring = communicators.costed(call, cost, ranks)
+    sending, getting = _ends(op, ranks, group)
     # Of each rank the inputs of a bucket stand together.
-    inputs = tuple(rank for rank in ranks for _ in range(len(op.inputs) // len(ranks)))
-    outputs = ranks
-    if op.kind in SINGLE_INPUT:
-        inputs = tuple(rank for rank in ranks if rank == group[0])
-        outputs = ranks[len(inputs) :]
-    made, homes = iter(outputs), list[int]()
+    inputs = tuple(rank for rank in sending for _ in range(len(op.inputs) // len(sending)))
+    made, homes = iter(getting), list[int]()
     for tensor in op.outputs:
         # A view lies with its base.
         homes.append(next(made) if tensor.view_of is None else homes[tensor.view_of])
     return replace(ring, inputs_on=inputs, outputs_on=tuple(homes))
+
+
+def _ends(op: Op, ranks: Sequence[int], group: Sequence[int]) -> tuple[Group, Group]:
+    """The simulated ranks that a collective op reads from, and those that it leaves outputs on. The
+    root of a broadcast, the first of its group, need not be simulated.
+    """
+    if op.kind not in SINGLE_INPUT:
+        return tuple(ranks), tuple(ranks)
+    sending = sum(rank == group[0] for rank in ranks[:1])
+    return tuple(ranks[:sending]), tuple(ranks[sending:])
 
 
 def _some_of(ranks: Group, group: Group) -> int:
@@ -466,22 +479,48 @@ def collective_problems(
     yield from _operand_problems(op, sizes, ranks, group or ranks)
 
 
+def _count_problems(read: int, sending: int, made: int, getting: int) -> Iterator[str]:
+    """What is wrong with so many inputs and outputs where tensors do not tell the sizes: a rank may
+    give several, or none, and is left with one at most.
+    """
+    if read and (not sending or read % sending):
+        yield f"inputs: must be as many of each of the {sending} ranks, got {read}"
+    if made > getting:
+        yield f"outputs: must be at most {getting}, one a rank, got {made}"
+
+
+def _unfilled(op: Op, read: Sequence[int], sending: int, members: int) -> Iterator[str]:
+    """Outputs that are larger than what their rank has read and gets by the bytes that the op
+    tells. A rank that reads nothing has its own part where the output lies.
+    """
+    if op.kind == "all_to_all":
+        return  # ranks may exchange unequal parts, of which the bytes are those of one rank
+    got, each = int(op.attrs["bytes"] * bus_factor(op.kind, members)), len(read) // max(sending, 1)
+    alone = op.kind in SINGLE_INPUT
+    for j, tensor in enumerate(op.made):
+        given = 0 if alone else sum(read[j * each : (j + 1) * each])
+        part = given if alone or 0 < given < tensor.bytes else -(-tensor.bytes // members)
+        if tensor.bytes - part > got:
+            more = f"bytes are more than a rank has and gets, {part + got}"
+            yield f"outputs[{j}]: {tensor.bytes} {more}"
+
+
 def _operand_problems(
     op: Op, read: list[int], simulated: Sequence[int], group: Sequence[int]
 ) -> Iterator[str]:
     made, ranks, members = [tensor.bytes for tensor in op.made], len(simulated), len(group)
+    sending, getting = map(len, _ends(op, simulated, group))
     if "bytes" in op.attrs:
-        yield from size_problems("attrs.bytes", op.attrs["bytes"])
-        if len(read) % ranks and op.kind not in SINGLE_INPUT:
-            yield f"inputs: must be as many of each of the {ranks} ranks, got {len(read)}"
+        reasons = [
+            *size_problems("attrs.bytes", op.attrs["bytes"]),
+            *_count_problems(len(read), sending, len(made), getting),
+        ]
+        yield from reasons or _unfilled(op, read, sending, members)
         return
     if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
         # A bucket: each rank reads so many tensors, and is left with one of their size.
         each = len(read) // ranks
         read = [sum(read[first : first + each]) for first in range(0, len(read), each)]
-    # The root of a broadcast need not be simulated.
-    sending = int(simulated[0] == group[0]) if op.kind in SINGLE_INPUT else ranks
-    getting = ranks - sending if op.kind in SINGLE_INPUT else ranks
     counts = sending, 1 if op.kind == "reduce" else getting
     if (len(read), len(made)) != counts:
         if counts == (ranks, ranks):

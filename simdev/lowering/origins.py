@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..costs import KNOWN, RUNGS, CostMiss, OpCost
+from ..costs import KNOWN, RUNGS, CostMiss, HostCost, OpCost
 from ..ground.frozen import freeze
 from ..nouns.taskgraph import Ints
 from .hosts import Dispatches
@@ -72,15 +72,16 @@ def expected_error(costs: Iterable[SharedCost]) -> float | None:
     Given and measured times without one count as exact. The mean bounds the expected error of the
     summed op time, which it equals where all errors go the same way.
     """
-    timed = [(float(cost.seconds * number), cost) for _, _, cost, number in costs if cost.seconds]
+    return _mean_error([(float(cost.seconds * number), cost) for _, _, cost, number in costs])
+
+
+def _mean_error(times: Iterable[tuple[float, OpCost | HostCost]]) -> float | None:
+    timed = [(time, cost) for time, cost in times if time]
     if any(cost.rel_err is None and cost.rung not in KNOWN for _, cost in timed):
         return None
-    total = math.fsum(seconds for seconds, _ in timed)
-    return (
-        math.fsum(seconds * (cost.rel_err or 0.0) for seconds, cost in timed) / total
-        if timed
-        else 0.0
-    )
+    total = math.fsum(time for time, _ in timed)
+    errors = math.fsum(time * (cost.rel_err or 0.0) for time, cost in timed)
+    return errors / total if timed else 0.0
 
 
 def cost_misses(prepared: Prepared, costs: Iterable[SharedCost]) -> tuple[CostMiss, ...]:
@@ -111,13 +112,15 @@ class HostOrigins:
     """Figures of the hosts of a step.
 
     ``dispatches`` counts their dispatches (a replayed graph once a device), ``unknown`` the ones of
-    unknown time (they count 0), ``rungs`` is the share of their time by the rung that gave it.
+    unknown time (they count 0), ``rungs`` is the share of their time by the rung that gave it,
+    ``rel_err`` its expected relative error (``expected_error``).
     ``short_ps`` is the mean time of the ops on accelerators without a host (0: there are none).
     """
 
     dispatches: int
     unknown: int
     rungs: Mapping[str, float]
+    rel_err: float | None
     short_ps: int
 
     def __post_init__(self) -> None:
@@ -132,6 +135,7 @@ def host_origins(
     """
     cluster, totals = prepared.cluster, Counter[str]()
     times = [1] * len(cluster.devices) if copies is None else copies.tolist()
+    known: list[tuple[float, HostCost]] = []
     unknown = count = 0
     if dispatches is not None:
         replayed = set[int]()
@@ -149,10 +153,12 @@ def host_origins(
             unknown += number * (cost is None)
             if cost is not None:
                 totals[cost.rung] += ps * number
+                known.append((float(ps * number), cost))
         count += sum(times[device] for device in replayed)
     total = sum(totals.values())
     rungs = {rung: ps / total for rung, ps in totals.items() if ps}
-    return HostOrigins(count, unknown, rungs, _mean_ps(prepared, devices, np.array(times)))
+    short = _mean_ps(prepared, devices, np.array(times))
+    return HostOrigins(count, unknown, rungs, _mean_error(known), short)
 
 
 def _mean_ps(prepared: Prepared, devices: Ints, copies: Ints) -> int:

@@ -32,7 +32,7 @@ from ..costs import MEMORY_PASS, CostModel, HostCost, OpCost, op_key
 from ..costs.rows import fields_of, object_at
 from ..ground.errors import InputError, MissingCostError
 from ..ground.frozen import FrozenDict
-from ..ground.units import picoseconds
+from ..ground.units import Number, picoseconds
 from ..nouns.cluster import Cluster, Host
 from ..nouns.fabric import Fabric, Segment
 from ..nouns.graph import Graph
@@ -190,7 +190,7 @@ class Prepared:
         self.collectives = collectives
         self.communicators = communicators or Communicators(cluster, collectives)
         self._running: Prepared | None = None
-        self.speed, self.host_speed = Fraction(1), 1
+        self.speed = Fraction(1)
 
     def on(self, cluster: Cluster) -> Prepared:
         """The graph on another cluster. Answers about graph and costs alone are shared."""
@@ -209,13 +209,6 @@ class Prepared:
         there = copy(self)
         there.speed, there._running = speed, None
         there.__dict__.pop("duration", None)
-        return there
-
-    def dispatching(self, cluster: Cluster, speed: int) -> Prepared:
-        """A copy with the hosts of another cluster of these devices, so many times faster."""
-        there = copy(self)
-        there.cluster, there.host_speed = cluster, speed
-        there.__dict__.pop("host_ps", None)
         return there
 
     def of(self, graph: Graph, collectives: Collectives) -> Prepared:
@@ -353,10 +346,12 @@ class Prepared:
 
     @cached_property
     def _like(self) -> list[int]:
-        """By device the first device of its kind and host: all that an op costs there is alike."""
-        first: dict[tuple[str, Host | None], int] = {}
+        """By device the first device of its kind, speed and host: all that an op costs there is
+        alike.
+        """
+        first: dict[tuple[str, Number, Host | None], int] = {}
         devices = enumerate(self.cluster.devices)
-        return [first.setdefault((d.kind, self.cluster.host_of(i)), i) for i, d in devices]
+        return [first.setdefault((d.kind, d.speed, self.cluster.host_of(i)), i) for i, d in devices]
 
     def _durations(self, device: int) -> Ints:
         # Costs are by kind of device; whether a kind runs ops is read off its first device.
@@ -364,15 +359,16 @@ class Prepared:
         column = np.full(len(self.graph.ops), UNKNOWN, np.int64)
         if next(d for d in self.cluster.devices if d.kind == kind).runs_ops:
             column[:] = self.costed.durations(kind)
-        if self.speed != 1:
+        speed = self.speed * Fraction(self.cluster.devices[device].speed)
+        if speed != 1:
             known = column > 0  # UNKNOWN is below 0 and stays
             exact = column[known].astype(object)
-            column[known] = -(-exact * self.speed.denominator // self.speed.numerator)
+            column[known] = -(-exact * speed.denominator // speed.numerator)
         column[list(self.rings)] = [ring.duration_ps for ring in self.rings.values()]
         return column
 
     def _host_ps(self, device: int) -> Ints:
-        return -(-np.maximum(self._of_host(device, 0), 0) // self.host_speed)
+        return np.maximum(self._of_host(device, 0), 0)
 
     def _launches(self, device: int) -> Ints:
         return self._of_host(device, 1)

@@ -288,7 +288,7 @@ def _load(path: str, function: str) -> Builder:
     sys.modules[spec.name] = module  # dataclasses look their module up by its name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # The file is the user's: whatever it raises is a problem of the input, with its place.
         raise InputError(f"cannot be imported: {type(error).__name__}: {error}", path) from error
     finally:
@@ -391,5 +391,5 @@ def _called(model: Chosen, name: str, device: str) -> Any:
             except RuntimeError:
                 pass
         return model.build(**model.sizes)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{name}: {type(error).__name__}: {error}") from error

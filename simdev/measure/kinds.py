@@ -48,6 +48,7 @@ KINDS = {
     "_to_copy": "cast",
     "new_zeros": "zeros",
     "new_full": "full",
+    "linalg_vector_norm": "norm",
 }
 """ATen name without overload -> kind, where the mechanical rule would read badly."""
 

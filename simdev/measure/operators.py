@@ -1,9 +1,9 @@
 """Measures the operators of a capture one by one, and how much the machine strays meanwhile.
 
-Each distinct operator runs alone on preallocated random inputs, at least three sets in turn, after
-warm-ups; its time is the median of the samples. Updates run in turns, as a step runs them: each
-parameter is touched once a step, so an update that is repeated alone would meet it in a cache where
-no step meets it.
+Each distinct operator runs on preallocated random inputs, up to three sets in turn, after warm-ups;
+its time is the median of the samples. Updates, and all operators of a CPU, run in turns, one after
+another as a step runs them: an operator that is repeated alone would meet its tensors in a cache
+where no step meets them (on a GPU the timer empties the caches).
 
 ``steps`` calls it for captured steps and grids. The rows that it makes are read by
 ``simdev.files.profile``; a new field of a row has to be known there, and to ``doctor`` where it can
@@ -19,7 +19,7 @@ import signal
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -34,6 +34,8 @@ from .capture import Capture
 from .kinds import Fields, named_arguments
 from .record import Call, TensorSpec, call_of
 from .timers import (
+    FLUSH_BYTES,
+    INPUT_SETS,
     LEAST_SAMPLE_NS,
     Samples,
     Thunk,
@@ -72,9 +74,14 @@ def isolated(work: Callable[[], Result]) -> Result:
         os.close(reading)
         _answer(work, writing)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read()
-    _, status = os.waitpid(child, 0)
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            answer = pipe.read()
+    except BaseException:  # Ctrl-C and SIGTERM, which end the child too
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         raise RuntimeError(f"the process that measured it died ({name})")
@@ -154,6 +161,7 @@ def _copied(tensor: Tensor) -> Tensor:
         return flat.clone().as_strided(tensor.shape, tensor.stride())
 
 
+_REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, AssertionError)
 Progress = Callable[[int, int, str], None]
 """Called as (done, total, kind of the op that was measured)."""
 
@@ -163,7 +171,9 @@ LONG_S = 0.5  # what lasts longer is warm after one call
 MOST_REPS, LEAST_REPS = 200, 10
 IDLE_REPEATS, IDLE_REPS = 20, 15
 NOISE_LIMIT = 0.05
-TURN_WARM_UPS, MOST_TURNS = 2, 20
+TURN_WARM_UPS = 2
+# Operators that run in turns hold more than the caches together.
+TURN_BYTES = 2 * FLUSH_BYTES["cpu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +298,7 @@ class _Run:
         self.failed: dict[str, str] = {}
         self.kept: dict[str, list[Tensor]] = {}
         self.isolated: set[str] = set()
+        self.turned: set[str] = set()
         self.interrupted = False
         end = time.monotonic() + seconds
         self.budget = _Budget(end, PASSES * len(captured.calls), noise, conditions.progress)
@@ -304,26 +315,59 @@ class _Run:
             self.kept |= keep_from(self.step, wanted)
 
     def go_through(self) -> None:
-        """One pass through all operators, updates in turns behind them."""
+        """One pass through all operators."""
+        for keys in self._groups():
+            share = self.budget.share(len(keys))
+            if len(keys) > 1:
+                sets = {key: thunks for key in keys for thunks in self._running(key)}
+                self.turned.update(sets)
+                for turn in measure_in_turns(list(sets.values()), self.timer, share):
+                    for key, samples in zip(sets, turn, strict=True):
+                        self.samples[key].append(samples)
+            elif keys[0] not in self.failed:
+                self._measure(keys[0], share)
+            for key in keys:
+                self.budget.finish(self.captured.rows[key]["op"])
+
+    def _groups(self) -> Iterator[list[str]]:
+        """Keys of operators that run in turns: on a CPU as many as hold TURN_BYTES, and all
+        updates; others by themselves.
+        """
         calls, rows = self.captured.calls, self.captured.rows
-        updates = [key for key in calls if rows[key]["phase"] == "opt"]
+        group: list[str] = []
+        held = 0
         for key in calls:
-            if rows[key]["phase"] != "opt":
-                share = self.budget.share()
-                if key not in self.failed:
-                    self._measure(key, share)
-                self.budget.finish(rows[key]["op"])
-        if updates:
-            share = self.budget.share(len(updates))
-            turns = measure_in_turns([calls[key] for key in updates], self.timer, share)
-            for key, of_update in zip(updates, turns, strict=True):
-                self.samples[key].append(of_update)
-                self.budget.finish(rows[key]["op"])
+            if rows[key]["phase"] == "opt":
+                continue
+            if self.timer.device != "cpu" or key in self.isolated:
+                yield [key]
+                continue
+            group.append(key)
+            held += INPUT_SETS * sum(spec.bytes for spec in calls[key].specs)
+            if held > TURN_BYTES:
+                yield group
+                group, held = [], 0
+        yield from filter(None, (group, [key for key in calls if rows[key]["phase"] == "opt"]))
+
+    def _running(self, key: str) -> Iterator[list[Thunk]]:
+        """The input sets of an operator that runs on random tensors; else none, and it is measured
+        by itself, if at all.
+        """
+        if key in self.failed or key in self.isolated:
+            return
+        try:
+            sets = self._thunks(key)
+            with torch.no_grad():
+                sets[0]()
+        except _REFUSALS:
+            self._measure(key, 0.0)
+        else:
+            yield sets
 
     def _measure(self, key: str, seconds: float) -> None:
         try:
             self.samples[key].append(self._sampled(key, seconds))
-        except (RuntimeError, IndexError, ValueError, TypeError, AssertionError) as error:
+        except _REFUSALS as error:
             if key not in self.isolated:
                 # Values that only a real step has: they are fetched from one.
                 self.keep([key])
@@ -376,7 +420,7 @@ class _Run:
         timing = timing_fields(samples.device)
         timing["t_ns"]["wall"] = median(samples.wall)
         shown = self.shown.get(key) or _shown(self._thunks(key), self.timer.device)
-        method = self.timer.method + ("+in-turns" if row["phase"] == "opt" else "")
+        method = self.timer.method + ("+in-turns" if key in self.turned else "")
         return {
             "v": 1,
             **row,
@@ -428,19 +472,34 @@ def measure_call(
         return timer.sample(sets, reps, batch)
 
 
-def measure_in_turns(calls: Sequence[Call], timer: Timer, seconds: float) -> list[Samples]:
-    """Samples of each of the calls, a turn running each of them once, within about ``seconds``."""
-    of_calls = [thunks(call, timer.device) for call in calls]
-    turns: list[list[Samples]] = []
-    reps, begin = LEAST_REPS // PASSES, time.monotonic()
-    with torch.no_grad():
-        while len(turns) < TURN_WARM_UPS + reps:
-            turn = len(turns)
-            turns.append([timer.sample([sets[turn % len(sets)]], 1, 1) for sets in of_calls])
-            if turn + 1 == TURN_WARM_UPS:
-                each = max(1e-9, (time.monotonic() - begin) / TURN_WARM_UPS)
-                reps = max(reps, min(MOST_TURNS, int(seconds / each) - TURN_WARM_UPS))
-    return [joined(of_call) for of_call in zip(*turns[TURN_WARM_UPS:], strict=True)]
+def measure_in_turns(
+    of_calls: Sequence[Sequence[Thunk]], timer: Timer, seconds: float
+) -> Iterator[list[Samples]]:
+    """Samples of calls, each on its input sets, by turn: a turn runs each call once. Takes about
+    ``seconds``; warm-ups and the least repetitions in any case.
+
+    Results are kept for a turn, as a step keeps them: the next call writes to other memory.
+    """
+    reps, begin, turn = LEAST_REPS // PASSES, time.monotonic(), 0
+    while turn < TURN_WARM_UPS + reps:
+        kept: list[Any] = []
+        chosen = [_keeping(sets[turn % len(sets)], kept) for sets in of_calls]
+        with torch.no_grad():
+            samples = [timer.sample([thunk], 1, 1) for thunk in chosen]
+        turn += 1
+        if turn > TURN_WARM_UPS:
+            yield samples
+        elif turn == TURN_WARM_UPS:
+            each = max(1e-9, (time.monotonic() - begin) / TURN_WARM_UPS)
+            reps = max(reps, min(MOST_REPS // PASSES, int(seconds / each) - TURN_WARM_UPS))
+
+
+def _keeping(thunk: Thunk, kept: list[Any]) -> Thunk:
+    def run() -> Any:
+        kept.append(thunk())
+        return kept[-1]
+
+    return run
 
 
 def joined(passes: Sequence[Samples]) -> Samples:

@@ -361,25 +361,18 @@ class Recorder(TorchDispatchMode):
         if func.namespace == "prim":
             return result
         instance = self._instance()
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        outputs = tensors_in(result)
         if self.exact and any(map(_untold, outputs)):
             raise UntoldBufferError(aten_name(func))
         arguments = named_arguments(func, args, kwargs)
-        inputs = [
-            leaf for leaf in tree_leaves(list(arguments.values())) if isinstance(leaf, Tensor)
-        ]
+        inputs = tensors_in(list(arguments.values()))
         if aten_name(func) in ALLOCATIONS:
             for output in outputs:
                 self._note_source(output, None)
         elif aten_name(func) in VALUES_TO_HOST:
             self._note_wait()
         elif outputs and not is_view(written(func, arguments), inputs, outputs):
-            if aten_name(func) == "convolution_backward":
-                self._record_conv_backward(func, arguments, inputs, result, instance)
-            else:
-                kind = kind_of(func, arguments)
-                operands = OPERAND_ORDER.get(aten_name(func))
-                self._record(kind, func, arguments, inputs, outputs, instance, operands)
+            self._record_operator(func, arguments, inputs, outputs, result, instance)
             if aten_name(func) in SIZES_TO_HOST or _leaves_device(inputs, outputs):
                 self._note_wait()
         return result
@@ -439,6 +432,24 @@ class Recorder(TorchDispatchMode):
         )
         for index, output in enumerate(outputs):
             self._note_source(output, (len(self.records) - 1, index))
+
+    def _record_operator(
+        self,
+        func: Any,
+        arguments: Mapping[str, Any],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        result: Any,
+        instance: Instance,
+    ) -> None:
+        if aten_name(func) == "convolution_backward":
+            self._record_conv_backward(func, arguments, inputs, result, instance)
+            return
+        # What is written alone (``out=``) stands last, and is no operand.
+        count = len(inputs) - sum(argument.is_out for argument in func._schema.arguments)
+        operands = OPERAND_ORDER.get(aten_name(func), range(count))
+        kind = kind_of(func, arguments)
+        self._record(kind, func, arguments, inputs, outputs, instance, operands)
 
     def _record_conv_backward(
         self,
@@ -516,6 +527,11 @@ def written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
     }
     leaves = tree_leaves([value for name, value in arguments.items() if name in names])
     return list({key_of(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors among the leaves of nested arguments or results."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def is_view(writes: Sequence[Tensor], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:

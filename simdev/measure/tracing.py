@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -87,6 +88,7 @@ OPTIMIZERS = {
 # watched.
 
 _HOME = str(Path(torch.__file__).parent)
+_LIBRARIES = ("<", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 @contextmanager
@@ -334,9 +336,27 @@ def _place(error: Exception) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
+def is_pytorchs(file: str) -> bool:
+    """Whether a source file is PyTorch's or simdev's."""
+    return file.startswith((_HOME, str(PACKAGE)))
+
+
 def is_users(file: str) -> bool:
     """Whether a source file is the user's own, of neither PyTorch, simdev nor another library."""
-    return not file.startswith((_HOME, str(PACKAGE), "<")) and "/lib/python" not in file
+    return not (is_pytorchs(file) or file.startswith(_LIBRARIES))
+
+
+def running_line() -> str:
+    """The line of the user's code that is running ("train.py:12"), "" where none is (in hooks of
+    autograd).
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file):
+            return f"{Path(file).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def _input_names(loss: Callable[..., Any]) -> list[str]:

@@ -10,7 +10,7 @@ Messages are a ping-pong with PyTorch's gloo over the loopback interface; half a
 transfer. The line latency + bytes / bandwidth is fitted by least squares on the relative error, so
 that small transfers count as much as large ones. Limit: wall time, which a busy machine only
 lengthens; so each size is measured in many short rounds spread over the run, and the round with the
-least median counts.
+least median counts. Each message is of other memory than those before, as in a step.
 
 ``profiles`` calls it for copies, ``simdev profile --links`` for messages between processes.
 """
@@ -40,7 +40,7 @@ from ..nouns.scale import memory_bytes
 from .kinds import Fields
 from .operators import WARM_UPS, Noise, Progress
 from .provenance import describe, device_kind
-from .timers import QUANTILES, Timer, WallTimer, make_timer, quiet, timing_fields
+from .timers import FLUSH_BYTES, QUANTILES, Timer, WallTimer, make_timer, quiet, timing_fields
 
 COPY_SIZES = tuple(2048 * 4**i for i in range(10))  # 2 KiB to 512 MiB
 COPY_REPS = 20
@@ -211,15 +211,34 @@ def _play(
     rank: int, kind: str, sizes: Sequence[int], rounds: int, reps: int
 ) -> list[list[list[float]]]:
     """Seconds of a message of each size, by round."""
-    tensors = [(torch.randn(size // 4), torch.randn(size // 8)) for size in sizes]
-    return [[_times(rank, kind, pair, reps) for pair in tensors] for _ in range(rounds)]
+    pool = torch.randn((FLUSH_BYTES["cpu"] + 2 * max(sizes)) // 4)
+    pairs = _places(pool, max(sizes))
+    return [[_times(rank, kind, size, pairs, reps) for size in sizes] for _ in range(rounds)]
 
 
-def _times(rank: int, kind: str, tensors: tuple[Tensor, Tensor], reps: int) -> list[float]:
+def _places(pool: Tensor, largest: int) -> Callable[[int], tuple[Tensor, Tensor]]:
+    """Gives tensors of a size and of half of it, each time at the next place of a pool, so that the
+    caches do not hold them.
+    """
+    begin = 0
+
+    def place(size: int) -> tuple[Tensor, Tensor]:
+        nonlocal begin
+        whole, half = size // 4, size // 8
+        start, begin = begin, (begin + whole + half) % (len(pool) - largest // 2)
+        return pool[start : start + whole], pool[start + whole : start + whole + half]
+
+    return place
+
+
+def _times(
+    rank: int, kind: str, size: int, place: Callable[[int], tuple[Tensor, Tensor]], reps: int
+) -> list[float]:
     """Seconds of a message, after warm-ups."""
     messages, call = MESSAGES[kind]
     times = []
     for _ in range(MESSAGE_WARM_UPS + reps):
+        tensors = place(size)
         start = time.perf_counter()
         call(rank, *tensors)
         times.append((time.perf_counter() - start) / messages)

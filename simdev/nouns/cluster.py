@@ -25,10 +25,12 @@ from ..ground.errors import refuse
 from ..ground.frozen import FrozenDict, freeze
 from ..ground.registry import Displayed
 from ..ground.units import (
+    MAX_BYTES,
     Bandwidth,
     Bytes,
     Seconds,
     Slowdown,
+    Speed,
     is_count,
     name_problems,
     named_twice,
@@ -87,7 +89,8 @@ class Device:
     is false no route passes through it (a GPU does not forward what is meant for another). ``node``
     is the machine it is in, ``host`` what dispatches its ops (None: as the cluster says).
     ``beside_copies`` is how many times longer it computes while a transfer begins or ends there,
-    and that one takes (1 to 2).
+    and that one takes (1 to 2). ``speed`` is the share of the speed of its kind at which it
+    computes: one below 1 is a straggler.
     """
 
     name: str
@@ -100,6 +103,7 @@ class Device:
     node: int = 0
     host: Host | None = None
     beside_copies: Slowdown = 1
+    speed: Speed = 1
 
     def __post_init__(self) -> None:
         refuse(unread(self))
@@ -131,6 +135,8 @@ class Device:
             yield "chunk: only a staging device cuts transfers into chunks"
         if self.beside_copies != 1 and not self.runs_ops:
             yield "beside_copies: a switch computes nothing beside its copies"
+        if self.speed != 1 and not self.runs_ops:
+            yield "speed: a switch computes nothing"
         if not is_count(self.node):
             yield f"node: must be a whole number, got {self.node!r}"
         if self.host is not None:
@@ -193,6 +199,21 @@ class Link:
         }
         before = {name: value for name, value in was.items() if value is not None}
         return replace(self, measured_bandwidth=None, measured_latency=None, **before)
+
+    def changed(self, wider: int | Fraction = 1, later: int | Fraction = 1) -> Link:
+        """The link with ``wider`` times the bandwidth, no more than a file may give, and ``later``
+        times the latency.
+        """
+        then = self.as_measured
+        rate = min(Fraction(self.bandwidth) * wider, Fraction(MAX_BYTES))
+        latency = Fraction(self.latency) * later
+        return replace(
+            self,
+            bandwidth=rate,
+            latency=latency,
+            measured_bandwidth=None if rate == then.bandwidth else then.bandwidth,
+            measured_latency=None if latency == then.latency else then.latency,
+        )
 
     def between(self, first: str, second: str) -> Link:
         """A link with these quantities between two other devices."""
@@ -310,6 +331,11 @@ class Cluster(Displayed):
     def index(self) -> dict[str, int]:
         """Position of each device by its name."""
         return {device.name: i for i, device in enumerate(self.devices)}
+
+    @cached_property
+    def has_stragglers(self) -> bool:
+        """Whether some device is slower than its kind."""
+        return any(device.speed != 1 for device in self.devices)
 
     @cached_property
     def workers(self) -> tuple[int, ...]:

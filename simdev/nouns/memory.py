@@ -25,7 +25,7 @@ from typing import Any
 
 from ..ground.errors import InputError, collecting, refuse
 from ..ground.frozen import freeze
-from ..ground.units import Number, is_count, parse_bytes, unlisted
+from ..ground.units import Number, is_count, parse_bytes, unlisted, written
 from .cluster import Cluster, Device
 from .graph import Graph, Op
 from .semantics import traits_of
@@ -107,7 +107,7 @@ class MemoryModel:
         yield from unlisted(self, model=MODELS, framework=FRAMEWORKS, rounding=ROUNDING)
         yield from unlisted(self, optimizer=(None, *OPTIMIZERS), dtype=(None, *PARAMETERS))
         if self.gradients is not None and not (is_count(self.gradients) and self.gradients <= 2):
-            yield f"gradients: must be 0, 1 or 2 copies, got {self.gradients!r}"
+            yield f"gradients: must be 0, 1 or 2 copies, got {written(self.gradients)}"
         if self.model == "outputs_only" and len(self.changes) > 1:
             yield (
                 'model: "outputs_only" counts nothing but outputs, as they are: leave the '

@@ -29,10 +29,12 @@ LIMIT = "60 s"
 """The most time that a question may take by the guess, unless more is allowed."""
 # Each is (seconds, bytes) of one: READ, an op read from a file; WORKER, a worker of a cluster with
 # its links and its row of a report; SHARD, a part of a split op; TASK, a task; ACTION, an action of
-# a pipeline; ROW, a task of a large model; COPY, the same task on one more device.
+# a pipeline; LAYER, a layer of a large model, ROW, a task of it; COPY, the same task on one more
+# device; SLOWED, a task that is simulated again and again, for others slow it.
 READ, WORKER = (90e-6, 2000), (0.65e-3, 10_000)
 SHARD, TASK = (210e-6, 3500), (75e-6, 2500)
 ACTION, ROW, COPY = (45e-6, 1500), (5e-6, 800), (1.2e-6, 400)
+LAYER, SLOWED = (0.5e-3, 2000), (18e-6, 400)
 STEPS = 6  # as many steps as repeated ones mostly take until they repeat
 TASKS_OF_LAYER = 8  # of a large model: computing, collectives and copies of both directions
 TASKS_OF_BUCKET = {2: 3, 3: 5}  # beside the first of a layer, by ZeRO: parts and collectives
@@ -172,5 +174,6 @@ def scale_of_large(model: Transformer, p: Parallelism, cluster: Cluster, symmetr
         more = all_buckets(shard_of(model, p), p) - model.layers
         cut = TASKS_OF_BUCKET[p.zero] * more * p.microbatches
     workers = len(cluster.workers), WORKER
-    parts = workers, (actions, ACTION), (rows, ROW), (cut, TASK), ((rows + cut) * copies, COPY)
-    return Scale.of((rows + cut) * copies, *parts)
+    tasks = (rows + cut) * copies
+    parts = workers, (actions, ACTION), (rows, ROW), (cut, TASK), (tasks, COPY)
+    return Scale.of(tasks, *parts, (model.layers, LAYER), (tasks * (p.slowdown != 1), SLOWED))

@@ -269,14 +269,41 @@ class Sharing:
     second: Rows
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stalls:
+    """Stretches in which devices stand still: those of device d begin at ``begins[d]`` ps and each
+    ``every`` ps after it, and last ``lasts`` ps; ``pausing`` says which devices have any.
+    """
+
+    begins: Ints
+    every: int
+    lasts: int
+    pausing: NDArray[np.bool_]
+
+    def finish(self, start: Ints, work: Ints, device: Ints) -> Ints:
+        """The moments (ps) at which work that begins at ``start`` is done, where it rests while its
+        device stands still.
+        """
+        begins, moving = self.begins[device], self.every - self.lasts
+        # The time in which the device moves until ``start``, and until the work is done.
+        passed, into = np.divmod(np.maximum(start - begins, 0), self.every)
+        until = np.where(start <= begins, start, begins + passed * moving)
+        until = np.where(start > begins, until + np.maximum(into - self.lasts, 0), until) + work
+        # Work that ends as a pause begins does not wait for the end of that.
+        rests = np.maximum(-((begins - until) // moving), 0)
+        return np.where(self.pausing[device], until + rests * self.lasts, start + work)
+
+
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
     """The input of an engine.
 
     ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
 
-    With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer
-    (``slowed`` of ``simdev/execution/engine``). ``steps`` training steps follow one another, the
+    With ``sharing`` or ``stalls`` the durations are those of tasks alone and undisturbed; what is
+    executed then lasts longer (``slowed`` of ``simdev/execution/engine``).
+
+    ``steps`` training steps follow one another, the
     tasks of the first step first; dispatches of hosts come behind all others, as many for each
     step. Steps are alike, with as many tasks each in one order. Or they come in rounds of steps
     that differ: ``round`` is then how many tasks each step of a round has, and all of them begin
@@ -293,6 +320,7 @@ class TaskGraph:
     links: tuple[str, ...] = ()
     bandwidth: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     sharing: tuple[Sharing, ...] = ()
+    stalls: Stalls | None = None
     steps: int = 1
     round: tuple[int, ...] = ()
     groups: Mapping[int, int] = FrozenDict()
@@ -350,6 +378,11 @@ class TaskGraph:
         for resource in self.resources:
             if resource.policy == "fixed" and len(set(resource.sequence)) != len(resource.sequence):
                 yield f'resources["{resource.name}"]: a task stands twice in the sequence'
+
+    @property
+    def is_stretched(self) -> bool:
+        """Whether tasks last longer than by themselves, as the schedule has it."""
+        return bool(self.sharing) or self.stalls is not None
 
     @cached_property
     def kinds(self) -> Coded:

@@ -487,8 +487,8 @@ def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
     strategy would be.
 
     Of this strategy the order, the synchronisation, the collectives and the microbatches (a
-    pipeline's, too) are kept; where ops run is what one asks about. Raises InputError for a large
-    model, which has no ops.
+    pipeline's, too) are kept; where ops run is what one asks about. Disturbances are left out.
+    Raises InputError for a large model, which has no ops.
     """
     strategy, pipeline = scenario.strategy, scenario.strategy.pipeline
     return Oracle(

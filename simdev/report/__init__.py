@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from .measures.path import BLAMES, Segment
 from .measures.section import Places, Section
-from .report import Report, analyze, run
+from .report import Report, analyze, drawn, run
 from .table import Table, shorten, table_text
 
 __all__ = [
-    "BLAMES", "Places", "Report", "Section", "Segment", "Table", "analyze", "run", "shorten",
-    "table_text",
+    "BLAMES", "Places", "Report", "Section", "Segment", "Table", "analyze", "drawn", "run",
+    "shorten", "table_text",
 ]  # fmt: skip

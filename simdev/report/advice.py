@@ -27,17 +27,12 @@ FREE = "no communication cost (a bound)"
 HOSTLESS = "no host (CUDA graphs: a bound)"
 
 
-def advice(
-    report: Report,
-    scenario: Scenario,
-    watch: Callable[[Iterable[str]], Iterable[str]] = lambda names: names,
-) -> tuple[WhatIf, ...]:
-    """The step times of a graph after changes, the largest gain first; ``watch`` may show how
-    far it is. Raises InputError, DeadlockError.
+def advice(report: Report, scenario: Scenario) -> tuple[WhatIf, ...]:
+    """The step times of a graph after changes, the largest gain first. Raises InputError,
+    DeadlockError.
     """
-    cases = dict(_cases(report, scenario))
     now = report.step_ps
-    answers = (change(name, cases[name](), now) for name in watch(tuple(cases)))
+    answers = (change(name, step(), now) for name, step in _cases(report, scenario))
     return tuple(sorted(answers, key=lambda answer: answer.step_ps))
 
 

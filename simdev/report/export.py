@@ -24,7 +24,7 @@ import numpy as np
 
 from ..nouns.taskgraph import Ints, TaskGraph
 from ..nouns.trace import Trace
-from .measures.spans import Bools, Row, timeline_rows, transfer_mask
+from .measures.spans import Row, timeline_rows, transfer_mask
 
 PS_PER_US = 10**6
 CHUNK = 20_000  # events joined before they are written
@@ -161,28 +161,3 @@ def _counters(trace: Trace) -> Iterator[str]:
         head = f'{{"ph":"C","name":"memory","pid":{device + 1},"ts":'
         for time, level in zip(_microseconds(memory.time), memory.level.tolist(), strict=True):
             yield f'{head}{time},"args":{{"bytes":{level}}}}}'
-
-
-def to_graphviz(task_graph: TaskGraph) -> str:
-    """The task graph in the DOT language: a box a compute task, an ellipse a transfer, a cluster a
-    device.
-    """
-    moves, tasks = transfer_mask(task_graph), task_graph.tasks
-    lines = ["digraph tasks {", "  rankdir=LR;", '  node [fontname="Helvetica"];']
-
-    def nodes(chosen: Bools, indent: str, shape: str) -> Iterator[str]:
-        for task in np.flatnonzero(chosen).tolist():
-            yield f"{indent}t{task} [shape={shape}, label={_quoted(tasks.name[task])}];"
-
-    for device, name in enumerate(task_graph.devices):
-        lines += [f"  subgraph cluster_{device} {{", f"    label={_quoted(name)};"]
-        lines += [*nodes((tasks.source == device) & ~moves, "    ", "box"), "  }"]
-    lines += nodes(moves, "  ", "ellipse")
-    pairs = zip(tasks.successors.owners().tolist(), tasks.successors.ids.tolist(), strict=True)
-    lines += [f"  t{before} -> t{after};" for before, after in pairs]
-    return "\n".join([*lines, "}\n"])
-
-
-def _quoted(name: str) -> str:
-    # Backslashes are doubled, since DOT labels give them meanings of their own.
-    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -8,23 +8,25 @@ property here only where somebody asks a Report for it by name.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from itertools import chain
 from typing import Any
 
 from ..costs import CostMiss
-from ..execution.scenario import Outcome, Scenario, Stage, execute, load_scenario
-from ..ground.errors import OutOfMemoryError
+from ..execution.scenario import Outcome, Scenario, Stage, execute, load_scenario, lowered
+from ..ground.errors import OutOfMemoryError, refuse
 from ..ground.units import PS_PER_SECOND
 from ..lowering import Prepared
 from ..lowering.origins import HostOrigins
 from ..lowering.symmetry import Expanded, Symmetry
+from ..nouns.draws import Draws, draws_problems
 from ..nouns.trace import DeviceMemory, Overflow
 from .measures.costs import Costs
 from .measures.footprint import Footprint
+from .measures.goodput import LongRun
 from .measures.hosts import Hosts, HostUse, Idle
 from .measures.path import CriticalPath, Segment
 from .measures.pipeline import PipelineUse
@@ -34,6 +36,9 @@ from .measures.throughput import Throughput
 from .measures.training import Training
 from .measures.usage import LIVE_SHOWN, Devices, DeviceUse, Links, LinkUse, Memory
 from .table import Json, Table, table_html, table_text
+
+Watch = Callable[[Sequence[Any]], Sequence[Any]]
+"""Hands its argument back, and may show how far the walk over it is."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -227,9 +232,19 @@ class Report(Step):
         return self.outcome.symmetry
 
     @property
+    def draws(self) -> Draws | None:
+        """The draws from the expected errors of costs (None: nothing was drawn)."""
+        return self.outcome.draws
+
+    @property
     def throughput(self) -> Throughput | None:
         """Samples, tokens and dollars (None: of a trace alone)."""
         return self.get(Throughput)
+
+    @property
+    def goodput(self) -> LongRun | None:
+        """The long run that fails at times (None: nothing is told of failures)."""
+        return self.get(LongRun)
 
     def require_feasible(self) -> Report:
         """The report itself. Raises OutOfMemoryError for the device that exceeds its memory
@@ -311,14 +326,37 @@ def _merge(figures: Json, entries: Mapping[str, Any]) -> None:
 def run(
     scenario: Scenario | str | os.PathLike[str] | Mapping[str, Any],
     prepared: Prepared | None = None,
+    draws: int = 0,
+    seed: int = 0,
+    watch: Watch = lambda parts: parts,
 ) -> Report:
     """The answer to a scenario, or to the file or object of one: lower, simulate, analyze; see
     ``load_scenario`` and ``execute``. Raises InputError, MissingCostError, DeadlockError.
 
-    A step that does not fit is an answer and no error (``Report.feasible``).
+    With ``draws`` the costs are drawn so many times from their expected errors (``Report.draws``);
+    equal seeds give equal draws. A step that does not fit is an answer and no error
+    (``Report.feasible``).
     """
     question = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
-    return analyze(execute(question, prepared))
+    return analyze(drawn(question, prepared, draws, seed, watch))
+
+
+def drawn(
+    scenario: Scenario,
+    prepared: Prepared | None = None,
+    draws: int = 0,
+    seed: int = 0,
+    watch: Watch = lambda parts: parts,
+) -> Outcome:
+    """The outcome of a scenario, with so many draws (0: none); ``watch`` as in ``draws_of``."""
+    if draws == 0:
+        return execute(scenario, prepared)
+    from ..oracle.draws import draws_of
+
+    refuse(draws_problems(draws, seed))
+    question = lowered(scenario, prepared)
+    outcome = question.outcome(question.trace())
+    return replace(outcome, draws=draws_of(question, draws, seed, watch=watch))
 
 
 def analyze(outcome: Outcome, replays: bool = True) -> Report:

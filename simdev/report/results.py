@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO, StringIO
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from ..files.reading import MAX_TEXT, MAX_VALUES
-from ..ground.errors import InputError, install_line
+from ..files.reading import MAX_TEXT, MAX_VALUES, read_source, text_of
+from ..ground.errors import InputError, install_line, reason_of
 from ..ground.units import PS_PER_SECOND, format_bytes, format_number, format_seconds
 from .measures.section import Facts
 from .measures.throughput import COSTS
@@ -34,6 +35,11 @@ MEANINGS: Mapping[str, str] = {
     "devices": "Devices that run any op.",
     "step_time_s": "The step time; where steps repeat, their period.",
     "step_time_ps": "The step time exactly.",
+    "step_p10_s": "Where errors were drawn: the step time that a tenth of the draws do not exceed.",
+    "step_p50_s": "Likewise, half of them.",
+    "step_p90_s": "Likewise, nine tenths.",
+    "beats_best": "Likewise, the share of draws in which it beats the best (itself: one half).",
+    "first_in_draws": "Likewise, the share in which it is the best of all.",
     "first_step_s": "Where steps repeat: the time of the first one.",
     "trace_s": "Where steps repeat: when the last one ends.",
     "steps": "Where steps repeat: how many were simulated. Peaks are of all, the rest is of one.",
@@ -61,6 +67,8 @@ MEANINGS: Mapping[str, str] = {
     "cost_per_step": "Dollars, where a price is told: of all devices that could compute.",
     "cost_per_million_samples": "Dollars, likewise.",
     "cost_per_million_tokens": "Dollars, likewise.",
+    "goodput": "Where failures are told: the share of a long run that counts.",
+    "steps_per_day": "Likewise: steps a day that count.",
     "engine": "The engine that ran it.",
     "key": "A hash of the content of the scenario and of all files that it names.",
     "simdev": "The version of simdev and a hash of its sources.",
@@ -87,6 +95,9 @@ FIRST = (
     "status",
     "reason",
     "step_time_s",
+    "step_p10_s",
+    "step_p90_s",
+    "beats_best",
     "samples_per_s",
     "tokens_per_s",
     "memory_excess_bytes",
@@ -97,7 +108,12 @@ FIRST = (
 LAST = ("step_time_ps", "engine", "key", "simdev")
 SI_UNITS = ("s", "bytes", "bytes_per_s", "flop_per_s")
 """Ends of the second column of a field that was set in units."""
-SHARES = ("utilization", "bubble", "exposed_communication", "cost_estimated", "cost_rel_err")
+DRAWN = "draws_ps"
+"""The step times of draws in a row that is no table yet."""
+SHARES = (
+    "beats_best", "first_in_draws", "utilization", "bubble", "exposed_communication",
+    "cost_estimated", "cost_rel_err", "goodput",
+)  # fmt: skip
 LARGEST = 1e200  # in ps, too, a float must hold it
 # simdev.sweep writes a ' before a text in CSV that begins so
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -192,6 +208,8 @@ class _Sweep:
                     yield name.removesuffix("_per_s") + "/s", format_number(best[name])
             if best.get("peak_bytes") is not None:
                 yield "its peak", format_bytes(best["peak_bytes"])
+            if best.get("first_in_draws") is not None:
+                yield "stays first", f"in {best['first_in_draws']:.0%} of draws"
         if ranks.front:
             yield "on the front", f"{len(ranks.front):,} of {len(ranks.order):,}"
 
@@ -270,7 +288,7 @@ def is_results(path: str) -> bool:
     return path.lower().endswith(TABLES)
 
 
-def _read_parquet(file: IO[bytes]) -> pd.DataFrame:
+def _read_parquet(file: BytesIO) -> pd.DataFrame:
     """A table that is not larger than any text may be: a column of one value takes no bytes."""
     import pandas as pd
     from pyarrow.parquet import read_metadata
@@ -289,23 +307,22 @@ def _read_parquet(file: IO[bytes]) -> pd.DataFrame:
 def read_results(path: str) -> pd.DataFrame:
     """The results of a sweep, as ``simdev sweep --output`` writes them. Raises InputError."""
     is_parquet = path.lower().endswith(".parquet")
+    _, data = read_source(path)
     try:
-        with open(path, "rb") as file:
-            table = _read_parquet(file) if is_parquet else _read_csv(file)
+        table = _read_parquet(BytesIO(data)) if is_parquet else _read_csv(text_of(data, path))
     except InputError as error:
         raise error.within(path) from None
     except ImportError:
         raise InputError(f"Parquet needs pyarrow: {install_line('parquet')}", path) from None
-    except FileNotFoundError:
-        raise InputError("no such file", path) from None
-    # what the system, pandas and pyarrow raise for broken files
+    except (UnicodeError, TypeError):
+        raise InputError(
+            "cannot be read as Parquet: a name or a type in it is none", path
+        ) from None
+    # what pandas and pyarrow raise for broken files
     except (ValueError, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "broken"
-        problem = (
-            f"cannot be read as {'Parquet' if is_parquet else 'CSV'}: "
-            f"{reason[:1].lower()}{reason[1:]}"
-        )
-        raise InputError(problem, path) from None
+        kind = "Parquet" if is_parquet else "CSV"
+        reason = reason_of(error).partition("\n")[0] or "broken"
+        raise InputError(f"cannot be read as {kind}: {reason}", path) from None
     missing = [name for name in ("scenario", "status", "step_time_s") if name not in table.columns]
     if missing:
         raise InputError(
@@ -332,9 +349,11 @@ def _is_no_figure(table: pd.DataFrame, name: str) -> bool:
     return bool(((column > LARGEST) & (column != math.inf) | (column < 0)).any())
 
 
-def _read_csv(file: IO[bytes]) -> pd.DataFrame:
+def _read_csv(text: str) -> pd.DataFrame:
     """Only what is empty is no value, and names are text: a scenario may be called NA, or 007."""
     import pandas as pd
 
     texts = {"scenario": "str"} | {name: "str" for name, kind in COLUMNS.items() if kind == "str"}
-    return pd.read_csv(file, low_memory=False, dtype=texts, keep_default_na=False, na_values=[""])
+    return pd.read_csv(
+        StringIO(text), low_memory=False, dtype=texts, keep_default_na=False, na_values=[""]
+    )

@@ -27,11 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from ..execution.changes import RESOURCES, with_launches, with_links
+from ..execution.changes import RESOURCES, with_links
 from ..execution.engine import choose, simulate
+from ..execution.factors import in_steps, of_step
 from ..execution.period import follow_one_another, in_step, simulate_lowered, step_time_ps
 from ..execution.scenario import Scenario, execute, of_every_device, prepare
-from ..lowering import LoweredStep, Prepared, lower_step, without_short
+from ..lowering import LoweredStep, Prepared, iterated, lower_step, without_short
 from ..lowering.symmetry import Symmetry
 from ..nouns.fabric import LINK_QUEUES
 from ..nouns.graph import Graph, Op
@@ -45,9 +46,8 @@ from .report import Report, run
 # A step in which something takes a part of its time, simulated again: a run of the changed
 # scenario.
 # Lowering takes durations as they are given, so a step is lowered once, and durations are changed
-# in what was lowered: before anything stretches them (collectives.slowdown), depends on the
-# schedule (credit), or follows (other steps). Where the strategy itself depends on times, it is
-# lowered anew.
+# in what was lowered and repeated (execution/factors.py). Where the strategy itself depends on
+# times, it is lowered anew.
 
 BALANCED = ("model-parallel", "expert")  # short forms that cut layers into stages of equal time
 
@@ -82,27 +82,26 @@ class FasterStep:
         """
         # Changed durations need no new lowering where nothing else follows from them.
         if ops is not None and self._depends_on_times:
-            step = self._lowered(ops)
-        else:
-            step = replace(self.step, task_graph=faster(self.step.task_graph, chosen, self.factor))
-        return step_time_ps(self.trace(step, engine))
+            return step_time_ps(self.trace(self._lowered(ops), engine))
 
-    def trace(self, step: LoweredStep, engine: str) -> Trace:
+        def graph_of(rounds: int) -> TaskGraph:
+            graph = iterated(self.step, rounds)
+            return faster(graph, in_steps(graph, chosen), self.factor)
+
+        return step_time_ps(self.trace(self.step, engine, graph_of))
+
+    def trace(
+        self,
+        step: LoweredStep,
+        engine: str,
+        graph_of: Callable[[int], TaskGraph] | None = None,
+    ) -> Trace:
         """The trace of a step that the scenario's strategy lowers to.
 
         Raises InputError, DeadlockError.
         """
-        return simulate_lowered(step, self.scenario.strategy, engine, self.scenario.steps)
-
-    def hosted_ps(self, engine: str) -> int:
-        """The step time in ps where all hosts are faster. Raises InputError, DeadlockError."""
-        dispatches = self.step.dispatches
-        if dispatches is None:
-            return step_time_ps(self.trace(self.step, engine))
-        cluster = with_launches(dispatches.prepared.cluster, self.factor)
-        prepared = dispatches.prepared.dispatching(cluster, self.factor)
-        faster = replace(dispatches, prepared=prepared)
-        return step_time_ps(self.trace(replace(self.step, dispatches=faster), engine))
+        steps = self.scenario.steps
+        return simulate_lowered(step, self.scenario.strategy, engine, steps, graph_of)
 
     @classmethod
     def of(cls, scenario: Scenario, factor: int, kinds: Mapping[str, str]) -> FasterStep:
@@ -240,7 +239,11 @@ def what_ifs(
     the classes); ``scenario`` is what the report answers, None for a saved run; ``watch`` may show
     how far it is. Raises InputError.
     """
-    if scenario is not None and isinstance(report.symmetry, Symmetry):
+    if scenario is not None and scenario.disturbances is not None:
+        # What one thing gains would drown in noise.
+        scenario = replace(scenario, disturbances=None)
+        report = run(of_every_device(scenario))
+    elif scenario is not None and isinstance(report.symmetry, Symmetry):
         # Each device is asked about, so every one has to be simulated.
         report = run(of_every_device(scenario))
     of_graph = scenario is not None and isinstance(scenario.graph, Graph)
@@ -275,7 +278,7 @@ def _shorter(
 
     def step_ps(engine: str) -> int:
         if lowered is not None:
-            return lowered.step_ps(chosen[trace.task_graph.whole_step], ops, engine)
+            return lowered.step_ps(of_step(trace.task_graph, chosen), ops, engine)
         return step_time_ps(simulate(faster(trace.task_graph, chosen, subject.factor), engine))
 
     return _Case(kind, name, subject.busy_ps(trace.start[chosen], trace.finish[chosen]), step_ps)
@@ -324,14 +327,9 @@ def _classes(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Ca
 
 def _hosts(subject: _Subject) -> Iterator[_Case]:
     """The threads that dispatch, all at once: every dispatch takes its share of the time."""
-    trace, lowered = subject.trace, subject.lowered
-    dispatches = trace.task_graph.of_kind(DISPATCH)
-    if not dispatches.any():
-        return
-    case = _shorter(subject, dispatches, "hosts", "all")
-    if lowered is not None:
-        case = replace(case, step_ps=lowered.hosted_ps)
-    yield case
+    dispatches = subject.trace.task_graph.of_kind(DISPATCH)
+    if dispatches.any():
+        yield _shorter(subject, dispatches, "hosts", "all")
 
 
 def _queues(subject: _Subject) -> Iterator[_Case]:

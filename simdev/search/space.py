@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -76,7 +77,7 @@ def alone(oracle: Oracle, choices: Sequence[Ints]) -> list[Ints]:
     common = set.intersection(*(set(devices.tolist()) for devices in choices))
     cluster, first = oracle.cluster.devices, dict[str, int]()
     for d in sorted(common):
-        first.setdefault(repr((cluster[d].kind, cluster[d].memory, cluster[d].gap)), d)
+        first.setdefault(repr(replace(cluster[d], name="any", node=0)), d)
     return [np.full(len(choices), device, np.int64) for device in first.values()]
 
 

@@ -113,7 +113,7 @@ def test_strangers_learn_nothing(door: Door, status: int, headers: dict[str, str
     ],
 )
 def test_broken_requests_are_answered_with_their_reason(body: bytes, code: str) -> None:
-    reply = json.loads(respond(STATE, body, METHODS))
+    reply = json.loads(respond(STATE, body, METHODS).body)
     assert reply["error"]["code"] == code
 
 

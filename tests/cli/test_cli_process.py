@@ -99,9 +99,19 @@ def test_an_interrupt_exits_130_and_leaves_nothing_behind(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simdev.execution.scenario.execute", interrupted)
+    monkeypatch.setattr("simdev.report.drawn", interrupted)
     assert main(["simulate", "s.json", "--save", "r.json"]) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
+    assert names(here) == {"s.json", "oom.json"}
+
+
+def test_a_verb_that_ends_the_program_has_not_done_its_work(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """As a model file that calls ``sys.exit(0)`` where it is measured."""
+    monkeypatch.setattr("simdev.execution.scenario.execute", lambda *_: sys.exit(0))
+    assert main(["simulate", "s.json", "--save", "r.json"]) == 2
+    assert capsys.readouterr().err == "code that was measured or captured ended the program early\n"
     assert names(here) == {"s.json", "oom.json"}
 
 
@@ -111,7 +121,7 @@ def test_a_bug_is_called_a_bug(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("simdev.execution.scenario.execute", broken)
+    monkeypatch.setattr("simdev.report.drawn", broken)
     assert main(["simulate", "s.json", "--save", "r.json"]) == 70
     assert "this is a bug in simdev" in capsys.readouterr().err
     assert names(here) == {"s.json", "oom.json"}

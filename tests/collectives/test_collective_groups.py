@@ -162,3 +162,38 @@ def test_wrong_groups_are_refused() -> None:
     assert "outputs: each must have the 12 bytes of all inputs" in attempt(["g0"], sizes=(4, 8))
     for wrong in ({"cost": "expanded"}, {"queues": "fair"}):
         assert "name all ranks of the group" in attempt(["g0"], **wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "outputs", "problem"),
+    [
+        ("p2p", ["x0"], [9], "outputs[0]: 9 bytes are more than a rank has and gets, 8"),
+        ("p2p", ["x0"], [8, 8], "outputs: must be at most 1, one a rank, got 2"),
+        ("all_gather", ["x0"], [8, 8], "inputs: must be as many of each of the 2 ranks, got 1"),
+        ("all_gather", ["x0", "x1"], [8, 7], "outputs[0]: 8 bytes are more than a rank has"),
+        ("reduce_scatter", ["x0", "x1"], [6, 4], "outputs[0]: 6 bytes are more than a rank has"),
+    ],
+)
+def test_collectives_that_tell_their_bytes_leave_no_more(
+    kind: str, inputs: list[str], outputs: list[int], problem: str
+) -> None:
+    """Of 8 bytes a rank of two gets 4 by all_gather and reduce_scatter, and 8 by p2p; each of them
+    reads 1.
+    """
+    sources = [Op(f"x{i}", outputs=(Tensor(1),), time=0) for i in range(2)]
+    made = tuple(map(Tensor, outputs))
+    whole = Op("c", kind, inputs=inputs, outputs=made, attrs={"ranks": ["g0", "g1"], "bytes": 8})
+    placement = Strategy({"x0": "g0", "x1": "g1", "c": "g0"})
+    with pytest.raises(InputError) as error:
+        lower(Graph("one", (*sources, whole)), mesh(2, "device"), CostModel(), placement)
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize("inputs", [[], ["x"], ["x", "x"]])
+def test_a_message_gives_any_number_of_tensors(inputs: list[str]) -> None:
+    source = Op("x", outputs=(Tensor(4),), time=0)
+    attrs = {"ranks": ["g0", "g1"], "bytes": 8}
+    sent = Op("c", "p2p", inputs=inputs, outputs=(Tensor(8),), attrs=attrs)
+    strategy = Strategy({"x": "g0", "c": "g0"})
+    task_graph = lower(Graph("one", (source, sent)), mesh(2, "device"), CostModel(), strategy)
+    assert check(task_graph, simulate(task_graph, "simpy")) == ()

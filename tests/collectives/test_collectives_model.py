@@ -12,7 +12,6 @@ from simdev.costs.collectives import (
     CollectiveModel,
     CollectiveTable,
     collective_model,
-    table_of_bus_bandwidth,
 )
 from simdev.files import read_preset
 from simdev.files.collectives import read_collectives
@@ -137,13 +136,6 @@ def test_bad_questions_are_refused() -> None:
         CollectiveModel(model.cluster, (TABLE, TABLE)).cost("all_reduce", range(4), 1)
     with pytest.raises(InputError, match='collectives: no tables "b300"'):
         collective_model(Cluster("c", (Device("d"),), collectives="b300"))
-
-
-def test_bus_bandwidths_make_a_table() -> None:
-    table = table_of_bus_bandwidth("all_reduce", 2, "15e-6", [(152_800_000, 5.9e9)])
-    assert table.source == "fitted"
-    assert table.seconds(1) == Fraction(15, 10**6)
-    assert bus("all_reduce", 2, 152_800_000, table.seconds(152_800_000)) == pytest.approx(5.9)
 
 
 def test_broken_tables_of_a_file_are_told_with_their_path() -> None:

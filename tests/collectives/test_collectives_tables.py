@@ -17,7 +17,6 @@ from simdev.costs.collectives import (
     CollectiveTable,
     collective_model,
     collective_names,
-    table_of_bus_bandwidth,
     table_of_rows,
 )
 from simdev.files import read_preset
@@ -81,16 +80,6 @@ def test_measurements_may_be_columns_of_numpy() -> None:
     assert table_of_rows("all_reduce", 2, zip(sizes, times, strict=True)) == table_of_rows(
         "all_reduce", 2, [(1024, "1e-5"), (4096, "2e-5")]
     )
-
-
-@pytest.mark.parametrize(
-    ("ranks", "points"), [(1, [(10**6, 1e9)]), (2, []), (2, [(10**6, 0)]), (2, [(10**6, -1e9)])]
-)
-def test_bad_bus_bandwidths_are_refused(ranks: int, points: list[tuple[int, float]]) -> None:
-    with pytest.raises(
-        InputError, match="needs two ranks and a point at least, and bus bandwidths > 0"
-    ):
-        table_of_bus_bandwidth("all_reduce", ranks, "15e-6", points)
 
 
 def test_bad_tables_are_refused() -> None:

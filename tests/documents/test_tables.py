@@ -163,7 +163,8 @@ def test_every_registry_table_has_a_page(registries: ModuleType) -> None:
 @pytest.mark.parametrize("module", ["scenario", "graph", "cluster", "strategy", "collectives"])
 def test_every_key_of_a_file_means_something(registries: ModuleType, module: str) -> None:
     """The docstring of its shape tells it, but for keys that a noun or another page explains."""
-    elsewhere = {"SyncShape", "PipelineShape", "EveryLinkShape", "_MemoryShape"}
+    nouns = {"SyncShape", "_MemoryShape", "FailuresShape", "DisturbancesShape", "PausesShape"}
+    elsewhere = {"PipelineShape", "EveryLinkShape", *nouns}
     shapes = [
         shape
         for name, shape in vars(import_module(f"simdev.files.{module}")).items()
@@ -180,7 +181,9 @@ def test_every_key_that_a_noun_explains_is_explained(monkeypatch: pytest.MonkeyP
     pytest.importorskip("sphinx")
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
     formats = import_module("file_formats")
-    modules = {"SyncShape": "strategy", "_MemoryShape": "scenario"}
+    names = ("FailuresShape", "DisturbancesShape", "PausesShape")
+    modules = dict.fromkeys(names, "disturbances")
+    modules |= {"SyncShape": "strategy", "_MemoryShape": "scenario"}
     assert formats.NOUNS.keys() == modules.keys()
     for name, noun in formats.NOUNS.items():
         shape = getattr(import_module(f"simdev.files.{modules[name]}"), name)
@@ -193,7 +196,8 @@ def test_the_keys_that_must_stand_are_first(monkeypatch: pytest.MonkeyPatch) -> 
     formats = import_module("file_formats")
     shape = import_module("simdev.files.scenario")._ScenarioShape
     written = dict(formats.tables(shape))
-    assert list(written) == ["scenario", "options", "memory"]
+    shapes = ["scenario", "options", "disturbances", "failures", "memory", "pauses"]
+    assert list(written) == shapes
     rows = {key.strip("`"): value for key, _, value in written["scenario"]}
     assert list(rows)[:3] == [key for key in rows if rows[key].endswith("required")]
     assert rows["graph"] == "required"

@@ -379,5 +379,5 @@ def test_a_server_opens_no_model_outside_its_folder(tmp_path: Path) -> None:
     path = written(inside / "s.json", scenario)
     state = ServerState(root=str(inside))
     question = {"id": 1, "method": "load", "params": {"scenario": str(path)}}
-    reply = json.loads(respond(state, json.dumps(question).encode()))
+    reply = json.loads(respond(state, json.dumps(question).encode()).body)
     assert "config.json: lies outside the folder" in reply["error"]["message"]

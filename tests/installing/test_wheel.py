@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
+from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[2]
+LICENSED = re.compile(r'"source": "([^"]+)\((?:Apache|MIT|BSD)')
 FOLDERS = ("scenarios", "profiles", "notebooks")
 
 
@@ -47,6 +50,32 @@ def test_a_wheel_holds_every_module_and_every_example(tmp_path: Path) -> None:
     folder, *names = printed.stdout.split()
     assert Path(folder) == tmp_path / "simdev" / "examples"
     assert names == sorted(path.stem for path in (ROOT / "scenarios").glob("*.json"))
+
+
+def test_a_wheel_carries_the_licences_of_its_data(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        texts = {
+            name.partition(".dist-info/licenses/")[2]: archive.read(name).decode()
+            for name in archive.namelist()
+            if ".dist-info/licenses/" in name
+        }
+    assert texts == {
+        path.relative_to(ROOT).as_posix(): path.read_text()
+        for path in (ROOT / "LICENSE", *(ROOT / "licenses").iterdir())
+    }
+    listed = texts["licenses/README.md"]
+    assert all(f"`{Path(name).name}`" in listed for name in texts if name != "licenses/README.md")
+
+
+def test_each_source_under_a_licence_is_listed() -> None:
+    rows = (ROOT / "licenses" / "README.md").read_text().splitlines()
+    presets = [path.read_text() for path in (ROOT / "simdev/files/presets").rglob("*.json")]
+    sources = {source for text in presets for source in LICENSED.findall(text)}
+    assert len(sources) > 10
+    known = {"aiconfigurator", "DeepBench", "vidur", "taccl", "NeuSight", "torchtitan"}
+    known |= {"pytorch/ao", "AI-benchmarking-guide"}
+    assert all(any(name in source for name in known) for source in sources), sources
+    assert all(any(name in row for row in rows) for name in known)
 
 
 def test_few_packages_are_needed() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ torch = pytest.importorskip("torch")
 from simdev.commands import main  # noqa: E402
 from simdev.costs import op_key  # noqa: E402
 from simdev.files.graph import read_graph  # noqa: E402
-from simdev.files.profile import read_profile  # noqa: E402  # noqa: E402
+from simdev.files.profile import read_profile  # noqa: E402
 from simdev.ground.errors import InputError  # noqa: E402
 from simdev.measure import profile_batches, profile_model  # noqa: E402
 
@@ -115,18 +117,18 @@ def test_an_interrupt_keeps_what_was_measured(
 ) -> None:
     from simdev.measure import operators
 
-    measure_call, calls = operators.measure_call, []
+    measure_in_turns = operators.measure_in_turns
 
-    def interrupted(*args: object, **options: object) -> object:
-        calls.append(args)
-        if len(calls) == 6:
-            raise KeyboardInterrupt
-        return measure_call(*args, **options)  # type: ignore[arg-type]
+    def interrupted(*args: Any) -> Iterator[Any]:
+        yield next(measure_in_turns(*args))
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(operators, "measure_call", interrupted)
+    monkeypatch.setattr(operators, "measure_in_turns", interrupted)
     assert main(["profile", net, "--seconds", "0.2", "-o", str(tmp_path)]) == 130
     (path,) = tmp_path.glob("net.*.jsonl")
     header = read_profile(path).header["header"]
     assert header["method"]["interrupted"] is True  # type: ignore[index]
-    assert len(read_profile(path).rows) == 5
+    rows = read_profile(path).rows.values()
+    assert {row.details["phase"] for row in rows} == {"fwd", "bwd"}
+    assert {row.details["t_ns"]["n"] for row in rows} == {1}
     assert "interrupted" in capsys.readouterr().err

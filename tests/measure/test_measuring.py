@@ -213,9 +213,10 @@ def constant(value: int, elements: int = 4) -> Call:
 
 def test_updates_run_in_turns() -> None:
     timer = FakeTimer()
-    found = measure_in_turns([constant(7), constant(9)], timer, seconds=0.0)
-    assert timer.ran == [7, 9] * (len(timer.ran) // 2)
-    assert [samples.device for samples in found] == [[7] * 5, [9] * 5]  # warm-ups are left out
+    turns = list(measure_in_turns([[lambda: 7], [lambda: 9]], timer, seconds=0.0))
+    assert timer.ran == [7, 9] * (2 + 5)
+    # Warm-ups are left out.
+    assert [[samples.device for samples in turn] for turn in turns] == [[[7], [9]]] * 5
 
 
 def test_a_call_gets_its_least_repetitions_without_any_time_left() -> None:

@@ -11,7 +11,8 @@ import pytest
 from bad.scenarios import CLUSTER, scenario
 from simdev.commands import main
 from simdev.execution.scenario import Outcome, load_scenario
-from simdev.report import analyze, run
+from simdev.nouns.draws import are_tied, wins
+from simdev.report import Report, analyze, run
 from simdev.report.page import Subject, compare_data, compare_tables, verdict
 from worlds.traces import Span, trace_of
 
@@ -166,3 +167,36 @@ def test_files_of_one_name_are_told_apart_by_their_folders(
     assert "B (other/one.json) takes as long as A (one.json)" in capsys.readouterr().out
     assert main(["compare", "one.json", "two.json"]) == 0
     assert "B (two.json)" in capsys.readouterr().out
+
+
+def test_draws_of_one_scenario_are_a_tie(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ["alexnet-2x-gpu-staged"] * 2
+    assert main(["compare", *both, "--draws", "20", "--json"]) == 0
+    draws = json.loads(capsys.readouterr().out)["draws"]
+    added = {"p10": 0, "p50": 0, "p90": 0}
+    expected = {"count": 20, "seed": 0, "a_faster": 0.5, "tie": True, "added_ps": added}
+    assert draws == expected
+
+
+def test_with_common_random_numbers_a_slower_link_always_loses() -> None:
+    def on(bandwidth: str) -> Report:
+        cluster = {"links": [{"ends": ["gpu:0", "gpu:1"], "bandwidth": bandwidth}]}
+        strategy = {"a": "gpu:0", "b": "gpu:1"}
+        question = json.loads(scenario(strategy=strategy))
+        question["cluster"] = {**question["cluster"], **cluster}
+        return run(load_scenario(question), draws=50)
+
+    fast, slow = on("1 GB/s").draws, on("0.5 GB/s").draws
+    assert fast is not None
+    assert slow is not None
+    assert (fast.step_ps < slow.step_ps).all()
+    assert wins(fast.step_ps, slow.step_ps) == 1
+    assert not are_tied(fast.step_ps, slow.step_ps)
+
+
+def test_what_tells_no_errors_is_not_drawn(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "one.json", "--save", "run.json"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "one.json", "run.json", "--draws", "20"]) == 2
+    message = "run.json: draws: a saved run tells no errors; give its scenario\n"
+    assert capsys.readouterr().err == message

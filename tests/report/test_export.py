@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 
 from simdev.nouns.trace import Trace
-from simdev.report.export import export_chrome_trace, to_graphviz
+from simdev.report.export import export_chrome_trace
 from worlds.scenarios import World, worlds
 from worlds.traces import HOSTILE, Span, hostile, trace_of, two_devices
 
@@ -164,19 +164,3 @@ def test_an_empty_trace_is_valid(tmp_path: Path) -> None:
 def test_more_events_than_a_chunk() -> None:
     trace = trace_of([Span(f"a{i}", i, i + 1, "gpu:0") for i in range(25_000)])
     check_slices(exported(trace), trace)
-
-
-def test_graphviz_by_hand() -> None:
-    text = to_graphviz(two_devices().task_graph)
-    assert text.startswith("digraph tasks {\n")
-    assert text.endswith("}\n")
-    assert '  subgraph cluster_1 {\n    label="gpu:1";\n    t2 [shape=box, label="c"];\n' in text
-    assert (
-        '  t4 [shape=ellipse, label="a:0>gpu:1"];\n  t0 -> t4;\n  t4 -> t2;\n  t4 -> t3;\n}' in text
-    )
-
-
-def test_graphviz_escapes_names() -> None:
-    text = to_graphviz(hostile().task_graph)
-    assert 'label="quote \\" and \\\\ back"' in text
-    assert 'label="$\\\\frac{1}{0}$"' in text

@@ -42,6 +42,14 @@ GIVEN = [{"name": "a", "time": "1 ms"}]
             {"device": {"host": {"mode": "eager"}}, "options": {"memory": {"optimizer": "adam"}}},
             "op times 100% given; host times 100% given, 1 unknown; memory as its options say.",
         ),
+        (
+            [*GIVEN, {"name": "b", "time": "3 ms", "host_time": "2 us"}],
+            {"device": {"kind": "h100-sxm", "host": {"mode": "eager"}}},
+            # By the datasheet within half, the op without a time takes 4.72 + 2.72 bare dispatches
+            # of 14.2 us: 105.6 us beside 2 us that are given.
+            "op times 100% given; host times 98.1% datasheet, 1.86% given (expected error 49.1%); "
+            "memory as tensors ask.",
+        ),
     ],
 )
 def test_the_first_screen_tells_what_the_estimate_rests_on(

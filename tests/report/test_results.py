@@ -86,7 +86,7 @@ def test_names_that_look_like_something_else_are_read_as_names(
         ("none.csv", None, "no such file"),
         ("r.csv", b"", "cannot be read as CSV: no columns"),
         ("r.csv", b"a,b\n1,2\n", "is no table of simdev sweep: it has no column scenario"),
-        ("r.csv", b"\xff\xfe\x00", "cannot be read as CSV"),
+        ("r.csv", b"\xff\xfe\x00", "not UTF-8 text: byte 0 is 0xff"),
         ("r.parquet", b"PAR1 but no more", "cannot be read as Parquet"),
     ],
 )

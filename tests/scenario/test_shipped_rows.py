@@ -17,11 +17,12 @@ from simdev.commands import main
 from simdev.costs import CostModel
 from simdev.costs.collectives import collective_model
 from simdev.execution.scenario import Scenario, load_scenario
-from simdev.files import read_preset, read_profile
+from simdev.files import read_device, read_preset, read_profile
 from simdev.files.device import device_presets
 from simdev.files.examples import examples_folder
 from simdev.files.profile import shipped_rows
 from simdev.lowering.hybrid import Timings
+from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models.large import large_model
 from simdev.nouns.models.large.kernels import Kernel, Like
 from simdev.nouns.semantics.keys import load_of
@@ -136,6 +137,24 @@ def test_a_kind_may_take_the_rows_of_another_by_the_ratio_of_both_datasheets() -
     for m, k, ratio in ((16_384, 4096, 0.79 / 0.589), (64, 16_384, 3350 / 2400)):
         capped = seconds("h100-500w", "h100-500w-8x", m, k)
         assert capped / seconds("h100-sxm", "dgx-h100", m, k) == pytest.approx(ratio, rel=0.05)
+
+
+def test_an_op_of_a_graph_is_as_much_slower_under_a_cap_as_a_kernel_of_a_large_model() -> None:
+    """Attention that arithmetic bounds takes 0.92 / 0.686 times as long where 500 W are the cap:
+    no datasheet tells its efficiency, so the clocks do.
+    """
+    specs = [read_device("h100-sxm"), read_device("h100-500w")]
+    costs = CostModel(shipped_rows(["h100-sxm"]), specs)
+    heads = Tensor(2 * 32 * 8192 * 128 * 2, (2, 32, 8192, 128), "bfloat16")
+    sums = Tensor(4 * 2 * 32 * 8192, (2, 32, 8192), "float32")
+    ops = [Op(name, "input", outputs=(heads,)) for name in "qkv"]
+    kind = "scaled_dot_product_cudnn_attention"
+    ops.append(Op("a", kind, inputs=tuple("qkv"), outputs=(heads, sums)))
+    graph = Graph("attention", tuple(ops))
+    fast, capped = [costs.cost(graph, 3, kind) for kind in ("h100-sxm", "h100-500w")]
+    assert fast is not None
+    assert capped is not None
+    assert float(capped.seconds / fast.seconds) == pytest.approx(0.92 / 0.686, rel=0.01)
 
 
 def test_rows_that_are_given_stand_alone(tmp_path: Path) -> None:

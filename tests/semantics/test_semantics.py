@@ -222,6 +222,26 @@ def test_bytes_of_lookups_updates_and_views() -> None:
     assert (half.bytes_read, half.bytes_written) == (20, 40)
 
 
+def test_fsdp_packs_and_unpacks_each_element_once() -> None:
+    """Weights of 6 and 2 elements: this rank writes its eight of a buffer of 32."""
+    part = [(6,), (2,)]
+    packed = work("all_gather_copy_in", {"rank": 1}, part, [(32,), (32,)], ["bfloat16"] * 2)
+    assert packed is not None
+    assert (packed.flops, packed.bytes_read) == (0, 16)
+    assert packed.bytes_written == 16 + 2  # an element stands for the buffer
+    apart = work("split_with_sizes_copy", {}, [(4, 8)], [(4, 6), (4, 2)], ["bfloat16"])
+    assert apart is not None
+    assert (apart.bytes_read, apart.bytes_written) == (64, 64)
+    # Five rows make four chunks of two: what they lack is written, and not read.
+    chunks = work("chunk_cat", {}, [(5, 3)], [(4, 6)], ["bfloat16"], ["float32"])
+    assert chunks is not None
+    assert (chunks.bytes_read, chunks.bytes_written) == (30, 96)
+    # AdamW reads weights, gradients and two moments, and writes all but the gradients.
+    lists = work("fused_adamw", {}, [(10,)] * 4, [(10,)] * 3, ["float32"] * 4)
+    assert lists is not None
+    assert (lists.bytes_read, lists.bytes_written) == (160, 120)
+
+
 def test_a_shard_of_a_convolution_runs_unpadded_where_it_is_cut() -> None:
     semantics = semantics_of_example("conv2d")
     shard = shard_of(semantics, {"p": (0, 3)})

@@ -130,12 +130,13 @@ IMPATIENT = """
 import sys
 from simdev.commands.server import ServerState
 from simdev.commands.server.http import Patience, serve
-serve(ServerState(), 0, sys.stdout, Patience(clients=32, head=1.5, body=1.5))
+serve(ServerState(), 0, sys.stdout, Patience(connections=32, head=1.5, body=1.5))
 """
 
 
 PATIENT = IMPATIENT.replace(
-    "clients=32, head=1.5, body=1.5", f"clients=2, head=2, body={HANGS}, drain={HANGS}"
+    "connections=32, head=1.5, body=1.5",
+    f"connections=32, requests=2, head=2, body={HANGS}, drain={HANGS}",
 )
 
 
@@ -226,5 +227,5 @@ def running(*command: str) -> Iterator[Server]:
     finally:
         if server.process.poll() is None:
             code, error = server.stop()
-            assert (code, error) == (0, "")
+            assert (code, error) == (0, ""), error
         assert not server.token_file.exists()

@@ -17,6 +17,7 @@ import simdev
 from simdev.commands import main
 from simdev.execution.scenario import load_scenario
 from simdev.ground.errors import InputError
+from simdev.nouns.draws import percentiles
 from simdev.report import run
 from simdev.report.results import COLUMNS
 from simdev.search.sweep import sweep
@@ -274,3 +275,23 @@ def test_a_strategy_that_nobody_knows_by_name_is_told_the_names(here: Path) -> N
         "data-parallel, model-parallel, owt, expert"
     )
     assert refused.value.problems == tuple(map(expected.format, ("exprt", "single")))
+
+
+def test_draws_tell_how_sure_the_order_is(here: Path) -> None:
+    scenario = str(ROOT / "scenarios" / "alexnet-2x-gpu-staged.json")
+    grid = {"graph.batch": [256, 128]}
+    results = sweep(scenario, grid, journal="j", draws=30)
+    assert sweep(scenario, grid, journal="j", draws=30).equals(results)
+    draws = run(scenario, draws=30).draws
+    assert draws is not None
+    columns = ["step_p10_s", "step_p50_s", "step_p90_s"]
+    expected = [ps / 1e12 for ps in percentiles(draws.step_ps)]
+    assert results[columns].iloc[0].tolist() == expected
+    best = results["samples_per_s"].idxmax()
+    assert results["beats_best"][best] == 0.5
+    assert results["first_in_draws"].sum() == pytest.approx(1)
+    assert -1 <= results.attrs["kendall_tau"] <= 1
+    plain = sweep(scenario, grid)
+    assert set(plain["key"]).isdisjoint(results["key"])
+    assert plain["step_time_ps"].tolist() == results["step_time_ps"].tolist()
+    assert plain["step_p10_s"].isna().all()

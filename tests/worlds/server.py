@@ -15,6 +15,6 @@ def line(method: str, identity: Any = 1, **params: Any) -> bytes:
 
 def ask(state: ServerState, method: str, **params: Any) -> Any:
     """The result of a request, or its error."""
-    reply = json.loads(respond(state, line(method, 7, **params)))
+    reply = json.loads(respond(state, line(method, 7, **params)).body)
     assert reply["id"] == 7
     return reply["result"] if "result" in reply else reply["error"]

@@ -14,8 +14,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from html import escape
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ...execution.scenario import Scenario
@@ -28,7 +28,7 @@ from .explorer import Explorer, explorer_of
 if TYPE_CHECKING:
     from anywidget import AnyWidget
 
-LIMITS = Limits(request_bytes=64 * 2**10)
+LIMITS = Limits(request_bytes=64 * 2**10, seconds=inf)
 TITLE = "simdev explore"
 # A page of another site must neither show this one in a frame nor learn where it was.
 HEADERS = {
@@ -73,9 +73,9 @@ def serve_explorer(explorer: Explorer, port: int, show: Callable[[str, str], Non
     """
     service = Service(
         ExploreState(explorer),
-        partial(respond, methods=METHODS),
-        page({"page": "explore", "title": TITLE, "headline": ""}, asks=True).encode(),
-        HEADERS,
+        METHODS,
+        page=page({"page": "explore", "title": TITLE, "headline": ""}, asks=True).encode(),
+        headers=HEADERS,
     )
 
     @contextmanager
@@ -141,7 +141,7 @@ def widget(
     made = ExploreWidget(page=html, height=height)
 
     def answer(widget: AnyWidget, message: Any, buffers: Any) -> None:
-        widget.send(json.loads(respond(state, json.dumps(message).encode(), METHODS)))
+        widget.send(json.loads(respond(state, json.dumps(message).encode(), METHODS).body))
 
     made.on_msg(answer)
     return made

@@ -81,7 +81,9 @@ class Explorer:
             scenario = replace(scenario, engine="compiled")
         self.scenario, self.name, self.strategy = scenario, name, strategy
         self.knobs = tuple(knobs_of(scenario))
-        self._lock, self._kept, self._anew = threading.Lock(), Kept(), anew
+        self._lock, self._kept = threading.Lock(), Kept()
+        # Noise and pauses are those of a step that is simulated whole.
+        self._anew = anew or scenario.disturbances is not None
         self._prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
         self._latest = scenario.strategy, execute(scenario, self._prepared)
         self._lowered: tuple[LoweredStep, Outcome] | None = None

@@ -11,6 +11,7 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
+from ...ground.ending import LateError
 from ...ground.errors import DeadlockError, InputError, MissingCostError, SimdevError
 
 CODES = {
@@ -22,12 +23,12 @@ CODES = {
     "input": "The scenario, strategy or move cannot be.",
     "missing_cost": "Nothing tells the time of an op.",
     "deadlock": "Under the order of the strategy the step waits for itself.",
-    "too_large": "A limit of bytes, or of strategies in a batch.",
-    "too_late": "A limit of time: 30 s a batch, 10 s for the body of a request.",
+    "too_large": "A limit of bytes, of strategies in a batch, or by a guess of time.",
+    "too_late": "A limit of time: 30 s of work, 10 s for the body of a request.",
     "unauthorized": "No token, or a wrong one (HTTP).",
     "forbidden": "Host or Origin is not this server on the loopback (HTTP).",
-    "busy": "More than 64 requests at once: ask again (HTTP).",
-    "stopping": "The server went down amid a batch.",
+    "busy": "256 requests or 256 MiB of them at once, or no turn within 30 s: ask again (HTTP).",
+    "died": "The process that worked on it died, perhaps out of memory (HTTP).",
     "internal": "A bug in simdev; its traceback is on stderr.",
 }
 """The codes of errors, and what each means."""
@@ -35,6 +36,9 @@ CODES = {
 
 class RequestError(SimdevError):
     """A request that is not answered, by one of CODES."""
+
+    identity: str | int | None = None
+    """The ``id`` of the request, where it has a valid one."""
 
     def __init__(self, problem: str, code: str = "invalid") -> None:
         self.problem, self.code = problem, code
@@ -44,7 +48,11 @@ class RequestError(SimdevError):
         return self.problem
 
 
-def error_json(error: Exception) -> dict[str, Any]:
+class HeavyError(Exception):
+    """A request that is not to be worked on in this process: a copy of it takes the work."""
+
+
+def error_json(error: Exception | LateError) -> dict[str, Any]:
     """The ``error`` of a reply.
 
     An unexpected error goes to stderr with its traceback, and is "internal".
@@ -53,6 +61,8 @@ def error_json(error: Exception) -> dict[str, Any]:
         code = "missing_cost" if isinstance(error, MissingCostError) else "input"
     elif isinstance(error, RequestError):
         code, error = error.code, InputError(error.problem)
+    elif isinstance(error, LateError):
+        code, error = "too_late", InputError(str(error))
     elif isinstance(error, DeadlockError):
         code = "deadlock"
         error = InputError([line.strip() for line in str(error).split("\n")])

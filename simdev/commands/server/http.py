@@ -1,9 +1,10 @@
 """The protocol by HTTP on the loopback: ``POST /`` with one request as the body.
 
-Needs starlette and uvicorn.
+Needs starlette and uvicorn, and a system that forks processes; ``front`` has them answer.
 
-A reply of the protocol has status 200 also where it tells an error; other statuses mean that
-nothing was asked. ``serve`` and ``explorer/door.py`` open it; codes of errors are in ``errors``.
+A reply of the protocol has status 200 also where it tells an error, but for a deadline (504); other
+statuses mean that nothing was asked. ``serve`` and ``explorer/door.py`` open it; codes of errors
+are in ``errors``.
 """
 
 from __future__ import annotations
@@ -11,135 +12,41 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import os
 import re
 import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, TextIO
+from pathlib import Path
+from tempfile import NamedTemporaryFile, gettempdir
+from typing import TYPE_CHECKING, TextIO
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
+from ...ground.ending import default_signals
 from ...ground.errors import InputError, install_line
 from .errors import RequestError
-from .protocol import failure, respond
+from .front import Front, GoneError
+from .protocol import METHODS, Methods, Reply, failure, warm_up
 from .state import ServerState
+from .workers import start_root
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
     from uvicorn import Server
-
-# Connections that may not linger: uvicorn by itself waits for ever for the end of the headers.
-
-GRACE = 0.3
-
-
-class Connection(H11Protocol):
-    """One connection of ``most``; a request has its headers within ``seconds`` of its first byte.
-
-    A connection beyond ``most`` takes the place of the one that has waited longest without a
-    request under way, so that idle and slow clients keep nobody out. Whoever came just now is
-    spared, for its request may lie unread.
-    """
-
-    most, seconds = 64, 10.0
-    _timer: asyncio.TimerHandle | None = None
-    _since = 0.0
-    _settling: asyncio.TimerHandle | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether a request is under way."""
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def connection_made(self, transport: Any) -> None:
-        """Start the clocks."""
-        super().connection_made(transport)
-        self._settle()
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        """More of a request."""
-        super().data_received(data)
-        self._watch()
-
-    def on_response_complete(self) -> None:
-        """From here on the connection waits for its next request."""
-        self._settle()
-        super().on_response_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
-        self._rest()
-        if self._settling is not None:
-            self._settling.cancel()
-        super().connection_lost(exc)
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Idle for too long; closing politely would wait for a client that does not read."""
-        self.transport.abort()
-
-    def _settle(self) -> None:
-        """The connection waits from now on; after the grace it is one that may be closed to make
-        room.
-        """
-        self._since = self.loop.time()
-        if self._settling is not None:
-            self._settling.cancel()
-        self._settling = self.loop.call_later(GRACE, self._settled)
-
-    def _settled(self) -> None:
-        self._settling = None
-        present = [peer for peer in self.connections if not peer.transport.is_closing()]
-        waiting = [
-            peer
-            for peer in present
-            if isinstance(peer, Connection) and not peer.busy and peer._settling is None
-        ]
-        if len(present) > self.most and waiting:
-            # Aborted and not closed: a polite end would wait for a client that does not read.
-            min(waiting, key=lambda peer: peer._since).transport.abort()
-
-    def _watch(self) -> None:
-        """Start the clock where something is still to come, stop it where a request is under
-        way.
-        """
-        if self.busy:
-            self._rest()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self.seconds, self._late)
-
-    def _rest(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _late(self) -> None:
-        self._timer = None
-        if not self.busy:
-            self.transport.abort()
-
-
-def bounded(most: int, seconds: float) -> type[Connection]:
-    """The class of connections with these limits."""
-    return type("Bounded", (Connection,), {"most": most, "seconds": seconds})
-
 
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost", "[::1]")
 _ORIGIN = re.compile(rb"https?://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?\Z")
 _LENGTH = re.compile(rb"[0-9]{1,15}\Z")
 HEADER_BYTES = 16 * 2**10
-THREADS = 8
-CROWD = 8
+STATUSES = {"too_late": 504, "busy": 503}  # of replies with these codes; of others 200
+NEWCOMERS = 448  # connections that are spared yet; with the others below 1,024 files of a process
+HELD = 32  # times the limit of one request: bytes of the bodies that are held together
 
 Headers = Sequence[tuple[bytes, bytes]]
 Refusal = tuple[int, RequestError]
@@ -147,26 +54,28 @@ Refusal = tuple[int, RequestError]
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Clients at once, and seconds for the headers, the body, an idle connection, and what is under
-    way at the end.
+    """Connections and requests at once, and seconds for the headers, the body, an idle connection,
+    and what is under way at the end.
     """
 
-    clients: int = 64
+    connections: int = 512
+    requests: int = 256
     head: float = 10.0
     body: float = 10.0
     idle: float = 60.0
-    drain: float = 5.0
+    drain: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The service behind the door: ``answer`` gives the reply to the body of a request that was let
-    in. ``page`` goes to anybody who asks, with ``headers`` of its own, and must hold nothing
-    private.
+    """The service behind the door: the ``methods`` that are answered, over copies of the state, and
+    what is loaded before. ``page`` goes to anybody who asks, with ``headers`` of its own, and must
+    hold nothing private.
     """
 
     state: ServerState
-    answer: Callable[[ServerState, bytes], bytes] = respond
+    methods: Methods = field(default_factory=lambda: METHODS)
+    warm_up: Callable[[], object] = lambda: None
     page: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -176,22 +85,37 @@ def serve(state: ServerState, port: int, out: TextIO, patience: Patience = Patie
 
     Raises InputError where the port is taken or the packages are not installed.
     """
-    serve_with(Service(state), port, partial(_announced, out=out), patience)
+    serve_with(Service(state, warm_up=warm_up), port, partial(_announced, out=out), patience)
 
 
 @contextmanager
 def private_file(text: str, prefix: str, suffix: str = "") -> Iterator[str]:
     """The path of a temporary file of this text, which the system makes readable for its owner only
-    (mode 0600).
+    (mode 0600). It is locked while it is in use: those that a killed process has left go first.
     """
+    from fcntl import LOCK_EX, flock  # not on Windows
+
+    for stale in Path(gettempdir()).glob(f"{prefix}*"):
+        _remove_stale(stale)
     with (
         # Who cleans the folder of temporary files may have been faster.
         suppress(FileNotFoundError),
         NamedTemporaryFile("w", prefix=prefix, suffix=suffix, encoding="utf-8") as file,
     ):
+        flock(file, LOCK_EX)
         file.write(text)
         file.flush()
         yield file.name
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a private file that is locked by nobody; an empty one may be about to be."""
+    from fcntl import LOCK_EX, LOCK_NB, flock
+
+    with suppress(OSError), path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size:
+            flock(file, LOCK_EX | LOCK_NB)
+            path.unlink()
 
 
 @contextmanager
@@ -214,20 +138,20 @@ def serve_with(
     """
     require_packages()
     token = secrets.token_hex(16)
-    with _listening(port) as listener, ThreadPoolExecutor(THREADS) as pool:
+    with _listening(port) as listener:
         port = listener.getsockname()[1]
-        server = _server(service, token, port, pool, patience)
-        with _calm_signals(), announce(f"http://{LOOPBACK}:{port}/", token):
-            try:
-                server.run(sockets=[listener])
-            finally:
-                service.state.closed = (
-                    True  # a batch that outlasted the drain ends at its next look
-                )
+        root = start_root(service.state, service.methods, service.warm_up)
+        front = Front(service.state, service.methods, root, patience.requests)
+        server = _server(service, Door(front, token, port, patience), patience)
+        _stop_on_sigterm(service.state)
+        with announce(f"http://{LOOPBACK}:{port}/", token):
+            server.run(sockets=[listener])
 
 
 def require_packages() -> None:
     """Raises InputError where what serves is not installed."""
+    if not hasattr(os, "fork"):
+        raise InputError("a server by HTTP needs a system that forks processes (Linux, macOS)")
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
@@ -249,16 +173,16 @@ def _listening(port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-@contextmanager
-def _calm_signals() -> Iterator[None]:
-    """Outlive the SIGTERM that uvicorn, once drained, raises anew: the token's file must still
-    go.
+def _stop_on_sigterm(state: ServerState) -> None:
+    """Let SIGTERM stop the server before uvicorn looks for it, and after: once drained, uvicorn
+    raises it anew, and the token's file must still go.
     """
-    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    default_signals()  # what is under way is given more time than ``ending`` gives
+
+    def stop(number: int, frame: object) -> None:
+        state.stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:
@@ -303,56 +227,53 @@ def refusal(headers: Headers, port: int, token: str, limit: int) -> Refusal | No
     return None
 
 
-def _reply(body: bytes, status: int = 200, close: bool = False) -> Response:
+def _reply(reply: Reply, status: int, close: bool = False) -> Response:
     from starlette.responses import Response
 
     headers = {"cache-control": "no-store"} | ({"connection": "close"} if close else {})
     headers |= {"retry-after": "1"} if status == 503 else {}
-    return Response(body, status, headers, "application/json")
+    return Response(reply.body, status, headers, "application/json")
 
 
-def application(
-    service: Service, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
-) -> Starlette:
-    """The ASGI application."""
-    from starlette import applications, requests, routing
+class Door:
+    """What requests by HTTP go through: their headers, their bodies within limits, the front."""
 
-    state = service.state
-    turns, places = asyncio.Semaphore(THREADS), asyncio.Semaphore(patience.clients)
+    def __init__(self, front: Front, token: str, port: int, patience: Patience) -> None:
+        self.front, self.token, self.port, self.patience = front, token, port, patience
+        self._limit, self._held = front.state.limits.request_bytes, 0
 
-    async def ask(request: Request) -> Response:
-        refused = refusal(request.headers.raw, port, token, state.limits.request_bytes)
+    async def ask(self, request: Request) -> Response:
+        """The answer to a request."""
+        from starlette.requests import ClientDisconnect
+
+        refused = refusal(request.headers.raw, self.port, self.token, self._limit)
         if refused is not None:
             # The connection stays, so that a client still sending its body can read why;
             # ``Connection`` ends that.
             return _reply(failure(refused[1]), refused[0])
-        if places.locked():
-            return _reply(
-                failure(RequestError("too many requests at once; ask again", "busy")), 503
-            )
-        async with places:
-            return await served(request)
-
-    async def served(request: Request) -> Response:
+        body = bytearray()
         try:
-            async with asyncio.timeout(patience.body):
-                body = await request.body()
+            async with asyncio.timeout(self.patience.body):
+                await self._receive(request, body)
+            reply = await self.front.answer(bytes(body), request.receive)
         except TimeoutError:
-            late = RequestError(f"no whole body within {patience.body:g} s", "too_late")
-            return _reply(failure(late), 408, close=True)
-        except requests.ClientDisconnect:
-            return _reply(b"", 400, close=True)
-        waited = turns.locked()
-        async with turns:
-            if waited and await request.is_disconnected():
-                return _reply(b"", 400, close=True)  # nobody is there to read the answer
-            return _reply(
-                await asyncio.get_running_loop().run_in_executor(pool, service.answer, state, body)
-            )
+            problem = f"no whole body within {self.patience.body:g} s"
+            return _reply(failure(RequestError(problem, "too_late")), 408, close=True)
+        except RequestError as error:
+            return _reply(failure(error), 503, close=True)
+        except (ClientDisconnect, GoneError):
+            return _reply(Reply(b""), 400, close=True)
+        finally:
+            self._held -= len(body)
+        return _reply(reply, STATUSES.get(reply.code, 200))
 
-    answers = routing.Route("/", ask, methods=["POST"])
-    pages = () if service.page is None else (_page_route(service, port),)
-    return applications.Starlette(routes=[answers, *pages])
+    async def _receive(self, request: Request, body: bytearray) -> None:
+        """Add what comes to the body. Raises RequestError where the bodies of all are too much."""
+        async for part in request.stream():
+            self._held += len(part)
+            body += part
+            if self._held > HELD * self._limit:
+                raise RequestError("too many bytes of requests at once; ask again", "busy")
 
 
 def _page_route(service: Service, port: int) -> Route:
@@ -368,10 +289,12 @@ def _page_route(service: Service, port: int) -> Route:
     return routing.Route("/", show, methods=["GET"])
 
 
-def _server(
-    service: Service, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
-) -> Server:
+def _server(service: Service, door: Door, patience: Patience) -> Server:
+    from starlette.applications import Starlette
+    from starlette.routing import Route
     from uvicorn import Config, Server
+
+    from .connections import bounded
 
     class Stoppable(Server):
         """Goes down also when a client has asked for it."""
@@ -381,18 +304,24 @@ def _server(
             self.should_exit = self.should_exit or service.state.stopping
             return await super().on_tick(counter)
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            """Let what is under way finish, then end the workers."""
+            await super().shutdown(sockets)
+            door.front.end()
+
+    pages = () if service.page is None else (_page_route(service, door.port),)
     config = Config(
-        application(service, token, port, pool, patience),
-        http=bounded(patience.clients, patience.head),
+        Starlette(routes=[Route("/", door.ask, methods=["POST"]), *pages]),
+        http=bounded(patience.connections, patience.head),
         loop="asyncio",
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="error",  # a line for every odd request would let clients fill a disk
+        log_level="critical",  # a line for every odd request would let clients fill a disk
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=CROWD * patience.clients,  # a backstop: it counts idle connections too
+        limit_concurrency=patience.connections + NEWCOMERS,
         timeout_keep_alive=int(patience.idle),
         timeout_graceful_shutdown=int(patience.drain),
         h11_max_incomplete_event_size=HEADER_BYTES,

@@ -10,54 +10,94 @@ from __future__ import annotations
 import inspect
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...files import read_strategy
 from ...files.reading import parse_json, shown
 from ...files.strategy import is_bare
+from ...ground.ending import Deadline, LateError
 from ...ground.errors import InputError, prefixed
 from ...ground.version import __version__
+from ...nouns.scale import scale_of
 from ...nouns.strategy import Strategy
 from ...oracle import Cost, Oracle
-from .errors import RequestError, error_json
-from .state import Loaded, OpenSession, ServerState
+from ...oracle.session import PlacementSession
+from .errors import HeavyError, RequestError, error_json
+from .state import Loaded, ServerState
 
 PROTOCOL = 1
-CHUNK = 256  # strategies between two looks at the clock
+CHUNK = 256  # strategies in one call of the kernels, between which a deadline can end it
+SAMPLE = 4  # strategies of a batch whose time tells that of all
 # Up to 2^53 every JSON library keeps a whole number as it is.
 MOST_ID, LONGEST_ID = 2**53, 256
 
-Request = dict[str, Any]
+Methods = Mapping[str, Callable[..., Any]]
 Assignment = Strategy | list[int] | dict[str, str]
 """A strategy, device indices by group, or devices by op."""
 
 
+class Request(NamedTuple):
+    """A request whose method is there and has the parameters that it needs."""
+
+    identity: str | int | None
+    method: str
+    params: dict[str, Any]
+
+
+class Reply(NamedTuple):
+    """The bytes of a reply, without a line break, and the code of the error that it tells."""
+
+    body: bytes
+    code: str = ""
+
+
 def respond(
-    state: ServerState, line: bytes, methods: Mapping[str, Callable[..., Any]] | None = None
-) -> bytes:
-    """The reply to a request by one of the ``methods`` (None: METHODS), without a line break."""
-    identity: str | int | None = None
+    state: ServerState,
+    line: bytes,
+    methods: Methods | None = None,
+    parent: int | None = None,
+) -> Reply:
+    """The reply to a request by one of the ``methods`` (None: METHODS), within the limit of time.
+
+    ``parent``: the process without which this one ends, amid the work too. Raises HeavyError.
+    """
+    request = None
     try:
-        request = _parsed(state, line)
-        identity = _identity(request)
-        result = _result(state, request, METHODS if methods is None else methods)
-        reply = _encoded({"id": identity, "result": result})
-        most = state.limits.reply_bytes
-        if len(reply) > most:
-            raise RequestError(f"the reply is larger than {most} bytes", "too_large")
-    except Exception as error:
-        state.count(failed=True)
-        return failure(error, identity)
+        with Deadline(state.limits.seconds, parent):
+            request = read_request(state, line, methods)
+            return answered(state, request, methods)
+    except HeavyError:
+        raise
+    except (Exception, LateError) as error:
+        identity = getattr(error, "identity", None) if request is None else request.identity
+        return failure(error, identity, state)
+
+
+def answered(state: ServerState, request: Request, methods: Methods | None = None) -> Reply:
+    """The reply that a method of ``methods`` (None: METHODS) gives. Raises whatever it raises."""
+    result = (METHODS if methods is None else methods)[request.method](state, **request.params)
+    body = _encoded({"id": request.identity, "result": result})
+    most = state.limits.reply_bytes
+    if len(body) > most:
+        raise RequestError(f"the reply is larger than {most} bytes", "too_large")
     state.count(failed=False)
-    return reply
+    return Reply(body)
 
 
-def failure(error: Exception, identity: str | int | None = None) -> bytes:
-    """The reply that tells an error."""
-    return _encoded({"id": identity, "error": error_json(error)})
+def failure(
+    error: Exception | LateError,
+    identity: str | int | None = None,
+    state: ServerState | None = None,
+) -> Reply:
+    """The reply that tells an error, which the state counts, where one is given."""
+    if state is not None:
+        state.count(failed=True)
+    problem = error_json(error)
+    return Reply(_encoded({"id": identity, "error": problem}), problem["code"])
 
 
 def too_long(state: ServerState) -> RequestError:
@@ -70,7 +110,20 @@ def _encoded(reply: Mapping[str, Any]) -> bytes:
     return json.dumps(reply, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def _parsed(state: ServerState, line: bytes) -> Request:
+def read_request(state: ServerState, line: bytes, methods: Methods | None = None) -> Request:
+    """The request that these bytes are. Raises RequestError, with the ``identity`` as far as
+    known.
+    """
+    document = _parsed(state, line)
+    identity = _identity(document)
+    try:
+        return Request(identity, *_checked(document, METHODS if methods is None else methods))
+    except RequestError as error:
+        error.identity = identity
+        raise
+
+
+def _parsed(state: ServerState, line: bytes) -> dict[str, Any]:
     if len(line) > state.limits.request_bytes:
         raise too_long(state)
     try:
@@ -85,7 +138,7 @@ def _parsed(state: ServerState, line: bytes) -> Request:
     return value
 
 
-def _identity(request: Request) -> str | int | None:
+def _identity(request: dict[str, Any]) -> str | int | None:
     identity = request.get("id")
     # ``type`` and not ``isinstance``: true is no number.
     is_text = type(identity) is str and len(identity) <= LONGEST_ID
@@ -96,7 +149,7 @@ def _identity(request: Request) -> str | int | None:
     )
 
 
-def _result(state: ServerState, request: Request, methods: Mapping[str, Callable[..., Any]]) -> Any:
+def _checked(request: dict[str, Any], methods: Methods) -> tuple[str, dict[str, Any]]:
     unknown = sorted(set(request) - {"id", "method", "params"})
     if unknown:
         raise RequestError(f"{unknown[0]}: unknown key; a request has id, method and params")
@@ -113,7 +166,7 @@ def _result(state: ServerState, request: Request, methods: Mapping[str, Callable
     for name in is_required:
         if is_required[name] and name not in params:
             raise RequestError(f"params.{name}: missing")
-    return methods[method](state, **params)
+    return method, params
 
 
 @cache  # a signature takes as long as a small score
@@ -164,6 +217,20 @@ def cost_json(cost: Cost) -> dict[str, Any]:
     return {name: getattr(cost, name) for name in names} | {"peaks": list(cost.peaks)}
 
 
+def warm_up() -> None:
+    """Load what the first requests of every kind would load."""
+    ops = [{"name": "a", "time": 1}, {"name": "b", "time": 1, "inputs": ["a"]}]
+    cluster = {"devices": [{"name": "x"}], "links": {"all_to_all": {"bandwidth": "1 GB/s"}}}
+    scenario = {"graph": {"ops": ops}, "cluster": cluster, "strategy": {"*": "x"}}
+    state = ServerState()
+    handle = _load(state, scenario | {"version": 1})["scenario"]
+    _batch(state, handle, [[0, 0]])
+    _trace(state, handle)
+    session = _session(state, handle)["session"]
+    _propose(state, session, 0, 0)
+    _accept(state, session)
+
+
 def _load(state: ServerState, scenario: Any) -> Any:
     loaded = state.load(scenario)
     return {
@@ -189,19 +256,17 @@ def _batch(state: ServerState, scenario: Any, strategies: Any) -> Any:
     assignments = [
         _assignment(value, f"params.strategies[{i}]") for i, value in enumerate(strategies)
     ]
-    end, costs = time.monotonic() + limits.seconds, list[Cost]()
-    for start in range(0, count, CHUNK):
-        if state.closed:
-            problem = f"the server is going down; {start} of {count} strategies were scored"
-            raise RequestError(problem, "stopping")
-        if time.monotonic() > end:
-            problem = f"{limits.seconds:g} s are over; {start} of {count} were scored"
-            raise RequestError(problem, "too_late")
-        costs += _chunk(oracle, assignments[start : start + CHUNK], start)
+    # The first makes what is made once; the time of the next is that of each.
+    costs = _some(oracle, assignments[:1], 0)
+    begun = time.perf_counter()
+    costs += _some(oracle, assignments[1 : 1 + SAMPLE], 1)
+    state.admit((time.perf_counter() - begun) / SAMPLE * (count - len(costs)))
+    for start in range(len(costs), count, CHUNK):
+        costs += _some(oracle, assignments[start : start + CHUNK], start)
     return [cost_json(cost) for cost in costs]
 
 
-def _chunk(oracle: Oracle, assignments: list[Assignment], start: int) -> list[Cost]:
+def _some(oracle: Oracle, assignments: list[Assignment], start: int) -> list[Cost]:
     try:
         return oracle.batch(assignments)
     except InputError:
@@ -220,6 +285,8 @@ def _trace(state: ServerState, scenario: Any, strategy: Any = OF_SCENARIO) -> An
     oracle = loaded.oracle
     if not isinstance(assignment, Strategy):
         assignment = oracle.strategy(assignment)
+    repeats = loaded.scenario.steps == "repeated"
+    state.admit(scale_of(oracle.graph, oracle.cluster, assignment, repeats).seconds)
     outcome = execute(replace(loaded.scenario, strategy=assignment), oracle.prepared)
     trace, tasks = outcome.trace, outcome.trace.task_graph.tasks
     columns = {
@@ -244,29 +311,37 @@ def _session(state: ServerState, scenario: Any, strategy: Any = OF_SCENARIO) -> 
     return {"session": state.open(loaded, session), "cost": cost_json(session.cost)}
 
 
-def _opened(state: ServerState, session: Any) -> OpenSession:
-    return state.session(_require(session, "session", (str,), "text"))
+@contextmanager
+def _opened(state: ServerState, session: Any) -> Iterator[PlacementSession]:
+    """The session of a name, used by nobody else meanwhile; cut short it is closed, for nobody
+    knows how far it got.
+    """
+    name = _require(session, "session", (str,), "text")
+    opened = state.session(name)
+    with opened.lock:
+        try:
+            yield opened.session
+        except LateError:
+            state.close(name)
+            raise
 
 
 def _propose(state: ServerState, session: Any, unit: Any, device: Any) -> Any:
-    opened = _opened(state, session)
-    for name, value in (("unit", unit), ("device", device)):
-        _require(value, name, (str, int), "a name or a whole number")
-    with opened.lock:
-        return cost_json(opened.session.propose(unit, device))
+    with _opened(state, session) as opened:
+        for name, value in (("unit", unit), ("device", device)):
+            _require(value, name, (str, int), "a name or a whole number")
+        return cost_json(opened.propose(unit, device))
 
 
 def _accept(state: ServerState, session: Any) -> Any:
-    opened = _opened(state, session)
-    with opened.lock:
-        return cost_json(opened.session.accept())
+    with _opened(state, session) as opened:
+        return cost_json(opened.accept())
 
 
 def _reject(state: ServerState, session: Any) -> Any:
-    opened = _opened(state, session)
-    with opened.lock:
-        opened.session.reject()
-        return cost_json(opened.session.cost)
+    with _opened(state, session) as opened:
+        opened.reject()
+        return cost_json(opened.cost)
 
 
 def _ping(state: ServerState) -> Any:

@@ -12,7 +12,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from ...execution.scenario import Scenario, fingerprint, graph_of, load_scenario
@@ -20,18 +22,21 @@ from ...files import preset_names
 from ...files.reading import located, read_json
 from ...files.scenario import named_files
 from ...ground.errors import InputError
+from ...ground.units import format_seconds
 from ...nouns.strategy import SHORT_FORMS
 from ...oracle import Oracle, oracle_of
 from ...oracle.session import PlacementSession
-from .errors import RequestError
+from .errors import HeavyError, RequestError
 
 CACHE_ENTRIES, CACHE_BYTES, ANSWER_BYTES = 10_000, 16 * 2**20, 1000
+# About 90 us an op (``nouns.scale.READ``) of a hundred bytes; what is gzipped is a tenth as long.
+READ_SECONDS, GZIPPED = 1e-6, 10
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes of a request and a reply, strategies in a batch, things remembered, and seconds for a
-    batch.
+    """Bytes of a request and a reply, strategies in a batch, things remembered, and seconds for the
+    work of a request.
     """
 
     request_bytes: int = 8 * 2**20
@@ -40,6 +45,11 @@ class Limits:
     scenarios: int = 8
     sessions: int = 64
     seconds: float = 30.0
+
+    @property
+    def guess(self) -> float:
+        """A request that takes more seconds by a guess, which may be off, is refused."""
+        return 2 * self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +70,26 @@ class OpenSession:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+def unknown(noun: str, name: str) -> RequestError:
+    """The error of a "scenario" or a "session" that is not there."""
+    state = "open" if noun == "session" else "loaded"
+    return RequestError(f'{noun}: "{name}" is not {state}, or no longer', f"unknown_{noun}")
+
+
 class ServerState:
     """Safe to use from several threads. Whatever was used longest ago makes room for the new.
 
     ``root`` is the folder that scenario files must lie in (None: anywhere). ``stopping``: a client
-    has asked to stop; ``closed``: what is under way should end.
+    has asked to stop. ``at_once``: what by a guess takes more seconds is left to another process.
     """
 
     def __init__(self, limits: Limits = Limits(), root: str | None = None) -> None:
         self.limits, self.root = limits, root
-        self.stopping = self.closed = False
+        self.stopping, self.at_once = False, inf
         self._lock = threading.Lock()
         self._scenarios = OrderedDict[str, Loaded]()
         self._sessions = OrderedDict[str, OpenSession]()
-        self._requests = self._errors = self._opened = 0
+        self._requests = self._errors = 0
         self._started = time.monotonic()
 
     def count(self, failed: bool) -> None:
@@ -82,12 +98,22 @@ class ServerState:
             self._requests += 1
             self._errors += failed
 
+    def admit(self, seconds: float) -> None:
+        """Raises RequestError for work that by a guess takes too long, and HeavyError for what is
+        not to be done at once.
+        """
+        if seconds > self.limits.guess:
+            took, most = format_seconds(seconds, 3), format_seconds(self.limits.guess, 3)
+            raise RequestError(f"by a guess it takes {took}; the limit is {most}", "too_large")
+        if seconds > self.at_once:
+            raise HeavyError
+
     def load(self, source: Any) -> Loaded:
         """The scenario of a path or an object; the same content is prepared once.
 
         Raises InputError.
         """
-        scenario = _read(source, self.root)
+        scenario = self._read(source)
         handle = fingerprint(scenario)
         with self._lock:
             if handle not in self._scenarios:
@@ -107,16 +133,15 @@ class ServerState:
         """A loaded scenario. Raises RequestError."""
         with self._lock:
             if handle not in self._scenarios:
-                problem = f'scenario: "{handle}" is not loaded, or no longer'
-                raise RequestError(problem, "unknown_scenario")
+                raise unknown("scenario", handle)
             self._scenarios.move_to_end(handle)
             return self._scenarios[handle]
 
     def open(self, loaded: Loaded, session: PlacementSession) -> str:
         """Remember a session; returns its name."""
         with self._lock:
-            self._opened += 1
-            name = f"s{self._opened}"
+            # The scenario is named for those who have to find its process.
+            name = f"{token_hex(4)}-{loaded.handle}"
             # Another client's scenario may have taken the place of this one meanwhile.
             if loaded.handle in self._scenarios:
                 self._sessions[name] = OpenSession(loaded.handle, session)
@@ -128,50 +153,69 @@ class ServerState:
         """An open session; its scenario counts as used. Raises RequestError."""
         with self._lock:
             if name not in self._sessions:
-                problem = f'session: "{name}" is not open, or no longer'
-                raise RequestError(problem, "unknown_session")
+                raise unknown("session", name)
             self._sessions.move_to_end(name)
             self._scenarios.move_to_end(self._sessions[name].handle)
             return self._sessions[name]
 
+    def _read(self, source: Any) -> Scenario:
+        """The scenario of a path, or of an object whose paths are relative to the working
+        directory.
+
+        Raises InputError; a file must be a regular one (nothing that blocks, nor stdin), under
+        ``root`` where that is given, and not so large that reading takes too long.
+        """
+        document, folder, paths = source, "", list[str]()
+        if not isinstance(source, dict):
+            if not isinstance(source, str) or not source or "\0" in source:
+                raise RequestError("params.scenario: must be a path or an object")
+            paths.append(source)
+            self._admit_files(paths)
+            document, folder = read_json(source), os.path.dirname(source)
+        if isinstance(document, dict):
+            paths += _files(document, folder)
+            self._admit_files(paths)
+        return load_scenario(source)
+
+    def _admit_files(self, paths: Iterable[str]) -> None:
+        """Raises InputError at the first path that may not be read, and RequestError."""
+        # Not all problems at once: later paths may be named by a file that is not to be opened.
+        for path in paths:
+            reason = _fault(path, self.root)
+            if reason:
+                raise InputError(f"{path}: {reason}")
+        self.admit(READ_SECONDS * sum(map(_length, paths)))
+
+    def close(self, name: str) -> None:
+        """Forget a session."""
+        with self._lock:
+            self._sessions.pop(name, None)
+
     def stats(self) -> dict[str, Any]:
         """Counts, what is loaded (used longest ago first) and the limits."""
         with self._lock:
-            handles = [session.handle for session in self._sessions.values()]
-            scenarios = [
-                {
-                    "scenario": loaded.handle,
-                    "evaluations": loaded.oracle.evaluations,
-                    "cpu_seconds": loaded.oracle.cpu_seconds,
-                    "sessions": handles.count(loaded.handle),
-                }
-                for loaded in self._scenarios.values()
-            ]
             return {
                 "requests": self._requests,
                 "errors": self._errors,
                 "uptime_s": time.monotonic() - self._started,
-                "scenarios": scenarios,
-                "sessions": len(handles),
+                "scenarios": [self._row(loaded) for loaded in self._scenarios.values()],
+                "sessions": len(self._sessions),
                 "limits": asdict(self.limits),
             }
 
+    def row(self) -> dict[str, Any] | None:
+        """The row of the scenario that was used last, as ``stats`` has it; None without one."""
+        with self._lock:
+            loaded = next(reversed(self._scenarios.values()), None)
+            return None if loaded is None else self._row(loaded)
 
-def _read(source: Any, root: str | None) -> Scenario:
-    """The scenario of a path, or of an object whose paths are relative to the working directory.
-
-    Raises InputError; a file must be a regular one (nothing that blocks, nor stdin), under ``root``
-    where that is given.
-    """
-    document, folder = source, ""
-    if not isinstance(source, dict):
-        if not isinstance(source, str) or not source or "\0" in source:
-            raise RequestError("params.scenario: must be a path or an object")
-        _require_plain([source], root)
-        document, folder = read_json(source), os.path.dirname(source)
-    if isinstance(document, dict):
-        _require_plain(_files(document, folder), root)
-    return load_scenario(source)
+    def _row(self, loaded: Loaded) -> dict[str, Any]:
+        return {
+            "scenario": loaded.handle,
+            "evaluations": loaded.oracle.evaluations,
+            "cpu_seconds": loaded.oracle.cpu_seconds,
+            "sessions": sum(session.handle == loaded.handle for session in self._sessions.values()),
+        }
 
 
 def _files(document: Mapping[str, Any], folder: str) -> Iterator[str]:
@@ -182,13 +226,12 @@ def _files(document: Mapping[str, Any], folder: str) -> Iterator[str]:
             yield path
 
 
-def _require_plain(paths: Iterable[str], root: str | None) -> None:
-    """Raises InputError at the first path that may not be read."""
-    # Not all problems at once: later paths may be named by a file that is not to be opened.
-    for path in paths:
-        reason = _fault(path, root)
-        if reason:
-            raise InputError(f"{path}: {reason}")
+def _length(path: str) -> int:
+    """Bytes of the text of a file; 0 where there is none, which its reader tells."""
+    try:
+        return os.path.getsize(path) * (GZIPPED if path.endswith(".gz") else 1)
+    except OSError:
+        return 0
 
 
 def _fault(path: str, root: str | None) -> str | None:

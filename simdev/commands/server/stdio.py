@@ -21,11 +21,10 @@ def serve(state: ServerState, source: BinaryIO, sink: BinaryIO) -> None:
     """
     for line in lines(source, state.limits.request_bytes):
         if line is None:
-            state.count(failed=True)
-            reply = failure(too_long(state))
+            reply = failure(too_long(state), None, state)
         else:
             reply = respond(state, line)
-        sink.write(reply + b"\n")
+        sink.write(reply.body + b"\n")
         # A client waits for its reply before it asks again: a buffered one would wait for ever.
         sink.flush()
         if state.stopping:

@@ -27,7 +27,6 @@ from .table import (
     collective_names,
     require_collectives,
     shipped_tables,
-    table_of_bus_bandwidth,
     table_of_fields,
     table_of_rows,
 )
@@ -57,7 +56,6 @@ __all__ = [
     "require_collectives",
     "rounds_of",
     "shipped_tables",
-    "table_of_bus_bandwidth",
     "table_of_fields",
     "table_of_rows",
 ]

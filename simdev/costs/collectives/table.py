@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -22,9 +22,18 @@ import numpy as np
 from ...ground import PACKAGE
 from ...ground.errors import InputError, refuse
 from ...ground.frozen import freeze
-from ...ground.units import MAX_BYTES, MAX_PS, PS_PER_SECOND, Number, exact, parse_bytes, parse_time
+from ...ground.units import (
+    MAX_BYTES,
+    MAX_PS,
+    PS_PER_SECOND,
+    Number,
+    exact,
+    parse_bytes,
+    parse_time,
+    written,
+)
 from ...nouns.taskgraph import Floats
-from .phases import COLLECTIVES, bus_factor, unknown_collective
+from .phases import COLLECTIVES, unknown_collective
 
 TOO_LONG = "seconds must be > 0 and under 53 days, got {:g}"
 ANCHORS = 10
@@ -164,28 +173,6 @@ def table_of_rows(
     return CollectiveTable(collective, ranks, tuple(table))
 
 
-def table_of_bus_bandwidth(
-    collective: str,
-    ranks: int,
-    floor: Number,
-    points: Sequence[tuple[int, Number]],
-    source: str = "fitted",
-) -> CollectiveTable:
-    """A table from bus bandwidths: ``points`` are (bytes, bus bandwidth in bytes/s), ``floor`` the
-    least time.
-
-    The first anchor is the size that the first bandwidth would send in the floor, so that small
-    messages cost no less. Raises InputError.
-    """
-    if ranks < 2 or not points or any(exact(rate) <= 0 for _, rate in points):
-        raise InputError("table: needs two ranks and a point at least, and bus bandwidths > 0")
-    factor, least = bus_factor(collective, ranks), exact(floor)
-    anchors = [(size, factor * size / exact(rate)) for size, rate in points]
-    first = int(least * exact(points[0][1]) / factor)
-    start = [(first, least)] if 0 < first < points[0][0] else [(1, least)]
-    return CollectiveTable(collective, ranks, tuple(start + anchors), source)
-
-
 def _is_whole(size: object) -> bool:
     """Whether it is a whole number; columns of data frames hold them as floats."""
     return not isinstance(size, bool) and (
@@ -204,7 +191,7 @@ def _columns(rows: Iterable[tuple[int, Number]]) -> tuple[Floats, Floats, list[F
             problems.append(f"rows[{i}]: seconds: {error}")
             continue
         if not (_is_whole(size) and 0 < size <= MAX_BYTES):
-            problems.append(f"rows[{i}]: bytes must be a whole number > 0, got {size!r}")
+            problems.append(f"rows[{i}]: bytes must be a whole number > 0, got {written(size)}")
         elif not 0 < seconds * PS_PER_SECOND <= MAX_PS:
             problems.append(f"rows[{i}]: {TOO_LONG.format(float(seconds))}")
         else:

@@ -130,12 +130,12 @@ def _needs(left: Sizes, read: Sizes) -> Sizes:
     """The bytes that each device must get at least.
 
     What it is left with and did not read; of a sum, or an exchange of equal parts, all but one part
-    in n.
+    in n, and so where nothing is read, for the parts may lie where the results will.
     """
     ranks = len({*left, *read})
     return {
         device: size - read.get(device, 0)
-        if size > read.get(device, 0)
+        if read and size > read.get(device, 0)
         else size - -(-size // max(ranks, 1))
         for device, size in left.items()
     }

@@ -1,9 +1,9 @@
 """Engines: one contract, one answer. ``simulate`` is the only way in.
 
 Whoever has a task graph calls it: ``execution.scenario``, ``period``, what-ifs, plans,
-calibration, ``simdev pipeline``. It chooses the engine, names the tasks of a deadlock, and slows
-tasks that share a place (``slowed``); neither engine knows of slowing. A new engine is a name in
-ENGINES, which ``files/scenario.py`` and the options of ``commands`` repeat.
+calibration, ``simdev pipeline``. It chooses the engine, names the tasks of a deadlock, and makes
+tasks longer that share a place or rest in a pause (``slowed``); neither engine knows of that. A new
+engine is a name in ENGINES, which ``files/scenario.py`` and the options of ``commands`` repeat.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from importlib.util import find_spec
 import numpy as np
 
 from ...ground.errors import DeadlockError, InputError, install_line
-from ...nouns.taskgraph import Ints, Rows, Sharing, TaskGraph
+from ...nouns.taskgraph import (
+    COLLECTIVE,
+    DISPATCH,
+    SYNC,
+    TRANSFER,
+    Ints,
+    Rows,
+    Sharing,
+    TaskGraph,
+)
 from ...nouns.trace import Trace
 
 # Tasks that slow each other: the durations at which everything fits together.
@@ -28,10 +37,14 @@ from ...nouns.trace import Trace
 # need not: a task that works d and is slowed for o lasts D = d + (k - 1) / k x o, so a schedule
 # whose durations are these D is the schedule under rates. Where several pairs of sides slow one
 # task, what each adds is added up. The schedule is found by executing the step with the last
-# durations until none changes. The result is an ordinary trace: its task graph holds the longer
-# durations, and whoever executes or checks it needs to know nothing of this.
+# durations until none changes. Devices that pause need no rule either: a task that rests while its
+# device stands still lasts as much longer, which follows from its start. The result is an ordinary
+# trace: its task graph holds the longer durations, and whoever executes or checks it needs to know
+# nothing of this.
 
 MOST_ROUNDS = 200
+# Of pauses alone: a round makes at least the first wrong task right, so these end.
+MOST_WITH_PAUSES = 10_000
 
 
 def slowed(task_graph: TaskGraph, simulate: Callable[[TaskGraph], Trace]) -> Trace:
@@ -41,21 +54,37 @@ def slowed(task_graph: TaskGraph, simulate: Callable[[TaskGraph], Trace]) -> Tra
     does not settle.
     """
     tasks = task_graph.tasks
-    if tasks.flow.any():
+    if task_graph.sharing and tasks.flow.any():
         raise InputError("beside_copies, collectives.slowdown: not under fair links; use queues")
-    alone = replace(task_graph, sharing=())
-    trace = simulate(alone)
-    for _ in range(MOST_ROUNDS):
+    alone = replace(task_graph, sharing=(), stalls=None)
+    trace, stalls = simulate(alone), task_graph.stalls
+    stalled = _stalled(task_graph) if stalls is not None else None
+    most = MOST_ROUNDS if task_graph.sharing else MOST_WITH_PAUSES
+    for _ in range(most):
         duration = tasks.duration.copy()
         for pair in task_graph.sharing:
             duration += _ceil_share(_overlap(trace, pair), 1 - 1 / pair.slowdown)
+        if stalls is not None:
+            start, device = trace.start[stalled], tasks.source[stalled]
+            duration[stalled] = stalls.finish(start, duration[stalled], device) - start
         if (duration == trace.task_graph.tasks.duration).all():
             return trace
         trace = simulate(replace(alone, tasks=replace(tasks, duration=duration)))
     raise InputError(
-        "collectives.slowdown, beside_copies, both_ways: the step did not settle within "
-        f"{MOST_ROUNDS} rounds"
+        "collectives.slowdown, beside_copies, both_ways, pauses: the step did not settle within "
+        f"{most:,} rounds"
     )
+
+
+def _stalled(task_graph: TaskGraph) -> Ints:
+    """The tasks that rest while their device stands still: its dispatches, where it has any, for a
+    program pauses and no kernel that was launched; else what it computes.
+    """
+    tasks, hosts = task_graph.tasks, task_graph.of_kind(DISPATCH)
+    hosted = np.zeros(len(task_graph.devices), np.bool_)
+    hosted[tasks.source[hosts]] = True
+    waits = task_graph.of_kind(TRANSFER, COLLECTIVE, SYNC)
+    return np.flatnonzero((tasks.duration > 0) & (hosts | ~(waits | hosted[tasks.source])))
 
 
 def _ceil_share(times: Ints, share: Fraction) -> Ints:
@@ -118,22 +147,24 @@ def simulate(task_graph: TaskGraph, engine: str = "auto") -> Trace:
 
     ``engine`` is one of ENGINES, or "auto": compiled for large graphs, where numba is there.
 
-    Where tasks slow each other (``sharing``), the trace is that of a task graph with longer
-    durations. Raises DeadlockError where fixed sequences contradict, InputError for an engine that
-    is unknown or not installed.
+    Where tasks slow each other (``sharing``) or devices pause (``stalls``), the trace is that of a
+    task graph with longer durations. Raises DeadlockError where fixed sequences contradict,
+    InputError for an engine that is unknown or not installed.
     """
     given: object = task_graph  # a caller without types may take it for the door of scenarios
     if not isinstance(given, TaskGraph):
         raise InputError("simulate: executes a TaskGraph; simdev.run(...) answers a scenario")
-    name = choose(engine, len(task_graph.tasks))
-    if task_graph.sharing:
+    # Pauses are executed dozens of times.
+    often = WORTH_COMPILING if task_graph.stalls is not None else 0
+    name = choose(engine, len(task_graph.tasks) + often)
+    if task_graph.is_stretched:
         return slowed(task_graph, partial(simulate, engine=name))
     if name == "simpy":
         from .simpy_engine import execute
     else:
         from .compiled import execute
     start, finish = execute(task_graph)
-    _require_finished(task_graph, start)
+    require_finished(task_graph, start)
     return Trace(task_graph, start, finish, name)
 
 
@@ -152,7 +183,7 @@ def choose(engine: str, tasks: int) -> str:
     return engine
 
 
-def _require_finished(task_graph: TaskGraph, start: Ints) -> None:
+def require_finished(task_graph: TaskGraph, start: Ints) -> None:
     """Raise DeadlockError naming every task without a start (-1), and what it waits for."""
     stuck = (start < 0).nonzero()[0].tolist()
     if not stuck:

@@ -122,26 +122,34 @@ def program_of(task_graph: TaskGraph) -> Program:
     )
 
 
-def state_for(program: Program, missing: Ints) -> EngineState:
-    """A state in which nothing has happened yet."""
+def state_for(program: Program) -> EngineState:
+    """Room for an execution."""
     tasks, queues, links = program.tasks, len(program.policy), len(program.capacity)
     flows, held = tasks if program.flow.any() else 0, len(program.held)
     # Of each task one finish or entry, one release and one end of a gap may be due at a time.
     ints = (CELLS, *[tasks] * 7, *[3 * tasks + 1] * 2, 2 * held + 1, len(program.queue))
     sizes = (*ints, *[queues] * 3, flows, flows, links, links)
     floats = (np.zeros(size) for size in (flows, flows, links))
-    state = EngineState._make((*(np.zeros(size, np.int64) for size in sizes), *floats))
-    state.cell[FLOWS_END] = NEVER
-    state.start[:], state.finish[:], state.idle[:], state.missing[:] = -1, -1, 1, missing
-    return state
+    return EngineState._make((*(np.zeros(size, np.int64) for size in sizes), *floats))
 
 
 def execute(task_graph: TaskGraph) -> tuple[Ints, Ints]:
     """Start and finish of every task in ps; -1 of those that never started."""
     program = program_of(task_graph)
-    state = state_for(program, task_graph.predecessor_count)
-    _run(Table.of(program).words, Table.of(state).words)
-    return state.start, state.finish
+    return run(Table.of(program), Table.of(state_for(program)), task_graph.predecessor_count)
+
+
+def run(program: Table[Program], state: Table[EngineState], missing: Ints) -> tuple[Ints, Ints]:
+    """Start and finish of every task of a program, in ps; -1 of those that never started. Both are
+    columns of ``state``, which may be used again; ``missing`` is by task how many it waits for.
+    """
+    s = state.columns
+    for column in s.cell, s.ready, s.head, s.tail, s.waiting:
+        column[:] = 0
+    s.cell[FLOWS_END] = NEVER
+    s.start[:], s.finish[:], s.idle[:], s.missing[:] = -1, -1, 1, missing
+    _run(program.words, state.words)
+    return s.start, s.finish
 
 
 # One heap for all: entries of two columns, keys and values (of arrived tasks both are the ids).

@@ -59,13 +59,11 @@ def size_problems(model: Transformer, names: Sequence[str]) -> Iterator[str]:
     yield from (f"{name}: is a setting of the model" for name in names if getattr(model, name))
 
 
-def setting_problems(
-    model: Transformer, p: Parallelism, dispatchers: Sequence[str] = ("alltoall",)
-) -> Iterator[str]:
+def setting_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     """Why tokens cannot be sent to experts, or graphs be replayed, as was simulated."""
     name = dispatcher_of(model.runs_on, p)
-    if model.experts and p.ep > 1 and name not in dispatchers:
-        yield f"token_dispatcher: {name}; --set token_dispatcher={','.join(dispatchers)}"
+    if model.experts and p.ep > 1 and name != "alltoall":
+        yield f"token_dispatcher: {name}; --set token_dispatcher=alltoall"
     if (graphs := graphs_of(model.runs_on, p)) != "none":
         yield f"cuda_graphs: {graphs}; --set cuda_graphs=none leaves them out"
     if p.ep_comm_overlap and p.ep > 1:

@@ -142,6 +142,8 @@ def lower_hybrid(
         *_sources(durations, columns["duration"]),
         _borrowed(durations, model),
         " and ".join(_kinds(durations)),
+        columns["duration"][row],
+        durations.parts,
     )
 
 
@@ -254,7 +256,7 @@ def _kinds(durations: Durations) -> Counter[str]:
 
 def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], float | None]:
     """The share of the computing time by rung, and its expected error (None: not known)."""
-    if not durations.parts:
+    if not durations.costs.profiles:
         return {ROOFLINE: 1.0}, None
     totals, error = dict.fromkeys(RUNGS, 0.0), 0.0
     counts = np.bincount(numbers, minlength=len(durations.columns))
@@ -271,8 +273,8 @@ def _difference(durations: Durations) -> str:
     """Why the copies of a rank differ; "" where they do not."""
     devices = durations.cluster.devices
     for rank, copies in enumerate(durations.grid.devices):
-        if len({(devices[d].kind, devices[d].memory) for d in copies}) > 1:
-            return f"the devices of rank {rank} of the pipeline are of several kinds"
+        if len({(devices[d].kind, devices[d].memory, devices[d].speed) for d in copies}) > 1:
+            return f"the devices of rank {rank} of the pipeline are of several kinds or speeds"
     if not durations.alike:
         return "some groups of devices communicate over slower links than others"
     return ""

@@ -12,18 +12,18 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from ...costs import ROOFLINE, CostModel, DeviceSpec
 from ...costs.collectives import CollectiveModel, flows_wire
 from ...costs.groups import device_prefix
-from ...costs.roofline import datasheet_scalars, ideal_seconds, rounded
+from ...costs.roofline import clock_share, datasheet_scalars, ideal_seconds, rounded
 from ...ground.errors import InputError
 from ...ground.units import MAX_PS, picoseconds
 from ...nouns.cluster import Cluster, Host
 from ...nouns.models.large.kernels import DTYPE, Kernel, Loads
+from ...nouns.models.large.roles import Share
 from ...nouns.models.large.software import Dispatcher
 from ...nouns.strategy.parallelism import Parallelism
 from ...nouns.structure import Groups
@@ -130,14 +130,6 @@ Crossing = tuple[list[int], int]
 """Replicas that may share links, and the number of the pattern of all that they send."""
 
 
-class Part(NamedTuple):
-    """A kernel's share of a duration: seconds, the rung that told them and its expected error."""
-
-    seconds: float
-    rung: str
-    rel_err: float | None
-
-
 # Seconds by which a launch of a host that cannot run ahead holds up the device, and those of a copy
 # of one tensor into another, where no datasheet tells of dispatches: a bare dispatch of the host
 # beside the measured H100 (profiles/h100).
@@ -231,7 +223,7 @@ class Timings:
             total += known[id(load)]
         return _checked(picoseconds(rounded(total)) if loads else 0)
 
-    def part(self, kind: str, load: Kernel) -> Part:
+    def part(self, kind: str, load: Kernel) -> Share:
         """The cost of a kernel: of the op like it by the ladder, else by the datasheet."""
         if self.costs.profiles and load.key:
             source = self._source.get(kind, kind)
@@ -240,10 +232,13 @@ class Timings:
             # A datasheet says more of the kernel itself than of an op that is like it.
             if cost is not None and cost.rung != ROOFLINE:
                 seconds = float(cost.seconds) * load.share * self._changed(kind, load)
-                return Part(seconds, cost.rung, cost.rel_err)
+                return Share(seconds, cost.rung, cost.rel_err, load.op_class, key)
         if load.launches:
-            return Part(float(load.launches * self.dispatch(kind)), ROOFLINE, None)
-        return Part(self._by_datasheet(self.specs[kind], load), ROOFLINE, None)
+            seconds = float(load.launches * self.dispatch(kind))
+            return Share(seconds, ROOFLINE, None, "host", f"launch on {kind}")
+        seconds = self._by_datasheet(self.specs[kind], load)
+        name = f"{load.family} {load.dtype} {load.flops} {load.read} {load.written} on {kind}"
+        return Share(seconds, ROOFLINE, None, load.op_class, name)
 
     def dispatch(self, kind: str) -> Fraction:
         """Seconds in which the host of a device dispatches a small op."""
@@ -257,28 +252,20 @@ class Timings:
             return 1.0
         return self._by_datasheet(self.specs[kind], load) / self._by_datasheet(then, load)
 
-    def _clock(self, spec: DeviceSpec) -> float:
-        """The clock of a device as a share of that of the measured one of its chip.
-
-        A power cap holds the mean over many kernels, so all of them share one clock.
-        """
-        then = self._measured.get(spec.kind)
-        if then is None or not spec.sustained_clock or not then.sustained_clock:
-            return 1.0
-        return min(float(spec.sustained_clock / then.sustained_clock), 1.0)
-
     def _by_datasheet(self, spec: DeviceSpec, load: Kernel) -> float:
-        scalars = self._scalars(spec, load.op_class, load.dtype)
+        chip = self._measured.get(spec.kind)
+        same = chip if spec.measured_as else None
+        scalars = self._scalars(spec, load.op_class, load.dtype, same)
         if load.attains:
-            scalars = replace(scalars, compute=load.attains * self._clock(spec))
+            scalars = replace(scalars, compute=load.attains * clock_share(spec, chip))
         return scalars.seconds(ideal_seconds(load, spec))
 
 
 class Durations:
     """Durations (ps) by number: each an array with one for each group of its class.
 
-    ``columns`` hold them (or one for all), ``lags`` the latencies behind them, ``parts`` what each
-    costs by rung of the ladder (empty: by the roofline). Raises InputError where a kind of
+    ``columns`` hold them (or one for all), ``lags`` the latencies behind them, ``parts`` what
+    the kernels of each cost by rung of the ladder. Raises InputError where a kind of
     device has no datasheet, or a task takes too long.
     """
 
@@ -291,12 +278,13 @@ class Durations:
         self.parallelism = parallelism
         self.grid = rank_grid(self.cluster, parallelism)
         self._kinds = tuple(tuple(map(self._kind, devices)) for devices in self.grid.devices)
+        self._sorts = tuple(tuple(map(self._sort, devices)) for devices in self.grid.devices)
         self._message = _checked(
             picoseconds(Fraction(parallelism.message_latency)), "message_latency"
         )
         self.columns: list[Ints] = []
         self.lags: list[Ints] = []
-        self.parts: dict[int, tuple[Part, ...]] = {}
+        self.parts: dict[int, tuple[Share, ...]] = {}
         # Each is asked for by every layer and stage, with few different arguments.
         self.compute, self.copy = cache(self._compute), cache(self._copy)
         self.thread, self.host = cache(self._thread), cache(self._host)
@@ -315,22 +303,28 @@ class Durations:
     def _kind(self, device: int) -> str:
         return self.cluster.devices[device].kind
 
+    def _sort(self, device: int) -> tuple[str, Fraction]:
+        return self._kind(device), Fraction(self.cluster.devices[device].speed)
+
     def _compute(self, rank: int, loads: Loads, part: int = 0, parts: int = 1) -> int:
         """The number of what a device of a rank takes for these loads, or for one of equal parts
         of them.
         """
         loads = self._computed(rank, loads)
-        kinds = self._kinds[rank]
-        by_kind = {kind: self.timings.load_ps(kind, loads) for kind in dict.fromkeys(kinds)}
-        times = [by_kind[kind] for kind in (kinds if len(by_kind) > 1 else kinds[:1])]
+        kinds, sorts = self._kinds[rank], self._sorts[rank]
+        taken = {sort: self._load_ps(*sort, loads) for sort in dict.fromkeys(sorts)}
+        times = [taken[sort] for sort in (sorts if len(taken) > 1 else sorts[:1])]
         # Rounded so that the parts add up to the whole.
         number = self._add([ps * (part + 1) // parts - ps * part // parts for ps in times])
-        if self.costs.profiles:
-            shares = (self.timings.part(kinds[0], load) for load in loads)
-            self.parts[number] = tuple(
-                share._replace(seconds=share.seconds / parts) for share in shares
-            )
+        shares = (self.timings.part(kinds[0], load) for load in loads)
+        self.parts[number] = tuple(
+            share._replace(seconds=share.seconds / parts) for share in shares
+        )
         return number
+
+    def _load_ps(self, kind: str, speed: Fraction, loads: Loads) -> int:
+        """How long loads take on a device of a kind that runs at a share of its speed."""
+        return _checked(-int(-self.timings.load_ps(kind, loads) // speed))
 
     def _host(self, rank: int) -> Host | None:
         """The host that dispatches the ops of a rank's devices.

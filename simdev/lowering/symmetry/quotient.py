@@ -324,7 +324,9 @@ def traits(cluster: Cluster, device: int, used: bool) -> Hashable:
     there = cluster.devices[device]
     held = there.kind, there.memory, there.staging
     # Where nothing runs, how fast it would run does not matter.
-    return (*held, there.gap, there.beside_copies, cluster.host_of(device)) if used else held
+    if not used:
+        return held
+    return (*held, there.gap, there.speed, there.beside_copies, cluster.host_of(device))
 
 
 def reduced_strategy(replicas: Replicas, names: tuple[str, ...]) -> Strategy:

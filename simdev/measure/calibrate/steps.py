@@ -91,6 +91,8 @@ def read_steps(scenario: PathLike, table: PathLike) -> tuple[MeasuredStep, ...]:
     file, columns = label(table), list(lines[0]) if lines else []
     if STEP not in columns:
         raise InputError(f'needs a column "{STEP}", beside fields of the scenario', file)
+    if any(None in line for line in lines):
+        raise InputError("has a line of more cells than the first", file)
     settings = [{name: _value(line[name]) for name in columns if name != STEP} for line in lines]
     steps: list[MeasuredStep] = []
     problems: list[str] = []

@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...ground.errors import InputError
 from ..record import key_of
-from .recording import RankScopes
+from .scopes import RankScopes
 from .streams import Streams
 
 _REFUSED = ("mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce")
@@ -157,6 +157,7 @@ class Reducer:
             for number, indices in enumerate(buckets)
         ]
         self.bucket_of = {index: bucket for bucket in self.buckets for index in bucket.of}
+        RankScopes.running.buckets |= {key_of(bucket.contents) for bucket in self.buckets}
 
     def _watch(self) -> None:
         # Hooks behind AccumulateGrad are called for gradients that are undefined, too.

@@ -1,22 +1,18 @@
-"""One scenario of the steps that ranks issue: a graph in which collectives and messages join them.
+"""The scenario of captured ranks: a collective is one op over the devices of its ranks, a send with
+its receive one op of kind ``p2p`` (``measure.joining`` has what traces do alike).
 
-The ops of a rank bear its name ("rank 3/layers/0/attention/...") and run on its device; a
-collective is one op over the devices of its ranks, a send with its receive one op of kind ``p2p``.
-Streams become queues, waits become control inputs, and the order of the graph is one in which every
-rank issues its ops as it did. Where only some ranks of a group were captured, these stand for the
-others: the collective costs as that of the whole group (``strategy.collectives.groups``).
-
-Which calls of ranks are one, and what a mismatch is, is told in ``nouns.meetings``.
+Streams become queues, waits become control inputs. Where only some ranks of a group were captured,
+these stand for the others: the collective costs as that of the whole group
+(``strategy.collectives.groups``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
-from ...nouns.meetings import RECEIVE, SEND, Communication, Place, meetings_of, merged
+from ...nouns.meetings import RECEIVE, SEND, Communication, Meeting, Place
+from ..joining import Joint
 from ..kinds import Fields
-from .recording import Message
 from .writing import RankStep
 
 
@@ -27,15 +23,12 @@ def joined(steps: Sequence[RankStep], devices: Sequence[str], name: str) -> tupl
     ranks do not fit together: a collective that differs, a receive without a send.
     """
     by_rank = {step.rank: step for step in steps}
-    meetings = meetings_of(_calls(steps), by_rank)
-    lengths = {rank: len(step.ops) for rank, step in by_rank.items()}
-    order = merged(lengths, meetings, _needs(by_rank))
-    writer = _Joint(by_rank, devices)
-    for places in order:
-        writer.write(places)
-    graph = {"version": 1, "name": name, "ops": writer.ops}
-    collectives = {"collectives": {"groups": writer.groups}} if writer.groups else {}
-    strategy = {"version": 1, "order": "program", "placement": writer.placement, **collectives}
+    joint = _Captured(by_rank, devices)
+    joint.run(_calls(steps), _needs(by_rank))
+    graph = {"version": 1, "name": name, "ops": joint.ops}
+    groups = {name: list(members) for name, members in joint.groups.items()}
+    collectives = {"collectives": {"groups": groups}} if groups else {}
+    strategy = {"version": 1, "order": "program", "placement": joint.placement, **collectives}
     return graph, strategy
 
 
@@ -71,126 +64,58 @@ def _needs(by_rank: Mapping[int, RankStep]) -> dict[Place, tuple[Place, ...]]:
     return needs
 
 
-class _Joint:
-    """Writes the ops of all ranks into one graph; ``names`` are by rank and op how it is called
-    there, and ``outputs`` by a rank's message the number of its output. ``groups`` are those of
-    which only some ranks are there, by the names that ``group_names`` has by their ranks.
-    """
+class _Captured(Joint):
+    """Writes a meeting as one op, which its ranks dispatch together."""
 
     def __init__(self, by_rank: Mapping[int, RankStep], devices: Sequence[str]) -> None:
-        self.by_rank, self.devices = by_rank, devices
-        self.ops: list[Fields] = []
-        self.placement: dict[str, str] = {}
-        self.groups: dict[str, list[str]] = {}
-        self.group_names: dict[tuple[int, ...], str] = {}
-        self.names: dict[tuple[int, str], str] = {}
-        self.outputs: dict[tuple[int, str], int] = {}
+        programs = {rank: step.ops for rank, step in by_rank.items()}
+        super().__init__(programs, dict(enumerate(devices)))
+        self.by_rank = by_rank
 
-    def write(self, places: Sequence[Place]) -> None:
-        """Writes an op of one rank, or a communication of several."""
-        rank, position = places[0]
-        step = self.by_rank[rank]
-        if position in step.messages:
-            self._write_message(places, step.messages[position])
-            return
-        op = self._renamed(rank, step.ops[position])
-        self.ops.append(op)
-        self.placement[op["name"]] = self.devices[rank]
-
-    def _renamed(self, rank: int, op: Fields) -> Fields:
-        """The op under the names of the joint graph."""
-        name = self.names[rank, op["name"]] = f"rank {rank}/{op['name']}"
-        changed = {**op, "name": name}
-        for field in ("inputs", "releases"):
-            if field in op:
-                changed[field] = [self._tensor(rank, text) for text in op[field]]
-        if "control_inputs" in op:
-            changed["control_inputs"] = [self.names[rank, text] for text in op["control_inputs"]]
-        if "colocate" in op:
-            changed["colocate"] = f"rank {rank}/{op['colocate']}"
-        return changed
-
-    def _tensor(self, rank: int, text: str) -> str:
-        """The name of a tensor in the joint graph. A message has one output a rank, all that the
-        rank got by it.
-        """
-        name, _, output = text.rpartition(":")
-        if not name or not output.isdigit():
-            name, output = text, "0"
-        if (rank, name) in self.outputs:
-            output = str(self.outputs[rank, name])
-        return f"{self.names[rank, name]}:{output}"
-
-    def _write_message(self, places: Sequence[Place], message: Message) -> None:
+    def meet(self, meeting: Meeting) -> None:
+        message = self.by_rank[meeting[0].rank].messages[meeting[0].position]
         kind, group, root = message.kind, message.group, message.root
         if root:
             # The first rank of a collective op is its root.
             group = (*group[root:], *group[:root])
-            places = sorted(places, key=lambda place: group.index(place[0]))
-        members = [(rank, self.by_rank[rank].ops[position]) for rank, position in places]
-        rank, first = members[0]
-        name = f"rank {rank}/{first['name']}"
-        reading, making = members, members
+            meeting = tuple(sorted(meeting, key=lambda call: group.index(call.rank)))
+        ranks = [call.rank for call in meeting]
+        members = [self.op(*call.place) for call in meeting]
+        texts = [self.programs[call.rank][call.position]["name"] for call in meeting]
+        reads, makes = range(len(meeting)), range(len(meeting))
         if kind in ("p2p", "broadcast"):
             # The root of a broadcast need not be there.
-            sends = int(kind == "p2p" or rank == group[0])
-            reading, making = members[:sends], members[sends:]
-        renamed = [self._renamed(r, op) for r, op in members]
-        inputs = self._inputs(reading)
-        for number, (r, op) in enumerate(making):
-            self.outputs[r, op["name"]] = number
-        for r, op in members:
-            self.names[r, op["name"]] = name
-        self.ops.append({
-            "name": name,
+            sends = int(kind == "p2p" or ranks[0] == group[0])
+            reads, makes = reads[:sends], makes[sends:]
+        # Equally many inputs of each rank.
+        count = min((len(members[i]["inputs"]) for i in reads), default=0)
+        for number, i in enumerate(makes):
+            self.outputs[ranks[i], texts[i]] = number
+        attrs = {"ranks": [self.homes[rank] for rank in ranks], "bytes": message.bytes}
+        op = {
+            "name": members[0]["name"],
             "kind": kind,
-            "phase": first["phase"],
-            "inputs": inputs,
-            "control_inputs": _together(renamed, "control_inputs"),
-            "outputs": [_whole(op["outputs"]) for _, op in making],
-            "attrs": self._attrs([r for r, _ in members], message, group),
-            "releases": _together(renamed, "releases"),
-            "blocks_host": any(op.get("blocks_host") for op in renamed),
-            **self._stream(kind, members),
-        })  # fmt: skip
-        self.placement[name] = self.devices[rank]
-
-    def _stream(self, kind: str, members: Sequence[tuple[int, Fields]]) -> Fields:
-        """The stream of a communication, as a field. What two ranks send one another in a batch is
-        under way at once, so each direction is a stream of its own. Where ranks call their streams
-        differently, what they wait for alone tells the order.
-        """
-        if kind == "p2p":
-            return {"stream": " to ".join(str(rank) for rank, _ in members)}
-        streams = {op.get("stream") for _, op in members}
-        return {"stream": stream} if len(streams) == 1 and (stream := streams.pop()) else {}
-
-    def _inputs(self, reading: Sequence[tuple[int, Fields]]) -> list[str]:
-        """Equally many inputs of each rank."""
-        count = min((len(op["inputs"]) for _, op in reading), default=0)
-        return [self._tensor(r, text) for r, op in reading for text in op["inputs"][:count]]
-
-    def _attrs(
-        self, ranks: Sequence[int], message: Message, group: tuple[int, ...]
-    ) -> dict[str, Any]:
-        attrs: dict[str, Any] = {
-            "ranks": [self.devices[rank] for rank in ranks],
-            "bytes": message.bytes,
+            "phase": members[0]["phase"],
+            "inputs": [text for i in reads for text in members[i]["inputs"][:count]],
+            "control_inputs": _together(members, "control_inputs"),
+            "outputs": [_whole(members[i]["outputs"]) for i in makes],
+            "attrs": attrs | self.group(meeting, group),
+            "releases": _together(members, "releases"),
+            "blocks_host": any(op.get("blocks_host") for op in members),
+            **_stream(kind, ranks, members),
         }
-        if message.kind != "p2p" and len(ranks) < len(group):
-            attrs["group"] = self._group_name(group)
-        return attrs
+        self.write_meeting(op, meeting)
 
-    def _group_name(self, group: tuple[int, ...]) -> str:
-        if group not in self.group_names:
-            name = f"ranks {','.join(map(str, group))}"
-            if len(name) > 80:
-                name = f"{len(group)} ranks, {group[0]} to {group[-1]}"
-            while name in self.groups:
-                name += "'"
-            self.group_names[group] = name
-            self.groups[name] = [self.devices[rank] for rank in group]
-        return self.group_names[group]
+
+def _stream(kind: str, ranks: Sequence[int], members: Sequence[Fields]) -> Fields:
+    """The stream of a communication, as a field. Messages of two ranks in a batch are under way at
+    once, so each direction is a stream of its own. Where ranks call their streams differently,
+    their waits alone tell the order.
+    """
+    if kind == "p2p":
+        return {"stream": " to ".join(map(str, ranks))}
+    streams = {op.get("stream") for op in members}
+    return {"stream": stream} if len(streams) == 1 and (stream := streams.pop()) else {}
 
 
 def _together(ops: Iterable[Fields], field: str) -> list[str]:

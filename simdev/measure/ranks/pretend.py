@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
+from multiprocessing.process import BaseProcess
 from pickle import dumps, loads
 from types import SimpleNamespace
 from typing import Any
@@ -33,16 +34,17 @@ from torch.distributed.fsdp._fully_shard import _fsdp_init, _fully_shard
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import DataParallel, SyncBatchNorm
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...ground.errors import InputError
+from ..tracing import running_line
 from . import ddp
 from .attention import scaled_dot_product_attention
+from .devices import Devices, Generator, as_list, numbered, read_as_cpu
 from .streams import Event, Stream, Streams
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CUDA = torch.device("cuda")
 PATIENCE = 600
 """Seconds for which a rank waits for an object of another one."""
 POLL = 0.01
@@ -61,13 +63,18 @@ class World:
     memory: int = 80 * 10**9
 
     @property
+    def local_rank(self) -> int:
+        """The number of the rank on its node."""
+        return self.rank % min(self.per_node, self.size)
+
+    @property
     def environment(self) -> dict[str, str]:
         """The variables that ``torchrun`` puts into the environment of a rank."""
         local = min(self.per_node, self.size)
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.size),
-            "LOCAL_RANK": str(self.rank % local),
+            "LOCAL_RANK": str(self.local_rank),
             "LOCAL_WORLD_SIZE": str(local),
             "GROUP_RANK": str(self.rank // local),
             "MASTER_ADDR": "localhost",
@@ -81,12 +88,12 @@ def pretended(world: World, mail: Mail) -> Iterator[Streams]:
 
     ``mail`` carries the Python objects that ranks send one another.
     """
-    streams = Streams()
+    streams, devices = Streams(), Devices(world.local_rank)
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, world.environment))
-        for target, name, value in _replacements(world, streams, mail):
+        for target, name, value in _replacements(world, streams, mail, devices):
             stack.enter_context(patch.object(target, name, value, create=True))
-        stack.enter_context(_OnCpu())
+        stack.enter_context(devices)
         try:
             yield streams
         finally:
@@ -150,7 +157,7 @@ class Mail:
             over = self.store.check([f"{source} ended"]) or time.monotonic() > end
             if over and not self.store.check([key]):
                 raise InputError(
-                    f"rank {self.rank} waits for an object from rank {source}, which sends none"
+                    f"{running_line()}: waits for an object from rank {source}, which sends none"
                 )
             time.sleep(POLL)
         return bytes(self.store.get(key))
@@ -161,39 +168,58 @@ class Mail:
 Replacement = tuple[Any, str, Any]
 
 
-def _replacements(world: World, streams: Streams, mail: Mail) -> Iterator[Replacement]:
+def _replacements(
+    world: World, streams: Streams, mail: Mail, devices: Devices
+) -> Iterator[Replacement]:
     device = {**_streaming(streams), **_device(world)}
     yield from ((torch.cuda, name, value) for name, value in device.items())
     yield from ((torch.cpu, name, value) for name, value in _streaming(streams).items())
-    yield torch.Tensor, "record_stream", lambda *_: None
+    yield torch.Tensor, "record_stream", _nothing
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
-    # Not by _OnCpu: what a backward computes again runs outside of modes of functions.
+    # Not by Devices: what a backward computes again runs outside of modes of functions.
     yield F, "scaled_dot_product_attention", scaled_dot_product_attention
-    yield torch, "set_default_device", lambda *_: None
+    yield torch._C._nn, "_parse_to", numbered(torch._C._nn._parse_to)
+    yield torch, "set_default_device", devices.set_default
+    yield torch, "Generator", Generator
+    yield torch.random, "fork_rng", lambda *_, **__: nullcontext()
+    yield FakeTensor, "device", devices.of_fake()
     yield from ((torch.accelerator, name, value) for name, value in _accelerator(device).items())
-    # There is nothing to be kept of a model without numbers.
-    yield torch, "save", lambda *_, **__: None
-    yield checkpoint, "save", lambda *_, **__: None
-    why = ": a capture starts the ranks by itself; write the script for torchrun, a process a rank"
-    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", why)
+    yield from _surroundings()
     # It draws until all values lie between its bounds, which no fake tensor ever tells.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
     types = [*optimizer._foreach_supported_types, FakeTensor]
-    yield optimizer, "_foreach_supported_types", types
     for home in (_foreach_utils, optimizer):
+        yield home, "_foreach_supported_types", types
         yield (
             home,
             "_get_foreach_kernels_supported_devices",
             lambda: ["cuda"] if streams.on_cpu else ["cpu", "cuda"],
         )
-    yield torch.amp.autocast, "__init__", _read_as_cpu(torch.amp.autocast.__init__, 1)
+    yield torch.amp.autocast, "__init__", read_as_cpu(torch.amp.autocast.__init__, 1)
     yield from _meshes()
     yield from _distributed(world, streams, mail)
     yield from ddp.replacements()
     for kind, instead in REFUSED.items():
         yield kind, "__init__", _refusing(kind.__name__, instead)
+
+
+def _surroundings() -> Iterator[Replacement]:
+    """Files, libraries and processes around a script."""
+    # There is nothing to be kept of a model without numbers.
+    yield from ((home, "save", _nothing) for home in (torch, checkpoint))
+    yield torch, "load", _loaded(torch.load)
+    # A build without CUDA knows no versions of its libraries, which scripts print and compare.
+    yield torch.version, "cuda", "12.8"
+    yield torch.backends.cudnn, "version", _answering(91002)
+    yield torch.cuda.nccl, "version", _answering((2, 27, 5))
+    yield torch.multiprocessing, "spawn", _refusing("torch.multiprocessing.spawn", _RANKS)
+    yield os, "fork", _refusing("os.fork", _ALONE)
+    yield BaseProcess, "start", _refusing("multiprocessing.Process", _ALONE)
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        yield torch.cuda, name, _refusing(f"torch.cuda.{name}", _GRAPHS)
+    yield FakeTensor, "tolist", as_list
 
 
 REFUSED = {
@@ -207,11 +233,25 @@ REFUSED = {
 """Classes that are refused by their names, and why."""
 
 
+_RANKS = ": a capture starts the ranks by itself; write the script for torchrun, a process a rank"
+_ALONE = ": a rank is one process in a capture; let the script do it in that one"
+_GRAPHS = (
+    ": not covered by a capture; let the script run its step eagerly, and simulate the graph by "
+    "--host graph, which replays the whole step as one"
+)
+
+
 def _refusing(name: str, why: str) -> Callable[..., None]:
     def refuse(*_: Any, **__: Any) -> None:
-        raise InputError(f"{name}{why}")
+        line = running_line()
+        raise InputError(f"{line}: {name}{why}" if line else f"{name}{why}")
 
     return refuse
+
+
+def _loaded(load: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.load`` onto the CPU, wherever a script wants the tensors."""
+    return lambda file, map_location=None, **options: load(file, map_location="cpu", **options)
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
@@ -227,52 +267,64 @@ def _streaming(streams: Streams) -> Mapping[str, Any]:
     }
 
 
+_SILENT = (
+    "init", "set_device", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all", "seed",
+    "seed_all", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+    "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "get_rng_state",
+    "get_rng_state_all", "set_rng_state", "set_rng_state_all", "set_sync_debug_mode",
+)  # fmt: skip
+_ZERO = (
+    "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+    "memory_cached", "max_memory_cached", "memory_usage", "utilization", "temperature",
+    "power_draw", "clock_rate", "initial_seed", "get_sync_debug_mode",
+)  # fmt: skip
+"""Functions of ``torch.cuda`` that do nothing, and those that answer 0."""
+
+
 def _device(world: World) -> Mapping[str, Any]:
     """The device that ``torch.cuda`` shows to scripts, and its memory."""
     local = min(world.per_node, world.size)
     properties = SimpleNamespace(
-        name="GPU", total_memory=world.memory, multi_processor_count=132,
-        major=world.capability[0], minor=world.capability[1], is_integrated=False,
+        name="GPU", total_memory=world.memory, multi_processor_count=132, warp_size=32,
+        major=world.capability[0], minor=world.capability[1], is_integrated=False, uuid="GPU",
+        max_threads_per_multi_processor=2048, L2_cache_size=50 * 2**20,
     )  # fmt: skip
-    nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+    memory = SimpleNamespace(_record_memory_history=_nothing, _dump_snapshot=_nothing)
+    answers = {
+        "is_available": True, "is_initialized": True, "is_bf16_supported": True,
+        "device_count": local, "current_device": world.local_rank, "device": nullcontext(),
+        "get_device_name": properties.name, "get_device_capability": world.capability,
+        "get_device_properties": properties, "mem_get_info": (world.memory, world.memory),
+        "memory_stats": _Zeros(), "memory_summary": "", "memory_snapshot": [],
+        "is_current_stream_capturing": False, "can_device_access_peer": True,
+        "get_allocator_backend": "native",
+    }  # fmt: skip
+    answers |= dict.fromkeys(_SILENT) | dict.fromkeys(_ZERO, 0)
     return {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "is_bf16_supported": lambda *_, **__: True,
-        "device_count": lambda: local,
-        "device": lambda *_: nullcontext(),
+        **{name: _answering(value) for name, value in answers.items()},
         "nvtx": SimpleNamespace(
-            range_push=nothing, range_pop=nothing, mark=nothing, range=lambda *_: nullcontext()
+            range_push=_nothing, range_pop=_nothing, mark=_nothing, range=lambda *_: nullcontext()
         ),
-        "current_device": lambda: world.rank % local,
-        "set_device": nothing,
-        "init": nothing,
-        "empty_cache": nothing,
-        "manual_seed": nothing,
-        "manual_seed_all": nothing,
-        "reset_peak_memory_stats": nothing,
-        "reset_max_memory_allocated": nothing,
-        "get_rng_state": nothing,
-        "get_rng_state_all": nothing,
-        "set_rng_state": nothing,
-        "set_rng_state_all": nothing,
-        "get_device_name": lambda *_: properties.name,
-        "get_device_capability": lambda *_: world.capability,
-        "get_device_properties": lambda *_: properties,
-        "mem_get_info": lambda *_: (world.memory, world.memory),
-        "memory_stats": lambda *_: _Zeros(),
-        "memory_allocated": lambda *_: 0,
-        "max_memory_allocated": lambda *_: 0,
-        "memory_reserved": lambda *_: 0,
-        "max_memory_reserved": lambda *_: 0,
-        "memory_summary": lambda *_, **__: "",
+        "profiler": SimpleNamespace(start=_nothing, stop=_nothing, profile=nullcontext),
+        "memory": SimpleNamespace(**vars(torch.cuda.memory) | vars(memory)),
     }
+
+
+def _answering(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+_nothing = _answering(None)
 
 
 def _accelerator(device: Mapping[str, Any]) -> Mapping[str, Any]:
     """Stand-ins of ``torch.accelerator``, made of those of ``torch.cuda``."""
     names = {"current_device_index": "current_device", "set_device_index": "set_device"}
-    equal = ("is_available", "device_count", "synchronize", "current_stream", "set_stream")
+    equal = (
+        "is_available", "device_count", "synchronize", "current_stream", "set_stream",
+        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+        "memory_stats", "empty_cache", "reset_peak_memory_stats",
+    )  # fmt: skip
     answers = {name: device[names.get(name, name)] for name in (*names, *equal)}
     return {**answers, "current_accelerator": lambda *_, **__: CUDA}
 
@@ -304,22 +356,6 @@ class _Zeros(dict[str, int]):
         return 0
 
 
-def _read_as_cpu(function: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """The function with "cpu" in place of "cuda" as its argument of that position."""
-
-    def reading(*args: Any, **kwargs: Any) -> Any:
-        changed = [_on_cpu(arg) if i == position else arg for i, arg in enumerate(args)]
-        return function(*changed, **{name: _on_cpu(value) for name, value in kwargs.items()})
-
-    return reading
-
-
-def _on_cpu(value: Any) -> Any:
-    if isinstance(value, str) and value.partition(":")[0] == "cuda":
-        return "cpu"
-    return CPU if isinstance(value, torch.device) and value.type == "cuda" else value
-
-
 _OF_MESHES = ("__init__", "__getitem__", "_flatten", "_unflatten", "_concatenate", "from_group")
 
 
@@ -336,7 +372,7 @@ def _meshes() -> Iterator[Replacement]:
     for name in filter(mesh.__dict__.__contains__, _OF_MESHES):
         method = mesh.__dict__[name]
         kind = type(method) if isinstance(method, staticmethod | classmethod) else None
-        function = _really(_read_as_cpu(method.__func__ if kind else method, 1))
+        function = _really(read_as_cpu(method.__func__ if kind else method, 1))
         function = _of_ranks(function) if name == "__init__" else function
         yield mesh, name, kind(function) if kind else function
 
@@ -368,22 +404,6 @@ def _really(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return real
-
-
-class _OnCpu(TorchFunctionMode):
-    """Reads every CUDA device in a call of PyTorch as the CPU."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func is torch.Tensor.cpu:
-            Streams.running.current.synchronize()
-        if func is torch.device and args and _on_cpu(args[0]) != args[0]:
-            return CPU
-        if getattr(func, "__name__", "") == "__get__":
-            return func(*args, **(kwargs or {}))
-        kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
-        return func(*map(_on_cpu, args), **kwargs)
 
 
 # Process groups: PyTorch's fake ones, whatever backend is asked for.

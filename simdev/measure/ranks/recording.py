@@ -11,32 +11,26 @@ notes with every record its stream and the records for which it waits. Calls of 
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from ...ground.errors import InputError
 from ...nouns.meetings import RECEIVE, SEND
 from ..kinds import (
     ALLOCATIONS,
-    OPERAND_ORDER,
     VALUES_TO_HOST,
     aten_name,
     communication_kind,
-    kind_of,
     named_arguments,
 )
 from ..record import (
@@ -45,13 +39,15 @@ from ..record import (
     Instance,
     Record,
     Recorder,
-    Scopes,
     TensorSpec,
     is_view,
     key_of,
+    tensors_in,
     written,
 )
-from ..tracing import is_users
+from ..tracing import running_line
+from .devices import Devices, on_cpu
+from .scopes import RankScopes, in_backward
 from .streams import Future, Streams
 
 # Calls of process groups of which a capture does not know the other rank, or all tensors.
@@ -113,20 +109,25 @@ class RankRecorder(Recorder):
         self.messages: dict[int, Message] = {}
         self.placed: dict[int, tuple[bool, ...]] = {}
         self.notes: dict[str, None] = {}
+        self.devices = Devices.running
+        self.hosts: list[str] = []
         self.parameters: dict[int, int] = {}
         self.states: dict[int, int] = {}
-        self.persistent: set[int] = set()
+        self.persistent: dict[int, str] = {}
         self._leaves: dict[int, Any] = {}
         self._works: dict[int, tuple[Any, Future]] = {}
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
         self._false: set[int] = set()
+        self._gradients: set[int] = set()  # memory of gradients and of norms made of them
+        self._is_of_gradients = self._is_behind_backward = False
+        self.orphans: set[int] = set()
         self._communicators: dict[tuple[int, ...], dict[str, int]] = {}
 
     @property
     def phase(self) -> str:
         """The phase of the op that is dispatched now."""
-        if self.updating:
+        if self.updating or self._is_of_gradients:
             return "update"
         # Numbered from 0 while autograd runs a backward.
         return "backward" if in_backward() else "forward"
@@ -147,11 +148,26 @@ class RankRecorder(Recorder):
         if name in VALUES_TO_HOST:
             self.streams.current.synchronize()
             return key_of(args[0]) not in self._false
+        inputs = tensors_in((args, kwargs))
+        self._is_of_gradients = self._reads_gradients(inputs)
+        is_hosts = self._is_hosts(func, inputs, kwargs)
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": on_cpu(kwargs["device"])}
         result = func(*args, **kwargs)
-        self._note_false(name, args, result)
+        made = tensors_in(result)
+        self._note_false(name, args, inputs, made)
+        self.devices.place(made, is_hosts)
+        if self._gradients:
+            is_of = self._is_of_gradients
+            change = self._gradients.update if is_of else self._gradients.difference_update
+            change(map(key_of, made))
         if self.recording and func.namespace != "prim":
             self.lifetimes.settle(len(self.records) - 1)
-            self._note(func, named_arguments(func, args, kwargs), result)
+            arguments = named_arguments(func, args, kwargs)
+            if not (is_hosts and self.devices.is_named):
+                self._note(func, arguments, result)
+            elif not (self.devices.is_moving or is_view(written(func, arguments), inputs, made)):
+                self.hosts.append(running_line())
         return result
 
     def _value(self, tensor: Tensor) -> Any:
@@ -159,7 +175,7 @@ class RankRecorder(Recorder):
         if self.updating:
             return 1.0  # the number of the step, which an optimizer keeps on the host
         self.streams.current.synchronize()
-        place, is_false = self.place(), key_of(tensor) in self._false
+        place, is_false = running_line(), key_of(tensor) in self._false
         if place:
             answer = f"asks for the value of a tensor; {0 if is_false else 1} was answered"
             self.notes[f"{place}: {answer}"] = None
@@ -167,16 +183,38 @@ class RankRecorder(Recorder):
             return tensor.dtype.is_floating_point and 0.0
         return 1.0 if tensor.dtype.is_floating_point else tensor.dtype == torch.bool or 1
 
-    def _note_false(self, name: str, args: Any, result: Any) -> None:
+    def _note_false(
+        self, name: str, args: Any, inputs: Sequence[Tensor], made: Sequence[Tensor]
+    ) -> None:
         """Notes tensors that say whether a number is none or infinite: no number is."""
         scaled = name == "_amp_foreach_non_finite_check_and_unscale_"
-        made = [args[1]] if scaled else [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        inputs = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
         carried = name in _CARRY and all(key_of(x) in self._false for x in inputs)
         if scaled or carried or name in _INVALID:
-            self._false |= set(map(key_of, made))
+            self._false |= set(map(key_of, [args[1]] if scaled else made))
         elif self._false:
             self._false.difference_update(map(key_of, made))
+
+    def _reads_gradients(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether an operator clips gradients or scales them, which is part of the update: it runs
+        behind a backward, outside of modules, on gradients of parameters or on norms of them.
+        """
+        if in_backward():
+            self._is_behind_backward = True
+            return False
+        if self.updating or self.scopes.current:
+            return False
+        if self._is_behind_backward:
+            self._is_behind_backward = False
+            self._gradients = set(self.scopes.gradients())
+        return any(key_of(tensor) in self._gradients for tensor in inputs)
+
+    def _is_hosts(self, func: Any, inputs: Sequence[Tensor], kwargs: Any) -> bool:
+        """Whether the host runs an operator, on tensors that the script keeps there."""
+        if self.devices.is_moving:
+            return True
+        if self.streams.on_cpu or func.namespace in NAMESPACES or self.phase != "forward":
+            return False
+        return self.devices.is_hosts(() if aten_name(func) in _LITERALS else inputs, kwargs)
 
     def _note(self, func: Any, arguments: dict[str, Any], result: Any) -> None:
         name = aten_name(func)
@@ -184,7 +222,7 @@ class RankRecorder(Recorder):
             self._note_call(func, name, arguments, result)
             return
         instance = self._instance()
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        outputs = tensors_in(result)
         if name in ALLOCATIONS or name in _LITERALS:
             for output in outputs:
                 if name in _LITERALS and output.numel() > 1:
@@ -192,7 +230,7 @@ class RankRecorder(Recorder):
                 else:
                     self._note_source(output, None)
             return
-        inputs = [x for x in tree_leaves(list(arguments.values())) if isinstance(x, Tensor)]
+        inputs = tensors_in(list(arguments.values()))
         if self.updating and all(tensor.numel() == 1 for tensor in (*inputs, *outputs)):
             return  # numbers of steps: the host counts them
         if name.endswith("_norm_backward") and result[0] is None:
@@ -203,13 +241,7 @@ class RankRecorder(Recorder):
         outputs = outputs or writes
         if not outputs or (is_view(writes, inputs, outputs) and name not in _WRITES):
             return
-        if name == "convolution_backward":
-            self._record_conv_backward(func, arguments, inputs, result, instance)
-        else:
-            # What is written alone (``out=``) stands last, and is no operand.
-            count = len(inputs) - sum(argument.is_out for argument in func._schema.arguments)
-            kind, operands = kind_of(func, arguments), OPERAND_ORDER.get(name, range(count))
-            self._record(kind, func, arguments, inputs, outputs, instance, operands)
+        self._record_operator(func, arguments, inputs, outputs, result, instance)
 
     def _instance(self) -> Instance:
         return UPDATE if self.phase == "update" else super()._instance()
@@ -226,6 +258,8 @@ class RankRecorder(Recorder):
         self.records[index] = replace(self.records[index], outputs=tuple(specs))
         self.placed[index] = there
         self.issued[index] = self.streams.issue(index)
+        if self.scopes.is_orphan:
+            self.orphans.add(index)
 
     def _note_source(self, tensor: Tensor, source: tuple[int, int] | None) -> None:
         # Written in place: the memory stays that of whatever made it, and gets no second life.
@@ -250,12 +284,21 @@ class RankRecorder(Recorder):
         return index
 
     def end(self) -> None:
-        """Ends the step, and notes the leaves that outlive it: buffers, not batches."""
+        """Ends the step, and notes the leaves that outlive it, such as buffers, not batches:
+        ``persistent`` has a name of each that is a gradient.
+        """
         self.recording = False
+        if self.streams.on_cpu:
+            note = "the script asks for gloo: each rank is one thread of a CPU (nccl is for GPUs)"
+            self.notes[note] = None
+        if self.hosts:
+            count = f"{len(self.hosts)} operators work on tensors that the script keeps on the CPU"
+            self.notes[f"{self.hosts[0]}: {count}; what these take is not counted"] = None
         self.lifetimes.settle(len(self.records) - 1)
+        gradients = self.scopes.gradients() | dict.fromkeys(self.scopes.buckets, "bucket")
         for index, storage in self._leaves.items():
             if USERS is not None and USERS(storage._cdata) > 2:
-                self.persistent.add(index)
+                self.persistent[index] = gradients.get(storage._cdata, "")
 
     @contextmanager
     def resting(self) -> Iterator[None]:
@@ -277,6 +320,7 @@ class RankRecorder(Recorder):
 
     def add_parameter(self, tensor: Tensor, states: Sequence[Tensor]) -> None:
         """Records a parameter as a leaf; reading one of its states counts as reading it."""
+        self.devices.place(tensor, is_host=False)  # FSDP moves parameters by itself
         if key_of(tensor) not in self.parameters:
             index = self.add_leaf("parameter", tensor)
             self.parameters[key_of(tensor)] = index
@@ -284,16 +328,6 @@ class RankRecorder(Recorder):
             for state in states:
                 self._note_source(state, (index, 0))
                 self.lifetimes.forget(state.untyped_storage())
-
-    def place(self) -> str:
-        """The line of the user's code that is running, "" where none is (in hooks of autograd)."""
-        frame: Any = sys._getframe(1)
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if is_users(file):
-                return f"{Path(file).name}:{frame.f_lineno}"
-            frame = frame.f_back
-        return ""
 
     # Calls of process groups.
 
@@ -305,7 +339,9 @@ class RankRecorder(Recorder):
             self.streams.host_waits()
             return
         if communication_kind(name) is None or name in _REFUSED:
-            raise InputError(f"{self.place()}: {func.namespace}.{name} is not covered by a capture")
+            raise InputError(
+                f"{running_line()}: {func.namespace}.{name} is not covered by a capture"
+            )
         inputs, outputs = _ends(name, arguments, result)
         if func.namespace == "c10d":  # functional calls make what they bring
             self._note_memory(outputs)
@@ -345,7 +381,7 @@ class RankRecorder(Recorder):
         kind = "p2p" if kind in (SEND, RECEIVE) else kind
         size = max(_bytes(inputs), _bytes(outputs))
         tag = int(arguments.get("tag", 0))
-        return Message(kind, ranks, size, peer, sends, tag, self.place(), group.group_name)
+        return Message(kind, ranks, size, peer, sends, tag, running_line(), group.group_name)
 
     def _add_message(
         self,
@@ -486,63 +522,11 @@ def _spec(tensor: Tensor) -> TensorSpec:
     return TensorSpec((size,), (1,), tensor.dtype) if size > tensor.numel() > 0 else spec
 
 
-def in_backward() -> bool:
-    """Whether autograd runs a backward now."""
-    return bool(torch._C._current_graph_task_id() >= 0)
-
-
-_WRAPPERS = re.compile(r"(_checkpoint_wrapped_module|_orig_mod)(\.|$)")
-
-
-def unwrapped(name: str) -> str:
-    """The qualified name of a module or parameter without the modules wrapped around it."""
-    return _WRAPPERS.sub("", name).removesuffix(".")
-
-
-class RankScopes(Scopes):
-    """The modules of a script, of which nobody tells the names: a module that is called outside of
-    all others is a root, and names what is in it. ``roots`` are (prefix of names, module).
-    """
-
-    running: RankScopes
-
-    def __init__(self) -> None:
-        super().__init__({})
-        RankScopes.running = self
-        self.names: dict[int, str] = {}
-        self.roots: list[tuple[str, nn.Module]] = []
-        self.of_parameter: dict[int, str] = {}
-
-    def enter(self, module: nn.Module, *_: Any) -> None:
-        """A module's forward begins."""
-        if id(module) not in self.names and not self.current:
-            prefix = type(module).__name__ if self.roots else ""
-            self.names[id(module)] = prefix
-            root = module.module if isinstance(module, DistributedDataParallel) else module
-            self.roots.append((prefix, root))
-            for name, child in root.named_modules(prefix=prefix):
-                self.names.setdefault(id(child), unwrapped(name))
-                for parameter in child.parameters(recurse=False):
-                    self.of_parameter.setdefault(id(parameter), name)
-        self.recomputing = in_backward()
-        super().enter(module)
-
-    @contextmanager
-    def around(self, parameter: Tensor) -> Iterator[None]:
-        """Lets what the block runs belong to the module of a parameter."""
-        self.stack.append(((self.of_parameter.get(id(parameter), ""), 0),))
-        try:
-            yield
-        finally:
-            self.stack.pop()
-
-
 def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors that a call of a process group reads, and those that it fills."""
 
     def tensors(*names: str) -> list[Tensor]:
-        leaves = tree_leaves([arguments.get(argument) for argument in names])
-        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        return tensors_in([arguments.get(argument) for argument in names])
 
     if name == "send":
         return tensors("tensors"), []
@@ -553,7 +537,7 @@ def _ends(name: str, arguments: dict[str, Any], result: Any) -> tuple[list[Tenso
     inputs = tensors("input", "inputs", "input_tensor", "input_tensors", "tensors", "tensor")
     outputs = tensors("output", "out", "output_tensor", "output_tensors", "outputs")
     if not outputs:
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        outputs = tensors_in(result)
     return inputs, outputs or inputs
 
 
@@ -564,8 +548,3 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 def _short(group: Sequence[int]) -> str:
     """A group in a few characters: its first and last rank and its number."""
     return f"{group[0]}..{group[-1]} x{len(group)}"
-
-
-def local(tensor: Any) -> Any:
-    """The part of a tensor that lies on this rank."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor

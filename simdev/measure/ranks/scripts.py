@@ -11,7 +11,9 @@ ends.
 
 from __future__ import annotations
 
+import logging
 import runpy
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,9 +36,10 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from ...ground.errors import InputError
 from ..building import flat_step
-from ..tracing import refusing
+from ..tracing import refusing, running_line
 from .pretend import Mail, World, pretended
-from .recording import RankRecorder, local
+from .recording import RankRecorder
+from .scopes import local
 from .settings import changed
 
 
@@ -47,6 +50,8 @@ class StepIsRecordedError(BaseException):
 class Steps:
     """Begins and ends the recording of a step: at the ends of steps of the first optimizer.
 
+    ``late`` is the line that runs where no step ends for long; ``begins`` is called with each step.
+
     It begins once every optimizer that the script has made has taken a step, with which it makes
     its state, and no later than behind the second step of the first.
     """
@@ -55,6 +60,8 @@ class Steps:
 
     def __init__(self, recorder: RankRecorder) -> None:
         self.recorder = recorder
+        self.late = ""
+        self.begins: Callable[[], None] = lambda: None
         self.marked = False
         self.first: Optimizer | None = None
         self.made: set[int] = set()
@@ -82,8 +89,9 @@ class Steps:
             self.is_recorded = True
         if self.is_recorded:
             raise StepIsRecordedError
+        self.begins()
         self.recorder.streams.clear()
-        self.recorder.scopes.counts.clear()
+        self.recorder.scopes.begin()
         for optimizer in self.optimizers.values():
             self._add_state(optimizer)
         self.recorder.recording = True
@@ -123,19 +131,44 @@ def captured_rank(
     Raises InputError for one that fails, ends before a second step, or uses what is not covered.
     """
     with running(world, mail) as steps:
-        with changed(settings or {}):
+        with changed(settings or {}), _bounded(steps):
             try:
                 program()
             except BaseException:
                 # A script may catch the end of its step and raise something else.
-                if not steps.is_recorded:
+                if not (steps.is_recorded or steps.late):
                     raise
         if steps.is_recorded:
             return steps.recorder
+    late = f"{steps.late}: no step of an optimizer ended within {LONGEST:,} CPU seconds"
     raise InputError(
-        "ended before its second step; two steps of an optimizer are needed, the first warms up "
-        "(or mark the ends of steps by simdev.step_ends())"
+        f"{late if steps.late else 'ended before its second step'}; two steps of an optimizer are "
+        "needed, the first warms up (or mark the ends of steps by simdev.step_ends())"
     )
+
+
+LONGEST = 900
+"""The most CPU seconds for which a script may run without the end of a step."""
+
+
+@contextmanager
+def _bounded(steps: Steps) -> Iterator[None]:
+    """Ends the block where it runs for too long without a step: a loop may have no end."""
+
+    def end(*_: Any) -> None:
+        steps.late = running_line()
+        raise StepIsRecordedError
+
+    def begin() -> None:
+        signal.setitimer(signal.ITIMER_PROF, LONGEST, 1)
+
+    before, steps.begins = signal.signal(signal.SIGPROF, end), begin
+    begin()
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def run_file(file: Path, arguments: Sequence[str]) -> None:
@@ -186,6 +219,9 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
         stack.enter_context(warnings.catch_warnings())
         # deepcopy of a module asks for it; there is nothing behind it to be harmed.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
+        warnings.filterwarnings("ignore", "DTensor random operators may not have complete")
+        # It logs what it raises, which is told in a line.
+        logging.getLogger(FakeTensorMode.__module__).setLevel(logging.CRITICAL)
         streams = stack.enter_context(pretended(world, mail))
         recorder = RankRecorder(streams, world.rank)
         steps = Steps.running = Steps(recorder)
@@ -265,7 +301,7 @@ def _uncompiled(recorder: RankRecorder) -> Iterator[None]:
 
     def note() -> None:
         recorder.notes[
-            f"{recorder.place()}: torch.compile is passed over; the step is that of eager operators"
+            f"{running_line()}: torch.compile is passed over; the step is that of eager operators"
         ] = None
 
     def compile_(model: Any = None, **options: Any) -> Any:

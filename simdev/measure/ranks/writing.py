@@ -17,7 +17,8 @@ from ...nouns.semantics import traits_of
 from ..capture import Writer
 from ..kinds import Fields
 from ..record import Record, key_of
-from .recording import Message, RankRecorder, local, unwrapped
+from .recording import Message, RankRecorder
+from .scopes import local, unwrapped
 from .streams import DEFAULT
 
 
@@ -69,10 +70,6 @@ class RankStep:
         return sha256(text.encode()).hexdigest()
 
 
-COPIES = frozenset({"foreach_copy", "all_gather_copy_in", "split_with_sizes_copy", "chunk_cat"})
-"""Kinds of the copies that FSDP makes around its messages."""
-
-
 class RankWriter(Writer):
     """Writes the ops of a rank, in the order in which its host issued them."""
 
@@ -90,21 +87,27 @@ class RankWriter(Writer):
         return RankStep(recorder.rank, self.ops, self.messages, tuple(recorder.notes))
 
     def _write_leaf(self, index: int, record: Record) -> None:
-        if index in self.recorder.persistent:
+        gradient = self.recorder.persistent.get(index)
+        if gradient == "":
             # What outlives the step beside parameters, such as buffers, takes memory as these do.
             record = replace(record, kind="parameter")
         super()._write_leaf(index, record)
         self._paths[index] = None
+        if gradient:
+            self.ops[-1]["grad_bytes"] = record.outputs[0].bytes
+            self.ops[-1]["outputs"][0]["bytes"] = 0
         if index in self.recorder.states:
             self.ops[-1]["state_bytes"] = self.recorder.states[index]
             self._paths[index] = self.leaves[index].rpartition(".")[0]
 
     def _path(self, index: int, record: Record) -> str | None:
-        """The module to which an op belongs, None where none is known. Messages and the copies
-        around them run in hooks of whatever module; they belong to what they move.
+        """The module to which an op belongs, None where none is known. Messages, the copies around
+        them and sums of gradients run in hooks of whatever module; they belong to what they read.
         """
         running = record.instance[-1][0] if record.instance else None
-        if index not in self.recorder.messages and record.kind not in COPIES:
+        recorder = self.recorder
+        moves = traits_of(record.kind).packs or index in recorder.orphans
+        if index not in recorder.messages and not moves:
             return running
         paths = [self._paths[i] for i, _ in record.sources]
         known = [path.split(".") for path in paths if path is not None]
@@ -148,7 +151,7 @@ class RankWriter(Writer):
 
 def _leaf_names(recorder: RankRecorder) -> dict[int, str]:
     """The names of the leaves that are parameters, by record."""
-    names: dict[int, str] = {}
+    names = {index: name for index, name in recorder.persistent.items() if name}
     for prefix, module in recorder.scopes.roots:
         for name, parameter in module.named_parameters(prefix=prefix):
             index = recorder.parameters.get(key_of(local(parameter)))

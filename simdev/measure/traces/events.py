@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from ...files.reading import parse_json
 from ...ground.errors import InputError
+from ...ground.units import written
 
 OPERATORS = frozenset({"cpu_op", "Operator", "operator"})
 ANNOTATIONS = frozenset({"user_annotation"})
@@ -219,7 +220,7 @@ def _event(entry: object) -> Event | None:
 def _nanoseconds(name: str, value: Any) -> int:
     is_number = isinstance(value, (int, Decimal)) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= MOST_NS // 1000:
-        raise InputError(f".{name}: must be a number of us >= 0, got {value!r}")
+        raise InputError(f".{name}: must be a number of us >= 0, got {written(value)}")
     nanoseconds: int = round(value * 1000)
     return nanoseconds
 

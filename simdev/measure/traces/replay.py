@@ -12,6 +12,7 @@ mapping for both.
 from __future__ import annotations
 
 import ast
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -300,6 +301,8 @@ def _recorded(
         if isinstance(leaf, Tensor) and not (fills and leaf is args[0]):
             recorder.add_leaf("input", leaf)
     recorder.phase = event.phase
+    log = logging.getLogger(FakeTensorMode.__module__)
+    quiet, log.disabled = log.disabled, True  # it writes the traceback of each refusal to stderr
     try:
         # Below autograd, where what a GPU has a fused kernel for (RMS norm) is not yet taken apart
         # as on a CPU.
@@ -308,6 +311,8 @@ def _recorded(
     except Exception as error:
         # Any kernel may refuse what the trace tells of a call, each in its way.
         raise UnknownError(f"cannot be run without data: {type(error).__name__}") from None
+    finally:
+        log.disabled = quiet
     writer = Writer(recorder, {})
     writer.write_step()
     outputs = {

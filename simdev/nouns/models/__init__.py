@@ -19,7 +19,8 @@ from difflib import get_close_matches
 from math import prod
 from typing import Any
 
-from ...ground.errors import InputError
+from ...ground.errors import InputError, refuse
+from ...ground.units import text_problems
 from ..graph import Graph
 from ..structure import scope_of, unrolled
 from .convolutional import alexnet, enas_images, inception_v3, lenet, nasnet, resnet, vgg
@@ -110,8 +111,9 @@ def build(name: str, /, **dims: Any) -> Graph:
     own); the others are as the name or the paper says. Raises InputError for an unknown name and
     for dimensions that do not fit.
     """
-    if not isinstance(name, str) or name not in MODELS:
-        near = get_close_matches(str(name), MODELS, 3) or list(MODELS)
+    refuse(text_problems("model", name))
+    if name not in MODELS:
+        near = get_close_matches(name, MODELS, 3) or list(MODELS)
         raise InputError(f'model: there is none called "{name}"; perhaps {", ".join(near)}')
     model = MODELS[name]
     return model.build(**{**model.dims, **dims})

@@ -18,7 +18,7 @@ from inspect import Parameter
 from typing import Any
 
 from ...ground.errors import InputError, refuse
-from ...ground.units import is_count
+from ...ground.units import is_count, written
 from ..graph import Graph, Op
 from ..memory import OPTIMIZERS
 from ..structure import PREFIXES
@@ -171,9 +171,9 @@ def _problems(given: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> 
         # The default tells the kind of a size: bool first, for a bool is an int to Python.
         if isinstance(default, bool):
             if not isinstance(value, bool):
-                yield f"{name}: must be true or false, got {value!r}"
+                yield f"{name}: must be true or false, got {written(value)}"
         elif isinstance(default, str):
             if not isinstance(value, str):
-                yield f"{name}: must be a name, got {value!r}"
+                yield f"{name}: must be a name, got {written(value)}"
         elif not ((value is None and default is None) or (is_count(value) and value >= 1)):
-            yield f"{name}: must be a whole number >= 1, got {value!r}"
+            yield f"{name}: must be a whole number >= 1, got {written(value)}"

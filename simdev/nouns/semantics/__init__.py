@@ -24,7 +24,7 @@ from .description import (
 )
 
 # Importing a family registers its kinds.
-from .kinds import elementwise, movement, product, reduction, windows  # noqa: F401
+from .kinds import elementwise, lists, movement, product, reduction, windows  # noqa: F401
 from .regions import (
     Along,
     Shard,

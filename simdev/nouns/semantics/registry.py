@@ -64,6 +64,9 @@ class Traits:
     - ``weighted``: a layer with weights: its backward follows the gradient that comes to it.
     - ``whole_samples``: cut along its samples only, under one weird trick: it needs whole channels,
       or would move more than it saves.
+    - ``bare``: PyTorch's compiled code issues it by itself, in no module and without autograd, as
+      DistributedDataParallel copies gradients out of its buckets.
+    - ``packs``: it copies tensors together before a message, or apart behind one.
     - ``computes``: what slows it down slows its arithmetic; other kinds pass over memory.
     - ``defaults``: attributes that mean the same where they are not told; keys of profiles leave
       them out.
@@ -79,6 +82,8 @@ class Traits:
     combines: str | None = None
     transposes: tuple[str, ...] = ()
     positive: bool = False
+    bare: bool = False
+    packs: bool = False
     # None: as the class of the kind has it, so that a kind registered in a class needs no traits.
     pointwise: bool | None = None
     layer: bool | None = None

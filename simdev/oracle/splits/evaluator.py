@@ -205,6 +205,7 @@ def require_covered(prepared: Prepared, strategy: Strategy) -> None:
         and _equal(strategy.collectives, default.collectives, FREE_OF_COLLECTIVES)
         and prepared.cluster.transfer == "once-per-device"
         and is_covered(prepared)
+        and not prepared.cluster.has_stragglers
     )
     named = not any(
         op.control_inputs or "#" in op.name or len(op.made) < len(op.outputs) for op in ops

@@ -56,10 +56,7 @@ class Costs(Section):
         of ops of which nothing but the bytes of their tensors is known.
         """
         if self.rungs:
-            parts = ["op times " + shares(self.rungs)]
-            if self.rel_err != 0:
-                known = "not known" if self.rel_err is None else f"{self.rel_err:.1%}"
-                parts[0] += f" (expected error {known})"
+            parts = ["op times " + shares(self.rungs) + _error(self.rel_err)]
             parts.append("no host" if self.hosts is None else _hosts(self.hosts))
             counted = "its options say" if self.memory.changes else "tensors ask"
             if self.memory.changes and self.memory.is_pytorch:
@@ -101,8 +98,13 @@ def shares(rungs: Mapping[str, float]) -> str:
     return ", ".join(f"{100 * part:.3g}% {rung}" for rung, part in rungs.items() if part >= LEAST)
 
 
+def _error(rel_err: float | None) -> str:
+    known = "not known" if rel_err is None else f"{rel_err:.1%}"
+    return "" if rel_err == 0 else f" (expected error {known})"
+
+
 def _hosts(origins: HostOrigins) -> str:
     if not origins.rungs:
         return "host times unknown"
     unknown = f", {origins.unknown:,} unknown" if origins.unknown else ""
-    return f"host times {shares(origins.rungs)}{unknown}"
+    return f"host times {shares(origins.rungs)}{unknown}{_error(origins.rel_err)}"

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...lowering.build import STATE_OF
+from ...lowering.build import GRADIENT_OF, STATE_OF
 from ...nouns.graph import Graph
-from ...nouns.structure import OUTSIDE, is_of_ranks, rank_module
+from ...nouns.semantics import is_linear
+from ...nouns.structure import OUTSIDE, is_of_ranks, rank_module, unrolled, weights_of
 from ...nouns.taskgraph import BUFFER_KINDS, Ints
 from ...nouns.trace import DeviceMemory, Trace
 from ..table import BYTES, NUMBER, SHARE, TEXT, TIME, Json, Table, fields_json
@@ -23,8 +24,10 @@ from .section import Places, Section, Step
 from .spans import Window, sent_mask
 from .usage import Devices, exposed_ps
 
+_PREFIX = re.compile(f"^({STATE_OF}|{GRADIENT_OF})")
 _NUMBER = re.compile(r"(?<![^/])[0-9]+(?![^/])")
 REST = "the framework"  # what no tensor of a module holds: workspaces
+OPTIMIZER = "the optimizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class Modules(Section):
         if not isinstance(graph, Graph) or not is_of_ranks(graph):
             return None
         fullest = max(step.trace.memory, key=lambda memory: memory.peak)
-        memory = _by_module(step.trace, fullest)
+        memory = _by_module(step.trace, fullest, graph)
         return cls(_calls(step, graph), fullest.device, memory, step.step_ps)
 
     def tables(self) -> Iterator[Table]:
@@ -104,7 +107,7 @@ def _calls(step: Step, graph: Graph) -> tuple[Calls, ...]:
     for name, (count, busy, waited) in _by_op(trace, window).items():
         op = graph.ops[graph.index[name]]
         size = int(op.attrs.get("bytes", 0))
-        key = op.kind, folded(rank_module(name) or ""), op.phase
+        key = op.kind, _module(graph, name) or "", op.phase
         sums[key] += np.array((count, size * count, busy * count, waited), np.int64)
     per = ranks * window.steps
     made = (
@@ -138,24 +141,52 @@ def _plain(mean: float) -> float:
 
 
 def folded(module: str) -> str:
-    """The module with a star for each number, so that layers are one: "layers/*/wq"; without
-    wrappers, which name their module like "_checkpoint_wrapped_module".
+    """The module with a star for each number, so that layers are one: "layers/*/wq"; without the
+    numbers of its calls and without wrappers, which name it like "_checkpoint_wrapped_module".
     """
-    bare = "/".join(part for part in module.split("/") if not part.startswith("_"))
+    parts = unrolled(module).split("/")
+    bare = "/".join(part for part in parts if not part.startswith("_"))
     named = {"": "the model itself", OUTSIDE: "outside of modules"}
     return named.get(bare) or _NUMBER.sub("*", bare)
 
 
-def _by_module(trace: Trace, memory: DeviceMemory) -> dict[str, dict[str, int]]:
+def _module(graph: Graph, name: str) -> str | None:
+    """The module of an op or of one of its buffers, without numbers; None for an op of no rank."""
+    op = _PREFIX.sub("", name)
+    position = graph.index.get(op, graph.index.get(op.rpartition(":")[0]))
+    if position is not None and graph.ops[position].phase == "update":
+        return OPTIMIZER
+    module = rank_module(op)
+    return None if module is None else folded(module)
+
+
+def _by_module(trace: Trace, memory: DeviceMemory, graph: Graph) -> dict[str, dict[str, int]]:
     """The bytes that a device holds at its peak, by module and kind of buffer. A module is told to
     its first number: "layers/*".
     """
     buffers = trace.task_graph.buffers
     kinds = dict(zip(buffers.name, buffers.kind.tolist(), strict=True))
+    gradients = _gradients(graph)
     held: dict[str, Counter[str]] = defaultdict(Counter)
     for name, size in memory.live_at_peak:
-        module = rank_module(name.removeprefix(STATE_OF))
-        whole = REST if module is None else folded(module)
+        whole = _module(graph, name) or REST
         top = whole[: whole.index("*") + 1] if "*" in whole else whole.partition("/")[0]
-        held[top][BUFFER_KINDS[kinds[name]]] += size
+        kind = "gradients" if name in gradients else BUFFER_KINDS[kinds[name]]
+        held[top][kind] += size
     return {name: dict(of) for name, of in held.items()}
+
+
+def _gradients(graph: Graph) -> set[str]:
+    """The buffers of gradients of parameters: tensors of the backward that an update reads, and
+    those of which they are sums, copies or parts, on whichever rank.
+    """
+    waiting, names = list(weights_of(graph).gradients), set[str]()
+    while waiting:
+        position, output = waiting.pop()
+        op = graph.ops[position]
+        name = f"{op.name}:{output}"
+        if op.phase == "backward" and name not in names:
+            names.add(name)
+            if is_linear(op) or "ranks" in op.attrs or op.kind == "chunk_cat":
+                waiting += map(graph.resolve, op.inputs)
+    return names

@@ -31,6 +31,8 @@ from .step import (
     compare_tables,
     read_subject,
     reasons,
+    rivalry,
+    rivalry_json,
     run_data,
     simulated,
     verdict,
@@ -46,7 +48,8 @@ ASSETS = Path(__file__).parent / "assets"
 STYLE = "page.css"
 SCRIPTS = (
     "theme.js", "base.js", "canvas.js", "table.js", "time.js", "bars.js", "tasks.js", "gantt.js",
-    "charts.js", "scatter.js", "curves.js", "step.js", "ranked.js", "pages.js",
+    "charts.js", "scatter.js", "curves.js", "goodput.js", "draws.js", "step.js", "ranked.js",
+    "pages.js",
 )  # fmt: skip
 ASKING = "explore.js"  # of no other page: those ask nobody
 LAST = "main.js"
@@ -110,6 +113,8 @@ __all__ = [
     "read_subject",
     "reasons",
     "results_data",
+    "rivalry",
+    "rivalry_json",
     "run_data",
     "simulated",
     "verdict",

@@ -66,8 +66,8 @@ def answers_data(value: Any, source: str) -> Json | None:
                 return make(_floats(value), os.path.basename(source))
             except KeyError as error:
                 raise InputError(f"{field}: is not what simdev wrote: no {error}", source) from None
-            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-                raise InputError(f"{field}: is not what simdev wrote ({error})", source) from None
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+                raise InputError(f"{field}: is not what simdev wrote", source) from None
     return None
 
 

@@ -14,20 +14,23 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
 from ...execution.changes import kinds_of
 from ...execution.check import check
-from ...execution.scenario import Outcome, Scenario, execute, load_scenario, prepare
+from ...execution.scenario import Outcome, Scenario, load_scenario, prepare
 from ...files import read_run
 from ...files.reading import label, read_json, shown
 from ...ground.errors import InputError
-from ...ground.units import Number, format_bytes, format_seconds
+from ...ground.units import PS_PER_SECOND, Number, format_bytes, format_seconds
 from ...lowering import split
+from ...nouns.draws import PERCENTS, Draws, are_tied, percentiles, wins
 from ...nouns.graph import Graph
 from ...nouns.strategy import Parallelism, degrees_over_one
 from ..measures.spans import transfer_mask
 from ..measures.spread import task_counts
 from ..measures.training import difference, difference_tables
-from ..report import Report, analyze
+from ..report import Report, Watch, analyze, drawn
 from ..table import BYTES, CHANGE, COUNT, SHARE, TEXT, TIME, Json, Table, change
 from ..whatif import FACTOR, RESOURCE, WhatIf
 from .ops import ROWS_SHOWN, a_step, op_tables, step_tasks, time_table
@@ -101,6 +104,7 @@ RESOURCES_NOTE = (
     "smallest time; measured rows of ops follow their datasheets. A gain of 0.0% is no change: "
     "nothing waits for it."
 )
+BINS = 40  # of a histogram
 ROWS = 2_000  # of a table that has a row an op
 
 
@@ -129,10 +133,17 @@ class Subject:
         return answered(question, self.report)
 
 
-def read_subject(path: str, price: Number | None = None, value: Any = None) -> Subject:
+def read_subject(
+    path: str,
+    price: Number | None = None,
+    value: Any = None,
+    draws: int = 0,
+    seed: int = 0,
+    watch: Watch = lambda parts: parts,
+) -> Subject:
     """The step of a file: a saved run as it is, a scenario simulated now; ``price`` takes the place
     of that of the scenario (None: that counts). ``value`` is what the file holds, where it was read
-    already. Raises SimdevError.
+    already; ``draws``, ``seed`` and ``watch`` are those of ``report.run``. Raises SimdevError.
     """
     value = read_json(path) if value is None else value
     name = label(path) if path == "-" else os.path.basename(path)
@@ -140,13 +151,16 @@ def read_subject(path: str, price: Number | None = None, value: Any = None) -> S
     # What is wrong with a file that is read by its path names the file already.
     scenario = None if is_run or path == "-" else load_scenario(path)
     try:
+        if is_run and draws:
+            raise InputError("draws: a saved run tells no errors; give its scenario")
         if is_run:
             saved = read_run(value)
             violations = len(check(saved.task_graph, saved.trace))
             return Subject(name, analyze(Outcome(saved.trace)), violations=violations)
         if not isinstance(value, Mapping):
             raise InputError(f"must be an object (a scenario), got {shown(value)}")
-        subject = simulated(name, _priced(scenario or load_scenario(value), price))
+        scenario = _priced(scenario or load_scenario(value), price)
+        subject = simulated(name, scenario, draws, seed, watch)
         return replace(subject, strategy=value.get("strategy"))
     except InputError as error:
         raise error.within(label(path)) from None
@@ -156,11 +170,19 @@ def _priced(scenario: Scenario, price: Number | None) -> Scenario:
     return scenario if price is None else replace(scenario, price=price)
 
 
-def simulated(name: str, scenario: Scenario) -> Subject:
-    """The step of a scenario, simulated now. Raises SimdevError."""
+def simulated(
+    name: str,
+    scenario: Scenario,
+    draws: int = 0,
+    seed: int = 0,
+    watch: Watch = lambda parts: parts,
+) -> Subject:
+    """The step of a scenario, simulated now; with draws as ``report.run`` makes them. Raises
+    SimdevError.
+    """
     # Prepared once: the kinds of the ops are asked for after the step was lowered.
     prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
-    report = analyze(execute(scenario, prepared))
+    report = analyze(drawn(scenario, prepared, draws, seed, watch))
     if prepared is None:
         return Subject(name, report, scenario)
     ops = split(prepared, scenario.strategy).prepared.graph.ops
@@ -183,7 +205,9 @@ def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True
         "notes": list(notes(subject)),
         # Of several steps the report's path is that of one of them.
         "timeline": timeline(report.trace, report.critical_path if report.steady is None else None),
+        "draws": None if report.draws is None else histogram(report.draws),
         "blame": [[blame, ps] for blame, ps in report.blame.items()],
+        "goodput": None if report.goodput is None else report.goodput.curve(),
         "sheets": None if sheets is None else tables_json(sheets),
     }
 
@@ -285,6 +309,7 @@ def compare_data(first: Subject, second: Subject) -> Json:
         ],
         "names": [subject.name for subject in subjects.values()],
         "headlines": [headline(report) for report in reports],
+        "draws": _rivals(*(report.draws for report in reports)),
         "timelines": [timeline(report.trace) for report in reports],
         "sheets": tables_json(list(compare_tables(first, second))),
     }
@@ -308,13 +333,68 @@ def verdict(first: Subject, second: Subject) -> str:
 
 
 def reasons(first: Report, second: Report) -> Iterator[str]:
-    """Why one of two large models' steps takes longer; of other steps nothing is told."""
+    """How sure the verdict is, where both were drawn; and why one of two large models' steps takes
+    longer.
+    """
+    if first.draws is not None and second.draws is not None:
+        yield rivalry(first.draws, second.draws)
     if first.training is None or second.training is None:
         return
     yield f"{difference(first.training, second.training).sentence()}."
     counts = first.training.tokens, second.training.tokens
     if counts[0] != counts[1]:
         yield f"A trains on {counts[0]:,} tokens a step, B on {counts[1]:,}."
+
+
+def rivalry(first: Draws, second: Draws, a: str = "A", b: str = "B") -> str:
+    """The share of draws in which each is faster, and by how much; both with common random
+    numbers. ``a`` and ``b`` are the names of both.
+    """
+    share = wins(first.step_ps, second.step_ps)
+    low, middle, high = map(_added, percentiles(second.step_ps - first.step_ps))
+    tie = " (a tie)" if are_tied(first.step_ps, second.step_ps) else ""
+    return (
+        f"How sure: of {len(first):,} draws (seed {first.seed}) {a} is faster in {share:.1%}, {b} "
+        f"in {1 - share:.1%}{tie}; {b} minus {a} is {low} to {high} in 8 of 10, p50 {middle}."
+    )
+
+
+def histogram(draws: Draws, less: Draws | None = None) -> Json:
+    """The step times of draws in BINS of equal width, for a picture; those of ``less`` taken away.
+
+    Times are in ps, the percentiles those of PERCENTS.
+    """
+    column = draws.step_ps if less is None else draws.step_ps - less.step_ps
+    counts, edges = np.histogram(column, BINS)
+    return {
+        "count": len(draws),
+        "seed": draws.seed,
+        "answer": draws.answer_ps - (0 if less is None else less.answer_ps),
+        "percentiles": percentiles(column),
+        "from": float(edges[0]),
+        "to": float(edges[-1]),
+        "counts": counts.tolist(),
+    }
+
+
+def _rivals(first: Draws | None, second: Draws | None) -> Json | None:
+    return None if first is None or second is None else histogram(second, first)
+
+
+def _added(ps: int) -> str:
+    return f"{'-' if ps < 0 else '+'}{format_seconds(abs(ps) / PS_PER_SECOND)}"
+
+
+def rivalry_json(first: Draws, second: Draws) -> Json:
+    """``rivalry`` for programs; times in ps."""
+    added = percentiles(second.step_ps - first.step_ps)
+    return {
+        "count": len(first),
+        "seed": first.seed,
+        "a_faster": wins(first.step_ps, second.step_ps),
+        "tie": are_tied(first.step_ps, second.step_ps),
+        "added_ps": {f"p{part}": ps for part, ps in zip(PERCENTS, added, strict=True)},
+    }
 
 
 def compare_tables(a: Subject, b: Subject) -> Iterator[Table]:

@@ -111,13 +111,13 @@ def problem_of(oracle: Oracle) -> MaxLoadProblem:
 
     An op's cost is that told by its attribute ``max_load`` (of imported workloads), else the
     slowest transfer between two devices of all that it makes for others. Raises InputError where
-    the accelerators differ in kind or memory.
+    the accelerators differ in kind, speed or memory.
     """
     devices = oracle.cluster.devices
     able = [d for d, device in enumerate(devices) if device.runs_ops]
     accelerators = [d for d in able if devices[d].kind != CPU] or able
     cpus = [d for d in able if d not in accelerators]
-    if len({(devices[d].kind, devices[d].memory) for d in accelerators}) > 1:
+    if len({(devices[d].kind, devices[d].memory, devices[d].speed) for d in accelerators}) > 1:
         raise InputError(
             "max-load: the accelerators must be alike, of one kind and with as much memory"
         )

@@ -34,11 +34,18 @@ from ...files.reading import parse_json, shown
 from ...files.scenario import PARTS
 from ...files.strategy import is_bare
 from ...ground.errors import InputError, collecting
-from ...ground.units import DECIMAL, parse_bandwidth, parse_bytes, parse_flops, parse_time
+from ...ground.units import (
+    DECIMAL,
+    parse_bandwidth,
+    parse_bytes,
+    parse_duration,
+    parse_flops,
+    written,
+)
 from ...nouns.strategy import SHORT_FORMS
 
-ROOTS = (*PARTS, "options", "name")
-PRESET_SETTINGS = ("nodes", "gpus", "network", "queues", "transfer", "host")
+ROOTS = (*PARTS, "options", "disturbances", "failures", "name")
+PRESET_SETTINGS = ("nodes", "gpus", "network", "queues", "transfer", "host", "slow")
 SHORTHANDS_FOR_ALL_LINKS = ("bandwidth", "latency")
 _STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[([0-9]{1,9})\]|(\[\*\])|\[("(?:[^"\\]|\\.)*")\]')
 
@@ -262,7 +269,7 @@ MOST_POINTS = 1_000_000
 NUMBERS = (int, float, Decimal)
 SLOW = 1_000_000  # bytes/s; a bandwidth below, without a unit, is no doubt meant in another unit
 PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "s": parse_time,
+    "s": parse_duration,
     "bytes": parse_bytes,
     "bytes_per_s": parse_bandwidth,
     "flop_per_s": parse_flops,
@@ -282,7 +289,7 @@ def points(grid: Grid | None) -> list[dict[str, Any]]:
             with collecting(problems):
                 parse_path(path)
             if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence):
-                problems.append(f"{path}: must be a list of values, got {values!r}")
+                problems.append(f"{path}: must be a list of values, got {written(values)}")
             elif not values:
                 problems.append(f"{path}: has no values")
             else:

@@ -14,11 +14,13 @@ from decimal import Decimal
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ...files import replacing
 from ...ground.errors import InputError, install_line, reason_of
-from ...report.results import COLUMNS, FORMULA
+from ...nouns.draws import stability
+from ...report.results import COLUMNS, DRAWN, FORMULA, results_ranking
 from .fields import si_values
 from .journal import failed
 from .point import Row, as_simulate_says
@@ -46,7 +48,23 @@ def frame(rows: Sequence[Row], figures: Mapping[str, Mapping[str, Any]]) -> pd.D
         columns[name] = _text(values) if kind == "str" else pd.array(values, dtype=kind)
     columns["key"] = _text([row.point and row.point.key for row in rows])
     columns["simdev"] = _text([row.point and row.point.version for row in rows])
-    return pd.DataFrame(columns)
+    results = pd.DataFrame(columns)
+    return _with_order(results, answers) if any(DRAWN in answer for answer in answers) else results
+
+
+def _with_order(results: pd.DataFrame, answers: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The results with how sure their order is; ``attrs["kendall_tau"]`` tells it of all."""
+    ranks = results_ranking(results)
+    if not ranks.goals:
+        return results
+    # Where batches differ a sample counts, and no step.
+    sizes = results["global_batch"] if ranks.goals[0].upward else [1] * len(results)
+    times = np.array([np.array(answers[row][DRAWN]) / sizes[row] for row in ranks.order])
+    order = stability(times)
+    for name, column in ("beats_best", order.beats), ("first_in_draws", order.first):
+        results.loc[list(ranks.order), name] = column
+    results.attrs["kendall_tau"] = order.kendall
+    return results
 
 
 def _text(values: Sequence[Any]) -> Any:

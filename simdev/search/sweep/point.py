@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from math import prod
@@ -98,13 +98,19 @@ class SweepPoint:
     """A job of a sweep: the scenario, ``digests`` of its parts, and the ``version`` of the engine
     that must answer.
 
-    In a document every file is named by its absolute path.
+    In a document every file is named by its absolute path. ``draws`` are how many, and their seed.
     """
 
     key: str
     scenario: Document | Scenario
     digests: Mapping[str, str]
     version: str
+    draws: tuple[int, int] = (0, 0)
+
+    def drawn(self, draws: int, seed: int) -> SweepPoint:
+        """The point with draws, which are another question."""
+        key = _sha256(f"{self.key} {draws} {seed}")[:32]
+        return replace(self, key=key, draws=(draws, seed)) if draws else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +231,8 @@ def _scenario_point(scenario: Scenario, settings: Document, sources: Sources) ->
         )
     nouns = ("graph", "cluster", "costs", "strategy")
     digests = {noun: sources.part(getattr(scenario, noun)) for noun in nouns}
-    options = {option: fingerprint(getattr(scenario, option)) for option in OPTIONS}
+    others = (*OPTIONS, "disturbances", "failures")
+    options = {option: fingerprint(getattr(scenario, option)) for option in others}
     return SweepPoint(_key(digests | options), scenario, digests, engine_version())
 
 

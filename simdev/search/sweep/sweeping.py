@@ -23,10 +23,11 @@ from ...files import read_scenario
 from ...ground.errors import InputError, SimdevError, refuse
 from ...ground.units import written
 from ...lowering import Prepared
+from ...nouns.draws import PERCENTS, Draws, draws_problems, percentiles
 from ...nouns.graph import Graph
 from ...report import Report, run
 from ...report.measures.throughput import Throughput
-from ...report.results import RATES
+from ...report.results import DRAWN, RATES
 from .fields import Document, Grid, points
 from .journal import Answer, Memo, Shared, bug, failed, journaled
 from .point import (
@@ -62,7 +63,7 @@ def answer(memo: Shared[Memo], point: SweepPoint) -> Answer:
     try:
         scenario = _scenario(point, memo.value)
         prepared = _prepared(point, scenario, memo.value)
-        return Answer(row_of(scenario, run(scenario, prepared)))
+        return Answer(row_of(scenario, run(scenario, prepared, *point.draws)))
     except _ChangedError as error:
         return Answer(failed(str(error)), lasting=False)
     except SimdevError as error:
@@ -170,6 +171,7 @@ def row_of(
         "devices": training.large.parallelism.devices if training else len(working),
         "step_time_s": report.seconds,
         "step_time_ps": report.step_ps,
+        **_drawn(report.draws),
         "first_step_s": steady and steady.first_ps / 1e12,
         "trace_s": steady and report.trace_ps / 1e12,
         "steps": steady and steady.steps,
@@ -189,8 +191,18 @@ def row_of(
         "cost_rel_err": report.cost_rel_err,
         "mfu": training and training.mfu,
         **{name: rates.get(name) for name in RATES},
+        "goodput": report.goodput and report.goodput.runs.mean,
+        "steps_per_day": report.goodput and report.goodput.steps_per_day,
         "engine": report.engine,
     }
+
+
+def _drawn(draws: Draws | None) -> dict[str, Any]:
+    """Percentiles of the step time; and the draws themselves, which the journal keeps."""
+    if draws is None:
+        return {}
+    parts = zip(PERCENTS, percentiles(draws.step_ps), strict=True)
+    return {f"step_p{part}_s": ps / 1e12 for part, ps in parts} | {DRAWN: draws.step_ps.tolist()}
 
 
 def _excess(memory: Any) -> str:
@@ -246,6 +258,8 @@ def sweep(
     n_jobs: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
+    draws: int = 0,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """Simulate every scenario at every point of a grid: a DataFrame of one row each, in this order.
 
@@ -266,6 +280,9 @@ def sweep(
         has changed.
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
+    draws, seed
+        The costs of each scenario are drawn so many times from their expected errors (0: not at
+        all), for all by common random numbers: how sure the order is.
 
     Notes
     -----
@@ -277,6 +294,7 @@ def sweep(
     (``impossible``); and for a journal that cannot be written or that another sweep holds.
     """
     # pandas takes half a second, which a grid that cannot be shall not cost.
+    refuse(draws_problems(draws or 1, seed))
     each, memo = points(grid), Memo()
     if any(each) and not isinstance(scenarios, SINGLE):
         # They are gone through twice, and an owner may write into the object of the last turn.
@@ -286,6 +304,7 @@ def sweep(
         refuse(impossible(rows, each, lambda: list(rows_of(scenarios, [{}])), memo))
     from .frame import frame
 
+    rows = [replace(row, point=row.point and row.point.drawn(draws, seed)) for row in rows]
     distinct = {row.point.key: row.point for row in rows if row.point is not None}
     figures: dict[str, Mapping[str, Any]] = {}
     with journaled(

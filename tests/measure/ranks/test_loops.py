@@ -10,16 +10,18 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import Process
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import simdev
-from simdev.measure.ranks import Captured
+from simdev.measure.ranks import Captured, scripts
 from simdev.report.measures.modules import Modules
 
 
@@ -99,6 +101,13 @@ def test_accelerators_and_checkpoints_are_let_alone(tmp_path: Path) -> None:
     [
         (lambda: torch.nn.DataParallel(model()), "DataParallel: .*DistributedDataParallel"),
         (lambda: torch.multiprocessing.spawn(print), "spawn: .*torchrun"),
+        (
+            lambda: torch.cuda.CUDAGraph(),
+            r"test_loops.py:\d+: torch.cuda.CUDAGraph: .*--host graph",
+        ),
+        (lambda: torch.cuda.make_graphed_callables(print), "--host graph"),
+        (lambda: os.fork(), r"test_loops.py:\d+: os.fork: a rank is one process"),
+        (lambda: Process(target=print).start(), "multiprocessing.Process: a rank is one process"),
     ],
 )
 def test_other_ways_to_several_gpus_are_refused(train: Callable[[], None], why: str) -> None:
@@ -116,6 +125,41 @@ def test_other_ways_to_several_gpus_are_refused(train: Callable[[], None], why: 
 def test_a_rank_whose_process_ends_is_told(end: Callable[[], None], why: str) -> None:
     with pytest.raises(simdev.InputError, match=f"rank 0: {why}$"):
         simdev.capture(end, world=1)
+
+
+def test_a_loop_without_a_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train() -> None:
+        net = model()
+        while True:
+            try:
+                net(torch.randn(4, 8)).sum().backward()
+            except Exception:
+                continue
+
+    monkeypatch.setattr(scripts, "LONGEST", 1)
+    with pytest.raises(simdev.InputError, match=r"test_loops.py:\d+: no step .* within 1 CPU sec"):
+        simdev.capture(train, world=1)
+
+
+def test_samplers_of_large_datasets_ask_for_their_order_at_once() -> None:
+    class Images(torch.utils.data.Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 1_281_167
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.zeros(8)
+
+    def train() -> None:
+        asked = []
+        item = torch.Tensor.item
+        with patch.object(torch.Tensor, "item", lambda x: asked.append(x) or item(x)):
+            loader = DataLoader(Images(), 4, sampler=DistributedSampler(Images()), num_workers=8)
+            for x in loader:
+                model()(x)
+                assert len(asked) < 100
+                simdev.step_ends()
+
+    assert kinds(simdev.capture(train, world=2, ranks=[0]))["linear"] == 1
 
 
 def test_ranks_without_collectives_are_compared_too() -> None:

@@ -131,7 +131,7 @@ def join(body: Callable[[int], None]) -> None:
             no_send,
             f"0 sends from rank 1 to 0 .*, 1 receives; recv .* of rank 0, {HERE} waits for rank 1",
         ),
-        (no_object, "rank 0: rank 0 waits for an object from rank 1, which sends none"),
+        (no_object, f"rank 0: {HERE}: waits for an object from rank 1, which sends none"),
         (gathered_object, "gather_object: not covered by a capture"),
         (
             short_receive,

@@ -18,7 +18,7 @@ from typing import Any
 
 from ....ground.errors import InputError, refuse
 from ....ground.frozen import FrozenDict
-from ....ground.units import is_count, name_problems, written
+from ....ground.units import is_count, name_problems, text_problems, written
 from .transformer import BLOCK, Transformer
 
 _gpt = partial(Transformer, vocabulary=51_200, length=2048, year=2021)
@@ -150,8 +150,9 @@ LARGE: Mapping[str, Transformer] = {model.name: model for model in (*_PUBLISHED,
 
 def large_model(name: str, /, **sizes: Any) -> Transformer:
     """A model of LARGE, with other sizes where they are given. Raises InputError."""
-    if not isinstance(name, str) or name not in LARGE:
-        near = get_close_matches(str(name), LARGE, 3) or list(LARGE)
+    refuse(text_problems("model", name))
+    if name not in LARGE:
+        near = get_close_matches(name, LARGE, 3) or list(LARGE)
         raise InputError(f'model: no large model called "{name}"; perhaps {", ".join(near)}')
     return resized(LARGE[name], **sizes)
 
@@ -512,7 +513,7 @@ def _not_known(kind: Any) -> str:
         return "missing"
     if isinstance(kind, str) and kind in UNMODELLED:
         return f"{kind!r} is not modelled, for {UNMODELLED[kind]}"
-    return f"{kind!r} is not known"
+    return f"{written(kind)} is not known"
 
 
 def _by_file(of: _Fields, problem: str) -> str:

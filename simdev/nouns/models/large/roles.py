@@ -8,8 +8,9 @@ tasks compute and which wait for others. A new role is a name of ``ROLES``, a qu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,18 @@ COMPUTES = 5
 NO_LAYER = -1  # of a task that belongs to the embedding, the classifier or a whole stage
 
 
+class Share(NamedTuple):
+    """A kernel's share of the time of a task: seconds, the rung that told them and its expected
+    error (None: not told); its op class, and the name of what was looked up.
+    """
+
+    seconds: float
+    rung: str
+    rel_err: float | None
+    op_class: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LargeStep:
     """The role of each task of a large model's step, and the first device of each pipeline rank.
@@ -46,7 +59,8 @@ class LargeStep:
     it has none). ``rungs`` share out the computing time by the rung of the ladder that told it,
     ``rel_err`` is the expected error of a kernel (None: not known). ``borrowed`` is a remark on
     narrow products whose efficiency is known in other dtypes alone ("": there are none). ``device``
-    names the kinds of the devices.
+    names the kinds of the devices. ``cost`` is by task the number of its duration, of which
+    ``shares`` are those of its kernels.
     """
 
     model: Transformer
@@ -67,6 +81,8 @@ class LargeStep:
     rel_err: float | None = None
     borrowed: str = ""
     device: str = ""
+    cost: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    shares: Mapping[int, tuple[Share, ...]] = FrozenDict()
 
     @property
     def layers(self) -> tuple[range, ...]:

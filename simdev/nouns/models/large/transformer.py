@@ -515,7 +515,7 @@ class Transformer:
 def _host_seconds(given: Any) -> tuple[dict[str, Fraction], list[str]]:
     """Times of hosts by phase in seconds, and what is wrong with them."""
     if not isinstance(given, Mapping):
-        return {}, [f"host_time: must be an object of times by phase, got {given!r}"]
+        return {}, [f"host_time: must be an object of times by phase, got {written(given)}"]
     seconds: dict[str, Fraction] = {}
     problems: list[str] = []
     for phase, time in given.items():

@@ -32,10 +32,10 @@ OPERATIONS = {
 
 TESTS = "eq ge gt isnan le logical_and logical_not logical_or lt ne"
 BITS = "bitwise_and bitwise_not bitwise_or bitwise_xor"
-LINEAR_COPIES = "cast clone contiguous copy"
+LINEAR_COPIES = "cast clone contiguous"
 TRIANGLES = "tril triu"
 GENERATORS = "arange full full_like ones ones_like zero zeros zeros_like"
-RANDOM = {1: "rand rand_like uniform", 2: "bernoulli", 8: "normal randn randn_like"}
+RANDOM = {1: "rand rand_like randint uniform", 2: "bernoulli", 8: "normal randn randn_like"}
 LINEAR: dict[str, Linear] = {
     "add": "sum",
     "sub": "sum",
@@ -117,7 +117,11 @@ register_each(TESTS, pointwise(1, "bool"), "elementwise", _BROADCAST, "y (bool)"
 register_each(BITS, pointwise(1), "elementwise", _BROADCAST, "y")
 # A draw, a comparison and two products: y = x * mask / (1 - p).
 register("dropout", pointwise(4, later="bool"), "elementwise", "x", "y, mask (bool)")
-for _names, _traits in ((LINEAR_COPIES, Traits(linear="sum")), (TRIANGLES, Traits())):
+for _names, _traits in (
+    (LINEAR_COPIES, Traits(linear="sum")),
+    ("copy", Traits(linear="sum", bare=True)),
+    (TRIANGLES, Traits()),
+):
     register_each(_names, pointwise(0), "data_movement", "x", "y", "dtype", _traits)
 register_each(GENERATORS, _generator(0), "data_movement", _SHAPE_ONLY, "y", "size")
 for _count, _names in RANDOM.items():

@@ -94,6 +94,8 @@ class Scatter {
     this.height = 420;
     const context = sized(this.canvas, this.width, this.height);
     const [x, y] = [this.scale(this.x.value, this.logX.checked), this.scale(this.y.value, this.logY.checked)];
+    const reach = y.values.flatMap((_, i) => this.bounds(i) ?? []);
+    y.range = [Math.min(y.range[0], ...reach), Math.max(y.range[1], ...reach.map((value) => value * 1.02))];
     const area = { left: this.width < 640 ? 76 : 96, right: this.width - 20, top: 14, bottom: this.height - 46 };
     const place = (axis, value, from, to) => {
       const [least, most] = axis.log ? axis.range.map(Math.log) : axis.range;
@@ -109,6 +111,7 @@ class Scatter {
       this.points.push({ i, x: place(x, a, area.left, area.right), y: place(y, b, area.bottom, area.top) });
     }
     this.drawFront(context);
+    this.drawErrors(context, (value) => place(y, value, area.bottom, area.top));
     // What the front beats stands back.
     const front = new Set(this.ranking.front);
     for (const point of this.points) {
@@ -121,6 +124,33 @@ class Scatter {
     context.globalAlpha = 1;
     const best = this.points.find((point) => point.i === this.ranking.order[0]);
     if (best) this.drawBest(context, best, area);
+  }
+
+  // From the 10th to the 90th percentile of the draws, where the axis is the step time or follows from it.
+  bounds(i) {
+    const cell = (title) => this.by[title]?.values[i] ?? null;
+    const times = [cell("step_p10_s"), cell("step_p90_s")];
+    if (times.includes(null)) return null;
+    if (this.y.value === "step_time_s") return times;
+    const samples = cell("global_batch");
+    return this.y.value === "samples_per_s" && samples !== null ? times.map((ps) => (samples * 1e12) / ps).reverse() : null;
+  }
+
+  drawErrors(context, at) {
+    context.strokeStyle = theme.grey;
+    context.lineWidth = 1.2;
+    context.beginPath();
+    for (const { i, x } of this.points) {
+      const ends = this.bounds(i)?.map(at);
+      if (!ends) continue;
+      for (const y of ends) {
+        context.moveTo(x - 4, y);
+        context.lineTo(x + 4, y);
+      }
+      context.moveTo(x, ends[0]);
+      context.lineTo(x, ends[1]);
+    }
+    context.stroke();
   }
 
   drawBest(context, best, area) {

@@ -30,16 +30,21 @@ class StepPage {
     this.blame = section("Critical path");
     this.heading = this.blame.firstChild;
     this.charts = [new Gantt(this.view, "Gantt chart"), new Memory(this.view), new Load(this.view)];
+    this.draws = new Histogram("How sure: the step time over draws");
+    this.goodput = new Goodput();
     this.sheets = new Sheets();
-    this.part = element("div", {}, this.head.part, this.blame, ...this.charts.map((chart) => chart.part), this.sheets.part);
+    const parts = [...this.charts, this.goodput, this.sheets].map((chart) => chart.part);
+    this.part = element("div", {}, this.head.part, this.draws.part, this.blame, ...parts);
     this.take(data);
   }
 
   take(data) {
     this.head.take(data);
+    this.draws.take(data.draws);
     this.blame.replaceChildren(this.heading, ...blameBar(data.blame, data.timeline.step || 1));
     this.view.take(data.timeline.step);
     for (const chart of this.charts) chart.take(data.timeline);
+    this.goodput.take(data.goodput);
     // Tables are left out while a reader moves a slider: those before stay until it rests.
     if (data.sheets) this.sheets.take(data.sheets);
   }
@@ -51,6 +56,8 @@ class ComparePage {
     const view = new View(Math.max(...data.timelines.map((timeline) => timeline.step)));
     this.head = new Head();
     this.head.take(data);
+    const draws = new Histogram("How sure: B minus A over draws");
+    draws.take(data.draws);
     const [first, rest] = [new Sheets(), new Sheets()];
     first.take(data.sheets.slice(0, 2));
     rest.take(data.sheets.slice(2));
@@ -60,6 +67,6 @@ class ComparePage {
       for (const chart of made) chart.take(timeline);
       return made;
     });
-    this.part = element("div", {}, this.head.part, first.part, ...charts.map((chart) => chart.part), rest.part);
+    this.part = element("div", {}, this.head.part, draws.part, first.part, ...charts.map((chart) => chart.part), rest.part);
   }
 }

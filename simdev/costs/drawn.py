@@ -1,0 +1,106 @@
+"""Drawn errors: factors by which true times may differ from costs, a draw after another.
+
+A cost that errs by ``rel_err`` in the mean is taken for the median of a lognormal: X =
+exp(sigma Z), Z a standard normal. Its mean absolute error is, by the partial expectations of the
+lognormal (Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions 1, 1994, 14.3),
+
+    E|X - 1| = exp(sigma^2 / 2) (2 Phi(sigma) - 1) = exp(sigma^2 / 2) erf(sigma / sqrt(2)),
+
+which ``sigma_of`` solves for sigma. 1 / X has the same law, so it does not matter whether errors
+are counted from the estimate or from the measured time.
+
+Costs of one class share a part of their error, for a wrong roofline or a wrong clock is wrong for
+all of them: Z = sqrt(SHARED) Z(class) + sqrt(1 - SHARED) Z(cost). Each Z is a function of the seed,
+of a name (that of the class, or of the cost) and of the number of the draw, by a counter-based
+generator (Philox 4x64; Salmon et al., SC 2011), and two uniforms make a normal (Box and Muller,
+1958). So draw k is the same wherever and beside whatever it is made, and scenarios that look up the
+same costs err alike: their difference is drawn with common random numbers.
+
+``oracle/draws.py`` asks for them, of the sources of error that ``lowering/expected.py`` lists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ..nouns.taskgraph import Floats
+
+SHARED = 0.4
+"""The share of the variance of a cost's error (in logarithms) that its whole class has.
+
+Measured (``python -m benchmarks.draws``): of every profiled model its rows are estimated without
+it, and of errors over their sigmas two of one model and class correlate by 0.26 and 0.27 where rows
+of other models tell (an H100, a CPU), by 0.45 and 0.58 where datasheets do; 0.39 in the mean.
+"""
+
+LINE_ERROR, TABLE_ERROR = 0.15, 0.05
+"""The expected relative errors of the time of a message or a collective: by the latency and the
+bandwidth of its links, and by a table of measured ones. The middle of what both miss measured NCCL
+curves by, 4 to 27 % and 3 to 7 % (``collectives/table.py``).
+"""
+
+_UNIT = 2.0**-53  # the distance of two uniforms
+
+
+class ErrorSource(NamedTuple):
+    """A cost that may be wrong: the class that shares a part of its error, its name (a profile key,
+    a message over a kind of link), and its expected relative error (0.1 is 10 %).
+    """
+
+    of_class: str
+    cost: str
+    rel_err: float
+
+
+@cache
+def sigma_of(rel_err: float) -> float:
+    """The sigma of a lognormal of median 1 whose mean absolute error is ``rel_err``."""
+    low, high = 0.0, 1.0
+    while _mean_error(high) < rel_err:
+        high *= 2
+    for _ in range(60):  # bisection, to the last bit
+        middle = (low + high) / 2
+        low, high = (middle, high) if _mean_error(middle) < rel_err else (low, middle)
+    return high if rel_err else 0.0
+
+
+def _mean_error(sigma: float) -> float:
+    return math.exp(sigma * sigma / 2) * math.erf(sigma / math.sqrt(2))
+
+
+def normals(names: Iterable[str], seed: int, draws: int) -> Floats:
+    """Standard normals, a row a name and a column a draw; a cell depends on its name, the seed and
+    the number of its draw alone.
+    """
+    bits = np.array([_words(name, seed, 2 * draws) for name in names], np.uint64)
+    uniform = ((bits.reshape(-1, draws, 2) >> np.uint64(11)) + 0.5) * _UNIT
+    radius, angle = np.ascontiguousarray(np.moveaxis(uniform, 2, 0))
+    drawn: Floats = np.sqrt(-2 * np.log(radius)) * np.cos(2 * math.pi * angle)
+    return drawn
+
+
+def _words(name: str, seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """So many words of the stream of a name."""
+    # A hash of its own: that of Python differs from process to process.
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    key = np.array([seed, int.from_bytes(digest, "little")], np.uint64)
+    return np.random.Philox(key=key).random_raw(count)
+
+
+def drawn_factors(
+    sources: Sequence[ErrorSource], seed: int, draws: int, shared: float = SHARED
+) -> Floats:
+    """The factor of each cost's time, a row a draw and a column a source."""
+    classes = {name: row for row, name in enumerate(dict.fromkeys(s.of_class for s in sources))}
+    row_of = np.array([classes[source.of_class] for source in sources], np.int64)
+    of_class = normals((f"class {name}" for name in classes), seed, draws)
+    of_cost = normals((f"cost {source.cost}" for source in sources), seed, draws)
+    sigma = np.array([sigma_of(source.rel_err) for source in sources])[:, None]
+    error = math.sqrt(shared) * of_class[row_of] + math.sqrt(1 - shared) * of_cost
+    return np.ascontiguousarray(np.exp(sigma * error).T)

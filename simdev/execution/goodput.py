@@ -1,0 +1,221 @@
+"""Long runs of steps on machines that fail: the share of their time that counts (``goodput_of``),
+by formula and simulated failure by failure, and the best interval between checkpoints.
+
+Times are seconds. Between two failures a run repeats a period, an interval of training and the
+stall of its checkpoint; so the simulation goes from failure to failure and counts the periods
+between. Failures strike while nodes restart or train, not while the run waits for nodes.
+
+``report/measures/goodput.py`` tells the answers. ``ground/jit.py`` names this module among those
+of compiled code.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ground.errors import InputError
+from ..ground.jit import Ints, jit
+from ..nouns.failures import Failures
+from ..nouns.taskgraph import Floats
+
+RUNS = 100  # simulated, each with failures of its own
+MOST = 20_000  # failures of a run: of more, 30 days would be as good as the whole
+ALWAYS = 1 << 40  # spares, where there are enough
+TRAINING, CHECKPOINTS, LOST, RESTARTS, WAITING = range(5)
+SHARES = (
+    "training that counts",
+    "checkpoints",
+    "lost to failures",
+    "restarts",
+    "waiting for nodes",
+)
+"""The parts of a run, which add up to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The machines and steps of a run: ``devices`` on ``nodes``, and the seconds of a step."""
+
+    devices: int
+    nodes: int
+    step: float
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Simulated runs with checkpoints after each ``interval`` seconds of training.
+
+    ``shares``, of shape (RUNS, 5), are the parts of each run's time in the order of SHARES;
+    ``failures`` counts those of each run. ``expected`` is the share of training by formula
+    (None: runs may wait for repairs, of which there is none).
+    """
+
+    interval: float
+    shares: Floats
+    failures: Ints
+    expected: float | None
+
+    @property
+    def mean(self) -> float:
+        """The share of time spent on steps that count, a mean over all runs."""
+        return float(self.shares[:, TRAINING].mean())
+
+    def range(self) -> tuple[float, float]:
+        """The shares that 5 % of the runs fall short of, and that 5 % exceed."""
+        low, high = np.quantile(self.shares[:, TRAINING], (0.05, 0.95))
+        return float(low), float(high)
+
+
+def failure_rate(failures: Failures, fleet: Fleet) -> float:
+    """Failures a second of all devices and nodes together."""
+    parts = ((failures.device_mtbf, fleet.devices), (failures.node_mtbf, fleet.nodes))
+    return math.fsum(count / _seconds(mtbf) for mtbf, count in parts if mtbf is not None)
+
+
+def best_interval(failures: Failures, fleet: Fleet) -> float:
+    """Seconds of training between checkpoints for which most of the time counts, by the exact
+    expectation of exponential failures, in whole steps; the whole run where nothing fails.
+
+    The expectation (``expected_goodput``) is largest where exp(-l (w + c)) = 1 - l w, of w seconds
+    of training, c of checkpoint and l failures a second: w = (1 + W(-exp(-l c - 1))) / l of
+    Lambert's W (Daly 2006, section 4). Restarts and swaps do not change it, nor do repairs, as far
+    as they are as frequent with any interval (ours).
+    """
+    from scipy.special import lambertw
+
+    rate, length = failure_rate(failures, fleet), _seconds(failures.length)
+    exponent = rate * _seconds(failures.checkpoint)
+    if not rate:
+        return _in_steps(length, fleet)
+    # Below, the argument of W is rounded to -1/e, and Young's square root is exact.
+    if exponent < 1e-12:
+        best = math.sqrt(2 * exponent) / rate
+    else:
+        best = (1 + float(lambertw(-math.exp(-exponent - 1)).real)) / rate
+    return _in_steps(min(max(best, _seconds(failures.written)), length), fleet)
+
+
+def _in_steps(seconds: float, fleet: Fleet) -> float:
+    """The nearest time of whole steps, at least one."""
+    return max(1, round(seconds / fleet.step)) * fleet.step if fleet.step else seconds
+
+
+def expected_goodput(failures: Failures, fleet: Fleet, interval: float) -> float:
+    """The share of time that counts in the long run, where spares are always ready.
+
+    w seconds of training and c of checkpoint take (1/l + d) exp(l (r + a)) (exp(l (w + c)) - 1)
+    with l failures a second, r of restart and d of swap (Daly 2006, equation 13, and Bougeret et
+    al. 2011, theorem 1, with downtime). A checkpoint that counts only a seconds later lengthens
+    restarts by as much (ours: the training since must be done again, whenever it fails).
+    """
+    rate, swap = failure_rate(failures, fleet), _seconds(failures.swap)
+    period = interval + _seconds(failures.checkpoint)
+    if not rate:
+        return interval / period
+    again = rate * (_seconds(failures.restart) + _seconds(failures.written))
+    if again + rate * period > 700:  # beyond, floats overflow
+        return 0.0
+    takes = (1 / rate + swap) * math.exp(again) * math.expm1(rate * period)
+    return interval / takes
+
+
+def goodput_of(failures: Failures, fleet: Fleet, interval: float | None = None) -> Goodput:
+    """Simulate RUNS runs; ``interval`` takes the place of that of the failures, which are the
+    same ones for any interval.
+
+    Raises InputError where a run has more failures than can be simulated, or a checkpoint is
+    taken before the last is written.
+    """
+    rate, length = failure_rate(failures, fleet), _seconds(failures.length)
+    if rate * length > MOST:
+        many = f"{rate * length:,.0f} failures in a run are more than {MOST:,}"
+        raise InputError(f"failures: {many}; shorten its length")
+    if interval is None:
+        given = failures.interval
+        chosen = best_interval(failures, fleet) if given is None else _seconds(given)
+        interval = _in_steps(chosen, fleet)
+    written = _seconds(failures.written)
+    # In whole steps it may be up to half a step shorter.
+    if interval + fleet.step < written:
+        raise InputError("failures.interval: is shorter than a checkpoint takes to be written")
+    shares, counts = np.zeros((RUNS, len(SHARES))), np.zeros(RUNS, np.int64)
+    stall, restart, swap, repair = (
+        _seconds(part)
+        for part in (failures.checkpoint, failures.restart, failures.swap, failures.repair or 0)
+    )
+    times = np.array([interval, stall, written, restart, swap, repair, length])
+    spares = ALWAYS if failures.spares is None else failures.spares
+    for run in range(RUNS):
+        counts[run] = _simulated(failures.seed, run, rate, times, spares, shares[run])
+    sure = failures.spares is None
+    expected = expected_goodput(failures, fleet, interval) if sure else None
+    return Goodput(interval, shares / length, counts, expected)
+
+
+def _simulated(seed: int, run: int, rate: float, times: Floats, spares: int, parts: Floats) -> int:
+    """Adds up the parts of a run; returns how many failures it had."""
+    mean = rate * float(times[-1])
+    draws = int(mean + 8 * math.sqrt(mean)) + 16
+    while True:
+        # A counter by seed and run: a longer draw begins with the shorter.
+        stream = np.random.Generator(np.random.Philox(key=np.array([seed, run], np.uint64)))
+        until = stream.standard_exponential(draws) / rate if rate else np.full(1, np.inf)
+        parts[:] = 0
+        count = _run(until, np.empty(len(until)), times, spares, parts)
+        if count >= 0:
+            return count
+        draws *= 2
+
+
+@jit
+def _run(until: Floats, back: Floats, times: Floats, spares: int, parts: Floats) -> int:
+    """One run: ``until`` are the times to the next failure, ``back`` has room for the moments at
+    which nodes are repaired. Returns the number of failures, -1 where it had more than drawn.
+    """
+    interval, stall, written, restart = times[0], times[1], times[2], times[3]
+    swap, repair, end = times[4], times[5], times[6]
+    period = interval + stall
+    now = load = 0.0
+    failures = first = 0
+    while now < end:
+        if failures == len(until):
+            return -1
+        stop = min(now + until[failures], end)
+        fails = stop < end
+        loading = min(load, stop - now)
+        parts[RESTARTS] += loading
+        up = stop - now - loading
+        # A checkpoint counts once it is written, beside the training after it.
+        safe = max(0.0, up - written if fails else up)
+        periods = safe // period
+        kept = periods * interval + (0.0 if fails else min(interval, up - periods * period))
+        parts[TRAINING] += kept
+        stalls = periods * stall if fails else up - kept
+        parts[CHECKPOINTS] += stalls
+        parts[LOST] += up - kept - stalls
+        if not fails:
+            break
+        now = stop
+        back[failures] = now + repair
+        failures += 1
+        while first < failures and back[first] <= now:
+            first += 1
+            spares += 1
+        if spares > 0:
+            spares -= 1
+            wait = swap
+        else:
+            wait = back[first] - now
+            first += 1
+        now = min(now + wait, end)
+        parts[WAITING] += now - stop
+        load = restart
+    return failures
+
+
+def _seconds(value: object) -> float:
+    """A duration of ``Failures``, an exact fraction since it was read, as a float."""
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,189 @@
+"""The expected errors of the durations of a task graph, task by task: which costs each rests on.
+
+Ops rest on the cost ladder, dispatches on that of hosts, messages and collectives on their links.
+Exact are times that were given, measured rows that tell no error, sums of servers and the launch of
+a replayed graph. ``oracle/draws.py`` draws durations from these errors; ``origins.py`` adds them up
+for reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+
+from ..costs import KNOWN, MEMORY_PASS, ROOFLINE, OpCost, op_key
+from ..costs.dispatch import ESTIMATED_ERROR
+from ..costs.drawn import LINE_ERROR, TABLE_ERROR, ErrorSource
+from ..costs.roofline import ROOFLINE_ERROR
+from ..nouns.fabric import Fabric
+from ..nouns.models.large.roles import COMPUTES, ROLES, LargeStep, Share
+from ..nouns.models.large.roles import DISPATCH as DISPATCHING
+from ..nouns.semantics import op_class
+from ..nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Floats, Ints, Rows, TaskGraph
+from .prepare import Prepared
+
+NONE = -1  # in place of the kind of a task that takes no time
+
+Mix = tuple[tuple[ErrorSource, float], ...]
+"""The costs that a time rests on, with their shares of it (together 1); empty: it is exact."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedErrors:
+    """By task the number of its mix: row ``mix[task]`` of ``parts`` lists the ``sources`` that its
+    time rests on, and ``share`` (beside ``parts.ids``) by how much.
+    """
+
+    sources: tuple[ErrorSource, ...]
+    parts: Rows
+    share: Floats
+    mix: Ints
+
+    @classmethod
+    def of(cls, rows: Ints, mix_of: Callable[..., Mix]) -> ExpectedErrors:
+        """Of tasks that are told by a row of numbers each; ``mix_of`` makes the mix of one."""
+        kinds, which = np.unique(rows, axis=0, return_inverse=True)
+        mixes = [mix_of(*row) for row in kinds.tolist()]
+        number = {mix: i for i, mix in enumerate(dict.fromkeys(mixes))}
+        place: dict[ErrorSource, int] = {}
+        parts = [[place.setdefault(s, len(place)) for s, _ in mix] for mix in number]
+        share = np.array([share for _, share in chain.from_iterable(number)])
+        mix = np.array([number[mix] for mix in mixes], np.int64)[which.ravel()]
+        return cls(tuple(place), Rows.of(parts), share, mix)
+
+    def factors(self, drawn: Floats) -> Floats:
+        """The factor of each task where those of the sources are ``drawn``; exactly 1 where theirs
+        are.
+        """
+        more = self.share * (drawn[self.parts.ids] - 1)
+        mixed: Floats = np.bincount(self._owners, more, len(self.parts)).astype(np.float64)
+        return (1 + mixed)[self.mix]
+
+    @cached_property
+    def _owners(self) -> Ints:
+        return self.parts.owners()
+
+
+def errors_of_graph(prepared: Prepared, task_graph: TaskGraph) -> ExpectedErrors:
+    """The expected errors of the tasks of any number of steps; ``prepared`` is the graph whose ops
+    are the first tasks of a step.
+    """
+    tasks, codes = task_graph.tasks, task_graph.kinds
+    sends = task_graph.of_kind(TRANSFER, COLLECTIVE)
+    lasts = (tasks.duration > 0) | (tasks.lag > 0) | tasks.flow
+    # A message is told by its ends and its bytes, all else by its op and its device.
+    what = np.where(sends, tasks.bytes, tasks.op)
+    ring = np.where(task_graph.of_kind(COLLECTIVE), tasks.op, NONE)
+    code = np.where(lasts, codes.codes.astype(np.int64), NONE)
+    rows = np.stack((code, what, tasks.source, tasks.destination, ring), axis=1)
+    sources = _Sources(prepared)
+
+    def mix_of(code: int, number: int, source: int, destination: int, op: int) -> Mix:
+        kind = SYNC if code == NONE else codes.labels[code]
+        if kind in (TRANSFER, COLLECTIVE):
+            rung = prepared.rings[op].rung if op in prepared.rings else ROOFLINE
+            link = _link(prepared.fabric, source, destination)
+            return _whole(_sent(link, kind, number, rung))
+        if kind == DISPATCH:
+            return _whole(sources.of_host(number, source))
+        if kind == SYNC or not 0 <= number < len(prepared.graph.ops):
+            return ()
+        return _whole(sources.of_op(number, source))
+
+    return ExpectedErrors.of(rows, mix_of)
+
+
+def errors_of_large(task_graph: TaskGraph, large: LargeStep) -> ExpectedErrors:
+    """The expected errors of the tasks of a large model's step, where each rests on several
+    kernels. Its messages are told by their role and bytes, and err as those of a line do.
+    """
+    role = large.role.astype(np.int64)
+    what = np.where(role < COMPUTES, large.cost, task_graph.tasks.bytes)
+
+    def mix_of(role: int, number: int) -> Mix:
+        if role < COMPUTES:
+            return _mixed(large.shares.get(number, ()), large.device)
+        if role == DISPATCHING:
+            return ()
+        return _whole(_sent(ROLES[role], COLLECTIVE, number))
+
+    return ExpectedErrors.of(np.stack((role, what), axis=1), mix_of)
+
+
+def _mixed(shares: Iterable[Share], device: str) -> Mix:
+    shares = tuple(shares)
+    total = sum(share.seconds for share in shares)
+    seconds: dict[ErrorSource, float] = {}
+    for share in shares if total else ():
+        error = error_of(share.rung, share.rel_err)
+        source = ErrorSource(f"{share.op_class} on {device}", share.name, error)
+        seconds[source] = seconds.get(source, 0.0) + share.seconds
+    return tuple((source, part / total) for source, part in seconds.items() if source.rel_err)
+
+
+def error_of(rung: str, rel_err: float | None) -> float:
+    """The error to expect of a cost: 0 of what is no estimate and tells none; of an estimate of
+    which nothing tells it, that of the datasheet rung.
+    """
+    if rel_err is None:
+        return 0.0 if rung in KNOWN else ROOFLINE_ERROR
+    return rel_err
+
+
+def _whole(source: ErrorSource | None) -> Mix:
+    return () if source is None or not source.rel_err else ((source, 1.0),)
+
+
+def _sent(link: str, kind: str, size: int, rung: str = ROOFLINE) -> ErrorSource:
+    error = {"given": 0.0, ROOFLINE: LINE_ERROR}.get(rung, TABLE_ERROR)
+    return ErrorSource(f"link {link}", f"{kind} of {size} bytes over {link}", error)
+
+
+def _link(fabric: Fabric, source: int, destination: int) -> str:
+    """The kind of the link that a message is bound by. All of a kind err alike, however wide they
+    are: so a sweep over bandwidths compares them by common random numbers.
+    """
+    pieces = fabric.segments(source, destination) if source != destination else None
+    cluster = fabric.cluster
+    crossed = [cluster.half_links[h].link for p in pieces or () for h in p.route.half_links]
+    if not crossed:
+        return "of no route"
+    return min(crossed, key=lambda link: link.bandwidth).kind or "of no kind"
+
+
+class _Sources:
+    """What errs in the times of a graph's ops and of their dispatches."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self._keys: Mapping[int, str] = {}
+
+    def of_op(self, op: int, device: int) -> ErrorSource | None:
+        """None for an exact time."""
+        cost, kind = self.prepared.cost(op, device), self.prepared.cluster.devices[device].kind
+        if cost is None or not (error := error_of(cost.rung, cost.rel_err)):
+            return None
+        return ErrorSource(f"{self._class(op, cost)} on {kind}", self._key(op, kind), error)
+
+    def of_host(self, op: int, device: int) -> ErrorSource | None:
+        """None for an exact time, as that of a graph that is replayed is."""
+        cluster = self.prepared.cluster
+        kind, host = cluster.devices[device].kind, cluster.host_of(device)
+        if host is None or host.mode != "eager":
+            return None
+        cost = self.prepared.costed.host_cost(op, kind)
+        if cost is None or cost.rung in KNOWN:
+            return None
+        error = ESTIMATED_ERROR if cost.rel_err is None else cost.rel_err
+        return ErrorSource(f"host of {kind}", f"dispatch {self._key(op, kind)}", error)
+
+    def _class(self, op: int, cost: OpCost) -> str:
+        kind = self.prepared.graph.ops[op].kind
+        return f"{kind} as a pass" if cost.rung == MEMORY_PASS else op_class(kind)
+
+    def _key(self, op: int, kind: str) -> str:
+        return op_key(self.prepared.graph, op, kind)

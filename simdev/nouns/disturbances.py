@@ -1,0 +1,96 @@
+"""What makes steps of one run differ: noise in the times of tasks, and pauses (``Disturbances``).
+
+The part ``disturbances`` of a scenario's file has these fields.
+``simdev/execution/disturbances.py`` draws them; devices and links that are always slow are those of
+the cluster (``Device.speed``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..ground.errors import refuse
+from ..ground.frozen import freeze
+from ..ground.units import Duration, Number, Seconds, exact, is_count, unlisted, unread, written
+from .cluster import Cluster
+
+TAILS = ("lognormal", "gamma", "pareto")
+SPREADS = ("compute", "communication", "hosts", "devices")
+MOST_SPREAD = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Stretches in which a device stands still, one after another: garbage collection, a daemon, a
+    checkpoint. Where a host dispatches for the device, its thread pauses instead.
+
+    - ``every``: from the begin of a pause to that of the next.
+    - ``lasts``: how long each is.
+    - ``together``: whether all devices pause at once; else (default) each has begun at a moment of
+      its own, by chance.
+    - ``devices``: those that pause; default all.
+
+    Raises InputError.
+    """
+
+    every: Duration
+    lasts: Seconds
+    together: bool = False
+    devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze(self, "devices")
+        refuse(list(unread(self)) or self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        if not 0 < self.lasts < self.every:  # type: ignore[operator]
+            yield "lasts: must be > 0 and less than every"
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbances:
+    """Noise and pauses of a step. A spread is the standard deviation of a time as a share of its
+    mean, which stays what the costs say.
+
+    - ``compute``: spread of the time of each op; default 0.
+    - ``communication``: that of each message and collective; default 0.
+    - ``hosts``: that of each dispatch; default 0.
+    - ``devices``: spread of a factor that all ops of a device share; default 0.
+    - ``tail``: the law of the noise of single tasks: ``lognormal`` (default), ``gamma`` (with a
+      spread of 1 exponential times) or ``pareto`` (rare, very long ones).
+    - ``pauses``: stretches in which devices stand still.
+    - ``seed``: of the noise (default 0).
+
+    Raises InputError.
+    """
+
+    compute: Number = 0
+    communication: Number = 0
+    hosts: Number = 0
+    devices: Number = 0
+    tail: str = TAILS[0]
+    pauses: Pauses | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        for name in SPREADS:
+            try:
+                spread = exact(getattr(self, name))
+            except ValueError as error:
+                yield f"{name}: {error}"
+                continue
+            if not 0 <= spread <= MOST_SPREAD:
+                yield f"{name}: must be from 0 to {MOST_SPREAD}, got {float(spread):g}"
+        yield from unlisted(self, tail=TAILS)
+        if not is_count(self.seed):
+            yield f"seed: must be a whole number from 0 on, got {written(self.seed)}"
+
+    def problems(self, cluster: Cluster) -> Iterator[str]:
+        """``field: reason`` for each fault of it on a cluster."""
+        for i, name in enumerate(() if self.pauses is None else self.pauses.devices):
+            if why := cluster.why_no_place(name):
+                yield f"pauses.devices[{i}]: {why}"

@@ -1,0 +1,114 @@
+"""The interval of the answer: step time and peaks of draws from the expected errors of costs.
+
+The draws come with the outcome, where they were asked for (``oracle/draws.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...costs.drawn import SHARED
+from ...ground.units import PS_PER_SECOND, format_seconds
+from ...nouns.draws import PERCENTS, Draws, percentiles
+from ..table import BYTES, LIMIT, TEXT, Table
+from .section import Facts, Places, Section, Step
+
+
+@dataclass(frozen=True, eq=False)
+class Uncertainty(Section):
+    """The draws of a step: by so much its step time and its peaks move with the errors of costs."""
+
+    name = "draws"
+    places = Places(lines=95, asides=95, facts=12, tables=95, notes=95, entries=65)
+
+    draws: Draws
+
+    @classmethod
+    def of_step(cls, step: Step) -> Uncertainty | None:
+        """None where nothing was drawn."""
+        return None if step.outcome.draws is None else cls(step.outcome.draws)
+
+    @property
+    def range_text(self) -> str:
+        """``0.84 s to 1.06 s``: the 10th to the 90th percentile of the step time."""
+        low, _, high = percentiles(self.draws.step_ps)
+        return f"{_time(low)} to {_time(high)}"
+
+    def lines(self) -> Iterator[str]:
+        """The percentiles of the step time, and by how much they are off the answer."""
+        draws, (low, middle, high) = self.draws, percentiles(self.draws.step_ps)
+        head = f"{len(draws):,} draws (seed {draws.seed})"
+        if not draws.erring:
+            yield f"{head}: no cost tells an error, so every draw is the answer."
+            return
+        part = draws.answer_ps or 1
+        yield (
+            f"How sure: in 8 of 10 of {head} the step takes {self.range_text} "
+            f"({low / part - 1:+.1%} to {high / part - 1:+.1%}), p50 {_time(middle)}."
+        )
+        if draws.fitting < 1 and (draws.capacity >= 0).any():
+            yield f"It fits in {draws.fitting:.0%} of the draws."
+
+    def facts(self) -> Facts:
+        """The range of the step time."""
+        if self.draws.erring:
+            yield "10% to 90% of draws", self.range_text
+
+    def tables(self) -> Iterator[Table]:
+        """The peaks of devices, where they differ between draws."""
+        draws = self.draws
+        if (draws.peaks == draws.answer_peaks).all():
+            return
+        rows = tuple(
+            (name, size, limit, *percentiles(peaks))
+            for name, size, limit, peaks in zip(
+                draws.devices, draws.answer_peaks.tolist(), self._limits, draws.peaks.T, strict=True
+            )
+        )
+        parts = dict.fromkeys((f"p{part}" for part in PERCENTS), BYTES)
+        columns = {"device": TEXT, "peak": BYTES, "memory": LIMIT, **parts}
+        yield Table("Peaks over the draws", columns, rows, _MEMORY, shown=8)
+
+    def notes(self) -> Iterator[str]:
+        """The reading of draws."""
+        if self.draws.erring:
+            yield (
+                "Draws take every cost for the median of a lognormal with the expected error of "
+                f"its rung; costs of one op class share {SHARED:.0%} of its variance. Errors of "
+                "the model itself, as of what it leaves out, are none of them."
+            )
+
+    def to_json(self) -> Any:
+        """Percentiles of step time (s) and of peaks (bytes), and the step time of every draw."""
+        draws = self.draws
+        return {
+            "count": len(draws),
+            "seed": draws.seed,
+            "erring_costs": draws.erring,
+            "step_s": _by_percent([ps / PS_PER_SECOND for ps in percentiles(draws.step_ps)]),
+            "peak_bytes": {
+                name: _by_percent(percentiles(peaks))
+                for name, peaks in zip(draws.devices, draws.peaks.T, strict=True)
+            },
+            "fits": draws.fitting,
+            "steps_s": draws.seconds.tolist(),
+        }
+
+    @property
+    def _limits(self) -> list[int | None]:
+        return [None if size < 0 else size for size in self.draws.capacity.tolist()]
+
+
+_MEMORY = (
+    "Peaks move with the order of events alone: the bytes of tensors are counted, not estimated."
+)
+
+
+def _by_percent(values: Any) -> dict[str, Any]:
+    return {f"p{part}": value for part, value in zip(PERCENTS, values, strict=True)}
+
+
+def _time(ps: int) -> str:
+    return format_seconds(ps / PS_PER_SECOND)

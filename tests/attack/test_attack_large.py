@@ -1,0 +1,9 @@
+"""Mutants of large models and of their plans."""
+
+from __future__ import annotations
+
+from attack.judge import require_sound
+
+
+def test_mutants_are_answered_or_refused() -> None:
+    require_sound("large", 350)
