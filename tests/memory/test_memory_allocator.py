@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_graphs import KiB, MiB
-from simdev.report.measures.footprint import Allocator
+from simdev.report.measures.footprint import Allocator, allocator_use
+from worlds.clusters import joined
+from worlds.graphs import op
+from worlds.scenarios import World
 
 
 def serve(allocator: Allocator, *sizes: int) -> list[int]:
@@ -379,3 +382,9 @@ def test_the_replay_equals_the_counters_of_a_cuda_device() -> None:
             stats[f"{name}_bytes.all.current"] for name in ("requested", "allocated", "reserved")
         )
         assert levels(allocator) == told
+
+
+def test_parameters_that_do_not_fit_fail_before_the_step():
+    large = replace(op("a", 3), param_bytes=6 * MiB)
+    trace = World.of([large], joined(1, memory=MiB), [0]).trace
+    assert allocator_use(trace, steady=True)[0].failed == (0, "a", 6 * MiB)
