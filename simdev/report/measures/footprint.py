@@ -349,16 +349,9 @@ class _OneStep:
     def use(self) -> AllocatorUse:
         """Replays, and tells the peaks."""
         self.replay()
-        return AllocatorUse(
-            self.trace.task_graph.devices[self.device],
-            self.requested,
-            self.allocated,
-            self.reserved,
-            self.outside,
-            self.allocator.flushes,
-            self.failed,
-            self.between,
-        )
+        name, flushes = self.trace.task_graph.devices[self.device], self.allocator.flushes
+        peaks = self.requested, self.allocated, self.reserved, self.outside
+        return AllocatorUse(name, *peaks, flushes, self.failed, self.between)
 
     def replay(self) -> None:
         """All that the step allocates and frees."""
@@ -464,10 +457,8 @@ class _StepsInARow(_OneStep):
 
     def replay(self) -> None:
         """Allocate the lasting buffers, then replay step after step."""
-        if not len(self.rows):
-            self.between = (
-                0  # one of thousands of devices, perhaps: looking at all tasks takes time
-            )
+        if not len(self.rows):  # of thousands of devices, perhaps: looking at all tasks takes time
+            self.between = 0
             return
         step, before = _Step.of(self.trace, self.device, self.rows), None
         events = self.events(step.passing)

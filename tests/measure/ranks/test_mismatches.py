@@ -172,5 +172,4 @@ def test_objects_of_one_rank_reach_all() -> None:
 
     captured = capture_program(train, World(4))
     assert [m.bytes for m in captured.steps[0].messages.values()] == [4 * 4 * 1, 4 * 1]
-    assert [step.rank for step in captured.steps] == [0]
     assert captured.compared
