@@ -318,8 +318,8 @@ def allocator_use(
     buffers, (begin, end) = trace.task_graph.buffers, trace.lifetimes
     counted = np.flatnonzero((end > begin) & (buffers.bytes > 0))
     counted = counted[np.argsort(buffers.device[counted], kind="stable")]
-    count = len(trace.task_graph.devices)
-    edges = np.searchsorted(buffers.device[counted], np.arange(count + 1))
+    devices = np.arange(len(trace.task_graph.devices) + 1)
+    edges = np.searchsorted(buffers.device[counted], devices)
     parts = [counted[i:j] for i, j in pairwise(edges)]
     return tuple(replay(trace, i, rows, expandable).use() for i, rows in enumerate(parts))
 
@@ -338,9 +338,8 @@ class _OneStep:
         # The allocator rounds sizes itself, so it is asked for what the tensors have.
         sizes = self.buffers.requested_bytes[self.rows].tolist()
         self.size_of = dict(zip(self.rows.tolist(), sizes, strict=True))
-        self.allocator = Allocator(
-            None if capacity < 0 else max(capacity - self.outside, 0), expandable
-        )
+        room = None if capacity < 0 else max(capacity - self.outside, 0)
+        self.allocator = Allocator(room, expandable)
         self.address: dict[int, list[int]] = {}
         self.failed: tuple[int, str, int] | None = None
         self.requested = self.allocated = self.reserved = 0
