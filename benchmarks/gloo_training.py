@@ -109,7 +109,7 @@ def main(kind: str, file: str, width: str = "512", length: str = "64") -> None:
         seconds.append(time.perf_counter() - begin)
     if dist.get_rank() == 0:
         Path(file).write_text(json.dumps(seconds[WARM_UPS:]))
-    # Gloo waits for its peers where it is taken down: all let go of it together, and before it ends.
+    # Gloo waits for its peers where it is taken down: all let go of it together, before it ends.
     del step
     gc.collect()
     dist.barrier()
