@@ -7,6 +7,7 @@ and has it captured as it is.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -108,6 +109,10 @@ def main(kind: str, file: str, width: str = "512", length: str = "64") -> None:
         seconds.append(time.perf_counter() - begin)
     if dist.get_rank() == 0:
         Path(file).write_text(json.dumps(seconds[WARM_UPS:]))
+    # Gloo waits for its peers where it is taken down: all let go of it together, before it ends.
+    del step
+    gc.collect()
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -12,15 +12,17 @@ of compiled code.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 
 from ..ground.errors import InputError
-from ..ground.jit import Ints, jit
 from ..ground.units import PS_PER_SECOND
 from ..nouns.failures import Failures
-from ..nouns.taskgraph import Floats
+from ..nouns.taskgraph import Floats, Ints
 
 RUNS = 100  # simulated, each with failures of its own
 MOST = 20_000  # failures of a run: of more, 30 days would be as good as the whole
@@ -81,22 +83,25 @@ def best_interval(failures: Failures, fleet: Fleet) -> float:
     expectation of exponential failures, in whole steps; the whole run where nothing fails.
 
     The expectation (``expected_goodput``) is largest where exp(-l (w + c)) = 1 - l w, of w seconds
-    of training, c of checkpoint and l failures a second: w = (1 + W(-exp(-l c - 1))) / l of
-    Lambert's W (Daly 2006, section 4). Restarts and swaps do not change it, nor do repairs, as far
-    as they are as frequent with any interval (ours).
+    of training, c of checkpoint and l failures a second (Daly 2006, section 4). Restarts and swaps
+    do not change it, nor do repairs, as far as they are as frequent with any interval (ours).
     """
-    from scipy.special import lambertw
-
     rate, length = failure_rate(failures, fleet), _seconds(failures.length)
     exponent = rate * _seconds(failures.checkpoint)
     if not rate:
         return _in_steps(length, fleet)
-    # Below, the argument of W is rounded to -1/e, and Young's square root is exact.
-    if exponent < 1e-12:
-        best = math.sqrt(2 * exponent) / rate
-    else:
-        best = (1 + float(lambertw(-math.exp(-exponent - 1)).real)) / rate
-    return _in_steps(min(max(best, _seconds(failures.written)), length), fleet)
+    return _in_steps(min(max(_root(exponent) / rate, _seconds(failures.written)), length), fleet)
+
+
+def _root(exponent: float) -> float:
+    """The u from 0 to 1 for which exp(-u - ``exponent``) = 1 - u, by Newton's method."""
+    if exponent < 1e-12:  # Below, Young's square root is exact to the last digits.
+        return math.sqrt(2 * exponent)
+    u, before = 1.0, math.inf
+    while u < before:  # The function is convex, so u falls until it is right.
+        before, fallen = u, math.expm1(-u - exponent)
+        u += (fallen + u) / fallen
+    return before
 
 
 def _in_steps(seconds: float, fleet: Fleet) -> float:
@@ -167,13 +172,22 @@ def _simulated(seed: int, run: int, rate: float, times: Floats, spares: int, par
         stream = np.random.Generator(np.random.Philox(key=np.array([seed, run], np.uint64)))
         until = stream.standard_exponential(draws) / rate if rate else np.full(1, np.inf)
         parts[:] = 0
-        count = _run(until, np.empty(len(until)), times, spares, parts)
+        count = _kernel()(until, np.empty(len(until)), times, spares, parts)
         if count >= 0:
             return count
         draws *= 2
 
 
-@jit
+@cache
+def _kernel() -> Callable[..., int]:
+    """``_run``, compiled where Numba is installed; else a hundred times slower."""
+    if find_spec("numba") is None:
+        return _run
+    from ..ground.jit import jit
+
+    return jit(_run)
+
+
 def _run(until: Floats, back: Floats, times: Floats, spares: int, parts: Floats) -> int:
     """One run: ``until`` are the times to the next failure, ``back`` has room for the moments at
     which nodes are repaired. Returns the number of failures, -1 where it had more than drawn.
