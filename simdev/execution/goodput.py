@@ -20,6 +20,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from ..ground.errors import InputError
+from ..ground.units import PS_PER_SECOND
 from ..nouns.failures import Failures
 from ..nouns.taskgraph import Floats, Ints
 
@@ -104,8 +105,10 @@ def _root(exponent: float) -> float:
 
 
 def _in_steps(seconds: float, fleet: Fleet) -> float:
-    """The nearest time of whole steps, at least one."""
-    return max(1, round(seconds / fleet.step)) * fleet.step if fleet.step else seconds
+    """The nearest time of whole steps, at least one; of steps that take no time at least 1 ps."""
+    if not fleet.step:
+        return max(seconds, 1 / PS_PER_SECOND)
+    return max(1, round(seconds / fleet.step)) * fleet.step
 
 
 def expected_goodput(failures: Failures, fleet: Fleet, interval: float) -> float:

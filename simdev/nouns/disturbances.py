@@ -9,10 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from ..ground.errors import refuse
 from ..ground.frozen import freeze
-from ..ground.units import Duration, Number, Seconds, exact, is_count, unlisted, unread, written
+from ..ground.units import (
+    MAX_PS,
+    Duration,
+    Number,
+    Seconds,
+    exact,
+    is_count,
+    picoseconds,
+    unlisted,
+    unread,
+    written,
+)
 from .cluster import Cluster
 
 TAILS = ("lognormal", "gamma", "pareto")
@@ -44,8 +56,11 @@ class Pauses:
         refuse(list(unread(self)) or self._problems())
 
     def _problems(self) -> Iterator[str]:
-        if not 0 < self.lasts < self.every:  # type: ignore[operator]
-            yield "lasts: must be > 0 and less than every"
+        every, lasts = (picoseconds(Fraction(time)) for time in (self.every, self.lasts))
+        if every > MAX_PS:
+            yield "every: is larger than 53 days"
+        if not 0 < lasts < every:  # rounded to picoseconds both may be equal
+            yield "lasts: must be > 0 and less than every, in whole picoseconds"
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,13 @@ def test_a_checkpoint_that_is_written_beside_training_counts_later() -> None:
     assert best_interval(failing("1 s", written="5 h"), SINGLE) == 5 * 3600
 
 
+def test_a_step_of_no_time_with_free_checkpoints_loses_restarts_alone() -> None:
+    answer = goodput_of(failing("0 s", length="1000 d"), Fleet(1, 1, 0.0))
+    # A day of training to each 300 s of restart, which fails as well.
+    assert answer.mean == pytest.approx(math.exp(-300 / DAY), rel=1e-3)
+    assert answer.expected == pytest.approx(math.exp(-300 / DAY), rel=1e-9)
+
+
 def test_swaps_take_their_time_and_without_a_spare_the_run_waits_for_repair() -> None:
     swapped = failing(swap="1 h", interval="1 h", length="10000 d")
     # A failure costs an hour more: downtime d in (1/l + d) exp(l r) (exp(l (w + c)) - 1).

@@ -263,6 +263,14 @@ def test_what_ifs_are_of_the_undisturbed_step() -> None:
         ({"pauses": {"every": "1 s"}}, "disturbances.pauses.lasts: missing"),
         ({"pauses": {"every": 1, "lasts": 2}}, "disturbances.pauses.lasts: must be > 0 and less"),
         (
+            {"pauses": {"every": 1e-13, "lasts": 1e-14}},
+            "disturbances.pauses.lasts: must be > 0 and less",
+        ),
+        (
+            {"pauses": {"every": "54 d", "lasts": 1}},
+            "disturbances.pauses.every: is larger than 53 days",
+        ),
+        (
             {"pauses": {"every": 2, "lasts": 1, "devices": ["gpu:99"]}},
             'disturbances.pauses.devices[0]: no device named "gpu:99"',
         ),
