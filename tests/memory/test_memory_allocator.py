@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_graphs import KiB, MiB
-from simdev.report.measures.footprint import Allocator, allocator_use
+from simdev.report.measures.footprint import Allocator, _Expandable, allocator_use
 from worlds.clusters import joined
 from worlds.graphs import op
 from worlds.scenarios import World
@@ -388,3 +388,11 @@ def test_parameters_that_do_not_fit_fail_before_the_step():
     large = replace(op("a", 3), param_bytes=6 * MiB)
     trace = World.of([large], joined(1, memory=MiB), [0]).trace
     assert allocator_use(trace, steady=True)[0].failed == (0, "a", 6 * MiB)
+
+
+def test_a_block_that_could_grow_is_the_last_choice() -> None:
+    """Of two free blocks that serve, the larger that cannot grow is taken."""
+    pool = _Expandable(0, small=False)
+    pool.free = [(1024, 8192), (2048, 0)]
+    pool.unmapped = {9216: 1 << 30}
+    assert pool.best(512) == 1

@@ -339,3 +339,20 @@ def test_sums_are_cut_anew_where_their_first_reader_follows_them() -> None:
     found = session.propose("pool", None)
     assert session.tasks is not None
     assert found == replace(full(session, {"pool": None}), peaks=())
+
+
+@pytest.mark.parametrize("size", [7, 63, 65])
+def test_bytes_of_parts_are_rounded_up(size: int) -> None:
+    """Tensors of 16 elements whose bytes are no multiple of them."""
+    odd = Tensor(size, (4, 4), "float32")
+    ops = (
+        replace(leaf("x", 4, 4), outputs=(odd,)),
+        Op("a", "relu", inputs=("x",), outputs=(odd,)),
+        Op("b", "relu", inputs=("a",), outputs=(odd,)),
+    )
+    oracle = Oracle(Graph("odd", ops), cluster(bandwidth=1000), COSTS)
+    for first, second in (("sample", "d1"), ("d1", "sample")):
+        cut = Strategy(partition={"a": Configuration({first: 2}), "b": Configuration({second: 4})})
+        split = SplitEvaluator(oracle.prepared).start(cut)
+        assert split is not None
+        assert split.cost() == cost_of(oracle.trace(cut))
