@@ -75,6 +75,8 @@ def test_an_interrupt_is_still_one() -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
+        # Shells let what they start in the background ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     child = int(process.stdout.readline())

@@ -47,6 +47,7 @@ class Front:
         self._under_way = 0
         self._homes = OrderedDict[str, Worker]()
         self._others = set[Worker]()
+        self._retiring = set[asyncio.Task[None]]()
         self._turns, self._reading = asyncio.Semaphore(TURNS), asyncio.Semaphore(1)
         self._root: asyncio.Task[Worker] | None = None
         self._by_copies = Counter[tuple[str, str]]()
@@ -151,7 +152,9 @@ class Front:
             for name in COUNTED:
                 del self._by_copies[handle, name]
             self._others.add(home)
-            self._retiring = asyncio.ensure_future(self._retire(home))
+            retiring = asyncio.ensure_future(self._retire(home))
+            self._retiring.add(retiring)  # asyncio itself holds its tasks weakly
+            retiring.add_done_callback(self._retiring.discard)
 
     async def _retire(self, home: Worker) -> None:
         async with home.lock:  # what is under way is answered

@@ -247,6 +247,16 @@ def _surroundings() -> Iterator[Replacement]:
     for name in ("CUDAGraph", "graph", "make_graphed_callables"):
         yield torch.cuda, name, _refusing(f"torch.cuda.{name}", _GRAPHS)
     yield FakeTensor, "tolist", as_list
+    yield torch, "inference_mode", _without_gradients
+
+
+def _without_gradients(mode: Any = True) -> Any:
+    """Takes the place of ``torch.inference_mode``, in which PyTorch would leave operators such as
+    ``linear`` whole; with or without brackets.
+    """
+    if callable(mode):
+        return torch.no_grad()(mode)
+    return torch.no_grad() if mode else nullcontext()
 
 
 REFUSED = {

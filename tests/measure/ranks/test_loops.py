@@ -211,3 +211,18 @@ def test_messages_of_any_root_are_simulated(root: int) -> None:
 
     report = simdev.run(simdev.capture(train, world=2, ranks=[0, 1]).scenario("dgx-h100"))
     assert [calls.call for calls in report[Modules].calls] == ["broadcast", "reduce"]
+
+
+@pytest.mark.parametrize("switch", ["no_grad", "inference_mode"])
+def test_an_evaluation_has_the_ops_of_a_forward(switch: str) -> None:
+    def train() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(3):
+            with getattr(torch, switch)():
+                net(torch.randn(2, 8)).softmax(-1)
+            net(torch.randn(2, 8)).sum().backward()
+            optimizer.step()
+
+    of_step = kinds(simdev.capture(train, world=1))
+    assert (of_step["linear"], of_step["softmax"]) == (2, 1)
