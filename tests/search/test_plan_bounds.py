@@ -214,7 +214,7 @@ def test_a_rank_waits_longer_than_the_mean_of_all() -> None:
 
 def test_updates_are_those_of_no_other_kind_of_device() -> None:
     """Whatever was asked before: of 9 layers rank 2, the slow one, has 2, as rank 1 of 8 stages."""
-    graph, cluster, _ = WORLDS[-1]
+    graph, cluster, _ = next(world for world in WORLDS if world[1] is MIXED)
     question = question_of(graph, cluster, 8)
     few = {"pp": 4, "cp": 1, "tp": 1, "microbatch": 1, "recompute": "none", "zero": 1}
     setup = every_plan(space_of(question, few))[0].setup

@@ -207,7 +207,7 @@ def test_what_does_not_fit_exits_1_and_says_why(scenario, tmp_path, capsys):
         (["--method", "random", "--seconds", "-1"], "--seconds: must be a number > 0, got -1.0"),
         (
             ["--method", "random", "--seed", "-1"],
-            "seed: must be a whole number of at least 0, got -1",
+            "--seed: must be a whole number from 0 to 2^60, got -1",
         ),
         (["--method", "random", "--prepare", "mix"], "--prepare: must be of"),
         (
