@@ -96,7 +96,11 @@ def test_the_oracle_says_so_too(question: Question) -> None:
     assert oracle.session(some).cost.step_ps == expected.step_ps
 
 
-@pytest.mark.parametrize("kind", examples())
+# This copy fills a part of a buffer that other ranks fill, too: configured, it has that part's bytes.
+FILLED_BY_OTHERS = {"all_gather_copy_in"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in examples() if kind not in FILLED_BY_OTHERS])
 def test_ops_of_all_kinds_read_what_they_read_where_they_are_placed(kind: str) -> None:
     call = examples()[kind]
     leaves = [leaf(f"x{i}", *shape) for i, shape in enumerate(call.inputs)]
