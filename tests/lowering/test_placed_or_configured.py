@@ -96,7 +96,7 @@ def test_the_oracle_says_so_too(question: Question) -> None:
     assert oracle.session(some).cost.step_ps == expected.step_ps
 
 
-# This copy fills a part of a buffer that other ranks fill, too: configured, it has that part's bytes.
+# This copy fills a part of a buffer that others fill, too: configured, it has that part's bytes.
 FILLED_BY_OTHERS = {"all_gather_copy_in"}
 
 
