@@ -182,8 +182,9 @@ def test_a_placement_is_imitated_until_few_groups_differ():
     assert differing <= 0.2
     uniforms = torch.from_numpy(np.random.default_rng(2).random((500, 6)))
     away = (policy.sample(uniforms).numpy() != placement).sum(1).mean()
-    # Where an early group differs the later ones are not bound to the placement any more.
-    assert away == pytest.approx(differing, abs=0.15)
+    # Where an early group differs the later ones are not bound to the placement any more: how much
+    # that is depends on the weights at the beginning, hence on the number of kinds of ops.
+    assert away == pytest.approx(differing, abs=0.25)
 
 
 def test_controllers_take_the_weights_that_they_are_sent():
