@@ -108,9 +108,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=200, help="draws of each step (default 200)")
     parser.add_argument("--part", action="append", help='runs by names of cells, like "on H100"')
     parser.add_argument("--steps", action="store_true", help="list every step, too")
-    told = parser.parse_args(argv)
-    steps = [*measured_here(told.draws), *published(told.part or (), told.draws)]
-    if told.steps:
+    arguments = parser.parse_args(argv)
+    steps = [*measured_here(arguments.draws), *published(arguments.part or (), arguments.draws)]
+    if arguments.steps:
         print_table(("group", "step", "measured s", "p10", "p50", "p90"), _each(steps))
         print()
     print_table(HEAD, list(lines(steps)))

@@ -86,7 +86,7 @@ def _raise(number: int, frame: object) -> None:
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
-    """What is raised in a destructor is lost: SIGTERM is raised anew, as deadlines are."""
+    """Raise SIGTERM anew, as deadlines are: an exception raised in a destructor is lost."""
     if lost.exc_type is TerminatedError:
         _ending.pending = True
     elif lost.exc_type is not LateError:

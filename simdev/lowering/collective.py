@@ -480,7 +480,7 @@ def collective_problems(
 
 
 def _count_problems(read: int, sending: int, made: int, getting: int) -> Iterator[str]:
-    """What is wrong with so many inputs and outputs where tensors do not tell the sizes: a rank may
+    """Faults of so many inputs and outputs where tensors do not tell the sizes: a rank may
     give several, or none, and is left with one at most.
     """
     if read and (not sending or read % sending):

@@ -156,7 +156,7 @@ def _link(fabric: Fabric, source: int, destination: int) -> str:
 
 
 class _Sources:
-    """What errs in the times of a graph's ops and of their dispatches."""
+    """The sources of errors in the times of a graph's ops and of their dispatches."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared

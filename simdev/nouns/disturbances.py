@@ -1,4 +1,4 @@
-"""What makes steps of one run differ: noise in the times of tasks, and pauses (``Disturbances``).
+"""Differences between the steps of a run: noise in times of tasks, and pauses (``Disturbances``).
 
 The part ``disturbances`` of a scenario's file has these fields.
 ``simdev/execution/disturbances.py`` draws them; devices and links that are always slow are those of

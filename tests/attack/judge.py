@@ -176,7 +176,7 @@ def _ran(words: Sequence[str]) -> tuple[int, str, str]:
 
 
 def _fault(words: Sequence[str], code: int, out: str, err: str) -> str | None:
-    """What is wrong with what a command printed."""
+    """Faults of the text that a command printed."""
     if code not in CODES.get(words[0], (0, 1, 2)):
         return f"exit code {code}"
     word = PYTHONS.search(err)
@@ -272,7 +272,7 @@ def _work(family: str, seed: int, numbers: Sequence[int], changes: int | None, p
 def _forked(
     family: str, seed: int, numbers: Sequence[int], changes: int | None
 ) -> Iterator[tuple[int, str, str, str]]:
-    """What ``judged`` tells of mutants, up to the one with which their process dies."""
+    """Verdicts of ``judged`` on mutants, up to the one with which their process dies."""
     source, pipe = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -298,8 +298,8 @@ def verdicts(
     rest = list(numbers)
     while rest:
         done = 0
-        for told in _forked(family, seed, rest[:ROUND], changes):
-            yield Verdict(rest[done], *told)
+        for fields in _forked(family, seed, rest[:ROUND], changes):
+            yield Verdict(rest[done], *fields)
             done += 1
         rest = rest[done:]
 
@@ -331,7 +331,7 @@ def _refusals(whole: Mutant, folder: Path) -> Iterator[str]:
 def require_sound(family: str, count: int, seed: int = 0) -> None:
     """Seeds are valid, and of so many of their mutants none is faulty; some are answered still."""
     assert warm(family) == []
-    told = list(verdicts(family, seed, range(count)))
-    assert [verdict for verdict in told if verdict.reason] == []
-    answered = sum(verdict.code < 2 for verdict in told)
+    judged_all = list(verdicts(family, seed, range(count)))
+    assert [verdict for verdict in judged_all if verdict.reason] == []
+    answered = sum(verdict.code < 2 for verdict in judged_all)
     assert count // 20 < answered < count - count // 20

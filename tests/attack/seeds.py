@@ -310,7 +310,7 @@ VERBS = (
 
 
 def _printed(files: Mapping[str, Any], command: str) -> tuple[str, dict[str, bytes]]:
-    """What a command prints, and the files that it writes."""
+    """The output of a command, and the files that it writes."""
     home = os.getcwd()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -328,7 +328,7 @@ def _printed(files: Mapping[str, Any], command: str) -> tuple[str, dict[str, byt
 
 @cache
 def verbs() -> tuple[Seed, ...]:
-    """What verbs read that other verbs have written, and all other verbs."""
+    """Files that verbs have written and others read, and all other verbs."""
     scenario = {"s.json": CAPTURED}
     _, run = _printed(scenario, "simulate s.json --save run.json")
     _, repeated = _printed({"s.json": SYNCED}, "simulate s.json --save run.json")
@@ -339,7 +339,7 @@ def verbs() -> tuple[Seed, ...]:
             " --set pp=1 --set zero=1 --set recompute=none --set microbatch=1 --top 2 --json"
         ),
     )
-    found, _ = _printed({"s.json": TINY}, "search s.json --method annealing --budget 8 --json")
+    searched, _ = _printed({"s.json": TINY}, "search s.json --method annealing --budget 8 --json")
     compared, _ = _printed(
         {"s.json": TINY}, "search s.json --compare single,m-sct --seeds 2 --json"
     )
@@ -347,7 +347,7 @@ def verbs() -> tuple[Seed, ...]:
         {"s.json": TINY}, "sweep s.json --set cluster.queues=link,fair -o r.parquet"
     )
     read = "check run.json --json", "report run.json -o r.html", "compare run.json run.json --json"
-    answers = {"plans": plans, "search": found, "comparison": compared}
+    answers = {"plans": plans, "search": searched, "comparison": compared}
     return (
         *VERBS,
         Seed("run", {"run.json": json.loads(run["run.json"])}, read),

@@ -108,7 +108,7 @@ def test_an_interrupt_exits_130_and_leaves_nothing_behind(
 def test_a_verb_that_ends_the_program_has_not_done_its_work(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    """As a model file that calls ``sys.exit(0)`` where it is measured."""
+    """A model file that calls ``sys.exit(0)`` where it is measured does so."""
     monkeypatch.setattr("simdev.report.drawn", lambda *_: sys.exit(0))
     assert main(["simulate", "s.json", "--save", "r.json"]) == 2
     assert capsys.readouterr().err == "code that was measured or captured ended the program early\n"

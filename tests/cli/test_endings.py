@@ -48,7 +48,7 @@ WORKS = {
     ),
     "does not look": "signal.signal(signal.SIGTERM, lambda *_: None); time.sleep(3600)",
 }
-"""What the main thread does when SIGTERM comes; the last never hears of it."""
+"""Work of the main thread when SIGTERM comes; the last never hears of it."""
 
 
 @pytest.mark.parametrize("work", WORKS.values(), ids=WORKS)

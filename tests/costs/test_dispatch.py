@@ -142,8 +142,8 @@ def test_a_copy_into_memory_that_is_there_is_a_bare_call_and_a_clone_is_none() -
     """
     made = [Op(kind, kind, inputs=("w",), outputs=OUT) for kind in ("copy", "clone")]
     graph = Graph("g", (GRAPH.ops[0], *made))
-    found = [of(costs(dispatch=10 * US), op.name, graph) for op in made]
-    assert [cost.seconds for cost in found if cost] == [
+    estimates = [of(costs(dispatch=10 * US), op.name, graph) for op in made]
+    assert [cost.seconds for cost in estimates if cost] == [
         10 * US * (LIGHT + FIRST),
         10 * US * (HEAVY + FIRST),
     ]

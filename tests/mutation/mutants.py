@@ -55,7 +55,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """What names it in the results, as long as the line stays where it is."""
+        """The name of a mutant in the results, as long as its line stays where it is."""
         return f"{self.path}:{self.lines[0]} [{self.number}] {self.change}"
 
 
@@ -215,7 +215,7 @@ def _statements(node: ast.AST, returns: str) -> Iterator[ast.AST]:
 
 
 def _other(value: ast.expr, returns: str) -> ast.expr:
-    """What a function of this type might return instead."""
+    """Values that a function of this type might return instead."""
     if returns == "bool":
         return ast.UnaryOp(ast.Not(), value)
     if returns in ("int", "float", "Ints", "Floats"):

@@ -39,7 +39,7 @@ UNNOTICED = ("survived", "unreached")
 
 
 def results(folder: Path) -> dict[str, Row]:
-    """What is known of each mutant, by key: ``end`` and the ``test`` that noticed it."""
+    """Results of mutants, by key: ``end`` and the ``test`` that noticed it."""
     return {row["key"]: row for row in _rows(folder / "results.jsonl")}
 
 

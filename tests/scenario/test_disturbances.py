@@ -140,7 +140,8 @@ def test_a_device_does_as_much_work_as_its_pauses_leave(engine: str) -> None:
     scenario = ranks(["1.3 ms"] * 3, ops=20)
     scenario = replace(scenario, engine=engine, disturbances=Disturbances(pauses=pauses, seed=4))
     trace = execute(scenario).trace
-    stalls = with_stalls(lowered(scenario).step.task_graph, scenario.disturbances, 0).stalls  # type: ignore[arg-type]
+    assert scenario.disturbances is not None
+    stalls = with_stalls(lowered(scenario).step.task_graph, scenario.disturbances, 0).stalls
     assert stalls is not None
     ends = stalls.finish(np.zeros(3, np.int64), np.full(3, 26 * MS), np.arange(3))
     assert trace.finish[:60].reshape(3, 20)[:, -1].tolist() == ends.tolist()

@@ -236,7 +236,7 @@ def _reply(reply: Reply, status: int, close: bool = False) -> Response:
 
 
 class Door:
-    """What requests by HTTP go through: their headers, their bodies within limits, the front."""
+    """The way of a request by HTTP: its headers, its body within limits, the front."""
 
     def __init__(self, front: Front, token: str, port: int, patience: Patience) -> None:
         self.front, self.token, self.port, self.patience = front, token, port, patience

@@ -38,8 +38,8 @@ BUFFER = 2**20
 
 
 class Note(NamedTuple):
-    """What a worker says besides its reply: the code of the error, its scenario as ``stats`` has it
-    (None: none is loaded) and its process.
+    """Facts that a worker sends beside its reply: the code of the error, its scenario as ``stats``
+    has it (None: none is loaded) and its process.
     """
 
     code: str

@@ -49,7 +49,7 @@ class _Made:
 
 
 class Shapes:
-    """What operators made, by operator, shapes and other arguments; None where only PyTorch can
+    """A memo of outputs, by operator, shapes and other arguments; None where only PyTorch can
     tell.
     """
 

@@ -150,13 +150,13 @@ def test_samplers_of_large_datasets_ask_for_their_order_at_once() -> None:
             return torch.zeros(8)
 
     def train() -> None:
-        asked = []
+        read = []
         item = torch.Tensor.item
-        with patch.object(torch.Tensor, "item", lambda x: asked.append(x) or item(x)):
+        with patch.object(torch.Tensor, "item", lambda x: read.append(x) or item(x)):
             loader = DataLoader(Images(), 4, sampler=DistributedSampler(Images()), num_workers=8)
             for x in loader:
                 model()(x)
-                assert len(asked) < 100
+                assert len(read) < 100
                 simdev.step_ends()
 
     assert kinds(simdev.capture(train, world=2, ranks=[0]))["linear"] == 1
