@@ -57,13 +57,13 @@ def simulated(oracle: Oracle, space: Space, like: Strategy) -> np.ndarray:
 
 
 CASES = [
-    ("lenet", "all-reduce", {}, 2, 8),
-    ("lenet", "parameter-server", {"queues": "egress"}, 2, 7),
+    ("lenet", "all-reduce", {}, 2, 6),
+    ("lenet", "parameter-server", {"queues": "egress"}, 2, 5),
     ("lenet", "sharded", {"transfer": "multicast"}, 2, 3),
     ("lenet", "all-reduce", {"queues": "fair"}, 2, 4),
-    ("rnnlm", "all-reduce", {}, 3, 4),
+    ("rnnlm", "all-reduce", {}, 3, 3),
     ("rnnlm", "sharded", {"transfer": "per-consumer"}, 2, 3),
-    ("alexnet", "all-reduce", {"queues": "half-duplex"}, 2, 6),
+    ("alexnet", "all-reduce", {"queues": "half-duplex"}, 2, 5),
     ("lenet", {"policy": "p3", "slice_parameters": 10_000}, {"queues": "parallel"}, 2, 4),
 ]
 
@@ -94,7 +94,7 @@ def test_no_completion_is_faster_than_its_bound(trial_of, model, sync, fields, m
 
 @pytest.mark.parametrize(
     "model",
-    [pytest.param(model, marks=[pytest.mark.slow] if model == "rnnlm" else []) for model in MODELS],
+    [pytest.param(model, marks=[pytest.mark.slow] if model != "lenet" else []) for model in MODELS],
 )
 def test_how_an_op_lies_hangs_on_its_scope_alone(model):
     """Tables filled from a few strategies hold what any other one tells."""
