@@ -480,11 +480,11 @@ def _splitting(
     of them is slow, the slowness is not blamed on splitting.
     """
     graph, cluster = prepared.graph, prepared.cluster
-    shards = [(name, origin.op) for name, origin in origins.items() if origin.role == "shard"]
-    ops = np.array([graph.index[op] for _, op in shards], np.int64)
-    devices = np.array([cluster.index[placed.placement[name]] for name, _ in shards], np.int64)
+    parts = [(name, origin.op) for name, origin in origins.items() if not origin.adds_up]
+    ops = np.array([graph.index[op] for _, op in parts], np.int64)
+    devices = np.array([cluster.index[placed.placement[name]] for name, _ in parts], np.int64)
     unsplit = defaultdict[str, list[int]](list)
-    for (_, op), duration in zip(shards, prepared.duration_at(ops, devices).tolist(), strict=True):
+    for (_, op), duration in zip(parts, prepared.duration_at(ops, devices).tolist(), strict=True):
         if duration != UNKNOWN:
             unsplit[op].append(duration)
     whole = {op: sum(times) // len(times) for op, times in unsplit.items()}
