@@ -10,7 +10,7 @@ here; the checker knows the bytes of each algorithm in its own way (``_known_tot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import pairwise
@@ -64,13 +64,15 @@ class CollectiveCost:
     ``algorithm`` is "table", or the closed form (ring, tree, direct, hierarchical, p2p; "none"
     where nothing is sent). ``rung`` is as in op costs: measured, interpolated (between tables of
     other numbers of ranks), fitted, or roofline (by the closed form). ``rings`` is the number of
-    rings that share the bytes; a single ring goes through the ranks in their order.
+    rings that share the bytes; a single ring goes through the ranks in their order. ``tabled`` is
+    the share of the time that comes from measured tables.
     """
 
     seconds: Fraction
     algorithm: str
     rung: str
     rings: int = 1
+    tabled: float = field(default=0.0, compare=False)
 
     @property
     def ps(self) -> int:
@@ -150,7 +152,9 @@ class CollectiveModel:
         partly_measured = partial(self._partly_measured, groups=self._nodes(call.ranks))
         seconds, form = self._least(call, self._ways(call), partly_measured)
         algorithm = "p2p" if call.kind == "p2p" else form.algorithm
-        closed = CollectiveCost(seconds, algorithm, ROOFLINE, form.rings)
+        parts = self._parts(form, self._nodes(call.ranks))
+        tabled = sum(part for part, is_tabled in parts if is_tabled) / (seconds or 1)
+        closed = CollectiveCost(seconds, algorithm, ROOFLINE, form.rings, float(tabled))
         return self._inside(call) or closed, form
 
     def _inside(self, call: CollectiveCall) -> CollectiveCost | None:
@@ -195,7 +199,9 @@ class CollectiveModel:
         if not beside or self._is_private(ranks, form):
             return cost
         others = [CollectiveCall(collective, group, size, form.algorithm) for group in beside]
-        return replace(cost, seconds=cost.seconds + self._delay(form, others))
+        seconds = cost.seconds + self._delay(form, others)
+        tabled = cost.tabled * float(cost.seconds / (seconds or 1))
+        return replace(cost, seconds=seconds, tabled=tabled)
 
     def _delay(self, form: Form, others: Sequence[CollectiveCall]) -> Fraction:
         """Seconds for which ``others`` lengthen the use of the busiest carrier (link, device) of a
@@ -287,19 +293,22 @@ class CollectiveModel:
         """Seconds of a form, with the measured times of its levels within nodes where there are
         tables.
         """
+        return sum((seconds for seconds, _ in self._parts(form, groups)), Fraction(0))
+
+    def _parts(self, form: Form, groups: Groups) -> list[tuple[Fraction, bool]]:
+        """The seconds of each level of a form, and whether a measured table gives them. Where no
+        level has a table, the whole form is a single part.
+        """
         costs = [
             self._measured(level.collective, groups, level.size) if level.inside else None
             for level in form.levels
         ]
         if not any(costs):
-            return self._seconds(form.phases)
-        return sum(
-            (
-                cost.seconds if cost else self._seconds(level.phases)
-                for cost, level in zip(costs, form.levels, strict=True)
-            ),
-            Fraction(0),
-        )
+            return [(self._seconds(form.phases), False)]
+        return [
+            (cost.seconds if cost else self._seconds(level.phases), cost is not None)
+            for cost, level in zip(costs, form.levels, strict=True)
+        ]
 
     def _seconds(self, messages: Sequence[Phase]) -> Fraction:
         return Fraction(self.forms.closed(messages).ps, PS_PER_SECOND)
@@ -374,14 +383,14 @@ class CollectiveModel:
         tables, ranks = self._tables.get(collective, {}), len(groups[0])
         if ranks in tables:
             seconds = self._slowest(tables[ranks], groups, size)
-            return CollectiveCost(seconds, "table", tables[ranks].source)
+            return CollectiveCost(seconds, "table", tables[ranks].source, tabled=1.0)
         fewer = max((n for n in tables if n < ranks), default=None)
         more = min((n for n in tables if n > ranks), default=None)
         if fewer is None or more is None:
             return None
         low, high = (self._slowest(tables[n], groups, size) for n in (fewer, more))
         seconds = low + (high - low) * (ranks - fewer) / (more - fewer)
-        return CollectiveCost(seconds, "table", "interpolated")
+        return CollectiveCost(seconds, "table", "interpolated", tabled=1.0)
 
     def _slowest(self, table: CollectiveTable, groups: Groups, size: int) -> Fraction:
         if self.cluster.as_measured is self.cluster:
