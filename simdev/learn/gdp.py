@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..ground.errors import InputError
 from ..nouns.structure import unit_of
-from ..nouns.taskgraph import Floats, Ints
+from ..nouns.taskgraph import Bools, Floats, Ints
 from ..oracle import Oracle
 from ..search.features import Nodes, features_of
 from ..search.instance import Instance
@@ -288,7 +288,7 @@ class OnGraph(Policy):
     target: Tensor
     row_of: Tensor
 
-    def __init__(self, network: Network, inputs: Inputs, allowed: NDArray[np.bool_]) -> None:
+    def __init__(self, network: Network, inputs: Inputs, allowed: Bools) -> None:
         super().__init__(allowed)
         self.network = network
         row_of = np.argsort(inputs.nodes)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..ground.errors import InputError
 from ..nouns.graph import Op
-from ..nouns.taskgraph import Floats, Ints
+from ..nouns.taskgraph import Bools, Floats, Ints
 from ..oracle import Oracle
 from ..search.features import Nodes, features_of
 from ..search.space import mean_ps
@@ -225,9 +225,7 @@ class Hierarchical(Policy):
     fixed: Tensor
     barred: Tensor
 
-    def __init__(
-        self, ops: Ops, allowed: NDArray[np.bool_], settings: HDPSettings, seed: int
-    ) -> None:
+    def __init__(self, ops: Ops, allowed: Bools, settings: HDPSettings, seed: int) -> None:
         most = min(settings.groups, len(ops))
         super().__init__(allowed, len(ops) + most)
         self.ops, self.most, self.kinds = len(ops), most, ops.kinds

@@ -7,7 +7,6 @@ property here only where somebody asks a Report for it by name.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any
 
 from ..costs import CostMiss
 from ..execution.scenario import Outcome, Scenario, Stage, execute, load_scenario, lowered
+from ..files.reading import PathLike
 from ..ground.errors import OutOfMemoryError, refuse
 from ..ground.units import PS_PER_SECOND
 from ..lowering import Prepared
@@ -324,7 +324,7 @@ def _merge(figures: Json, entries: Mapping[str, Any]) -> None:
 
 
 def run(
-    scenario: Scenario | str | os.PathLike[str] | Mapping[str, Any],
+    scenario: Scenario | PathLike | Mapping[str, Any],
     prepared: Prepared | None = None,
     draws: int = 0,
     seed: int = 0,

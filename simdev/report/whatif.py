@@ -37,9 +37,9 @@ from ..lowering.symmetry import Symmetry
 from ..nouns.fabric import LINK_QUEUES
 from ..nouns.graph import Graph, Op
 from ..nouns.strategy import Order, Strategy, Sync
-from ..nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, TaskGraph
+from ..nouns.taskgraph import COLLECTIVE, DISPATCH, Bools, Ints, TaskGraph
 from ..nouns.trace import Trace
-from .measures.spans import Bools, computing_mask, transfer_mask
+from .measures.spans import computing_mask, transfer_mask
 from .measures.usage import Carrier, carriers
 from .report import Report, run
 

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..nouns.graph import PHASES, Op
 from ..nouns.semantics import SHIPPED, backward_of
 from ..nouns.structure import components, order_of, unit_of
-from ..nouns.taskgraph import Floats, Ints, Rows, distinct
+from ..nouns.taskgraph import Bools, Floats, Ints, Rows, distinct
 from ..oracle import Oracle
 from .space import able, allowed, persistent_bytes
 
@@ -60,7 +60,7 @@ class Nodes:
     kind: Floats
     phase: Floats
     seconds: Floats
-    able: NDArray[np.bool_]
+    able: Bools
     output_bytes: Floats
     shape: Floats
     persistent_bytes: Floats
@@ -153,7 +153,7 @@ def group_edges(oracle: Oracle) -> tuple[Ints, Ints, Floats]:
     return _edges(oracle, np.array(unit_of(oracle.graph), np.int64), len(oracle.groups))
 
 
-def ancestors_of(nodes: Nodes) -> NDArray[np.bool_]:
+def ancestors_of(nodes: Nodes) -> Bools:
     """By node and node [n, n], whether the second leads to the first: the transpose tells the
     descendants.
 
@@ -177,7 +177,7 @@ def _nodes(
     oracle: Oracle,
     names: Sequence[str],
     node_of: Ints,
-    may: NDArray[np.bool_],
+    may: Bools,
     edges: tuple[Ints, Ints, Floats],
     sequence: Sequence[int],
 ) -> Nodes:

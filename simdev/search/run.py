@@ -11,7 +11,6 @@ field of ``LearnerOptions`` in learners.py.
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from numbers import Integral, Real
 from typing import Any, Protocol
 
 from ..execution.scenario import Scenario
+from ..files.reading import PathLike
 from ..ground.errors import InputError, prefixed
 from ..ground.jobs import is_serial, require_joblib
 from ..ground.version import __version__
@@ -75,7 +75,7 @@ def search(
     progress: Callable[[int], object] | None = None,
     settings: Settings | object | None = None,
     warm: str | None = None,
-    policy: SavedPolicy | str | os.PathLike[str] | None = None,
+    policy: SavedPolicy | PathLike | None = None,
     train: bool = True,
     n_jobs: int | None = None,
     chains: int | None = None,

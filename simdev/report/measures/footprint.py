@@ -29,11 +29,10 @@ import numpy as np
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...nouns.graph import PHASES
 from ...nouns.memory import MemoryModel
-from ...nouns.taskgraph import BUFFER_KINDS, DISPATCH, OUTSIDE, PERSISTENT, Ints, TaskGraph
+from ...nouns.taskgraph import BUFFER_KINDS, DISPATCH, OUTSIDE, PERSISTENT, Bools, Ints, TaskGraph
 from ...nouns.trace import Trace
 from ..table import BYTES, NUMBER, TEXT, Json, Table
 from .section import Places, Section, Step
-from .spans import Bools
 from .usage import DEVICES_SHOWN
 
 # PyTorch's caching allocator for CUDA, for one device and one stream.

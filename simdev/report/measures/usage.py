@@ -22,12 +22,11 @@ import numpy as np
 
 from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...lowering.symmetry import IDLE, Symmetry
-from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, Rows, TaskGraph, distinct
+from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Bools, Ints, Rows, TaskGraph, distinct
 from ...nouns.trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
 from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Json, Table, fields_json, shorten
 from .section import Facts, Places, Section, Step
-from .spans import (
-    Bools,
+from .spans import (  # fmt: skip
     Window,
     apart,
     computing,
@@ -39,7 +38,7 @@ from .spans import (
     sent_mask,
     shown_devices,
     transfer_mask,
-)  # fmt: skip
+)
 from .spread import sent_bytes
 
 DEVICES_SHOWN = 16
