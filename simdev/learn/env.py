@@ -25,7 +25,7 @@ from ..ground.errors import InputError
 from ..ground.units import is_count
 from ..nouns.taskgraph import Floats, Ints, Rows
 from ..oracle import Cost, Oracle, Placement
-from ..search.features import GraphFeatures, ancestors_of, features_of
+from ..search.features import Nodes, ancestors_of, features_of
 from ..search.sampling import sampled, uniform
 from ..search.space import IMPOSSIBLE, alone, choices, reference_ps, relative_excess
 from ..search.trial import REFUSED
@@ -51,13 +51,12 @@ class Ground:
             raise InputError("graph: there is nothing to place")
         singles = alone(oracle, choices(oracle))  # raises for a group that can run nowhere
         self.oracle, self.penalty = oracle, penalty
-        self.features: GraphFeatures = features_of(oracle)
-        self.mask = self.features.groups.able.astype(np.int8)
-        self.seconds: Floats = self.features.groups.seconds
+        self.nodes: Nodes = features_of(oracle)
+        self.mask = self.nodes.able.astype(np.int8)
+        self.seconds: Floats = self.nodes.seconds
         self.first: Ints = self.mask.argmax(axis=1)
         self.fastest: Ints = np.where(self.mask, self.seconds, np.inf).argmin(axis=1)
-        nodes = self.features.groups
-        held = nodes.persistent_bytes + nodes.output_bytes + nodes.workspace_bytes
+        held = self.nodes.persistent_bytes + self.nodes.output_bytes + self.nodes.workspace_bytes
         self.memory: Floats = share(held, held.sum())
         self.longest = float(self.seconds.max(axis=1).sum())
         costs = [_cost(oracle, placement) for placement in singles]
@@ -74,7 +73,7 @@ class Ground:
     @property
     def devices(self) -> int:
         """How many devices there are."""
-        return self.features.devices
+        return self.mask.shape[1]
 
     def legal(self, group: int, action: np.int64) -> tuple[int, float, dict[str, Any]]:
         """The device to which an action sends a group, the reward for that alone, and entries of
@@ -110,13 +109,11 @@ class Ground:
 
     @cached_property
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        groups = self.features.groups
+        nodes, size = self.nodes, self.nodes.edge_bytes
         return {
-            "nodes": groups.scaled(),
-            "edges": np.stack((groups.source, groups.target)),
-            "edge_bytes": share(groups.edge_bytes, groups.edge_bytes.max(initial=0.0)).astype(
-                np.float32
-            ),
+            "nodes": nodes.scaled(),
+            "edges": np.stack((nodes.source, nodes.target)),
+            "edge_bytes": share(size, size.max(initial=0.0)).astype(np.float32),
         }
 
 
@@ -175,7 +172,7 @@ class PlacementEnv(_Env):
     def __init__(self, oracle: Oracle, penalty: float = 1.0) -> None:
         super().__init__(oracle, penalty)
         groups, devices = self._ground.groups, self._ground.devices
-        nodes = self._ground.features.groups
+        nodes = self._ground.nodes
         self._time = share(self._ground.seconds, self._ground.longest)
         self._memory = self._ground.memory
         self._source, self._bytes = nodes.source, share(nodes.edge_bytes, nodes.edge_bytes.sum())
@@ -273,7 +270,7 @@ class View:
     """
 
     def __init__(self, ground: Ground) -> None:
-        nodes, self._devices = ground.features.groups, ground.devices
+        nodes, self._devices = ground.nodes, ground.devices
         self._features: Floats = nodes.scaled().astype(np.float64)
         self._leads = ancestors_of(nodes)
         self._seconds = share(ground.seconds, ground.longest)
@@ -495,7 +492,7 @@ class ImproveEnv(_Env):
         if order == "random":
             groups = self._ground.groups
             return np.concatenate([random.permutation(groups) for _ in range(self.passes)])
-        return np.tile(np.argsort(self._ground.features.groups.order), self.passes)
+        return np.tile(np.argsort(self._ground.nodes.order), self.passes)
 
 
 __all__ = ["IDS", "ImproveEnv", "PlacementEnv", "make_improve", "make_placement"]

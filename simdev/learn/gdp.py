@@ -53,7 +53,7 @@ def inputs_of(oracle: Oracle, harmonics: int) -> Inputs:
     transfers are, sin and cos of pi 2^k x, by which a network tells apart neighbours, and graphs,
     that are alike but for these.
     """
-    nodes = features_of(oracle).groups
+    nodes = features_of(oracle)
     sequence = np.argsort(nodes.order, kind="stable").astype(np.int64)
     time = nodes.seconds.sum(axis=1) / np.maximum(nodes.able.sum(axis=1), 1)
     before, after = _ways(nodes, sequence, time)

@@ -353,7 +353,7 @@ def hdp(trial: Trial) -> None:
     settings: HDPSettings = trial.learning.settings
     if settings.hidden % 2:
         raise InputError(f"settings: hidden must be even (it is halved), got {settings.hidden}")
-    ops = ops_of(problem.oracle, features_of(problem.oracle).groups, settings.rows == "scaled")
+    ops = ops_of(problem.oracle, features_of(problem.oracle), settings.rows == "scaled")
     if not len(ops):
         trial.score_once(problem.allowed.argmax(axis=1))
         return

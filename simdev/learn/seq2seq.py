@@ -362,7 +362,7 @@ class Seq2Seq(Policy):
 def _policy_of(method: str, trial: Trial) -> Seq2Seq:
     """The policy of a learner, kept by the trial."""
     problem, settings = trial.problem, trial.learning.settings
-    inputs = inputs_of(features_of(problem.oracle).groups)
+    inputs = inputs_of(features_of(problem.oracle))
     policy = Seq2Seq(inputs, problem.allowed, settings, trial.budget.seed)
     keep(method, trial, policy)
     return policy

@@ -94,9 +94,7 @@ class Task:
 
     def __init__(self, trial: Trial, settings: PlacetoSettings, start: str) -> None:
         self.trial, self.settings, self._start = trial, settings, start
-        self.structure = structure_of(
-            features_of(trial.problem.oracle).groups, settings.pooling == "mean"
-        )
+        self.structure = structure_of(features_of(trial.problem.oracle), settings.pooling == "mean")
         self.baseline = Baseline(settings.history)
         self.reference, self.idle = reference_ps(trial), 0
         self._single = self._best_start() if start in ("best", "single") else None

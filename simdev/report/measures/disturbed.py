@@ -32,7 +32,7 @@ class Disturbed(Section):
     """The step beside the one without stragglers, noise and pauses."""
 
     name = "disturbed"
-    places = Places(entries=15, lines=35, facts=15, tables=15)
+    places = Places(entries=15, lines=35, asides=None, facts=15, tables=15)
 
     scenario: Scenario
     trace: Trace
@@ -88,10 +88,6 @@ class Disturbed(Section):
         """The step without disturbances."""
         seconds = self.undisturbed_ps / PS_PER_SECOND
         yield "undisturbed", f"{format_seconds(seconds)} ({self.longer:+.1%} by disturbances)"
-
-    def asides(self) -> Iterator[str]:
-        """Nothing: the page has a fact."""
-        return iter(())
 
     def lines(self) -> Iterator[str]:
         """How much longer the step is, and whom it waits for most."""

@@ -63,7 +63,8 @@ class PipelineUse(Section):
     """
 
     name = "pipeline"
-    places = Places(lines=20, tables=20)
+    # ``simdev pipeline`` prints the JSON of the section alone.
+    places = Places(lines=20, asides=None, tables=20, entries=None)
 
     schedule: Schedule
     engine: str
@@ -156,14 +157,6 @@ class PipelineUse(Section):
         yield f"Bubble rate {rate:.4f}: {work}"
         if schedule.asynchronous:
             yield "No steady state: too few microbatches"
-
-    def entries(self) -> Json:
-        """Nothing: ``simdev pipeline`` prints the section alone."""
-        return {}
-
-    def asides(self) -> Iterator[str]:
-        """Nothing: the page shows the chart."""
-        return iter(())
 
     def tables(self) -> Iterator[Table]:
         """A row a rank; versions of weights, and memory, where there are such."""
