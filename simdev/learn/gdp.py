@@ -23,7 +23,7 @@ from ..search.instance import Instance
 from ..search.prepare import Grouped
 from ..search.trial import Trial
 from .policy import BARRED, Policy, entropies, inverse, likeliest
-from .rules import Proximal, reference_ps, signal
+from .rules import Proximal, reference_ps, signals_of
 from .settings import GDPSettings
 from .training import adam_of, keep, one_thread, train
 
@@ -340,12 +340,10 @@ class Task:
         """Evaluate placements: the rule's loss of them, by what entropies weigh. Raises
         SpentError.
         """
-        trial = self._trial
-        oracle, shape = trial.problem.oracle, (count, self.policy.groups)
+        trial, shape = self._trial, (count, self.policy.groups)
         samples = self.policy.sample(torch.from_numpy(trial.budget.random.random(shape)))
-        costs = [trial.score_once(row) for row in samples.numpy()]
-        signals = [signal(oracle, cost, self._reference) for cost in costs]
-        advantages = torch.from_numpy(self._rule.advantages(np.array(signals))).float()
+        signals = signals_of(trial, map(trial.score_once, samples.numpy()), self._reference)
+        advantages = torch.from_numpy(self._rule.advantages(signals)).float()
         with torch.no_grad():
             before, _ = self.policy.judge(samples)
 

@@ -32,7 +32,7 @@ from ..search.sampling import (
 )
 from ..search.space import rank_of
 from ..search.trial import Trial, rounds
-from .rules import in_deviations, reference_ps, require_finite, signal, use
+from .rules import in_deviations, reference_ps, require_finite, signals_of, use
 
 # Proximal policy optimisation (Schulman and others, 2017) of independent categorical distributions,
 # in closed form. The parameters are the logits u [group, device] of a distribution f = softmax(u)
@@ -208,10 +208,10 @@ class Post:
 
     def _ascend(self, rows: Ints, costs: Sequence[Cost]) -> None:
         """Steps of ascent on the proximal objective of the last K."""
-        oracle, settings = self._trial.problem.oracle, self._settings
+        settings = self._settings
         # A placement over memory gets a longer step time, so that the gradient leads away from it.
-        signals = [signal(oracle, cost, self._reference, overflow_fails=False) for cost in costs]
-        gains = advantages(np.array(signals))
+        signals = signals_of(self._trial, costs, self._reference, overflow_fails=False)
+        gains = advantages(signals)
         chance = ascended(
             self.chance, rows, gains, settings.steps, settings.rate, settings.clip, settings.kl
         )

@@ -26,7 +26,7 @@ from ..search.policy import SavedPolicy, tied_to
 from ..search.trial import Budget, Trial, rounds
 from ..search.workers import Workers
 from .policy import Policy
-from .rules import Rule, reference_ps, require_finite, signal, use
+from .rules import Rule, reference_ps, require_finite, signals_of, use
 
 IMITATIONS = 500  # updates of an imitation at most; ours
 CLIP = 1.0  # norm of its gradient; ours
@@ -137,11 +137,10 @@ class Loop:
 
     def _signals(self, parts: Sequence[Ints]) -> Floats:
         """The signals of all samples, evaluated."""
-        trial, fails = self._trial, self._overflow_fails
+        trial = self._trial
         placements = self._policy.placements(torch.from_numpy(np.concatenate(parts))).numpy()
-        costs = [trial.score_once(row) for row in placements]
-        oracle = trial.problem.oracle
-        return np.array([signal(oracle, cost, self._reference, fails) for cost in costs])
+        costs = map(trial.score_once, placements)
+        return signals_of(trial, costs, self._reference, self._overflow_fails)
 
     def _follow(self, parts: Sequence[Ints], advantages: Floats) -> None:
         """The epochs of the rule on a batch. What entropies weigh falls linearly to 0 by the end of
