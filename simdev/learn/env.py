@@ -33,6 +33,13 @@ from ..search.trial import REFUSED
 MASKED = -1.0  # reward of an action that the mask rules out: as much as the reference step
 WORST = 1000.0  # no placement is worse; one that cannot be is as bad
 
+Observation = NDArray[np.float32]
+Info = dict[str, Any]
+Begun = tuple[Observation, Info]
+"""The answer of ``reset``."""
+Stepped = tuple[Observation, float, bool, bool, Info]
+"""The answer of ``step``: observation, reward, over, never cut short, and what else is told."""
+
 
 class Ground:
     """The groups of an oracle and its devices.
@@ -75,7 +82,7 @@ class Ground:
         """How many devices there are."""
         return self.mask.shape[1]
 
-    def legal(self, group: int, action: np.int64) -> tuple[int, float, dict[str, Any]]:
+    def legal(self, group: int, action: np.int64) -> tuple[int, float, Info]:
         """The device to which an action sends a group, the reward for that alone, and entries of
         ``info``.
 
@@ -124,7 +131,7 @@ def _cost(oracle: Oracle, placement: Ints) -> Cost:
         return IMPOSSIBLE
 
 
-def outcome_of(cost: Cost) -> dict[str, Any]:
+def outcome_of(cost: Cost) -> Info:
     """The parts of a cost that ``info`` tells."""
     return {name: getattr(cost, name) for name in ("seconds", "feasible", "memory_excess")}
 
@@ -134,7 +141,7 @@ def share(part: Floats, whole: float) -> Floats:
     return part / whole if whole > 0 else part * 0.0
 
 
-class _Env(gymnasium.Env[NDArray[np.float32], np.int64]):
+class _Env(gymnasium.Env[Observation, np.int64]):
     """An environment on the groups of an oracle, whose actions are device indices."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own name and type)
@@ -186,51 +193,39 @@ class PlacementEnv(_Env):
             0.0, 1.0, (3 + 5 * devices + groups,), np.float32
         )
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> Begun:
         """Start again with nothing placed."""
         super().reset(seed=seed)
         self._placement[:], self._placed[:], self._next = -1, 0.0, 0
         return self._observation(), self._info() | self._ground.arrays()
 
-    def step(
-        self, action: np.int64
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> Stepped:
         """Place the current group.
 
         Raises ResetNeeded after the last one, InputError for no device index.
         """
         if self._next >= self._ground.groups:
             raise ResetNeeded("the episode is over")
-        wrong, reason = self._put(action)
-        if self._next < self._ground.groups:
-            return self._observation(), wrong, False, False, self._info() | reason
-        final, outcome = self._judged()
-        return self._observation(), wrong + final, True, False, self._info() | reason | outcome
-
-    def _put(self, action: np.int64) -> tuple[float, dict[str, Any]]:
-        """Place the current group. The reward for that, and what is to be told."""
         group = self._next
-        device, reward, reason = self._ground.legal(group, action)
+        device, reward, told = self._ground.legal(group, action)
         self._placement[group] = device
         self._placed[:, device] += self._time[group, device], self._memory[group]
         self._next += 1
-        return reward, reason
+        is_over = self._next == self._ground.groups
+        if is_over:
+            try:
+                cost = self._ground.oracle(self._placement)
+            except REFUSED as error:
+                reward, told = reward - WORST, told | {"error": str(error)}
+            else:
+                reward, told = reward - self._ground.badness(cost), told | outcome_of(cost)
+        return self._observation(), reward, is_over, False, self._info() | told
 
-    def _judged(self) -> tuple[float, dict[str, Any]]:
-        """The reward of the whole placement, and what is to be told."""
-        try:
-            cost = self._ground.oracle(self._placement)
-        except REFUSED as error:
-            return -WORST, {"error": str(error)}
-        return -self._ground.badness(cost), outcome_of(cost)
-
-    def _info(self) -> dict[str, Any]:
+    def _info(self) -> Info:
         group = self._next if self._next < self._ground.groups else None
         return {"action_mask": self._ground.allowed(group), "placement": self._placement.copy()}
 
-    def _observation(self) -> NDArray[np.float32]:
+    def _observation(self) -> Observation:
         groups, devices = self._ground.groups, self._ground.devices
         by_device, shares = np.zeros((5, devices)), (0.0, 0.0)
         placed, now = self._placement, self._next
@@ -290,7 +285,7 @@ class View:
 
     def row(
         self, group: int | None, placement: Ints, starts: Floats, progress: float, badness: float
-    ) -> NDArray[np.float32]:
+    ) -> Observation:
         """The observation; ``placement`` and ``starts`` (relative to the step) are by group."""
         rows, here = np.arange(len(placement)), np.eye(self._devices)[placement]
         work = here * self._seconds[rows, placement][:, None]
@@ -388,9 +383,7 @@ class ImproveEnv(_Env):
         self._sequence, self._next = np.zeros(0, np.int64), 0  # until the first reset
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (self._view.size,), np.float32)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> Begun:
         """Start again. Raises InputError for options other than ``start`` and ``order``."""
         super().reset(seed=seed)
         unknown = sorted(set(options or {}) - set(self._options))
@@ -402,9 +395,7 @@ class ImproveEnv(_Env):
         self._evaluate()
         return self._observation(), self._info() | self._ground.arrays()
 
-    def step(
-        self, action: np.int64
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> Stepped:
         """Put the visited group on a device.
 
         Raises ResetNeeded after the last one, InputError for no device index.
@@ -443,7 +434,7 @@ class ImproveEnv(_Env):
         over = self._next >= len(self._sequence)
         return None if over else int(self._sequence[self._next])
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self) -> Info:
         group = self._group
         return {
             "placement": self._placement.copy(),
@@ -453,7 +444,7 @@ class ImproveEnv(_Env):
             **self._outcome,
         }
 
-    def _observation(self) -> NDArray[np.float32]:
+    def _observation(self) -> Observation:
         starts = share(self._starts.astype(np.float64), self._step_ps)
         progress = self._next / len(self._sequence)
         return self._view.row(self._group, self._placement, starts, progress, self._badness)

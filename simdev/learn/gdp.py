@@ -56,7 +56,7 @@ def inputs_of(oracle: Oracle, harmonics: int) -> Inputs:
     nodes = features_of(oracle)
     sequence = np.argsort(nodes.order, kind="stable").astype(np.int64)
     time = nodes.seconds.sum(axis=1) / np.maximum(nodes.able.sum(axis=1), 1)
-    before, after = _ways(nodes, sequence, time)
+    before, after = _ways(nodes, time)
     dearness = _dearness(oracle, time)
     number = nodes.order / max(len(nodes) - 1, 1)
     place = np.column_stack([number, before, after, dearness[:, 2]])
@@ -85,7 +85,7 @@ def _dearness(oracle: Oracle, time: Floats) -> Floats:
     return share
 
 
-def _ways(nodes: Nodes, sequence: Ints, time: Floats) -> tuple[Floats, Floats]:
+def _ways(nodes: Nodes, time: Floats) -> tuple[Floats, Floats]:
     """The longest way that ends before each node [n] and that ends with it, from its end on [n],
     over the longest of all; by ``time`` [n]. Edges that lead back, on cycles, are left out.
     """
@@ -399,8 +399,3 @@ def gdp(trial: Trial) -> None:
     keep("gdp", trial, policy, any_graph=True)
     # A placement that cannot be or does not fit fails (recalled: a reward of -10).
     train(trial, policy, Proximal(settings), settings.norm)
-
-
-def general(trial: Trial) -> Together:
-    """The learner of any number of graphs, of the first of their trials."""
-    return Together(trial)

@@ -204,7 +204,13 @@ class Post:
             if number < count or not elite:
                 self._ascend(drawn, its)
         if elite:
-            self._follow(np.concatenate(rows), costs)
+            # The frequencies among the elite of the last N replace the distribution, and some of
+            # the uniform one is mixed in.
+            ranks = [rank_of(self._trial.problem.oracle, cost) for cost in costs]
+            best = best_of(np.concatenate(rows), ranks, elite)
+            explore = explored(self._settings.explore, self._trial.budget.share)
+            chance = frequencies(best, self._even.shape[1])
+            self.chance = mixed(chance, self._even, min(explore, self._most))
 
     def _ascend(self, rows: Ints, costs: Sequence[Cost]) -> None:
         """Steps of ascent on the proximal objective of the last K."""
@@ -217,16 +223,6 @@ class Post:
         )
         require_finite(chance)
         self.chance = chance
-
-    def _follow(self, rows: Ints, costs: Sequence[Cost]) -> None:
-        """The cross-entropy step in closed form: the frequencies among the elite of the last N
-        replace the distribution, and some of the uniform one is mixed in.
-        """
-        oracle, settings = self._trial.problem.oracle, self._settings
-        best = best_of(rows, [rank_of(oracle, cost) for cost in costs], settings.elite)
-        explore = explored(settings.explore, self._trial.budget.share)
-        chance = frequencies(best, self._even.shape[1])
-        self.chance = mixed(chance, self._even, min(explore, self._most))
 
 
 def _weights(policy: SavedPolicy, even: Floats) -> Floats:

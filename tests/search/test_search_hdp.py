@@ -30,7 +30,7 @@ REINFORCE = Reinforce(decay=0.9, entropy=0.0, failing_updates=0)
 
 
 def described(oracle: Oracle, scaled: bool = True) -> Ops:
-    return ops_of(oracle, features_of(oracle), scaled)
+    return ops_of(oracle, scaled)
 
 
 def policy_of(oracle: Oracle, settings: Settings = TINY, loud: float = 1.5) -> Hierarchical:

@@ -187,25 +187,19 @@ def pipeline_use(schedule: Schedule, trace: Trace) -> PipelineUse:
     """The section of a trace of ``pipeline_task_graph(schedule, ...)``."""
     ranks, first = [], 0
     # The tasks of a pipeline are its actions, rank by rank, then its messages.
-    for rank, row in enumerate(schedule.rows):
+    for row in schedule.rows:
         last = first + sum(action is not None for action in row)
-        ranks.append(_rank_use(schedule, trace, rank, first, last))
+        ranks.append(_rank_use(schedule, trace, first, last))
         first = last
     period = _period(schedule, trace) if schedule.asynchronous else None
-    latency = _done(schedule, trace, 0)
+    fed = [row for row, action in enumerate(schedule.actions) if action.microbatch == 0]
     return PipelineUse(
         schedule, trace.engine, trace.end_ps, tuple(ranks), weight_versions(schedule), period,
-        latency,
+        int(trace.finish[fed].max()),
     )  # fmt: skip
 
 
-def _done(schedule: Schedule, trace: Trace, microbatch: int) -> int:
-    """When the last action of a microbatch ends."""
-    its = [row for row, action in enumerate(schedule.actions) if action.microbatch == microbatch]
-    return int(trace.finish[its].max())
-
-
-def _rank_use(schedule: Schedule, trace: Trace, rank: int, first: int, last: int) -> RankUse:
+def _rank_use(schedule: Schedule, trace: Trace, first: int, last: int) -> RankUse:
     """The use of a rank, whose tasks are ``first`` to ``last``."""
     start, finish, graph = trace.start[first:last], trace.finish[first:last], trace.task_graph
     stages = tuple(dict.fromkeys(action.stage for action in schedule.actions[first:last]))

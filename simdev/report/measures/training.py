@@ -420,16 +420,12 @@ def difference_tables(first: Training, second: Training) -> Iterator[Table]:
     """Time by term and memory by kind, of A beside B."""
     yield difference(first, second).table()
     a, b = (max(step.stages, key=lambda stage: stage.memory.peak) for step in (first, second))
-    yield _memory_table(a, b)
-
-
-def _memory_table(first: StageUse, second: StageUse) -> Table:
-    a, b = first.memory.at_peak, second.memory.at_peak
-    rows = [(kind, a.get(kind, 0), b.get(kind, 0)) for kind in {**a, **b}]
-    rows.append(("all", first.memory.peak, second.memory.peak))
+    peaks = a.memory.at_peak | {"all": a.memory.peak}, b.memory.at_peak | {"all": b.memory.peak}
+    kinds = dict.fromkeys([*a.memory.at_peak, *b.memory.at_peak, "all"])
+    rows = [(kind, *(peak.get(kind, 0) for peak in peaks)) for kind in kinds]
     shown = tuple((kind, x, y, change(x, y)) for kind, x, y in rows if x or y)
-    title = f"Memory of the fullest rank at its peak (A: {first.device}, B: {second.device})"
-    return Table(title, {"holds": TEXT, "A": BYTES, "B": BYTES, "change": CHANGE}, shown)
+    title = f"Memory of the fullest rank at its peak (A: {a.device}, B: {b.device})"
+    yield Table(title, {"holds": TEXT, "A": BYTES, "B": BYTES, "change": CHANGE}, shown)
 
 
 def _thousandths(part_ps: int, whole_ps: int) -> int:

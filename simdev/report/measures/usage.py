@@ -241,7 +241,14 @@ def link_use(trace: Trace, window: Window) -> tuple[LinkUse, ...]:
     """Every queue for transfers, then every half-link that flows share, then the transfers that
     wait for nothing.
     """
-    return tuple(_link(trace, window, carrier) for carrier in carriers(trace))
+    uses = []
+    for carrier in carriers(trace):
+        carried = int(trace.task_graph.tasks.bytes[carrier.tasks].sum())
+        busy = window.covered_ps(carrier.start, trace.finish[carrier.tasks])
+        count, size = window.mean(len(carrier.tasks)), window.mean(carried)
+        use = LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))
+        uses.append(use)
+    return tuple(uses)
 
 
 def carriers(trace: Trace) -> Iterator[Carrier]:
@@ -286,13 +293,6 @@ def _unqueued(trace: Trace) -> Iterator[Carrier]:
         source, destination = divmod(pair, len(devices))
         name = f"{devices[source]} -> {devices[destination]}"
         yield Carrier(name, tasks_between, trace.start[tasks_between])
-
-
-def _link(trace: Trace, window: Window, carrier: Carrier) -> LinkUse:
-    carried = int(trace.task_graph.tasks.bytes[carrier.tasks].sum())
-    busy = window.covered_ps(carrier.start, trace.finish[carrier.tasks])
-    count, size = window.mean(len(carrier.tasks)), window.mean(carried)
-    return LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))
 
 
 def every_device(uses: Sequence[DeviceUse], symmetry: Symmetry) -> tuple[DeviceUse, ...]:

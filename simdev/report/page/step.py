@@ -45,7 +45,7 @@ MAKERS = ("NVIDIA ", "AMD ", "Intel ", "GeForce ", "Tesla ")
 def question_of(scenario: Scenario, report: Report, strategy: Any = None) -> str:
     """The question of a scenario; ``strategy`` is what its file says of it (a path names it)."""
     name = scenario.graph.name or "a graph"
-    return f"{name} on {_devices(scenario, report)}, {_spread(scenario, report, strategy)}"
+    return f"{name} on {_devices(scenario)}, {_spread(scenario, report, strategy)}"
 
 
 def answered(question: str, report: Report) -> str:
@@ -54,7 +54,7 @@ def answered(question: str, report: Report) -> str:
     return f"{question}: {format_seconds(report.seconds)}, {verdict}"
 
 
-def _devices(scenario: Scenario, report: Report) -> str:
+def _devices(scenario: Scenario) -> str:
     """How many of which; those of hosts only where nothing else computes."""
     names = {spec.kind: _short(spec.name or spec.kind) for spec in scenario.costs.specs}
     devices = [device for device in scenario.cluster.devices if device.runs_ops]
