@@ -26,7 +26,7 @@ from ..ground.units import is_count
 from ..nouns.taskgraph import Floats, Ints, Rows
 from ..oracle import Cost, Oracle, Placement
 from ..search.features import Nodes, ancestors_of, features_of
-from ..search.sampling import sampled, uniform
+from ..search.sampling import anywhere
 from ..search.space import IMPOSSIBLE, alone, choices, reference_ps, relative_excess
 from ..search.trial import REFUSED
 
@@ -80,7 +80,7 @@ class Ground:
     @property
     def devices(self) -> int:
         """How many devices there are."""
-        return self.mask.shape[1]
+        return int(self.mask.shape[1])
 
     def legal(self, group: int, action: np.int64) -> tuple[int, float, Info]:
         """The device to which an action sends a group, the reward for that alone, and entries of
@@ -375,7 +375,7 @@ class ImproveEnv(_Env):
             raise InputError(f"passes: must be a whole number from 1 on, got {passes!r}")
         super().__init__(oracle, penalty)
         self.passes = passes
-        self._options = {"start": start, "order": order}
+        self._options: Info = {"start": start, "order": order}
         # What is wrong with them is told here, not at the first reset.
         self._placement_of(start, np.random.default_rng(0))
         self._visits(order, np.random.default_rng(0))
@@ -458,7 +458,7 @@ class ImproveEnv(_Env):
             names = ", ".join(STARTS)
             raise InputError(f'start: must be one of {names} or a placement, got "{start}"')
         if start == "random":
-            return sampled(uniform(ground.mask > 0), random.random(ground.groups))
+            return anywhere(ground.mask > 0, random)
         if start == "first":
             return ground.first.copy()
         if ground.single is None:

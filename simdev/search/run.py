@@ -34,7 +34,7 @@ from .policy import SavedPolicy, require_policy
 from .prepare import Adjusted
 from .prepare import prepare as make_smaller
 from .result import Result
-from .sampling import sampled, uniform
+from .sampling import anywhere
 from .space import IMPOSSIBLE, mean_ps, obstacles, rank_of
 from .trial import (
     ALONE,
@@ -374,8 +374,7 @@ def begin(trial: Trial) -> Ints | None:
     assert trial.best.base is not None  # it is the start
     start = trial.best.base[1]
     trial.adopt(column, start)
-    even = uniform(trial.problem.allowed)
-    rows = sampled(even, trial.budget.random.random((HANDFUL, len(even))))
+    rows = anywhere(trial.problem.allowed, trial.budget.random, HANDFUL)
     best = min(rank_of(oracle, trial.score_once(row)) for row in rows)
     return trial.problem.by_group(column)[0] if rank_of(oracle, start) < best else None
 

@@ -40,6 +40,12 @@ def sampled(chance: Floats, lucks: Floats) -> Ints:
     return placements
 
 
+def anywhere(allowed: Bools, random: np.random.Generator, *count: int) -> Ints:
+    """So many placements [*count, group] at random, on the devices that each group may go to."""
+    even = uniform(allowed)
+    return sampled(even, random.random((*count, len(even))))
+
+
 def likeliest(chance: Floats) -> Ints:
     """Each group on the device of the largest chance (of equal ones, the first)."""
     placement: Ints = chance.argmax(axis=1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...execution.period import step_time_ps
 from ...execution.scenario import Scenario, execute
-from ...ground.units import PS_PER_SECOND, format_seconds
+from ...ground.units import PS_PER_SECOND, format_ps, format_seconds
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Ints
 from ...nouns.trace import Trace
 from ..table import COUNT, SHARE, TEXT, TIME, Json, Table
@@ -91,7 +91,7 @@ class Disturbed(Section):
 
     def lines(self) -> Iterator[str]:
         """How much longer the step is, and whom it waits for most."""
-        seconds = format_seconds(self.undisturbed_ps / PS_PER_SECOND)
+        seconds = format_ps(self.undisturbed_ps)
         waits = f"; waits most for {self.waits[0][0]}" if self.waits else ""
         yield f"Disturbed: {self.longer:+.1%} beside {seconds} without{waits}"
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ...ground.units import format_bytes, format_ps
 from ...nouns.graph import PHASES
 from ...nouns.memory import MemoryModel
 from ...nouns.taskgraph import BUFFER_KINDS, DISPATCH, OUTSIDE, PERSISTENT, Bools, Ints, TaskGraph
@@ -579,7 +579,7 @@ class Footprint(Section):
             if use.failed is not None:
                 time_ps, buffer, size = use.failed
                 yield (
-                    f"{use.device}: at {format_seconds(time_ps / PS_PER_SECOND)} its allocator "
+                    f"{use.device}: at {format_ps(time_ps)} its allocator "
                     f"cannot serve {format_bytes(size)} for {buffer}, though cached segments were "
                     "given back."
                 )

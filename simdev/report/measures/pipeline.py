@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 
 from ...execution.period import Steady, steady_rounds
-from ...ground.units import PS_PER_SECOND, format_seconds
+from ...ground.units import PS_PER_SECOND, format_ps
 from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weight_versions
 from ...nouns.taskgraph import SYNC, Ints
 from ...nouns.trace import Trace
@@ -145,15 +145,15 @@ class PipelineUse(Section):
             f"{schedule.name}: {schedule.stages} stages on {schedule.ranks} ranks, "
             f"{schedule.microbatches} microbatches"
         )
-        yield f"Step time {_time(self.step_ps)}  ({self.step_ps:,} ps, engine {self.engine})"
+        yield f"Step time {format_ps(self.step_ps)}  ({self.step_ps:,} ps, engine {self.engine})"
         if period is not None and self.period_ps is not None:
             how = "the mean, not yet steady"
             if period.repeats:
                 how = f"exact, repeats every {period.cycle * schedule.round}"
-            length = _time(self.period_ps)
+            length = format_ps(self.period_ps)
             yield f"Steady period {length} a microbatch ({how}); bubble rate {rate:.4f}"
             return
-        work = f"cost {_time(self.cost_ps)} for {_time(self.ideal_ps)} of work"
+        work = f"cost {format_ps(self.cost_ps)} for {format_ps(self.ideal_ps)} of work"
         yield f"Bubble rate {rate:.4f}: {work}"
         if schedule.asynchronous:
             yield "No steady state: too few microbatches"
@@ -250,7 +250,3 @@ def _ahead(row: Sequence[Action | None]) -> int:
     actions = list(filter(None, row))
     first = next(i for i, action in enumerate(actions) if action.kind != FORWARD)
     return actions[first - 1].microbatch + 1
-
-
-def _time(ps: int | Fraction) -> str:
-    return format_seconds(float(Fraction(ps) / PS_PER_SECOND))

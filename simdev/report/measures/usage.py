@@ -20,7 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ...ground.units import PS_PER_SECOND, format_bytes, format_ps
 from ...lowering.symmetry import IDLE, Symmetry
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Bools, Ints, Rows, TaskGraph, distinct
 from ...nouns.trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
@@ -442,7 +442,7 @@ class Memory(Section):
     def asides(self) -> Iterator[str]:
         """Where and when devices exceed their memory."""
         for _, overflow in self.overflows:
-            first = format_seconds(overflow.time_ps / PS_PER_SECOND)
+            first = format_ps(overflow.time_ps)
             excess = format_bytes(overflow.excess)
             yield f"{overflow.device}: {excess} over at {first}, with {overflow.task}."
 
@@ -489,7 +489,7 @@ class Memory(Section):
 
 
 def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
-    first, peak = (format_seconds(ps / PS_PER_SECOND) for ps in (overflow.time_ps, memory.peak_ps))
+    first, peak = map(format_ps, (overflow.time_ps, memory.peak_ps))
     moment = f"when {shorten(overflow.task)} starts"
     if overflow.task == PERSISTENT_BUFFERS:
         moment = "by what is held throughout the step"

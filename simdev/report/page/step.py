@@ -22,7 +22,7 @@ from ...execution.scenario import Outcome, Scenario, load_scenario, prepare
 from ...files import read_run
 from ...files.reading import label, read_json, shown
 from ...ground.errors import InputError
-from ...ground.units import PS_PER_SECOND, Number, format_bytes, format_seconds
+from ...ground.units import Number, format_bytes, format_ps, format_seconds
 from ...lowering import split
 from ...nouns.draws import PERCENTS, Draws, are_tied, percentiles, wins
 from ...nouns.graph import Graph
@@ -382,7 +382,7 @@ def _rivals(first: Draws | None, second: Draws | None) -> Json | None:
 
 
 def _added(ps: int) -> str:
-    return f"{'-' if ps < 0 else '+'}{format_seconds(abs(ps) / PS_PER_SECOND)}"
+    return f"{'-' if ps < 0 else '+'}{format_ps(abs(ps))}"
 
 
 def rivalry_json(first: Draws, second: Draws) -> Json:
