@@ -14,7 +14,7 @@ import numpy as np
 
 from ...execution.period import step_time_ps
 from ...execution.scenario import Scenario, execute
-from ...ground.units import PS_PER_SECOND, format_seconds
+from ...ground.units import PS_PER_SECOND, format_ps, format_seconds
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Ints
 from ...nouns.trace import Trace
 from ..table import COUNT, SHARE, TEXT, TIME, Json, Table
@@ -32,7 +32,7 @@ class Disturbed(Section):
     """The step beside the one without stragglers, noise and pauses."""
 
     name = "disturbed"
-    places = Places(entries=15, lines=35, facts=15, tables=15)
+    places = Places(entries=15, lines=35, asides=None, facts=15, tables=15)
 
     scenario: Scenario
     trace: Trace
@@ -90,13 +90,9 @@ class Disturbed(Section):
         seconds = self.undisturbed_ps / PS_PER_SECOND
         yield "undisturbed", f"{format_seconds(seconds)} ({self.longer:+.1%} by disturbances)"
 
-    def asides(self) -> Iterator[str]:
-        """Nothing: the page has a fact."""
-        return iter(())
-
     def lines(self) -> Iterator[str]:
         """How much longer the step is, and whom it waits for most."""
-        seconds = format_seconds(self.undisturbed_ps / PS_PER_SECOND)
+        seconds = format_ps(self.undisturbed_ps)
         waits = f"; waits most for {self.waits[0][0]}" if self.waits else ""
         yield f"Disturbed: {self.longer:+.1%} beside {seconds} without{waits}"
 
