@@ -23,7 +23,17 @@ from ..nouns.fabric import Fabric
 from ..nouns.models.large.roles import COMPUTES, ROLES, LargeStep, Share
 from ..nouns.models.large.roles import DISPATCH as DISPATCHING
 from ..nouns.semantics import op_class
-from ..nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Floats, Ints, Rows, TaskGraph
+from ..nouns.taskgraph import (
+    COLLECTIVE,
+    DISPATCH,
+    SYNC,
+    TRANSFER,
+    Floats,
+    Ints,
+    Rows,
+    TaskGraph,
+    distinct_rows,
+)
 from .prepare import Prepared
 
 TABLED = KNOWN[-1]  # the rung of what a table of measured collectives tells
@@ -47,13 +57,13 @@ class ExpectedErrors:
     @classmethod
     def of(cls, rows: Ints, mix_of: Callable[..., Mix]) -> ExpectedErrors:
         """Of tasks that are told by a row of numbers each; ``mix_of`` makes the mix of one."""
-        kinds, which = np.unique(rows, axis=0, return_inverse=True)
+        kinds, which = distinct_rows(rows)
         mixes = [mix_of(*row) for row in kinds.tolist()]
         number = {mix: i for i, mix in enumerate(dict.fromkeys(mixes))}
         place: dict[ErrorSource, int] = {}
         parts = [[place.setdefault(s, len(place)) for s, _ in mix] for mix in number]
         share = np.array([share for _, share in chain.from_iterable(number)])
-        mix = np.array([number[mix] for mix in mixes], np.int64)[which.ravel()]
+        mix = np.array([number[mix] for mix in mixes], np.int64)[which]
         return cls(tuple(place), Rows.of(parts), share, mix)
 
     def factors(self, drawn: Floats) -> Floats:

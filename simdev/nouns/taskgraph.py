@@ -64,6 +64,17 @@ def distinct(numbers: Ints) -> Ints:
     return ordered[np.diff(ordered, prepend=ordered[:1] - 1) > 0]
 
 
+def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
+    """The different rows of a table, in ascending order, and by row of the table which it is."""
+    # As np.unique, which compares rows by structure: that takes five times as long.
+    order = np.lexsort(rows.T[::-1])
+    ordered, which = rows[order], np.empty(len(rows), np.int64)
+    is_new = np.ones(len(rows), np.bool_)
+    is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    which[order] = np.cumsum(is_new) - 1
+    return ordered[is_new], which
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """A list of row numbers for each row (CSR)."""
