@@ -22,13 +22,13 @@ from .options import (
     DONE,
     DRAW_OPTIONS,
     INFEASIBLE,
-    by_flags,
     flag,
     require_drawn,
     require_price,
     whole_numbers,
+    with_flags,
 )
-from .outputs import drawing, output_files, printed_first, progress_bar, tell, writing
+from .outputs import drawing, output_files, printed_first, tell, watched, writing
 from .report import ANSWER
 
 if TYPE_CHECKING:
@@ -147,18 +147,16 @@ REASONS_SHOWN = 6
 DRAWN = ("step p10 to p90", "memory p10 to p90", "beats #1")  # columns, where errors were drawn
 TIE = "="  # of a plan that the error does not separate from the best
 # What messages call an argument of ``plan``, and the option that it is here.
-FLAGS = {"global_batch": "--global-batch", "top": "--top", "n_jobs": "--jobs"}
-FLAGS |= {"nodes": "--nodes", "cluster.nodes": "--nodes", "graph.length": "--length"}
+FLAGS = {name: flag(name) for name in ("global_batch", "top", "nodes")}
+FLAGS |= {"n_jobs": "--jobs", "cluster.nodes": "--nodes", "graph.length": "--length"}
 
 
 def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
-    try:
+    with with_flags(FLAGS):
         if args.output is not None:
             require_plan_folder(args.output)
         return _run_graph(args) if _is_graph(args) else _run_sizes(args)
-    except InputError as error:
-        raise by_flags(error, FLAGS) from None
 
 
 def _run_sizes(args: Namespace) -> int:
@@ -472,15 +470,11 @@ def _graph_plans(args: Namespace, nodes: Sequence[int] | None) -> pd.DataFrame:
         raise InputError("--nodes: a graph is planned on one cluster; give one number")
     parts: dict[str, Any] = {} if args.price is None else {"options": {"price": args.price}}
 
-    def watch(methods: Sequence[str]) -> Sequence[str]:
-        bar: Sequence[str] = progress_bar("plan", iterable=methods)
-        return bar
-
     seconds = SECONDS if args.seconds is None else args.seconds
     count = None if nodes is None else nodes[0]
     return plan_graph(
         args.model, args.cluster, args.global_batch, count, args.length, seconds=seconds,
-        watch=watch, **parts,
+        watch=watched("plan"), **parts,
     )  # fmt: skip
 
 

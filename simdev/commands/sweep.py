@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed, printable, within
-from .options import BAD_INPUT, DONE, DRAW_OPTIONS, PRICE_OPTION, by_flags, require_drawn
+from .options import BAD_INPUT, DONE, DRAW_OPTIONS, PRICE_OPTION, require_drawn, with_flags
 from .outputs import printed_first, real_path, tell
 
 if TYPE_CHECKING:
@@ -78,10 +78,8 @@ def run(args: Namespace) -> int:
     require_drawn(args)
     grid = _grid(args)
     before = _version(file)
-    try:
+    with with_flags({"n_jobs": "--jobs"}):
         results = sweep(args.files, grid, args.jobs, journal, None, args.draws, args.seed)
-    except InputError as error:
-        raise by_flags(error, {"n_jobs": "--jobs"}) from None
     fields = {field for point in grid for field in point}
     ranks = results_ranking(results)
     best = "\n".join([_best(results, fields, ranks), *_how_sure(results, ranks)])

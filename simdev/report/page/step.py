@@ -22,7 +22,7 @@ from ...execution.scenario import Outcome, Scenario, load_scenario, prepare
 from ...files import read_run
 from ...files.reading import label, read_json, shown
 from ...ground.errors import InputError
-from ...ground.units import PS_PER_SECOND, Number, format_bytes, format_seconds
+from ...ground.units import Number, format_bytes, format_ps, format_seconds
 from ...lowering import split
 from ...nouns.draws import PERCENTS, TIE_MEANING, Draws, is_tie, percentiles, wins
 from ...nouns.graph import Graph
@@ -45,7 +45,7 @@ MAKERS = ("NVIDIA ", "AMD ", "Intel ", "GeForce ", "Tesla ")
 def question_of(scenario: Scenario, report: Report, strategy: Any = None) -> str:
     """The question of a scenario; ``strategy`` is what its file says of it (a path names it)."""
     name = scenario.graph.name or "a graph"
-    return f"{name} on {_devices(scenario, report)}, {_spread(scenario, report, strategy)}"
+    return f"{name} on {_devices(scenario)}, {_spread(scenario, report, strategy)}"
 
 
 def answered(question: str, report: Report) -> str:
@@ -54,7 +54,7 @@ def answered(question: str, report: Report) -> str:
     return f"{question}: {format_seconds(report.seconds)}, {verdict}"
 
 
-def _devices(scenario: Scenario, report: Report) -> str:
+def _devices(scenario: Scenario) -> str:
     """How many of which; those of hosts only where nothing else computes."""
     names = {spec.kind: _short(spec.name or spec.kind) for spec in scenario.costs.specs}
     devices = [device for device in scenario.cluster.devices if device.runs_ops]
@@ -382,7 +382,7 @@ def _rivals(first: Draws | None, second: Draws | None) -> Json | None:
 
 
 def _added(ps: int) -> str:
-    return f"{'-' if ps < 0 else '+'}{format_seconds(abs(ps) / PS_PER_SECOND)}"
+    return f"{'-' if ps < 0 else '+'}{format_ps(abs(ps))}"
 
 
 def rivalry_json(first: Draws, second: Draws) -> Json:
