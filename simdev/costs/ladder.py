@@ -33,9 +33,7 @@ turn in ``Estimates.cost`` or ``Estimates.estimates``. ``lowering/origins.py`` a
 means a single rung uses its constant: ROOFLINE (``lowering/hybrid/durations.py`` puts its own
 datasheet in place of that rung, so a new estimate below it has to be named there), MEMORY_PASS,
 and KNOWN for what is no estimate. ``docs/how-to/profiles.md``, ``benchmarks/ladder.py`` and
-``benchmarks/grids.py`` list rungs in words. Guarded by
-``tests/costs/test_ladder.py`` and ``test_estimates.py`` there (which rung answers, and its error)
-and ``test_profile_accuracy.py`` (the errors that ``docs/reference/errors.md`` states).
+``benchmarks/grids.py`` list rungs in words. Tests: ``tests/costs/test_ladder.py`` and its neighbours.
 """
 
 from __future__ import annotations
@@ -250,10 +248,9 @@ class Estimates:
         """The expected error of a datasheet's answer for a long kernel: that of its op class, and
         CARRIED_ERROR more where no row is of this kind of device and dtype.
         """
-        if load.op_class not in DATASHEET_ERRORS:
-            return ROOFLINE_ERROR
-        is_measured = bool(self.group(device_kind, load.op_class, load.dtype).loads)
-        return DATASHEET_ERRORS[load.op_class] + (0.0 if is_measured else CARRIED_ERROR)
+        rows = self.group(device_kind, load.op_class, load.dtype).loads
+        error = DATASHEET_ERRORS.get(load.op_class)
+        return ROOFLINE_ERROR if error is None else error + (0.0 if rows else CARRIED_ERROR)
 
     def scaled(self, key: str, load: Load, device_kind: str) -> OpCost | None:
         """The time of the op on another kind of device, measured or else estimated, or on this one

@@ -255,8 +255,8 @@ def _kinds(durations: Durations) -> Counter[str]:
     return Counter(devices[d].kind for ranks in durations.grid.devices for d in ranks)
 
 
-def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], float | None]:
-    """The share of the computing time by rung, and its expected error (None: not known)."""
+def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], float]:
+    """The share of the computing time by rung, and its expected error."""
     totals, error = dict.fromkeys(RUNGS, 0.0), 0.0
     counts = np.bincount(numbers, minlength=len(durations.columns))
     for number, parts in durations.parts.items():
@@ -264,7 +264,7 @@ def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], flo
             seconds = part.seconds * int(counts[number])
             totals[part.rung] += seconds
             error += seconds * (ROOFLINE_ERROR if part.rel_err is None else part.rel_err)
-    total = sum(totals.values())
+    total = sum(totals.values()) or 1.0
     return {rung: time / total for rung, time in totals.items() if time}, error / total
 
 
