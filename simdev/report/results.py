@@ -291,7 +291,7 @@ def is_results(path: str) -> bool:
 def _read_parquet(file: BytesIO) -> pd.DataFrame:
     """A table that is not larger than any text may be: a column of one value takes no bytes."""
     import pandas as pd
-    from pyarrow.parquet import read_metadata
+    from pyarrow.parquet import read_metadata, read_table
 
     metadata = read_metadata(file)
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
@@ -300,6 +300,8 @@ def _read_parquet(file: BytesIO) -> pd.DataFrame:
         raise InputError(f"holds more than {MAX_VALUES} values")
     if sum(group.total_byte_size for group in groups) > MAX_TEXT:
         raise InputError(f"unpacks to more than {MAX_TEXT >> 20} MiB")
+    # pandas takes texts as they are, and fails where one that is no UTF-8 is looked at.
+    read_table(file).validate(full=True)
     file.seek(0)
     return pd.read_parquet(file)
 
