@@ -20,7 +20,7 @@ from typing import Any
 from ...files.reading import shown
 from .errors import RequestError
 from .protocol import METHODS, Methods, Reply, Request, answered, failure, read_request
-from .state import ServerState, unknown_scenario, unknown_session
+from .state import ServerState, unknown
 from .workers import HEAVY, LIGHT, WHOLE, Worker
 
 PARSED = 2**16  # bytes of a request up to which it is read here; a thread reads a longer one
@@ -178,7 +178,7 @@ class Front:
         handle = name.rpartition("-")[2]
         home = self._homes.get(handle)
         if home is None or home.ended:
-            raise unknown_session(name) if noun == "session" else unknown_scenario(name)
+            raise unknown(noun, name)
         self._homes.move_to_end(handle)
         return home
 

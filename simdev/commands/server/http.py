@@ -306,7 +306,12 @@ def _server(service: Service, door: Door, patience: Patience) -> Server:
     from starlette.routing import Route
     from uvicorn import Config, Server
 
-    from .connections import bounded
+    from .connections import Connection
+
+    class Limited(Connection):
+        """A connection with the limits of this server."""
+
+        most, seconds = patience.connections, patience.head
 
     class Stoppable(Server):
         """Goes down also when a client has asked for it."""
@@ -324,7 +329,7 @@ def _server(service: Service, door: Door, patience: Patience) -> Server:
     pages = () if service.page is None else (_page_route(service, door.port),)
     config = Config(
         Starlette(routes=[Route("/", door.ask, methods=["POST"]), *pages]),
-        http=bounded(patience.connections, patience.head),
+        http=Limited,
         loop="asyncio",
         ws="none",
         lifespan="off",
