@@ -29,6 +29,7 @@ from ..ground.units import PS_PER_SECOND
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 # The kinds of tasks that send; a task that computes has its op's phase as kind.
 TRANSFER = "transfer"

@@ -63,7 +63,7 @@ class Patience:
     head: float = 10.0
     body: float = 10.0
     idle: float = 60.0
-    drain: float = 4.0
+    drain: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
