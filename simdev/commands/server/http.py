@@ -308,11 +308,6 @@ def _server(service: Service, door: Door, patience: Patience) -> Server:
 
     from .connections import Connection
 
-    class Limited(Connection):
-        """A connection with the limits of this server."""
-
-        most, seconds = patience.connections, patience.head
-
     class Stoppable(Server):
         """Goes down also when a client has asked for it."""
 
@@ -326,10 +321,11 @@ def _server(service: Service, door: Door, patience: Patience) -> Server:
             await super().shutdown(sockets)
             door.front.end()
 
+    limits = {"most": patience.connections, "seconds": patience.head}
     pages = () if service.page is None else (_page_route(service, door.port),)
     config = Config(
         Starlette(routes=[Route("/", door.ask, methods=["POST"]), *pages]),
-        http=Limited,
+        http=type("Limited", (Connection,), limits),
         loop="asyncio",
         ws="none",
         lifespan="off",
