@@ -24,7 +24,8 @@ until its client has read more.
 
 class Connection(H11Protocol):
     """A connection, one of ``most``, whose client sends its headers within ``seconds`` of their
-    first byte, and reads some of a long reply in each ``seconds``.
+    first byte, and reads some of a long reply in each ``seconds``. A server derives a class of its
+    own, with its limits.
 
     A new connection beyond ``most`` closes the one that has waited longest without a whole request,
     so that idle and slow clients keep nobody out.
@@ -135,8 +136,3 @@ class Connection(H11Protocol):
             self.transport.abort()
         else:
             self._start(READER, self.seconds, self._time_reader, left)
-
-
-def bounded(most: int, seconds: float) -> type[Connection]:
-    """The class of connections with these limits."""
-    return type("Bounded", (Connection,), {"most": most, "seconds": seconds})

@@ -20,7 +20,7 @@ from typing import Any
 from ...files.reading import shown
 from .errors import RequestError
 from .protocol import METHODS, Methods, Reply, Request, answered, failure, read_request
-from .state import ServerState, unknown_scenario, unknown_session
+from .state import ServerState, unknown
 from .workers import HEAVY, LIGHT, WHOLE, Worker
 
 PARSED = 2**16  # bytes of a request up to which it is read here; a thread reads a longer one
@@ -149,8 +149,7 @@ class Front:
         """
         assert worker.row is not None
         handle = worker.row["scenario"]
-        for dead in [name for name, home in self._homes.items() if home.ended]:
-            del self._homes[dead]
+        self._drop_dead()
         if handle not in self._homes:
             self._homes[handle] = worker
             self._others.discard(worker)
@@ -159,6 +158,10 @@ class Front:
             _, home = self._homes.popitem(last=False)
             self._others.add(home)
             self._retire(home)
+
+    def _drop_dead(self) -> None:
+        for name in [name for name, home in self._homes.items() if home.ended]:
+            self._homes.pop(name).end()
 
     def _retire(self, home: Worker) -> None:
         """End a process that is no home any more, once its requests are answered: copies of it that
@@ -178,17 +181,17 @@ class Front:
         handle = name.rpartition("-")[2]
         home = self._homes.get(handle)
         if home is None or home.ended:
-            raise unknown_session(name) if noun == "session" else unknown_scenario(name)
+            raise unknown(noun, name)
         self._homes.move_to_end(handle)
         return home
 
     async def _only_home(self, leaving: Leaving) -> Worker:
         """The home of a server that answers for one scenario, which the root has already."""
         async with self._before(self._root_lock, leaving):
-            home = self._homes.get("")
-            if home is None or home.ended:
-                home = self._homes[""] = await self._copy_of_root()
-            return home
+            self._drop_dead()
+            if "" not in self._homes:
+                self._homes[""] = await self._copy_of_root()
+            return self._homes[""]
 
     async def _copy_of_root(self) -> Worker:
         """A copy of the first worker, whose lock is held. Raises RequestError; without that worker

@@ -306,7 +306,7 @@ def _server(service: Service, door: Door, patience: Patience) -> Server:
     from starlette.routing import Route
     from uvicorn import Config, Server
 
-    from .connections import bounded
+    from .connections import Connection
 
     class Stoppable(Server):
         """Goes down also when a client has asked for it."""
@@ -321,10 +321,11 @@ def _server(service: Service, door: Door, patience: Patience) -> Server:
             await super().shutdown(sockets)
             door.front.end()
 
+    limits = {"most": patience.connections, "seconds": patience.head}
     pages = () if service.page is None else (_page_route(service, door.port),)
     config = Config(
         Starlette(routes=[Route("/", door.ask, methods=["POST"]), *pages]),
-        http=bounded(patience.connections, patience.head),
+        http=type("Limited", (Connection,), limits),
         loop="asyncio",
         ws="none",
         lifespan="off",

@@ -61,14 +61,10 @@ class Loaded:
     oracle: Oracle
 
 
-def unknown_scenario(handle: str) -> RequestError:
-    """The error of a scenario that is not there."""
-    return RequestError(f'scenario: "{handle}" is not loaded, or no longer', "unknown_scenario")
-
-
-def unknown_session(name: str) -> RequestError:
-    """The error of a session that is not there."""
-    return RequestError(f'session: "{name}" is not open, or no longer', "unknown_session")
+def unknown(noun: str, name: str) -> RequestError:
+    """The error of a "scenario" or a "session" of this name, which is not there."""
+    state = "open" if noun == "session" else "loaded"
+    return RequestError(f'{noun}: "{name}" is not {state}, or no longer', f"unknown_{noun}")
 
 
 class ServerState:
@@ -124,7 +120,7 @@ class ServerState:
     def scenario(self, handle: str) -> Loaded:
         """A loaded scenario. Raises RequestError."""
         if handle not in self._scenarios:
-            raise unknown_scenario(handle)
+            raise unknown("scenario", handle)
         self._scenarios.move_to_end(handle)
         return self._scenarios[handle]
 
@@ -140,7 +136,7 @@ class ServerState:
     def session(self, name: str) -> PlacementSession:
         """An open session; its scenario counts as used. Raises RequestError."""
         if name not in self._sessions:
-            raise unknown_session(name)
+            raise unknown("session", name)
         self._sessions.move_to_end(name)
         self._scenarios.move_to_end(name.rpartition("-")[2])
         return self._sessions[name]

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 from ...ground.ending import default_signals
 from .errors import HeavyError, RequestError
 from .protocol import Methods, Reply, respond
-from .state import ServerState, unknown_scenario
+from .state import ServerState, unknown
 
 AT_ONCE = 0.05  # seconds of a guess up to which a home answers by itself
 SLACK = 3.0  # seconds behind the deadline after which a worker that does not keep it is killed
@@ -88,7 +88,7 @@ class Worker:
     def _require(self) -> None:
         """Raises RequestError where the process ended while a request waited for it."""
         if self.ended:
-            raise unknown_scenario(self.row["scenario"]) if self.row else _died()
+            raise unknown("scenario", self.row["scenario"]) if self.row else _died()
 
     async def ask(self, body: bytes, order: bytes, seconds: float) -> Reply:
         """The reply to a request; the code HEAVY where the worker leaves it to a copy.
