@@ -283,8 +283,9 @@ class Durations:
         self.cluster, self.specs = timings.cluster, timings.specs
         self.parallelism = parallelism
         self.grid = rank_grid(self.cluster, parallelism)
-        self._kinds = tuple(tuple(map(self._kind, devices)) for devices in self.grid.devices)
-        self._sorts = tuple(tuple(map(self._sort, devices)) for devices in self.grid.devices)
+        ranks = [[self.cluster.devices[d] for d in devices] for devices in self.grid.devices]
+        self._kinds = [[device.kind for device in devices] for devices in ranks]
+        self._sorts = [[(d.kind, Fraction(d.speed)) for d in devices] for devices in ranks]
         self._message = _checked(
             picoseconds(Fraction(parallelism.message_latency)), "message_latency"
         )
@@ -306,12 +307,6 @@ class Durations:
     def alike(self) -> bool:
         """Whether all groups of every class take equally long."""
         return all(bool((column == column[0]).all()) for column in (*self.columns, *self.lags))
-
-    def _kind(self, device: int) -> str:
-        return self.cluster.devices[device].kind
-
-    def _sort(self, device: int) -> tuple[str, Fraction]:
-        return self._kind(device), Fraction(self.cluster.devices[device].speed)
 
     def _compute(self, rank: int, loads: Loads, part: int = 0, parts: int = 1) -> int:
         """The number of what a device of a rank takes for these loads, or for one of equal parts

@@ -53,10 +53,9 @@ class RankStep:
                 m.sends,
                 m.root,
                 m.tag,
-                number,
+                [n for n in order if names[n] == m.group].index(m.name),
             )
             for m in self.messages.values()
-            for number in [[n for n in order if names[n] == m.group].index(m.name)]
         ]
         # Numbers among the attributes and names of streams may tell where in the world a rank is.
         streams: dict[str, int] = {}
