@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from ...ground.frozen import immutable
 from ...ground.units import format_bytes, format_ps
 from ...nouns.graph import PHASES
 from ...nouns.memory import MemoryModel
@@ -277,7 +278,7 @@ Event = tuple[int, bool, int]
 """(ps, whether it allocates, buffer)."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AllocatorUse:
     """The caching allocator of one device over a step: peaks in bytes.
 
@@ -385,7 +386,7 @@ class _OneStep:
             self.allocator.free(address)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Step:
     """The buffers of a device in one step of a training loop, by how long they live.
 

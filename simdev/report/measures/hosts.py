@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ...ground.frozen import immutable
 from ...ground.units import format_ps
 from ...lowering.origins import HostOrigins
 from ...lowering.symmetry import Symmetry
@@ -28,7 +29,7 @@ on each on a good machine, 20 to 100 with modules and autograd on a slow one.
 HELD = 0.05  # share of the step that launches hold, from which on it is told on the first screen
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class HostUse:
     """A host's thread over a step: so many ``dispatches``, busy for ``busy_ps``, which is the share
     ``utilization`` of the step.

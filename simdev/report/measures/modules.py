@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...ground.frozen import immutable
 from ...lowering.build import GRADIENT_OF, STATE_OF
 from ...nouns.graph import Graph
 from ...nouns.semantics import is_linear, traits_of
@@ -30,7 +31,7 @@ REST = "the framework"  # what no tensor of a module holds: workspaces
 OPTIMIZER = "the optimizer"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Calls:
     """The collectives and messages of one kind in modules that differ by their numbers alone.
 

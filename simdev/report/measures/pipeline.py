@@ -20,6 +20,7 @@ from fractions import Fraction
 import numpy as np
 
 from ...execution.period import Steady, steady_rounds
+from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND, format_ps
 from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weight_versions
 from ...nouns.taskgraph import SYNC, Ints
@@ -28,7 +29,7 @@ from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Json, Table, fields
 from .section import Places, Section, Step
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RankUse:
     """One rank: ``busy_ps``, first ``start_ps``, last ``finish_ps``, and what lives at most at
     once.

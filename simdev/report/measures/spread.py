@@ -18,6 +18,7 @@ import numpy as np
 
 from ...costs.collectives import shipped_tables
 from ...execution.scenario import Outcome, Stage
+from ...ground.frozen import immutable
 from ...ground.units import MAX_BYTES, PS_PER_SECOND
 from ...lowering.symmetry import Expanded, Symmetry
 from ...nouns.semantics import traits_of
@@ -31,7 +32,7 @@ from .spans import sent_mask
 ADDING = ("sum", "sync", "stored")  # roles of what adds up partial results: no part of the op
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SplitCost:
     """One op that is split, or whose partial results are added up; or one that computes and stays
     whole beside these.

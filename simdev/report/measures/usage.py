@@ -20,6 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND, format_bytes, format_ps
 from ...lowering.symmetry import IDLE, Symmetry
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Bools, Ints, Rows, TaskGraph, distinct
@@ -45,7 +46,7 @@ DEVICES_SHOWN = 16
 LIVE_SHOWN = 10  # buffers, the largest of those that are live at the first overflow
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DeviceUse:
     """One device over the step: ``ops`` run, what tiles it, ``utilization`` = busy / step, its
     memory.
@@ -78,7 +79,7 @@ class DeviceUse:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LinkUse:
     """One queue or link over the step: ``transfers`` and ``bytes`` carried, ``busy_ps``,
     ``utilization`` = busy / step.
@@ -226,7 +227,7 @@ def _covered(time: Ints, begin: Ints, length: Ints) -> Ints:
     return covered
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@immutable(eq=False)
 class Carrier:
     """A carrier of transfers: a queue, a half-link or a pair of devices; ``start`` is when each
     task enters it (ps).
