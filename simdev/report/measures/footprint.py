@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -509,7 +509,7 @@ class _StepsInARow(_OneStep):
         return others
 
 
-@dataclass(frozen=True)
+@immutable
 class Footprint(Section):
     """How memory was counted, and where PyTorch's rounding was asked for, what its allocator
     reserves, by device.

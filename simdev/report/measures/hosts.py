@@ -8,7 +8,7 @@ each device waits is measured in ``usage``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...ground.frozen import immutable
 from ...ground.units import format_ps
@@ -66,7 +66,7 @@ def every_thread(
     )
 
 
-@dataclass(frozen=True)
+@immutable
 class Hosts(Section):
     """The threads that dispatch ops, and the origin of their times (``origins``, None: unknown);
     launches hold the share ``held`` of the step.
@@ -135,7 +135,7 @@ class Hosts(Section):
         }
 
 
-@dataclass(frozen=True)
+@immutable
 class Idle(Section):
     """The idle time of working devices, as shares of their time: ``exposed`` communication, waiting
     for hosts alone (``hosted``), the ``bubble``, in which others compute for them, and all three

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,7 +47,7 @@ class Calls:
     exposed_ps: int
 
 
-@dataclass(frozen=True)
+@immutable
 class Modules(Section):
     """The communication of modules, the most exposed first; ``memory`` by module and kind of buffer
     what the fullest device (``device``) holds at its peak.

@@ -14,7 +14,6 @@ The schedules themselves are in ``nouns/schedules``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -54,7 +53,7 @@ class RankUse:
         return self.finish_ps - self.start_ps
 
 
-@dataclass(frozen=True)
+@immutable
 class PipelineUse(Section):
     """The measures of a pipeline's trace; times in ps.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -181,7 +180,7 @@ def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
     return int(size[moves].sum()) + int((size[collectives] * (ranks - 1)).sum())
 
 
-@dataclass(frozen=True)
+@immutable
 class Splits(Section):
     """The cost of splitting each op (``splits``), and the ops that stay whole although they take
     time (``whole``).
@@ -259,7 +258,7 @@ class Splits(Section):
         return {name: costs for name, costs in both.items() if costs}
 
 
-@dataclass(frozen=True)
+@immutable
 class Stages(Section):
     """The stages of a pipeline over a graph."""
 
@@ -279,7 +278,7 @@ class Stages(Section):
         yield Table("Stages of the pipeline", columns, self.stages)
 
 
-@dataclass(frozen=True)
+@immutable
 class Synchronisation(Section):
     """How many gradients a policy synchronises (None: there is no policy), and sentences on how,
     and on what collectives rest on.
@@ -357,7 +356,7 @@ def _of_policy(sync: Sync) -> str:
     return f"Parameters are averaged by {sync.policy} after {after}, {pieces}."
 
 
-@dataclass(frozen=True)
+@immutable
 class Alike(Section):
     """The devices simulated in place of others that run alike, or why all were simulated."""
 

@@ -20,7 +20,7 @@ colour in ``figures/charts.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class StageUse:
         }
 
 
-@dataclass(frozen=True)
+@immutable
 class Training(Section):
     """The section of a report that only a large model's step has; shares 0 to 1.
 

@@ -15,7 +15,7 @@ the page go through too). Memory is that of the trace (``nouns/trace.py``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -325,7 +325,7 @@ def every_link(uses: Sequence[LinkUse], symmetry: Symmetry) -> tuple[LinkUse, ..
     return (*used, *uses[count:])
 
 
-@dataclass(frozen=True)
+@immutable
 class Devices(Section):
     """How every device of the cluster is used; ``shown`` marks the devices worth a row of the table
     (``shown_devices``). Each device represents so many ``copies``; ``members`` is how many ranks
@@ -413,7 +413,7 @@ def stands_for(copies: int, devices: int) -> str:
     return f" on the {devices:,} that stand for all" if copies > 1 else ""
 
 
-@dataclass(frozen=True)
+@immutable
 class Memory(Section):
     """Whether the step fits, and what devices hold at their peaks; each of the devices represents
     so many ``copies``.
@@ -510,7 +510,7 @@ def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
         yield f"    {format_bytes(sum(rest)):>12}  in {len(rest):,} more"
 
 
-@dataclass(frozen=True)
+@immutable
 class Links(Section):
     """How every queue or link is used; ``count`` transfers of ``bytes`` in all. Each of ``devices``
     represents so many ``copies``.
