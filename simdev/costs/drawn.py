@@ -45,6 +45,12 @@ bandwidth of its links, and by a table of measured ones. The middle of what both
 curves by, 4 to 27 % and 3 to 7 % (``collectives/table.py``).
 """
 
+STEP_ERROR, CPU_STEP_ERROR = 0.016, 0.044
+"""The expected relative error of a whole step whose ops were all measured alone: caches are warmer
+in a step, clocks fall. Measured (``python -m benchmarks.draws``): the step that the header of a
+profile tells beside the sum of its rows, where the device holds it up; an H100, a CPU.
+"""
+
 _UNIT = 2.0**-53  # the distance of two uniforms
 
 

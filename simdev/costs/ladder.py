@@ -69,6 +69,7 @@ from .groups import (
     rows_by_class,
 )
 from .roofline import (
+    DATASHEET_ERRORS,
     ROOFLINE_ERROR,
     DeviceSpec,
     ideal_seconds,
@@ -244,6 +245,15 @@ class Estimates:
             if rows >= _FEWEST_ERRORS:
                 return sum(error * count for error, count in known) / rows
         return ROOFLINE_ERROR
+
+    def datasheet_error(self, load: Load, device_kind: str) -> float:
+        """The expected error of a datasheet's answer for a long kernel: that of its op class, and
+        CARRIED_ERROR more where no row is of this kind of device and dtype.
+        """
+        if load.op_class not in DATASHEET_ERRORS:
+            return ROOFLINE_ERROR
+        is_measured = bool(self.group(device_kind, load.op_class, load.dtype).loads)
+        return DATASHEET_ERRORS[load.op_class] + (0.0 if is_measured else CARRIED_ERROR)
 
     def scaled(self, key: str, load: Load, device_kind: str) -> OpCost | None:
         """The time of the op on another kind of device, measured or else estimated, or on this one

@@ -10,6 +10,7 @@ wanted. Inputs stay as they were.
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import json
 import os
@@ -227,6 +228,7 @@ def judged(mutant: Mutant, folder: Path) -> tuple[int, str, str, str]:
 
 def _limited() -> None:
     """Ends of time and of memory for this process."""
+    gc.freeze()  # what was there before is no garbage of a mutant
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))

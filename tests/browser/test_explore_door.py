@@ -19,7 +19,7 @@ from simdev.commands.explorer import widget
 from simdev.commands.explorer.door import METHODS, MODULE, ExploreState
 from simdev.commands.explorer.explorer import explorer_of
 from simdev.commands.server import respond
-from waiting import HANGS
+from waiting import HANGS, PAGE_HANGS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -125,7 +125,7 @@ def opened(browser: Browser, width: int, scheme: str) -> tuple[Page, list[str]]:
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
     )
-    context.set_default_timeout(1000 * HANGS)
+    context.set_default_timeout(1000 * PAGE_HANGS)
     page = context.new_page()
     page.on("console", lambda message: faults.append(message.text))
     page.on("pageerror", lambda error: faults.append(str(error)))

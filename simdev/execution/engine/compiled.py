@@ -355,14 +355,15 @@ def _settle(p: Program, s: EngineState, now: int) -> None:
             s.cell[TOUCHED] += 1
         if p.held_ptr[task] == p.held_ptr[task + 1]:
             _begin(p, s, task, now)
-    for k in range(s.cell[TOUCHED]):
-        head = _turn(p, s, s.touched[k]) if s.idle[s.touched[k]] else -1
+    while s.cell[TOUCHED]:
+        s.cell[TOUCHED] -= 1
+        queue = s.touched[s.cell[TOUCHED]]
+        head = _turn(p, s, queue) if s.idle[queue] else -1
         if head >= 0 and _may_start(p, s, head):
             for e in range(p.held_ptr[head], p.held_ptr[head + 1]):
                 s.idle[p.held[e]] = 0
                 _leave(p, s, p.held[e])
             _begin(p, s, head, now)
-    s.cell[TOUCHED] = 0
     if s.cell[CHANGED]:
         _share(p, s, now)
 

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from ...costs import ROOFLINE, RUNGS, CostModel
+from ...costs import RUNGS, CostModel
 from ...costs.collectives import CollectiveModel
 from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops, peak_name
 from ...ground.errors import InputError, refuse
@@ -144,6 +144,7 @@ def lower_hybrid(
         " and ".join(_kinds(durations)),
         columns["duration"][row],
         durations.parts,
+        durations.tabled,
     )
 
 
@@ -256,8 +257,6 @@ def _kinds(durations: Durations) -> Counter[str]:
 
 def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], float | None]:
     """The share of the computing time by rung, and its expected error (None: not known)."""
-    if not durations.costs.profiles:
-        return {ROOFLINE: 1.0}, None
     totals, error = dict.fromkeys(RUNGS, 0.0), 0.0
     counts = np.bincount(numbers, minlength=len(durations.columns))
     for number, parts in durations.parts.items():

@@ -99,7 +99,8 @@ class RankRecorder(Recorder):
     """Fills ``records`` while a script runs and ``recording`` is true.
 
     By the number of a record ``issued`` tells its stream and the records for which it waits,
-    ``messages`` its message, and ``placed`` which of its outputs are memory that was there before.
+    ``messages`` its message, ``placed`` which of its outputs are memory that was there before, and
+    ``shared`` for each of them the first that is the same memory.
     """
 
     def __init__(self, streams: Streams, rank: int) -> None:
@@ -110,6 +111,7 @@ class RankRecorder(Recorder):
         self.issued: dict[int, tuple[str, frozenset[int]]] = {}
         self.messages: dict[int, Message] = {}
         self.placed: dict[int, tuple[bool, ...]] = {}
+        self.shared: dict[int, tuple[int, ...]] = {}
         self.notes: dict[str, None] = {}
         self.devices = Devices.running
         self.hosts: list[str] = []
@@ -261,7 +263,8 @@ class RankRecorder(Recorder):
         return UPDATE if self.phase == "update" else super()._instance()
 
     def _record(self, *args: Any, **kwargs: Any) -> None:
-        there = tuple(self._sources.get(key_of(tensor)) is not None for tensor in args[4])
+        keys = list(map(key_of, args[4]))
+        there = tuple(self._sources.get(key) is not None for key in keys)
         super()._record(*args, **kwargs)
         # Inputs that were never seen before have become records in front of it.
         index = len(self.records) - 1
@@ -271,6 +274,7 @@ class RankRecorder(Recorder):
         )
         self.records[index] = replace(self.records[index], outputs=tuple(specs))
         self.placed[index] = there
+        self.shared[index] = tuple(map(keys.index, keys))
         self.issued[index] = self.streams.issue(index)
         if self.scopes.is_orphan:
             self.orphans.add(index)

@@ -1,7 +1,7 @@
 """How stragglers, noise and pauses lengthen a step, and for which devices it waits (``Disturbed``).
 
-It is there where a scenario tells ``disturbances``, or its cluster has devices below the speed of
-their kind. Noise is drawn in ``execution/disturbances.py``.
+It is there where a scenario tells ``disturbances``, or its cluster has devices or links below the
+speed of their like. Noise is drawn in ``execution/disturbances.py``.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ class Disturbed(Section):
         scenario = step.outcome.scenario
         if scenario is None:
             return None
-        if scenario.disturbances is None and not scenario.cluster.has_stragglers:
+        cluster = scenario.cluster
+        if scenario.disturbances is None and cluster.without_stragglers is cluster:
             return None
         return cls(scenario, step.trace, step.step_ps)
 
     @cached_property
     def undisturbed_ps(self) -> int:
-        """The step time in ps with devices at the speed of their kind, without noise and pauses."""
-        cluster = self.scenario.cluster
-        devices = tuple(replace(device, speed=1) for device in cluster.devices)
-        cluster = replace(cluster, devices=devices) if cluster.has_stragglers else cluster
+        """The step time in ps with devices and links as fast as their like, without noise and
+        pauses.
+        """
+        cluster = self.scenario.cluster.without_stragglers
         even = replace(self.scenario, cluster=cluster, disturbances=None)
         return step_time_ps(execute(even).trace)
 

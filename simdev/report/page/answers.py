@@ -19,6 +19,7 @@ from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...nouns.strategy import degrees_over_one
 from ..measures.published import LayoutError, PublishedError
 from ..measures.section import Facts
+from ..measures.uncertainty import how_sure
 from ..results import kind_of
 from ..table import (
     BYTES,
@@ -36,7 +37,7 @@ from ..table import (
 from .step import tables_json
 
 Entry = Mapping[str, Any]  # an object in the JSON of a verb
-SHARES = ("mfu", "bubble", "exposed_communication")
+SHARES = ("mfu", "bubble", "exposed_communication", "beats_best", "first_in_draws")
 TEXTS = (
     "plan", "method", "schedule", "recompute", "context", "why", "note", "feasible", "offload",
     "recompute_modules", "peak_dtype", "op_times",
@@ -44,7 +45,8 @@ TEXTS = (
 LEFT_OUT = ("scenario", "step_time_ps", "front")
 NAME = "plan"
 AHEAD = (
-    NAME, "devices", "schedule", "step_time_s", "peak_bytes", "why", "tokens_per_s",
+    NAME, "devices", "schedule", "step_time_s", "step_p10_s", "step_p90_s", "beats_best",
+    "peak_bytes", "why", "tokens_per_s",
     "samples_per_s", "mfu", "peak_dtype", "bubble", "exposed_communication", "note",
 )  # fmt: skip
 
@@ -130,7 +132,7 @@ def _says_something(name: str, values: Sequence[Any]) -> bool:
     """Whether a column differs between rows, or is a figure."""
     if name == "method" or all(value is None for value in values):
         return False
-    figures = ("step_time_s", "peak_bytes", *SHARES)
+    figures = ("step_time_s", "step_p10_s", "step_p90_s", "peak_bytes", *SHARES)
     return name == NAME or name in figures or len(set(map(str, values))) > 1
 
 
@@ -216,7 +218,10 @@ def _plans_notes(
             "them."
         )
     tied = sum(row.get("tied") is True for row in rows) - 1
-    if tied > 0 and "layouts" in counts:
+    if "draws" in counts:
+        beats = [row["beats_best"] for row in rows]
+        yield how_sure(beats, rows[0]["first_in_draws"], counts["draws"]["kendall_tau"])
+    elif tied > 0 and "layouts" in counts:
         error = LayoutError(**counts["layouts"])
         yield f"{tied:,} more tie with the first: they are slower by no more than {error}."
     yield from _why(rows, columns, ranks)

@@ -25,7 +25,7 @@ from ...ground.errors import InputError
 from ...ground.frozen import immutable
 from ...ground.units import Number, format_bytes, format_ps, format_seconds
 from ...lowering import split
-from ...nouns.draws import PERCENTS, Draws, are_tied, percentiles, wins
+from ...nouns.draws import PERCENTS, TIE_MEANING, Draws, is_tie, percentiles, wins
 from ...nouns.graph import Graph
 from ...nouns.strategy import Parallelism, degrees_over_one
 from ..measures.spans import transfer_mask
@@ -353,7 +353,7 @@ def rivalry(first: Draws, second: Draws, a: str = "A", b: str = "B") -> str:
     """
     share = wins(first.step_ps, second.step_ps)
     low, middle, high = map(_added, percentiles(second.step_ps - first.step_ps))
-    tie = " (a tie)" if are_tied(first.step_ps, second.step_ps) else ""
+    tie = f" (a tie: {TIE_MEANING})" if is_tie(share) else ""
     return (
         f"How sure: of {len(first):,} draws (seed {first.seed}) {a} is faster in {share:.1%}, {b} "
         f"in {1 - share:.1%}{tie}; {b} minus {a} is {low} to {high} in 8 of 10, p50 {middle}."
@@ -388,12 +388,12 @@ def _added(ps: int) -> str:
 
 def rivalry_json(first: Draws, second: Draws) -> Json:
     """``rivalry`` for programs; times in ps."""
-    added = percentiles(second.step_ps - first.step_ps)
+    share, added = wins(first.step_ps, second.step_ps), percentiles(second.step_ps - first.step_ps)
     return {
         "count": len(first),
         "seed": first.seed,
-        "a_faster": wins(first.step_ps, second.step_ps),
-        "tie": are_tied(first.step_ps, second.step_ps),
+        "a_faster": share,
+        "tie": is_tie(share),
         "added_ps": {f"p{part}": ps for part, ps in zip(PERCENTS, added, strict=True)},
     }
 
