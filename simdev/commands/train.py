@@ -8,6 +8,7 @@ folder.
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..ground.errors import printable
@@ -60,7 +61,7 @@ def run(args: Namespace) -> int:
 
 
 def _json(trained: Trained) -> str:
-    graphs = [{name: getattr(graph, name) for name in graph.__slots__} for graph in trained.graphs]
+    graphs = list(map(asdict, trained.graphs))
     return json_text({**trained.provenance, "graphs": graphs})
 
 

@@ -38,7 +38,7 @@ Info = dict[str, Any]
 Begun = tuple[Observation, Info]
 """The answer of ``reset``."""
 Stepped = tuple[Observation, float, bool, bool, Info]
-"""The answer of ``step``: observation, reward, over, never cut short, and what else is told."""
+"""The answer of ``step``: observation, reward, over, never cut short, and ``info``."""
 
 
 class Ground:
@@ -207,7 +207,7 @@ class PlacementEnv(_Env):
         if self._next >= self._ground.groups:
             raise ResetNeeded("the episode is over")
         group = self._next
-        device, reward, told = self._ground.legal(group, action)
+        device, reward, entries = self._ground.legal(group, action)
         self._placement[group] = device
         self._placed[:, device] += self._time[group, device], self._memory[group]
         self._next += 1
@@ -216,10 +216,10 @@ class PlacementEnv(_Env):
             try:
                 cost = self._ground.oracle(self._placement)
             except REFUSED as error:
-                reward, told = reward - WORST, told | {"error": str(error)}
+                reward, entries = reward - WORST, entries | {"error": str(error)}
             else:
-                reward, told = reward - self._ground.badness(cost), told | outcome_of(cost)
-        return self._observation(), reward, is_over, False, self._info() | told
+                reward, entries = reward - self._ground.badness(cost), entries | outcome_of(cost)
+        return self._observation(), reward, is_over, False, self._info() | entries
 
     def _info(self) -> Info:
         group = self._next if self._next < self._ground.groups else None

@@ -8,13 +8,14 @@ here and runs where PyTorch is missing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import nan
 from typing import Self
 
 import numpy as np
 
 from ..ground.errors import InputError
+from ..ground.frozen import immutable
 from ..nouns.taskgraph import Floats, Ints
 from ..oracle import Cost
 from ..search.learners import bounded
@@ -93,7 +94,7 @@ def ascended(
 # The settings of Post.
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Settings:
     """The settings of Post. About 10 steps of ascent, and N of several or tens of times K, are the
     paper's; the rest is recalled of it, or ours where it says so.

@@ -1,4 +1,4 @@
-"""What a learner sees of a question: its groups of ops as arrays.
+"""Features of a question: its groups of ops as arrays, as learners see them.
 
 The published systems describe a group by its type, its cost, its output sizes and shapes
 and the edges to others (ColocRL, ICML 2017; HDP, ICLR 2018; Placeto, NeurIPS 2019). Nothing here

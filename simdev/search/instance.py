@@ -13,6 +13,7 @@ from itertools import permutations
 
 import numpy as np
 
+from ..ground.frozen import immutable
 from ..lowering import Prepared
 from ..nouns.fabric import Segment, transfer_ps
 from ..nouns.graph import Graph
@@ -143,7 +144,7 @@ class Instance:
         return np.argsort(order, kind="stable")  # the inverse of a permutation
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@immutable(eq=False)
 class _Routes:
     """``class_of`` and ``held`` by source and destination; routes of one class have the same
     times.
@@ -155,7 +156,7 @@ class _Routes:
     held: Rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@immutable(eq=False)
 class Held:
     """The bytes that the nodes of an instance hold: an estimate from above, for placers that plan.
 

@@ -7,13 +7,14 @@ speed of their like. Noise is drawn in ``execution/disturbances.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from ...execution.period import step_time_ps
 from ...execution.scenario import Scenario, execute
+from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND, format_ps, format_seconds
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Ints
 from ...nouns.trace import Trace
@@ -27,7 +28,7 @@ WAITS_NOTE = (
 )
 
 
-@dataclass(frozen=True)
+@immutable
 class Disturbed(Section):
     """The step beside the one without stragglers, noise and pauses."""
 

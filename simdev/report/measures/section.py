@@ -181,6 +181,6 @@ def parts_in_order(sections: tuple[Section, ...], part: str) -> Iterator[Any]:
     """The answers of sections to a method of Section, in the order that their places have for that
     part.
     """
-    told = [section for section in sections if getattr(section.places, part) is not None]
-    told.sort(key=lambda section: int(getattr(section.places, part)))
-    return (getattr(section, part)() for section in told)
+    shown = [section for section in sections if getattr(section.places, part) is not None]
+    shown.sort(key=lambda section: int(getattr(section.places, part)))
+    return (getattr(section, part)() for section in shown)

@@ -35,6 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ground.errors import InputError
+from ...ground.frozen import immutable
 from ...nouns.structure import before_of, components, topological
 from ...nouns.taskgraph import Floats, Ints
 from ..ideals import MOST, Due, bits, chain, ideals, leaves, nested, packed, table, unhurried
@@ -126,7 +127,7 @@ def _tied(problem: MaxLoadProblem, block: Ints) -> list[tuple[int, int]]:
     return [(int(first[a]), int(first[b])) for a, b in edges]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Split:
     """A contiguous split: devices by op, and the largest load in ms.
 

@@ -23,6 +23,7 @@ from math import prod
 
 import numpy as np
 
+from ...ground.frozen import immutable
 from ...lowering import lower_prepared, split
 from ...nouns.semantics import effects_of, is_linear
 from ...nouns.strategy import Strategy, Sync
@@ -377,7 +378,7 @@ class _Open:
         return np.column_stack((rows[row], choice)), bounds[row, choice]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Table:
     """A table over layers that are configured by now."""
 
@@ -391,7 +392,7 @@ class _Table:
         return self.values[tuple(columns[layer] for layer in self.scope)]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Link:
     """How an op waits for another.
 

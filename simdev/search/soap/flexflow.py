@@ -10,11 +10,12 @@ and when it returns to its best, each of the two says for itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from ...ground.errors import InputError
+from ...ground.frozen import immutable
 from ...lowering import expanded
 from ...nouns.strategy import Configuration, Strategy, resolve_partition
 from ...oracle import Cost
@@ -31,7 +32,7 @@ RETURNS = 10  # times that a walk goes back to its best
 ROUNDING = 1e-9  # relative: no limit is below what may be accepted
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Space:
     """The space of a search: the configurations of every layer."""
 
@@ -185,7 +186,7 @@ def _drawn(trial: Trial, walk: SplitWalk, movable: Sequence[int]) -> list[Config
     return [*walk.state[:number], chosen, *walk.state[number + 1 :]]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Walking:
     """The walks in chains (a Walker): each round begins at the best state of its chain."""
 

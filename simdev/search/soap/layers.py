@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ground.errors import InputError
+from ...ground.frozen import immutable
 from ...lowering.partition.geometry import Reading, followed_axis, stored
 from ...lowering.partition.problem import SplitProblem
 from ...nouns.cluster import Cluster
@@ -51,7 +52,7 @@ Degrees = tuple[tuple[str, int], ...]
 """Degrees by axis, above 1, in the order of the op's axes."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Layer:
     """One decision: the forward ops of one configuration, their followers, and the backward ops of
     all of these.

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from functools import cache
 from math import prod
@@ -26,6 +26,7 @@ from ...files.reading import PathLike, label, read_json, shown
 from ...files.scenario import PARTS, config_path, table_path
 from ...files.shape import VERSION
 from ...ground.errors import InputError, prefixed
+from ...ground.frozen import immutable
 from ...ground.units import is_count
 from ...nouns.strategy.parallelism import MOST, microbatches_of
 from .fields import Document, Read, opened, parse_path, with_field
@@ -93,7 +94,7 @@ Source = PathLike | Document | Scenario
 SINGLE = (str, os.PathLike, Mapping, Scenario)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SweepPoint:
     """A job of a sweep: the scenario, ``digests`` of its parts, and the ``version`` of the engine
     that must answer.
@@ -113,7 +114,7 @@ class SweepPoint:
         return replace(self, key=key, draws=(draws, seed)) if draws else self
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Row:
     """A row to be: the scenario's name, the values set, and the point, or why there is none."""
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import chain
 from math import prod
 
+from ...ground.frozen import immutable
 from ...lowering.partition.geometry import Reading
 from ...lowering.partition.problem import SplitProblem
 from ...nouns.cluster import Cluster
@@ -26,7 +27,7 @@ _Wires = tuple[tuple[int, int], ...]
 _Alike = tuple[str, Reading, _Wires, _Wires]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Unit:
     """Ops that choose one axis together.
 

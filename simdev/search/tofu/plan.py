@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ...ground.errors import InputError
+from ...ground.frozen import immutable
 from ...nouns.semantics import (
     Region,
     Semantics,
@@ -71,7 +72,7 @@ class Side(NamedTuple):
     fetched: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@immutable(eq=False)
 class Cut:
     """A way to cut an op: along one axis into k parts. ``needs`` and ``makes`` are by part the
     regions of operands and outputs, ``effects`` by output what cutting does to it. ``following`` is
@@ -204,7 +205,7 @@ cut.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class TofuPlan:
     """By step: the number of parts, and the bytes sent over all workers.
     ``exact``: every step was solved to its optimum. ``dimensions`` by step and tensor (-1: whole),
@@ -476,8 +477,7 @@ def _largest_first(level: Level) -> Solved:
 # The method, and the strategy of a plan: every tensor and op over all workers, in its parts.
 
 Name = TypeVar("Name", str, int)
-PLAIN, SYNC = Strategy(), "sharded"
-"""Nothing given; and how partial results are added up: on all workers alike."""
+SYNC = "sharded"  # partial results are added up on all workers alike
 
 
 def tofu(trial: Trial) -> None:
@@ -508,7 +508,7 @@ def tofu(trial: Trial) -> None:
     trial.try_strategy(strategy_of(coarse, plan, problem.given))
 
 
-def strategy_of(coarse: Coarse, plan: TofuPlan, like: Strategy = PLAIN) -> Strategy:
+def strategy_of(coarse: Coarse, plan: TofuPlan, like: Strategy) -> Strategy:
     """The strategy of a plan.
 
     Worker w = w1 w2 .. (one digit a step, the first counts most) is the w-th device. Where a tensor
